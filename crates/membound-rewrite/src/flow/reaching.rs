@@ -1,6 +1,6 @@
 //! Where the value of a general register at an instruction may come from.
 
-use std::cell::{OnceCell, RefCell};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::backward::{Boundary, may_call_descriptor};
 use super::convention::CALLER_SAVED;
@@ -31,10 +31,10 @@ pub struct Reaching<'a> {
     graph: Graph,
     /// What calls do, and what instructions do.
     conventions: &'a Conventions<'a>,
-    analyst: RefCell<Analyst>,
+    analyst: Mutex<Analyst>,
     /// By block, of those that a question came by: what each of its instructions may write, and
     /// what it certainly overwrites.
-    written: Vec<OnceCell<Written>>,
+    written: Vec<OnceLock<Written>>,
     /// By instruction: its block.
     block: Vec<u32>,
 }
@@ -51,8 +51,8 @@ impl<'a> Reaching<'a> {
             function,
             graph: Graph::of(function),
             conventions,
-            analyst: RefCell::new(Analyst::new()),
-            written: vec![OnceCell::new(); function.blocks.len()],
+            analyst: Mutex::new(Analyst::new()),
+            written: vec![OnceLock::new(); function.blocks.len()],
             block: of_instruction,
         }
     }
@@ -61,7 +61,7 @@ impl<'a> Reaching<'a> {
     fn written(&self, number: usize) -> &[(RegisterSet, RegisterSet)] {
         self.written[number].get_or_init(|| {
             let block = &self.function.blocks[number];
-            let mut analyst = self.analyst.borrow_mut();
+            let mut analyst = self.analyst.lock().unwrap_or_else(PoisonError::into_inner);
             let instructions = self.function.block_instructions(block);
             let states = instructions.iter().map(|it| {
                 let state = analyst.state(it);

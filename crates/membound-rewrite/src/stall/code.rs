@@ -10,6 +10,7 @@ use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
 use super::laps::{CodeLoop, LoopNest};
+use super::studied::Studied;
 use super::waits::Wait;
 use crate::code::{Function, Knowledge, Tables};
 use crate::flow::{self, Direction};
@@ -29,7 +30,7 @@ self_cell! {
 /// The code of a file.
 pub struct Code {
     source: Source,
-    functions: RwLock<FxHashMap<u64, Arc<Function>>>,
+    functions: RwLock<FxHashMap<u64, Arc<Studied>>>,
     /// By the function's first address.
     nests: RwLock<FxHashMap<u64, Arc<LoopNest>>>,
 }
@@ -237,8 +238,8 @@ impl Code {
     /// where that is no instruction of a function.
     #[must_use]
     pub fn waits(&self, sampled: u64) -> Vec<Wait> {
-        self.decoded(sampled)
-            .map(|function| super::waits::waits(&function, sampled))
+        self.studied(sampled)
+            .map(|studied| super::waits::waits(&studied, sampled))
             .unwrap_or_default()
     }
 
@@ -267,6 +268,11 @@ impl Code {
     }
 
     fn decoded(&self, address: u64) -> Option<Arc<Function>> {
+        self.studied(address)
+            .map(|studied| Arc::clone(studied.function()))
+    }
+
+    fn studied(&self, address: u64) -> Option<Arc<Studied>> {
         let range = self.function(address)?;
         let known = self
             .functions
@@ -277,17 +283,18 @@ impl Code {
         if known.is_some() {
             return known;
         }
-        let function = Arc::new(match &self.source {
+        let function = match &self.source {
             Source::File(images, knowledge) => images.function(address, |image, index| {
                 Function::decode(image, knowledge, index)
             })?,
             Source::Piece(range, bytes) => Function::from_code(bytes, range.start),
-        });
+        };
+        let studied = Arc::new(Studied::new(function));
         let mut functions = self
             .functions
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        Some(Arc::clone(functions.entry(range.start).or_insert(function)))
+        Some(Arc::clone(functions.entry(range.start).or_insert(studied)))
     }
 }
 

@@ -5,6 +5,7 @@
 mod address;
 mod code;
 mod laps;
+mod studied;
 mod waits;
 
 pub use address::{Bases, Effective};

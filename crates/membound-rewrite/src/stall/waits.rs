@@ -38,10 +38,10 @@
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
 use super::code::{SiteKind, index_of, kind};
+use super::studied::Studied;
 use crate::Gpr;
 use crate::code::{Block, BlockEnd, BlockId, Function};
-use crate::flow::{self, Addressing, Analyst, Conventions, Definition, Loops, Reaching, Summaries};
-use crate::image::Convention;
+use crate::flow::{self, Addressing, Analyst, Definition};
 
 /// An access that a sampled instruction may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,7 +113,8 @@ struct Candidate {
 }
 
 /// See [`super::Code::waits`].
-pub(super) fn waits(function: &Function, sampled: u64) -> Vec<Wait> {
+pub(super) fn waits(studied: &Studied, sampled: u64) -> Vec<Wait> {
+    let function = studied.function();
     let Some(index) = index_of(function, sampled) else {
         return Vec::new();
     };
@@ -124,7 +125,7 @@ pub(super) fn waits(function: &Function, sampled: u64) -> Vec<Wait> {
             confidence: Habit::LOAD.confidence,
         }];
     }
-    let candidates = candidates(function, index);
+    let candidates = candidates(studied, index);
     let weight = |candidate: &Candidate| candidate.frequency * candidate.habit.weight;
     let total: f64 = candidates.iter().map(weight).sum();
     let mut found = Vec::new();
@@ -140,7 +141,7 @@ pub(super) fn waits(function: &Function, sampled: u64) -> Vec<Wait> {
                 share,
                 confidence,
             ),
-            Some(at) => fed(function, at, share, confidence, &mut found),
+            Some(at) => fed(studied, at, share, confidence, &mut found),
             None => add(&mut found, None, share, confidence),
         }
     }
@@ -192,7 +193,8 @@ pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64
 }
 
 /// The ways by which control comes to an instruction; at least one.
-fn candidates(function: &Function, index: usize) -> Vec<Candidate> {
+fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
+    let function = studied.function();
     let block = function
         .blocks
         .iter()
@@ -204,7 +206,7 @@ fn candidates(function: &Function, index: usize) -> Vec<Candidate> {
     if function.blocks[target].first as usize != index {
         return vec![before(function, index)];
     }
-    let loops = Loops::of(function);
+    let loops = studied.loops();
     let to = BlockId(target as u32);
     let mut found = Vec::new();
     for (number, block) in (0..).zip(&function.blocks) {
@@ -295,14 +297,10 @@ fn habit(function: &Function, at: usize) -> (usize, Habit) {
 
 /// Gives the samples of an instruction without an access: to its own work, but for what the
 /// measurements leave open, which goes to the loads that feed it.
-fn fed(function: &Function, at: usize, share: f64, confidence: f64, found: &mut Vec<Wait>) {
+fn fed(studied: &Studied, at: usize, share: f64, confidence: f64, found: &mut Vec<Wait>) {
+    let function = studied.function();
     let mut analyst = Analyst::new();
-    let summaries = Summaries::default();
-    let conventions = Conventions {
-        convention: Convention::Unknown,
-        summaries: &summaries,
-    };
-    let reaching = Reaching::of(function, &conventions);
+    let reaching = studied.origins();
     let mut layer = vec![at];
     let mut seen = layer.clone();
     let mut rest = share;
