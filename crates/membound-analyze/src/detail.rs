@@ -6,11 +6,12 @@
 //! golden ratio, which need no generator and leave no gaps.
 
 use membound_run::{FrameId, RunData, Sample, SiteId, StackId, ThreadId};
-use membound_types::{Detail, DetailFrame, DetailSample, DetailStack};
+use membound_types::{Detail, DetailFrame, DetailSample, DetailStack, HardwareView};
 use rustc_hash::FxHashMap;
 
 use crate::context::Context;
 use crate::groups::GroupId;
+use crate::hardware;
 use crate::info;
 use crate::levels::Levels;
 use crate::parts::Part;
@@ -22,6 +23,8 @@ pub(crate) struct Rows<'a> {
     /// Position of each object in the table of objects.
     pub objects: &'a [Option<u32>],
     pub levels: &'a Levels,
+    /// What accesses that a processor sampled itself say, where there are any.
+    pub hardware: Option<&'a HardwareView>,
 }
 
 /// A sequence that fills 0 to 1 evenly from its first number on.
@@ -99,6 +102,10 @@ pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
         };
         samples.push(detailed);
     }
+    let accesses = rows.hardware.map_or_else(Vec::new, |view| {
+        let thread = |id: ThreadId| rows.threads[id.index()];
+        hardware::accesses(context, view, thread, |stack| chains.of(stack))
+    });
     Detail {
         names: chains.names,
         frames: chains.frames,
@@ -106,6 +113,7 @@ pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
         threads: (0..rows.threads.len() as u32).collect(),
         objects: rows.objects.iter().flatten().count() as u32,
         samples,
+        accesses,
         listings: Vec::new(),
         periods: Vec::new(),
     }

@@ -6,11 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use membound_run::{
-    AccessSampler, HardwareAccess, Operation, ServedBy, Snoop, ThreadId, Translation,
+    AccessSampler, HardwareAccess, Operation, ServedBy, Snoop, StackId, ThreadId, Translation,
 };
-use membound_types::{Basis, ChangedLineRow, HardwareCodeRow, HardwareLevelRow, HardwareView};
+use membound_types::{
+    Basis, ChangedLineRow, DetailAccess, HardwareCodeRow, HardwareLevelRow, HardwareView,
+};
 
 use crate::context::Context;
+use crate::info;
 use crate::names;
 use crate::places::FunctionId;
 
@@ -33,7 +36,7 @@ struct Count {
 
 impl Count {
     fn add(&mut self, access: &HardwareAccess) {
-        let weight = access.period.max(1) as f64;
+        let weight = events(access) as f64;
         self.number += 1;
         self.weight += weight;
         if let Some(cycles) = access.latency_cycles {
@@ -117,6 +120,43 @@ struct Line {
     functions: BTreeMap<FunctionId, u64>,
 }
 
+/// Events that an access stands for.
+fn events(access: &HardwareAccess) -> u64 {
+    access.period.max(1)
+}
+
+/// Places in call chains and tables for each access of the view: `thread` and `stack` give their positions.
+pub(crate) fn accesses(
+    context: &Context<'_>,
+    view: &HardwareView,
+    thread: impl Fn(ThreadId) -> u32,
+    mut stack: impl FnMut(StackId) -> u32,
+) -> Vec<DetailAccess> {
+    let mut positions = BTreeMap::new();
+    let mut position = |source: Source| {
+        *positions.entry(source).or_insert_with(|| {
+            let name = source.name();
+            let found = view.levels.iter().position(|row| row.name == name);
+            found.expect("every access was counted under its source") as u32
+        })
+    };
+    let all = context.run.hardware_accesses.iter();
+    let selected = all.filter(|access| context.is_selected(access.thread));
+    let mut found: Vec<DetailAccess> = selected
+        .map(|access| DetailAccess {
+            t_s: info::seconds(access.t_ns),
+            thread: thread(access.thread),
+            stack: stack(access.stack),
+            level: position(Source::of(access)),
+            latency_cycles: access.latency_cycles,
+            address: access.address,
+            events: events(access),
+        })
+        .collect();
+    found.sort_by(|a, b| a.t_s.total_cmp(&b.t_s));
+    found
+}
+
 /// What the accesses say; `None` where there are none.
 pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
     let run = context.run;
@@ -133,7 +173,7 @@ pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
     let mut functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)> = BTreeMap::new();
     let mut lines: BTreeMap<(u32, u64), Line> = BTreeMap::new();
     for access in accesses() {
-        let weight = access.period.max(1) as f64;
+        let weight = events(access) as f64;
         all.add(access);
         samplers.insert(access.sampler);
         let operation = access.operation;

@@ -109,10 +109,12 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
     for (row, (id, _)) in objects.iter().enumerate() {
         object_rows[id.index()] = Some(row as u32);
     }
+    let hardware = hardware::hardware(&context);
     let rows = Rows {
         threads: &thread_rows,
         objects: &object_rows,
         levels: &levels,
+        hardware: hardware.as_ref(),
     };
     // Of a run with many samples their detail is most of the work.
     let (mut detail, (tables, traffic)) = rayon::join(
@@ -146,7 +148,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         instructions: tables.instructions,
         threads: threads.into_iter().map(|(_, row)| row).collect(),
         levels: levels.rows,
-        hardware: hardware::hardware(&context),
+        hardware,
         objects: objects.into_iter().map(|(_, row)| row).collect(),
         function_objects: tables.pairs,
         memory: consumption::consumption(&context),

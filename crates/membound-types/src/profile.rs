@@ -804,6 +804,8 @@ pub struct Detail {
     pub objects: u32,
     /// Samples, by time.
     pub samples: Vec<DetailSample>,
+    /// Accesses that a processor sampled itself, by time.
+    pub accesses: Vec<DetailAccess>,
     /// Source and assembly of hot functions.
     pub listings: Vec<Listing>,
     /// The run divided into periods of equal length, in order; only pages have them, elsewhere it is empty.
@@ -881,6 +883,25 @@ pub struct DetailSample {
     pub stall_s: f64,
     /// The stalled part's level, as a position in [`Profile::levels`].
     pub level: Option<u8>,
+}
+
+/// An access that a processor sampled itself. It stands for no time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DetailAccess {
+    /// When, in seconds since the run began.
+    pub t_s: f64,
+    /// Position in [`Profile::threads`].
+    pub thread: u32,
+    /// Its call chain, in [`Detail::stacks`].
+    pub stack: u32,
+    /// Where the line came from: position in [`HardwareView::levels`].
+    pub level: u32,
+    /// Core clock cycles that it took, where that was measured.
+    pub latency_cycles: Option<u32>,
+    /// The address that was accessed, where the processor says it.
+    pub address: Option<u64>,
+    /// Events of the processor's counter that it stands for.
+    pub events: u64,
 }
 
 /// Source or assembly with figures.

@@ -148,6 +148,10 @@ RUN: dict[str, Columns] = {
         Column("line", "integer", "source line"),
         Column("address", "unsigned", "address in the module"),
         Column("stack", "text", "call chain, outermost first, `;` between"),
+        Column("sampled_accesses", "unsigned", "events that a processor's own sample stands for; null in timer samples"),
+        Column("line_from", "text", "where the line of that access came from"),
+        Column("latency_cycles", "integer", "core clock cycles of that access; null where they were not measured"),
+        Column("data_address", "unsigned", "what that access read or wrote"),
     ),
     "sharing": (
         Column("kind", "text", "`false` (threads contend for a line without sharing data) or `true`"),

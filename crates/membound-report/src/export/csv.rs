@@ -4,7 +4,7 @@
 //! for a formula gets an apostrophe before it.
 
 use membound_types::{
-    BandwidthDomain, CallFrame, CodeRow, Detail, FunctionObjectRow, LevelRow, LevelShares, NumaRow,
+    BandwidthDomain, CallFrame, CodeRow, Detail, FunctionObjectRow, LevelShares, NumaRow,
     ObjectRow, Outcome, Profile, Share, ThreadRow,
 };
 
@@ -37,7 +37,7 @@ pub fn csv(profile: &Profile, detail: &Detail, grouping: impl Into<Grouping>) ->
         By::Tree => calls(detail, Direction::Inwards, weight),
         By::Memory => memory(profile),
         By::Thread => threads(&sorted(&profile.threads, sort)),
-        By::Level => levels(&profile.levels),
+        By::Level => levels(profile),
         By::Node => nodes(profile),
         By::BandwidthDomain => bandwidth(&profile.bandwidth),
     }
@@ -208,10 +208,13 @@ fn frame(frame: &CallFrame) -> String {
     }
 }
 
-fn levels(rows: &[LevelRow]) -> String {
-    let mut out =
-        String::from("name,stall_fraction,stall_low,stall_high,accesses_fraction,latency_ns\n");
-    for row in rows {
+/// Levels of the stalled time, then those that the processor names of accesses that it sampled itself.
+fn levels(profile: &Profile) -> String {
+    let mut out = String::from(
+        "name,stall_fraction,stall_low,stall_high,accesses_fraction,latency_ns,sampler,\
+         sampled_accesses,latency_cycles\n",
+    );
+    for row in &profile.levels {
         strings(
             &mut out,
             &[
@@ -221,8 +224,25 @@ fn levels(rows: &[LevelRow]) -> String {
                 number(row.stall_high),
                 optional(row.accesses_fraction),
                 optional(row.latency_ns),
+                String::new(),
+                String::new(),
+                String::new(),
             ],
         );
+    }
+    if let Some(view) = &profile.hardware {
+        for row in &view.levels {
+            let mut fields = vec![text(&row.name)];
+            fields.resize(4, String::new());
+            fields.extend([
+                number(row.fraction),
+                String::new(),
+                text(&view.samplers.join(" ")),
+                row.accesses.to_string(),
+                optional(row.latency_cycles),
+            ]);
+            strings(&mut out, &fields);
+        }
     }
     out
 }

@@ -2,7 +2,8 @@
 //!
 //! Written without gzip, which its readers recognise. A sample has three values: samples,
 //! CPU time, and the part of it that was stalled; and labels for thread, process, object
-//! and level.
+//! and level. Where the processor sampled accesses itself, these are samples too, with two more values:
+//! the events that they stand for, and the cycles that these took.
 
 use std::collections::BTreeMap;
 
@@ -27,17 +28,52 @@ mod field {
     pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
 }
 
+/// What every sample has.
+const SAMPLE_TYPES: [(&str, &str); 3] = [
+    ("samples", "count"),
+    ("cpu", "nanoseconds"),
+    ("stall", "nanoseconds"),
+];
+/// What samples have beside it where the processor sampled accesses.
+const ACCESS_TYPES: [(&str, &str); 2] = [("accesses", "count"), ("access_latency", "cycles")];
+
+/// Which accesses are added up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct AccessKey {
+    thread: u32,
+    stack: u32,
+    level: u32,
+}
+
+/// Events and their cycles.
+fn access_sums(detail: &Detail) -> BTreeMap<AccessKey, (u64, u64)> {
+    let mut sums: BTreeMap<AccessKey, (u64, u64)> = BTreeMap::new();
+    for access in &detail.accesses {
+        let key = AccessKey {
+            thread: access.thread,
+            stack: access.stack,
+            level: access.level,
+        };
+        let latency_cycles = u64::from(access.latency_cycles.unwrap_or(0));
+        let (events, cycles) = sums.entry(key).or_default();
+        *events = events.saturating_add(access.events);
+        *cycles = cycles.saturating_add(latency_cycles.saturating_mul(access.events));
+    }
+    sums
+}
+
 /// A profile in pprof's protocol buffers, uncompressed.
 #[must_use]
 pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
     let chains = Chains::new(detail);
     let mut tables = Tables::new(chains);
     let mut out = Message::new();
-    for (kind, unit) in [
-        ("samples", "count"),
-        ("cpu", "nanoseconds"),
-        ("stall", "nanoseconds"),
-    ] {
+    let accesses = if detail.accesses.is_empty() {
+        &[][..]
+    } else {
+        &ACCESS_TYPES
+    };
+    for (kind, unit) in SAMPLE_TYPES.iter().chain(accesses) {
         let mut kind_and_unit = Message::new();
         kind_and_unit.number(1, tables.string(kind));
         kind_and_unit.number(2, tables.string(unit));
@@ -47,12 +83,10 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
         let locations = tables.locations(key.stack);
         let mut sample = Message::new();
         sample.numbers(1, &locations);
-        sample.numbers(2, &[sum.samples, sum.cpu_ns, sum.stall_ns]);
-        if let Some(thread) = profile.threads.get(key.thread as usize) {
-            tables.label(&mut sample, "thread", Label::Text(&thread.name));
-            tables.label(&mut sample, "tid", Label::Number(thread.tid));
-            tables.label(&mut sample, "pid", Label::Number(thread.pid));
-        }
+        let mut values = vec![sum.samples, sum.cpu_ns, sum.stall_ns];
+        values.resize(values.len() + accesses.len(), 0);
+        sample.numbers(2, &values);
+        tables.thread(&mut sample, profile, key.thread);
         if let Some(object) = key
             .object
             .and_then(|object| profile.objects.get(object as usize))
@@ -67,6 +101,18 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
         }
         out.message(field::SAMPLE, &sample);
     }
+    for (key, (events, cycles)) in access_sums(detail) {
+        let locations = tables.locations(key.stack);
+        let mut sample = Message::new();
+        sample.numbers(1, &locations);
+        sample.numbers(2, &[0, 0, 0, events, cycles]);
+        tables.thread(&mut sample, profile, key.thread);
+        let view = profile.hardware.as_ref();
+        if let Some(level) = view.and_then(|view| view.levels.get(key.level as usize)) {
+            tables.label(&mut sample, "line from", Label::Text(&level.name));
+        }
+        out.message(field::SAMPLE, &sample);
+    }
     if let Some(seconds) = run::epoch_s(&profile.run.date) {
         out.number(field::TIME_NANOS, seconds.saturating_mul(1_000_000_000));
     }
@@ -75,8 +121,13 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
         let comment = tables.string(&remark);
         out.numbers(field::COMMENT, &[comment]);
     }
-    let stall = tables.string("stall");
-    out.number(field::DEFAULT_SAMPLE_TYPE, stall);
+    let shown = if detail.samples.is_empty() && !accesses.is_empty() {
+        "access_latency"
+    } else {
+        "stall"
+    };
+    let shown = tables.string(shown);
+    out.number(field::DEFAULT_SAMPLE_TYPE, shown);
     tables.main_first(profile);
     tables.write(&mut out);
     out.finish()
@@ -144,6 +195,14 @@ impl<'a> Tables<'a> {
         self.strings.push(text.to_owned());
         self.string_ids.insert(text.to_owned(), id);
         id
+    }
+
+    fn thread(&mut self, sample: &mut Message, profile: &Profile, thread: u32) {
+        if let Some(thread) = profile.threads.get(thread as usize) {
+            self.label(sample, "thread", Label::Text(&thread.name));
+            self.label(sample, "tid", Label::Number(thread.tid));
+            self.label(sample, "pid", Label::Number(thread.pid));
+        }
     }
 
     fn label(&mut self, sample: &mut Message, name: &str, value: Label<'_>) {

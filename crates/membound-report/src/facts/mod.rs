@@ -10,6 +10,7 @@ pub(crate) mod durations;
 mod functions;
 mod gaps;
 pub(crate) mod gate;
+pub(crate) mod hardware;
 pub(crate) mod harvest_explore;
 pub(crate) mod harvest_run;
 mod headline;

@@ -387,6 +387,41 @@ fn lines_that_another_core_changed_are_shown() {
 }
 
 #[test]
+fn sampled_accesses_are_on_the_page_and_in_the_csv() {
+    let membound = Membound::new();
+    for (name, file) in memory_recordings() {
+        built(&membound, "perf.data", &file.file());
+        import(&membound, "perf.data");
+        let csv = membound
+            .run("report got.run --by level --format csv")
+            .printed();
+        let pprof = membound
+            .command(["report", "got.run", "--format", "pprof"])
+            .output()
+            .unwrap()
+            .stdout;
+        let has_latency = pprof.windows(14).any(|it| it == b"access_latency");
+        assert!(has_latency, "{name}");
+        membound.run("report got.run --html got.html").printed();
+        let page = fs::read_to_string(membound.home.path().join("got.html")).unwrap();
+        assert!(page.contains("Sampled accesses"), "{name}");
+        if name.starts_with("pebs") {
+            // 350 and 250 cycles, 120 cycles, and a store without a latency.
+            let rows = [
+                "L1,,,,0.25,,PEBS,1,",
+                "L3,,,,0.25,,PEBS,1,120",
+                "DRAM,,,,0.5,,PEBS,2,300",
+            ];
+            let found: Vec<&str> = csv.lines().filter(|line| line.contains("PEBS")).collect();
+            assert_eq!(found, rows, "{csv}");
+            let about = "Sampled by PEBS: 4 accesses · 3 loads · 1 store · 240 cycles on average";
+            assert!(page.contains(about), "{name}");
+            assert!(page.contains("line 0x70001000 of process 40"), "{name}");
+        }
+    }
+}
+
+#[test]
 fn cycles_become_time_and_other_events_are_counted() {
     let membound = Membound::new();
     let event = |name, kind, config, id| PerfEvent {

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use membound_types::{Detail, DetailSample, Profile};
+use membound_types::{Detail, DetailAccess, DetailSample, Profile};
 
-use super::super::chains::{Chains, Sum, by_time, nanoseconds};
+use super::super::chains::{Chains, Sum, finite, nanoseconds};
 use super::super::folded;
 use crate::facts::run;
 
@@ -36,7 +36,7 @@ pub(super) enum Values {
     Times(Vec<i64>),
     /// Numbers of 32 bits without a sign.
     Numbers(Vec<Option<u32>>),
-    /// Addresses.
+    /// Addresses, and other numbers of 64 bits without a sign.
     Addresses(Vec<Option<u64>>),
     Texts(Texts),
 }
@@ -53,47 +53,54 @@ pub(super) fn columns(profile: &Profile, detail: &Detail) -> Vec<Column> {
     let rows = Rows {
         chains: Chains::new(detail),
         profile,
-        samples: by_time(detail),
+        rows: by_time(detail),
     };
     vec![
-        rows.times("time_ns", |sample| nanoseconds(sample.t_s)),
-        rows.times("cpu_ns", |sample| Sum::of(sample).cpu_ns),
-        rows.times("stall_ns", |sample| Sum::of(sample).stall_ns),
-        rows.texts("level", true, |rows, sample| {
-            let level = sample.level.map(usize::from)?;
+        rows.times("time_ns", |row| nanoseconds(row.t_s)),
+        rows.times("cpu_ns", |row| row.sum().cpu_ns),
+        rows.times("stall_ns", |row| row.sum().stall_ns),
+        rows.texts("level", true, |rows, row| {
+            let level = row.sample?.level.map(usize::from)?;
             Some(rows.profile.levels.get(level)?.name.clone())
         }),
-        rows.texts("object", true, |rows, sample| {
-            let object = rows.profile.objects.get(sample.object? as usize)?;
+        rows.texts("object", true, |rows, row| {
+            let object = rows.profile.objects.get(row.sample?.object? as usize)?;
             Some(object.name.clone())
         }),
-        rows.texts("thread", true, |rows, sample| {
-            let thread = rows.profile.threads.get(sample.thread as usize)?;
+        rows.texts("thread", true, |rows, row| {
+            let thread = rows.profile.threads.get(row.thread as usize)?;
             Some(thread.name.clone())
         }),
-        rows.numbers("pid", |rows, sample| {
-            Some(rows.profile.threads.get(sample.thread as usize)?.pid)
+        rows.numbers("pid", |rows, row| {
+            Some(rows.profile.threads.get(row.thread as usize)?.pid)
         }),
-        rows.numbers("tid", |rows, sample| {
-            Some(rows.profile.threads.get(sample.thread as usize)?.tid)
+        rows.numbers("tid", |rows, row| {
+            Some(rows.profile.threads.get(row.thread as usize)?.tid)
         }),
-        rows.texts("function", true, |rows, sample| {
-            let frame = rows.chains.innermost(sample.stack)?;
+        rows.texts("function", true, |rows, row| {
+            let frame = rows.chains.innermost(row.stack)?;
             Some(rows.chains.name(frame.function).to_owned())
         }),
-        rows.texts("module", true, |rows, sample| {
-            let frame = rows.chains.innermost(sample.stack)?;
+        rows.texts("module", true, |rows, row| {
+            let frame = rows.chains.innermost(row.stack)?;
             Some(rows.chains.name(frame.module).to_owned())
         }),
-        rows.texts("file", true, |rows, sample| {
-            let file = rows.chains.innermost(sample.stack)?.file?;
+        rows.texts("file", true, |rows, row| {
+            let file = rows.chains.innermost(row.stack)?.file?;
             Some(rows.chains.name(file).to_owned())
         }),
-        rows.numbers("line", |rows, sample| {
-            rows.chains.innermost(sample.stack)?.line
+        rows.numbers("line", |rows, row| rows.chains.innermost(row.stack)?.line),
+        rows.addresses("address", |rows, row| {
+            Some(rows.chains.innermost(row.stack)?.address)
         }),
-        rows.addresses(),
         rows.stacks(),
+        rows.addresses("sampled_accesses", |_, row| Some(row.access?.events)),
+        rows.texts("line_from", true, |rows, row| {
+            let view = rows.profile.hardware.as_ref()?;
+            Some(view.levels.get(row.access?.level as usize)?.name.clone())
+        }),
+        rows.numbers("latency_cycles", |_, row| row.access?.latency_cycles),
+        rows.addresses("data_address", |_, row| row.access?.address),
     ]
 }
 
@@ -116,17 +123,54 @@ pub(super) fn about(profile: &Profile) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Samples, and what they refer to.
+/// A sample of time, or an access that the processor sampled itself, which stands for no time.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    t_s: f64,
+    thread: u32,
+    stack: u32,
+    sample: Option<&'a DetailSample>,
+    access: Option<&'a DetailAccess>,
+}
+
+impl Row<'_> {
+    fn sum(&self) -> Sum {
+        self.sample.map(Sum::of).unwrap_or_default()
+    }
+}
+
+/// All rows by time.
+fn by_time(detail: &Detail) -> Vec<Row<'_>> {
+    let samples = detail.samples.iter().map(|sample| Row {
+        t_s: sample.t_s,
+        thread: sample.thread,
+        stack: sample.stack,
+        sample: Some(sample),
+        access: None,
+    });
+    let accesses = detail.accesses.iter().map(|access| Row {
+        t_s: access.t_s,
+        thread: access.thread,
+        stack: access.stack,
+        sample: None,
+        access: Some(access),
+    });
+    let mut rows: Vec<Row<'_>> = samples.chain(accesses).collect();
+    rows.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
+    rows
+}
+
+/// Rows, and what they refer to.
 struct Rows<'a> {
     chains: Chains<'a>,
     profile: &'a Profile,
-    samples: Vec<&'a DetailSample>,
+    rows: Vec<Row<'a>>,
 }
 
 impl Rows<'_> {
-    fn times(&self, name: &'static str, of: impl Fn(&DetailSample) -> u64) -> Column {
-        let times = self.samples.iter();
-        let times = times.map(|sample| i64::try_from(of(sample)).unwrap_or(i64::MAX));
+    fn times(&self, name: &'static str, of: impl Fn(&Row<'_>) -> u64) -> Column {
+        let times = self.rows.iter();
+        let times = times.map(|row| i64::try_from(of(row)).unwrap_or(i64::MAX));
         Column {
             name,
             optional: false,
@@ -134,12 +178,8 @@ impl Rows<'_> {
         }
     }
 
-    fn numbers(
-        &self,
-        name: &'static str,
-        of: impl Fn(&Self, &DetailSample) -> Option<u32>,
-    ) -> Column {
-        let numbers = self.samples.iter().map(|sample| of(self, sample));
+    fn numbers(&self, name: &'static str, of: impl Fn(&Self, &Row<'_>) -> Option<u32>) -> Column {
+        let numbers = self.rows.iter().map(|row| of(self, row));
         Column {
             name,
             optional: true,
@@ -147,13 +187,12 @@ impl Rows<'_> {
         }
     }
 
-    fn addresses(&self) -> Column {
-        let frames = self.samples.iter();
-        let frames = frames.map(|sample| Some(self.chains.innermost(sample.stack)?.address));
+    fn addresses(&self, name: &'static str, of: impl Fn(&Self, &Row<'_>) -> Option<u64>) -> Column {
+        let addresses = self.rows.iter().map(|row| of(self, row));
         Column {
-            name: "address",
+            name,
             optional: true,
-            values: Values::Addresses(frames.collect()),
+            values: Values::Addresses(addresses.collect()),
         }
     }
 
@@ -161,12 +200,12 @@ impl Rows<'_> {
         &self,
         name: &'static str,
         optional: bool,
-        of: impl Fn(&Self, &DetailSample) -> Option<String>,
+        of: impl Fn(&Self, &Row<'_>) -> Option<String>,
     ) -> Column {
         let mut texts = Texts::default();
         let mut known = HashMap::new();
-        for sample in &self.samples {
-            let key = of(self, sample).map(|text| texts.key(&mut known, text));
+        for row in &self.rows {
+            let key = of(self, row).map(|text| texts.key(&mut known, text));
             texts.keys.push(key);
         }
         Column {
@@ -181,10 +220,10 @@ impl Rows<'_> {
         let mut texts = Texts::default();
         let mut known = HashMap::new();
         let mut keys: HashMap<u32, i32> = HashMap::new();
-        for sample in &self.samples {
+        for row in &self.rows {
             let key = *keys
-                .entry(sample.stack)
-                .or_insert_with(|| texts.key(&mut known, folded::line(self.chains, sample.stack)));
+                .entry(row.stack)
+                .or_insert_with(|| texts.key(&mut known, folded::line(self.chains, row.stack)));
             texts.keys.push(Some(key));
         }
         Column {

@@ -105,6 +105,14 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     }
     out.run.command.truncate(MEMBERS);
     out.run.command.iter_mut().for_each(cut);
+    if let Some(view) = &mut out.hardware {
+        for row in &mut view.functions {
+            cut(&mut row.name);
+            cut(&mut row.module);
+        }
+        let lines = view.changed_lines.iter_mut();
+        lines.flat_map(|row| &mut row.functions).for_each(cut);
+    }
     out.findings.truncate(FINDINGS);
     for finding in &mut out.findings {
         for text in [

@@ -8,6 +8,7 @@ mod answer;
 mod bounded;
 mod cells;
 mod data;
+mod hardware;
 mod panels;
 mod periods;
 mod platform;

@@ -7,7 +7,7 @@ use membound_types::{
     SharedLine,
 };
 
-use super::platform;
+use super::{hardware, platform};
 use crate::facts::run;
 use crate::page::parts::Panel;
 use crate::page::svg::{
@@ -26,12 +26,13 @@ const MOMENTS: usize = 240;
 const LINE: u32 = 256;
 
 pub(super) fn all(profile: &Profile) -> Vec<Panel> {
-    let mut out = vec![sharing(
+    let mut out: Vec<Panel> = profile.hardware.iter().map(hardware::panel).collect();
+    out.push(sharing(
         "false-sharing",
         "False sharing",
         "no line was seen over which threads fight without sharing data",
         &profile.false_sharing,
-    )];
+    ));
     if !profile.true_sharing.is_empty() {
         out.push(sharing(
             "true-sharing",

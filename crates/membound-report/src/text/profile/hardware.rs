@@ -2,6 +2,7 @@
 
 use membound_types::{HardwareView, Profile};
 
+use crate::facts::hardware as facts;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
@@ -18,7 +19,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     out.blank();
     out.heading(
         &format!("Sampled by {}", view.samplers.join(" and ")),
-        &about(view),
+        &facts::about(view),
     );
     let mut levels = Table::new()
         .figures("accesses")
@@ -28,7 +29,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     for row in shown {
         levels.row([
             units::percent(row.fraction),
-            latency(row.latency_cycles),
+            facts::latency(row.latency_cycles),
             row.name.clone(),
         ]);
     }
@@ -44,7 +45,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
         functions.row([
             row.cycles_fraction.map(units::percent).unwrap_or_default(),
             units::percent(row.fraction),
-            latency(row.latency_cycles),
+            facts::latency(row.latency_cycles),
             row.level.clone(),
             row.name.clone(),
             row.module.clone(),
@@ -52,41 +53,12 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     }
     out.table(&functions);
     changed(out, view);
-    out.note("Shares are those of sampled accesses, not of time: a long latency may be hidden by other work.");
-}
-
-fn about(view: &HardwareView) -> String {
-    let mut words = vec![
-        units::plural_of(view.accesses, "access", "accesses"),
-        units::plural_of(view.loads, "load", "loads"),
-        units::plural_of(view.stores, "store", "stores"),
-    ];
-    words.extend(
-        view.latency_cycles
-            .map(|cycles| format!("{} on average", units::cycles(cycles))),
-    );
-    words.extend(
-        view.walked_fraction
-            .map(|share| format!("{} walked the page table", units::percent(share))),
-    );
-    words.join(" · ")
-}
-
-fn latency(cycles: Option<f64>) -> String {
-    cycles.map(units::cycles).unwrap_or_default()
+    out.note(facts::READING);
 }
 
 fn changed(out: &mut Out, view: &HardwareView) {
     for row in view.changed_lines.iter().take(ROWS) {
-        out.note(&format!(
-            "line {:#x} of process {}: {} of {} found it changed by another core ({}, at {})",
-            row.address,
-            row.pid,
-            row.changed,
-            units::plural_of(row.accesses, "access", "accesses"),
-            units::plural(row.threads as usize, "thread"),
-            row.functions.join(", ")
-        ));
+        out.note(&facts::changed(row));
     }
     if view.changed_lines.len() > ROWS {
         out.note(&format!(

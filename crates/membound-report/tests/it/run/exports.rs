@@ -1,8 +1,14 @@
 //! Exports hold what the samples hold, and their readers' rules.
 
+use std::io::Cursor;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, LargeStringArray};
+use arrow_ipc::reader::FileReader;
 use membound_report::By;
 use membound_report::export::{self, Weight};
-use membound_types::{Detail, Profile};
+use membound_types::{Basis, Detail, DetailAccess, HardwareLevelRow, HardwareView, Profile};
 use serde_json::Value;
 
 use super::fixture;
@@ -161,6 +167,7 @@ fn every_csv_is_a_table() {
         fixture::two_nodes(),
         fixture::nothing(),
         hostile(),
+        with_accesses(),
     ] {
         for &by in By::ALL {
             let rows = rows(&export::csv(&profile, &detail, by));
@@ -274,6 +281,126 @@ fn pprof_says_what_the_samples_say() {
     assert_eq!(read.message.number(9), 1_795_194_131_000_000_000);
     assert_eq!(read.message.number(10), 3_100_000_000);
     assert_eq!(read.string(read.message.number(14)), "stall");
+}
+
+/// The simulation with three accesses that its processor sampled.
+pub(super) fn with_accesses() -> (Profile, Detail) {
+    let (mut profile, mut detail) = fixture::simulation();
+    let level = |name: &str, accesses, fraction, latency_cycles| HardwareLevelRow {
+        name: name.to_owned(),
+        accesses,
+        fraction,
+        latency_cycles,
+    };
+    profile.hardware = Some(HardwareView {
+        basis: Basis::Measured,
+        samplers: vec!["PEBS".to_owned()],
+        accesses: 3,
+        loads: 2,
+        stores: 1,
+        latency_cycles: Some(300.0),
+        walked_fraction: None,
+        levels: vec![
+            level("L1", 1, 1.0 / 3.0, None),
+            level("DRAM", 2, 2.0 / 3.0, Some(300.0)),
+        ],
+        functions: Vec::new(),
+        changed_lines: Vec::new(),
+    });
+    let access = |t_s, level, latency_cycles, address| DetailAccess {
+        t_s,
+        thread: 0,
+        stack: 1,
+        level,
+        latency_cycles,
+        address,
+        events: 1000,
+    };
+    detail.accesses = vec![
+        access(0.5, 1, Some(350), Some(0x7000_0040)),
+        access(1.0, 1, Some(250), Some(0x7000_0080)),
+        access(1.5, 0, None, None),
+    ];
+    (profile, detail)
+}
+
+#[test]
+fn pprof_has_accesses_that_the_processor_sampled_beside_time() {
+    let (profile, mut detail) = with_accesses();
+    let read = Pprof::of(&profile, &detail);
+    let types = read.message.messages(1);
+    let types: Vec<String> = types
+        .map(|kind| read.string(kind.number(1)).to_owned())
+        .collect();
+    assert_eq!(
+        types,
+        ["samples", "cpu", "stall", "accesses", "access_latency"]
+    );
+    let mut sums = [0; 5];
+    let mut from = std::collections::BTreeMap::new();
+    for sample in read.message.messages(2) {
+        let values = sample.packed(2);
+        assert_eq!(values.len(), 5);
+        for (sum, value) in sums.iter_mut().zip(&values) {
+            *sum += value;
+        }
+        for label in sample.messages(3) {
+            if read.string(label.number(1)) == "line from" {
+                let level = read.string(label.number(2)).to_owned();
+                from.insert(level, (values[3], values[4]));
+            }
+        }
+    }
+    assert_eq!(sums[0], detail.samples.len() as u64);
+    assert_eq!(sums[3..], [3000, 600_000]);
+    let known = [
+        ("DRAM".to_owned(), (2000, 600_000)),
+        ("L1".to_owned(), (1000, 0)),
+    ];
+    assert_eq!(from, known.into());
+    assert_eq!(read.string(read.message.number(14)), "stall");
+    detail.samples.clear();
+    let read = Pprof::of(&profile, &detail);
+    assert_eq!(read.string(read.message.number(14)), "access_latency");
+}
+
+#[test]
+fn tables_have_a_row_for_every_access_that_the_processor_sampled() {
+    let (profile, detail) = with_accesses();
+    let bytes = export::arrow(&profile, &detail).expect("it is written");
+    let mut reader = FileReader::try_new(Cursor::new(bytes), None).expect("it is Arrow");
+    let batch = reader.next().expect("a batch").expect("it is whole");
+    assert_eq!(batch.num_rows(), detail.samples.len() + 3);
+    let column = |name: &str| batch.column_by_name(name).expect(name);
+    let events = column("sampled_accesses").as_primitive::<UInt64Type>();
+    let cpu_ns = column("cpu_ns").as_primitive::<Int64Type>();
+    let time_ns = column("time_ns").as_primitive::<Int64Type>();
+    let latency = column("latency_cycles").as_primitive::<UInt32Type>();
+    let address = column("data_address").as_primitive::<UInt64Type>();
+    let from = column("line_from").as_dictionary::<Int32Type>();
+    let from = from
+        .downcast_dict::<LargeStringArray>()
+        .expect("it is text");
+    let found: Vec<_> = (0..batch.num_rows())
+        .filter(|row| events.is_valid(*row))
+        .map(|row| {
+            assert_eq!((events.value(row), cpu_ns.value(row)), (1000, 0));
+            let latency = latency.is_valid(row).then(|| latency.value(row));
+            let address = address.is_valid(row).then(|| address.value(row));
+            let from = from
+                .into_iter()
+                .nth(row)
+                .expect("a row")
+                .expect("it is known");
+            (time_ns.value(row), from, latency, address)
+        })
+        .collect();
+    let known = [
+        (500_000_000, "DRAM", Some(350), Some(0x7000_0040)),
+        (1_000_000_000, "DRAM", Some(250), Some(0x7000_0080)),
+        (1_500_000_000, "L1", None, None),
+    ];
+    assert_eq!(found, known);
 }
 
 #[test]

@@ -96,6 +96,7 @@ fn all() -> Vec<(&'static str, (Profile, Detail))> {
         ("nothing", fixture::nothing()),
         ("large", fixture::large(3_000)),
         ("hostile", hostile()),
+        ("accesses", super::exports::with_accesses()),
     ]
 }
 
