@@ -5,21 +5,29 @@ use serde_json::Value;
 
 use crate::run::{cargo, stdout_of, succeed};
 
-/// What a crate says of itself beside name, version and licence.
-const FIELDS: [&str; 5] = [
+/// What a crate says of itself beside name and version. There is no `repository` as long as the project
+/// has no public address.
+const FIELDS: [&str; 6] = [
     "description",
+    "license",
     "readme",
     "documentation",
     "keywords",
     "categories",
 ];
+/// Keywords and categories that crates.io takes of one crate.
+const MOST: usize = 5;
+/// Letters of a keyword that it takes.
+const KEYWORD_LETTERS: usize = 20;
 
 /// The step of `cargo xtask ci`. The packages are not built: `launch` builds the agent from the crate beside it.
 pub(crate) fn check() -> Result<()> {
     let metadata = stdout_of(&mut cargo(["metadata", "--no-deps", "--format-version=1"]))?;
-    let missing = missing(&serde_json::from_str(&metadata)?);
-    if !missing.is_empty() {
-        bail!("{}", missing.join("\n"));
+    let metadata = serde_json::from_str(&metadata)?;
+    let mut wrong = missing(&metadata);
+    wrong.extend(refused(&metadata));
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
     }
     succeed(&mut cargo([
         "package",
@@ -48,6 +56,35 @@ fn missing(metadata: &Value) -> Vec<String> {
     missing
 }
 
+/// Metadata that `cargo package` takes and crates.io refuses.
+fn refused(metadata: &Value) -> Vec<String> {
+    let mut refused = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        for field in ["keywords", "categories"] {
+            let count = package[field].as_array().map_or(0, Vec::len);
+            if count > MOST {
+                refused.push(format!(
+                    "crate {name} has {count} {field}; crates.io takes {MOST}"
+                ));
+            }
+        }
+        for keyword in package["keywords"].as_array().into_iter().flatten() {
+            let keyword = keyword.as_str().unwrap_or_default();
+            let is_word = keyword.starts_with(|first: char| first.is_ascii_alphanumeric())
+                && keyword
+                    .chars()
+                    .all(|it| it.is_ascii_alphanumeric() || "_-+".contains(it));
+            if !is_word || keyword.len() > KEYWORD_LETTERS {
+                refused.push(format!(
+                    "crate {name}: crates.io refuses the keyword `{keyword}`"
+                ));
+            }
+        }
+    }
+    refused
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -56,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_a_crate_does_not_say_is_named() {
-        let whole = json!({ "name": "a", "description": "x", "readme": "x", "documentation": "x",
+        let whole = json!({ "name": "a", "description": "x", "license": "x", "readme": "x", "documentation": "x",
             "keywords": ["x"], "categories": ["x"] });
         let mut part = whole.clone();
         part["name"] = "b".into();
@@ -64,5 +101,22 @@ mod tests {
         part["keywords"] = json!([]);
         let found = missing(&json!({ "packages": [whole, part] }));
         assert_eq!(found, ["crate b has no readme", "crate b has no keywords"]);
+    }
+
+    #[test]
+    fn what_crates_io_refuses_is_named() {
+        let crate_with = |keywords: &[&str]| {
+            let package = json!({ "name": "a", "keywords": keywords, "categories": ["x"] });
+            refused(&json!({ "packages": [package] }))
+        };
+        assert!(crate_with(&["memory", "c-2_x+"]).is_empty());
+        let long = "a".repeat(KEYWORD_LETTERS + 1);
+        for bad in ["", "two words", "-a", &long] {
+            let found = crate_with(&[bad]);
+            let named = format!("crate a: crates.io refuses the keyword `{bad}`");
+            assert_eq!(found, [named]);
+        }
+        let found = crate_with(&["a", "b", "c", "d", "e", "f"]);
+        assert_eq!(found, ["crate a has 6 keywords; crates.io takes 5"]);
     }
 }
