@@ -1,0 +1,91 @@
+//! Objects in memory and who allocated them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ProcessId, StackId, ThreadId};
+
+/// Something that samples or accesses fell into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Its process.
+    pub process: ProcessId,
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Symbol, path, or function that allocated it (`malloc`, `mmap`); empty if none.
+    pub name: String,
+    /// Call chain that allocated it.
+    pub stack: Option<StackId>,
+    /// Thread that allocated it, or whose stack it is.
+    pub thread: Option<ThreadId>,
+    /// When it was allocated.
+    pub allocated_ns: Option<u64>,
+    /// When it was freed.
+    pub freed_ns: Option<u64>,
+    /// How many blocks it stands for: small ones may be followed only in part.
+    pub weight: f64,
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ObjectKind {
+    /// A block of an allocator.
+    Heap,
+    /// Memory that the program mapped without a file.
+    Mapped,
+    /// A file that the program mapped.
+    File,
+    /// A variable of a module.
+    Global,
+    /// A thread's stack.
+    Stack,
+    /// Memory of which nothing more is known.
+    Unknown,
+}
+
+/// All blocks that one call chain allocated with one function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocations {
+    /// Who allocated.
+    pub stack: StackId,
+    /// The process.
+    pub process: ProcessId,
+    /// `malloc`, `calloc`, `mmap`, …
+    pub function: String,
+    /// Blocks; an estimate where they were sampled.
+    pub blocks: u64,
+    /// Variance of `blocks` where they were sampled; `None`: all were counted.
+    pub blocks_variance: Option<f64>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks that were freed.
+    pub freed: u64,
+    /// Sum of the freed blocks' lifetimes.
+    pub lifetime_ns: u64,
+    /// Most bytes that were allocated at once.
+    pub peak_bytes: u64,
+}
+
+/// Live bytes of one call chain and function in one step of time. Steps in which nothing changed have
+/// no row: the bytes at the end of the row before still hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveBytes {
+    /// Call chain that allocated.
+    pub stack: StackId,
+    /// The process.
+    pub process: ProcessId,
+    /// `malloc`, `calloc`, `mmap`, …
+    pub function: String,
+    /// Beginning of the step.
+    pub from_ns: u64,
+    /// End of the step.
+    pub to_ns: u64,
+    /// Live bytes at the end of the step; an estimate where blocks were sampled.
+    pub bytes: u64,
+    /// Most live bytes during the step.
+    pub peak_bytes: u64,
+}

@@ -1,0 +1,119 @@
+//! What ran: processes, threads, and the files that their code came from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ModuleId, ProcessId};
+
+/// A process image: an exec begins another one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Number of the process that started it.
+    pub parent: Option<u32>,
+    /// The executable.
+    pub path: String,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: Option<u64>,
+    /// Why nothing was patched in it.
+    pub unpatched: Option<String>,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thread {
+    /// Its process.
+    pub process: ProcessId,
+    /// Its number.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it ended.
+    pub end_ns: Option<u64>,
+    /// CPU time that it took, as the kernel counts it, where it could be asked.
+    pub cpu_ns: Option<u64>,
+}
+
+impl Thread {
+    /// The name of the thread that the agent has in live programs. Threads bear the name of
+    /// their program until they are given another, so it is one that no command has.
+    const AGENTS: &'static str = "membound-agent";
+
+    /// Whether this is the agent's own thread of a program with this number, and none of the
+    /// program's. The first thread of a program is never the agent's, whatever its name.
+    #[must_use]
+    pub fn is_agents(&self, pid: u32) -> bool {
+        self.tid != pid && self.name == Self::AGENTS
+    }
+}
+
+/// A file with code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Module {
+    /// Path, or `[vdso]`, `[jit]`, `[agent]`, `[kernel]`.
+    pub path: String,
+    /// Build-id in hexadecimal digits.
+    pub build_id: Option<String>,
+    /// SHA-256 of its text, where it has no build-id.
+    pub text_hash: Option<String>,
+    /// What it is.
+    pub kind: ModuleKind,
+}
+
+/// What a module is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModuleKind {
+    /// An executable or a library.
+    File,
+    /// The kernel's page of system calls.
+    Vdso,
+    /// Code made at run time; frames' addresses are those of the process.
+    Jit,
+    /// membound's own code in the program.
+    Agent,
+    /// The kernel.
+    Kernel,
+}
+
+/// Where a module lay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The process.
+    pub process: ProcessId,
+    /// The module.
+    pub module: ModuleId,
+    /// First address.
+    pub start: u64,
+    /// Behind the last address.
+    pub end: u64,
+    /// Address in the process minus address in the file.
+    pub bias: u64,
+    /// When it was mapped.
+    pub t_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_have_their_name_from_a_program_are_the_programs() {
+        let thread = |tid: u32, name: &str| Thread {
+            process: ProcessId(0),
+            tid,
+            name: name.to_owned(),
+            start_ns: 0,
+            end_ns: None,
+            cpu_ns: None,
+        };
+        assert!(thread(8, "membound-agent").is_agents(7));
+        assert!(!thread(7, "membound-agent").is_agents(7));
+        // The command itself may be what is profiled: the tour does it.
+        assert!(!thread(8, "membound").is_agents(7));
+    }
+}
