@@ -92,20 +92,6 @@ words! {
     TimerKind {
         CpuClock = "cpu-clock", AgentTimer = "agent-timer", Cycles = "cycles", None = "none",
     }
-    AccessSampler { Pebs = "pebs", Ibs = "ibs", Spe = "spe", Other = "other" }
-    Operation {
-        Load = "load", Store = "store", LoadStore = "load-store", Prefetch = "prefetch",
-        Execute = "execute",
-    }
-    ServedBy {
-        L1 = "l1", LineFill = "line-fill", L2 = "l2", L3 = "l3", L4 = "l4", Cache = "cache",
-        RemoteCache = "remote-cache", Dram = "dram", RemoteDram = "remote-dram",
-        Persistent = "persistent", Cxl = "cxl", Device = "device", Uncached = "uncached",
-    }
-    Snoop {
-        None = "none", Miss = "miss", Hit = "hit", Modified = "modified", Forwarded = "forwarded",
-    }
-    Translation { L1 = "l1", L2 = "l2", Tlb = "tlb", Walk = "walk" }
     ModuleKind {
         File = "file", Vdso = "vdso", Jit = "jit", Agent = "agent", Kernel = "kernel",
     }
@@ -115,6 +101,27 @@ words! {
         Unknown = "unknown",
     }
 }
+
+/// Enums of documents: the file has the names that documents have.
+macro_rules! names {
+    ($($Type:ident),+) => {$(
+        impl Value for $Type {
+            const SQL: &'static str = "TEXT";
+
+            fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()> {
+                statement.raw_bind_parameter(at, self.name())
+            }
+
+            fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
+                let name = row.get_ref(at)?.as_str().map_err(foreign)?;
+                name.parse()
+                    .map_err(|_| foreign(FromSqlError::InvalidType))
+            }
+        }
+    )+};
+}
+
+names!(AccessSampler, Operation, ServedBy, Snoop, Translation);
 
 impl Value for u64 {
     const SQL: &'static str = "INTEGER";
@@ -256,10 +263,10 @@ mod tests {
         check(ModuleKind::ALL);
         check(SiteKind::ALL);
         check(ObjectKind::ALL);
-        check(AccessSampler::ALL);
-        check(Operation::ALL);
-        check(ServedBy::ALL);
-        check(Snoop::ALL);
-        check(Translation::ALL);
+        check(&AccessSampler::ALL);
+        check(&Operation::ALL);
+        check(&ServedBy::ALL);
+        check(&Snoop::ALL);
+        check(&Translation::ALL);
     }
 }

@@ -47,7 +47,7 @@ pub use doctor::*;
 pub use document::{Document, Kind, SCHEMA_VERSION};
 pub use figure::{Basis, Figure, NotMeasured, Outcome};
 pub use gate::{Gate, GateLimit, GateSubject, GateVerdict, RunSide};
-pub use hardware::{ChangedLineRow, HardwareCodeRow, HardwareLevelRow, HardwareView};
+pub use hardware::*;
 pub use harvest::*;
 pub use harvest_batch::*;
 pub use harvest_explore::*;

@@ -63,10 +63,11 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use crate::{
-        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, DistanceRule,
-        Fence, Filler, GapReason, HarvestRole, IdlePolicy, Kind, LatencySource, LevelKind, MlpMode,
-        NamedPolicy, PageKind, PatchBody, Pattern, PlanSource, ScavengerState, SiteState, SlotMode,
-        SmtPolicy, Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
+        Access, AccessKind, AccessSampler, BandwidthKernel, Basis, CacheKind, CapabilityState,
+        DistanceRule, Fence, Filler, GapReason, HarvestRole, IdlePolicy, Kind, LatencySource,
+        LevelKind, MlpMode, NamedPolicy, Operation, PageKind, PatchBody, Pattern, PlanSource,
+        ScavengerState, ServedBy, SiteState, SlotMode, SmtPolicy, Snoop, Stopped, ThpState,
+        Translation, VectorWidth, WindowKernel, YieldKind, YieldReason,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
@@ -92,6 +93,7 @@ mod tests {
     fn every_value_has_the_name_that_serde_writes_and_reads() {
         check(&Access::ALL, Access::name);
         check(&AccessKind::ALL, AccessKind::name);
+        check(&AccessSampler::ALL, AccessSampler::name);
         check(&BandwidthKernel::ALL, BandwidthKernel::name);
         check(&Basis::ALL, Basis::name);
         check(&CacheKind::ALL, CacheKind::name);
@@ -107,16 +109,20 @@ mod tests {
         check(&LevelKind::ALL, LevelKind::name);
         check(&MlpMode::ALL, MlpMode::name);
         check(&NamedPolicy::ALL, NamedPolicy::name);
+        check(&Operation::ALL, Operation::name);
         check(&PageKind::ALL, PageKind::name);
         check(&PatchBody::ALL, PatchBody::name);
         check(&Pattern::ALL, Pattern::name);
         check(&PlanSource::ALL, PlanSource::name);
         check(&ScavengerState::ALL, ScavengerState::name);
+        check(&ServedBy::ALL, ServedBy::name);
         check(&SiteState::ALL, SiteState::name);
         check(&SlotMode::ALL, SlotMode::name);
         check(&SmtPolicy::ALL, SmtPolicy::name);
+        check(&Snoop::ALL, Snoop::name);
         check(&Stopped::ALL, Stopped::name);
         check(&ThpState::ALL, ThpState::name);
+        check(&Translation::ALL, Translation::name);
         check(&VectorWidth::ALL, VectorWidth::name);
         check(&WindowKernel::ALL, WindowKernel::name);
         check(&YieldKind::ALL, YieldKind::name);
