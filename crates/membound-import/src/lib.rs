@@ -20,6 +20,7 @@ mod ibs;
 mod memory;
 mod perf;
 mod script;
+mod skipped;
 mod spe;
 
 pub use bytes::{ByteOrder, Words};
@@ -27,9 +28,10 @@ pub use error::Error;
 pub use memory::{MemoryAccess, Operation, Sampler, Served, Snoop, Translation};
 pub use perf::{
     About, Comm, Context, Event, EventKind, Exit, Fork, Identity, Lost, Map, Mode, PerfData,
-    Record, Registers, Sample, Skipped, Step, chain,
+    Record, Registers, Sample, Step, chain,
 };
 pub use script::{Script, ScriptFrame, ScriptSample};
+pub use skipped::Skipped;
 
 /// What a file is, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

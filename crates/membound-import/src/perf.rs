@@ -22,7 +22,7 @@ pub(crate) use event::is_cycles;
 pub use event::{Event, EventKind};
 pub use record::{Comm, Exit, Fork, Lost, Map, Record};
 pub use sample::{Context, Mode, Registers, Sample, Step, chain};
-pub use stream::{PerfData, Skipped};
+pub use stream::PerfData;
 
 /// Whether `bytes` are the beginning of perf.data that can be read.
 ///

@@ -6,12 +6,11 @@
 
 mod header;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use self::header::Header;
 pub use self::header::ScriptFrame;
-use crate::perf::Skipped;
+use crate::skipped::{Skipped, Tally};
 use crate::{Error, EventKind, MemoryAccess, Sampler};
 
 /// A sample, as it was printed.
@@ -83,7 +82,7 @@ fn is_of_spe(event: &str) -> bool {
 pub struct Script<'a> {
     samples: Vec<ScriptSample<'a>>,
     frames: Vec<ScriptFrame<'a>>,
-    skipped: BTreeMap<String, u64>,
+    skipped: Tally,
     host: Option<&'a str>,
 }
 
@@ -128,7 +127,7 @@ impl<'a> Script<'a> {
         let mut script = Self {
             samples: Vec::new(),
             frames: Vec::new(),
-            skipped: BTreeMap::new(),
+            skipped: Tally::default(),
             host: None,
         };
         // Whether frames that follow belong to a sample, or to what is left out.
@@ -183,19 +182,14 @@ impl<'a> Script<'a> {
     /// What is in the text and not among the samples.
     #[must_use]
     pub fn skipped(&self) -> Vec<Skipped> {
-        let all = self.skipped.iter();
-        all.map(|(what, count)| Skipped {
-            what: what.clone(),
-            count: *count,
-        })
-        .collect()
+        self.skipped.list()
     }
 
     /// Adds a sample; whether it is one.
     fn sample(&mut self, header: &Header<'a>) -> Result<bool, &'static str> {
         if header.event.starts_with("PERF_RECORD_") {
             let what = "printed records that are no samples";
-            *self.skipped.entry(what.to_owned()).or_default() += 1;
+            self.skipped.add(what, 1);
             return Ok(false);
         }
         let at = self.frames.len();

@@ -3,8 +3,6 @@
 //! The file is gone through once to find out whether every record can be read and when it was;
 //! what is kept of a record is its place. It is read again when it is asked for.
 
-use std::collections::BTreeMap;
-
 use rustc_hash::FxHashMap;
 
 use super::about::About;
@@ -15,17 +13,9 @@ use super::record::{self, Lost, Record, number};
 use super::sample::{self, Sample};
 use super::trace::{self, Conversion, Trace, TraceKind};
 use crate::bytes::{ByteOrder, Cursor};
+use crate::skipped::{Skipped, Tally};
 use crate::spe::{self, Next, Sources};
 use crate::{Error, Sampler};
-
-/// Something that was left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// What: a fragment for behind a number.
-    pub what: String,
-    /// How many there were.
-    pub count: u64,
-}
 
 /// Where a record lies.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +47,7 @@ pub struct PerfData<'a> {
     sources: Sources,
     samples: u64,
     lost: Lost,
-    skipped: BTreeMap<String, u64>,
+    skipped: Tally,
 }
 
 impl<'a> PerfData<'a> {
@@ -100,7 +90,7 @@ impl<'a> PerfData<'a> {
             sources,
             samples: 0,
             lost: Lost::default(),
-            skipped: BTreeMap::new(),
+            skipped: Tally::default(),
         };
         data.walk(Frames::new(file, records, order))?;
         if data.samples == 0 {
@@ -144,23 +134,12 @@ impl<'a> PerfData<'a> {
     /// What is in the file and not among the records.
     #[must_use]
     pub fn skipped(&self) -> Vec<Skipped> {
-        let all = self.skipped.iter();
-        all.map(|(what, count)| Skipped {
-            what: what.clone(),
-            count: *count,
-        })
-        .collect()
+        self.skipped.list()
     }
 
     /// All records in the order of time, those without one first.
     pub fn records(&self) -> impl Iterator<Item = Record<'a>> + '_ {
         self.places.iter().filter_map(|place| self.at(place))
-    }
-
-    fn skip(&mut self, what: impl Into<String>, count: u64) {
-        if count > 0 {
-            *self.skipped.entry(what.into()).or_default() += count;
-        }
     }
 
     fn walk(&mut self, frames: Frames<'a>) -> Result<(), Error> {
@@ -188,7 +167,9 @@ impl<'a> PerfData<'a> {
                 }
                 number::TRACE => pending.push(frame),
                 number if is_known(number) => {}
-                number => self.skip(format!("records of unknown type {number}"), 1),
+                number => self
+                    .skipped
+                    .add(format!("records of unknown type {number}"), 1),
             }
         }
         // Whatever converts their times may stand behind them.
@@ -200,7 +181,8 @@ impl<'a> PerfData<'a> {
 
     fn sample(&mut self, frame: &Frame<'a>) -> Result<(), Error> {
         let Some(event) = self.layout.of_sample(frame.body, self.order) else {
-            self.skip("samples of events that the file does not name", 1);
+            self.skipped
+                .add("samples of events that the file does not name", 1);
             return Ok(());
         };
         let read = self.read_sample(frame, event).ok_or(Error::Damaged {
@@ -257,7 +239,7 @@ impl<'a> PerfData<'a> {
     fn trace(&mut self, frame: &Frame<'a>, kind: Option<TraceKind>) -> Result<(), Error> {
         if kind != Some(TraceKind::Spe) {
             let what = "bytes of a processor's trace of control flow";
-            self.skip(what, frame.behind.len() as u64);
+            self.skipped.add(what, frame.behind.len() as u64);
             return Ok(());
         }
         let damaged = Error::Damaged {
@@ -272,10 +254,12 @@ impl<'a> PerfData<'a> {
         for next in spe::Records::new(frame.behind, self.sources) {
             match next {
                 Next::Rest(bytes) => {
-                    self.skip("bytes of SPE that are no whole operation", bytes as u64);
+                    self.skipped
+                        .add("bytes of SPE that are no whole operation", bytes as u64);
                 }
                 Next::Record(_, record) if record.access.is_none() => {
-                    self.skip("operations that SPE sampled and that access no memory", 1);
+                    self.skipped
+                        .add("operations that SPE sampled and that access no memory", 1);
                 }
                 Next::Record(range, record) => {
                     self.samples += 1;
