@@ -129,6 +129,16 @@ pub fn short_duration_ns(value_ns: f64) -> String {
     }
 }
 
+/// `value` where it is finite and above 0, else 0: drawings and other programs' files have no place for
+/// infinities, and a negative time or weight is an error of the clock.
+pub(crate) fn positive(value: f64) -> f64 {
+    if value.is_finite() {
+        value.max(0.0)
+    } else {
+        0.0
+    }
+}
+
 fn scaled_ns(value_ns: f64) -> (f64, &'static str) {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     let (mut value, mut index) = (value_ns, 0);

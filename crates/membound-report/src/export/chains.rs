@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use membound_types::{Detail, DetailFrame, DetailSample};
 
+use crate::units::positive;
+
 /// Frames beyond which a chain is cut at its outer end; only a loop in a damaged run is
 /// this deep.
 const DEEPEST: usize = 4096;
@@ -141,20 +143,11 @@ impl<'a> Chains<'a> {
 /// The samples in the order of their times; those of one time stay as they are.
 pub(super) fn by_time(detail: &Detail) -> Vec<&DetailSample> {
     let mut samples: Vec<&DetailSample> = detail.samples.iter().collect();
-    samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
+    samples.sort_by(|a, b| positive(a.t_s).total_cmp(&positive(b.t_s)));
     samples
-}
-
-/// The value, or nothing where it is no number or below zero.
-pub(super) fn finite(value: f64) -> f64 {
-    if value.is_finite() {
-        value.max(0.0)
-    } else {
-        0.0
-    }
 }
 
 /// Seconds as whole nanoseconds.
 pub(super) fn nanoseconds(seconds: f64) -> u64 {
-    (finite(seconds) * 1e9).round() as u64
+    (positive(seconds) * 1e9).round() as u64
 }

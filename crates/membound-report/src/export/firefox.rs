@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use membound_types::{BandwidthDomain, Detail, DetailSample, Profile, ThreadRow};
 use serde_json::{Value, json};
 
-use super::chains::{Chains, Sum, by_time, finite};
+use super::chains::{Chains, Sum, by_time};
 use crate::facts::run;
+use crate::units::positive;
 
 const VERSION: u32 = 48;
 /// Of the raw profiles that Firefox itself records; the same time as [`VERSION`].
@@ -70,7 +71,7 @@ pub fn firefox(profile: &Profile, detail: &Detail) -> String {
 
 fn meta(profile: &Profile, detail: &Detail) -> Value {
     let start_ms = run::epoch_s(&profile.run.date).unwrap_or(0) as f64 * 1e3;
-    let total: f64 = detail.samples.iter().map(|s| finite(s.weight_s)).sum();
+    let total: f64 = detail.samples.iter().map(|s| positive(s.weight_s)).sum();
     let interval_ms = if detail.samples.is_empty() {
         1.0
     } else {
@@ -126,7 +127,7 @@ fn counters(domain: &BandwidthDomain, pid: u32) -> Vec<Value> {
                 .map(|(index, moment)| {
                     let next = timeline.get(index + 1).map(|next| next.t_s - moment.t_s);
                     let last = index.checked_sub(1).map(|at| moment.t_s - timeline[at].t_s);
-                    (finite(read(moment)) * 1e9 * finite(next.or(last).unwrap_or(0.0))).round()
+                    (positive(read(moment)) * 1e9 * positive(next.or(last).unwrap_or(0.0))).round()
                 })
                 .collect();
             json!({
@@ -296,7 +297,7 @@ impl<'a> Thread<'a> {
             for (ns, category) in [(stall_ns, level), (cpu_ns - stall_ns, COMPUTING)] {
                 if ns > 0 {
                     stacks.push(self.stack(sample.stack, category));
-                    times.push(finite(sample.t_s) * 1e3);
+                    times.push(positive(sample.t_s) * 1e3);
                     weights.push(ns as f64 / 1e6);
                 }
             }

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use membound_types::{BandwidthDomain, BandwidthMoment, Detail, DetailSample, Profile};
 
-use super::chains::{Chains, Sum, by_time, finite, nanoseconds};
+use super::chains::{Chains, Sum, by_time, nanoseconds};
 use super::proto::Message;
 use crate::facts::run;
+use crate::units::positive;
 
 /// Fields of `TracePacket`.
 mod packet {
@@ -244,7 +245,7 @@ impl Tracks {
                 let mut event = Message::new();
                 event.number(9, COUNTER);
                 event.number(11, id);
-                event.double(44, finite(read(moment)));
+                event.double(44, positive(read(moment)));
                 out.push(at(nanoseconds(moment.t_s), packet::TRACK_EVENT, &event));
             }
         }

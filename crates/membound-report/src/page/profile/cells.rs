@@ -8,6 +8,7 @@
 use membound_types::{Detail, Profile};
 
 use crate::facts::run;
+use crate::units::positive;
 
 /// Samples of a busy thread in one span: with fewer, whether there is one more or less
 /// would be seen.
@@ -232,15 +233,6 @@ fn thin(cells: &mut Vec<(Key, Cell)>, most: usize) {
         cell.stall_s = cell.weight_s * ratio;
         true
     });
-}
-
-/// The value, or nothing where it is no number or below zero.
-pub(super) fn positive(value: f64) -> f64 {
-    if value.is_finite() {
-        value.max(0.0)
-    } else {
-        0.0
-    }
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bounded::{short, short_name};
-use super::cells::{Cells, Grain, positive};
+use super::cells::{Cells, Grain};
 use super::periods::{RowPeriods, append, insert};
 use crate::facts::run;
 use crate::page::json::escaped;
+use crate::units::positive;
 
 /// Bytes of the JSON: the page may have eight million, and has other parts.
 const MOST_BYTES: usize = 6_800_000;
