@@ -58,7 +58,7 @@ struct ChainId(u32);
 enum GroupKey<'a> {
     /// Allocated by a call chain.
     Chain(ObjectKind, ChainId),
-    /// Allocated by nobody knows whom.
+    /// Allocated by an unknown call chain.
     Named(ObjectKind, &'a str),
     /// A variable: by module and address in it, or by its address in a process.
     Global(&'a str, Option<membound_run::ModuleId>, u64),

@@ -124,7 +124,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
     }
 }
 
-/// By how much longer something took of which so much was lost, of what it would have taken.
+/// Slowdown of a program that lost `lost` of its time, as a share of the time without that loss.
 fn longer_by(lost: f64, all: f64) -> f64 {
     /// Programs that are hardly there but for recording are not given a number without end.
     const LEAST: f64 = 1e-3;

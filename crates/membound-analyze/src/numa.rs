@@ -1,4 +1,4 @@
-//! Where pages lie and who uses them.
+//! On which nodes pages lie, and from which nodes they are accessed.
 //!
 //! Each access weighs as many executions as it stands for, so that sites that were sampled
 //! more densely do not count more. Where no access was recorded, timer samples stand in, by

@@ -8,7 +8,7 @@ use crate::{Selection, Thresholds};
 
 /// Text of source files, by the path that debug information names.
 ///
-/// The analysis opens no file itself: whoever calls it decides what may be read.
+/// The analysis opens no file itself: the caller decides what may be read.
 pub trait Sources: Sync {
     /// The text of the file at `path`; `None` where there is none.
     fn text(&self, path: &str) -> Option<String>;

@@ -149,7 +149,7 @@ impl<'a> Places<'a> {
         self.short.get(file).copied().unwrap_or(file)
     }
 
-    /// `module+address` of a frame of which nothing else is known.
+    /// `module+address` of a frame whose function and line are unknown.
     pub(crate) fn bare_name(&self, frame: Frame) -> String {
         match frame.module {
             Some(module) => {

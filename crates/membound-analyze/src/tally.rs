@@ -88,7 +88,7 @@ pub(crate) struct SiteTime {
     pub sure_ns: f64,
 }
 
-/// Samples that waited for no memory, or of which that is not known.
+/// Samples that waited for no memory, or may have waited for none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlainTime {
     /// Whether what they waited for is not known.

@@ -9,8 +9,8 @@ pub struct Thresholds {
     /// what a rewrite of the data's layout can give back must exceed what such a rewrite
     /// usually costs elsewhere.
     pub memory_bound: f64,
-    /// Stalled share below which a run is called *not* memory bound, so that nobody looks
-    /// for what is not there. Between this and `memory_bound` figures stand without a verdict.
+    /// Stalled share below which a run is called *not* memory bound, so that the reader
+    /// does not look for a problem. Between this and `memory_bound` figures stand without a verdict.
     pub not_memory_bound: f64,
     /// Stalled share of all CPU time from which on a row of a table is flagged.
     pub row_stall: f64,

@@ -65,7 +65,7 @@ impl Times {
                 Some(cpu) => cpu.saturating_sub(time.own_ns),
                 None => time.sampled_ns,
             };
-            // The agent's thread is none of the program's: that it sleeps is nobody's idling.
+            // The agent's thread is not the program's: its sleep must not count as idle time.
             if thread.is_agents(run.processes[thread.process.index()].pid) {
                 time.cpu_ns = 0;
                 time.sampled_ns = 0;

@@ -1,4 +1,4 @@
-//! CPU time in code of which no sample could be told what it waited for.
+//! CPU time in code whose samples could not be attributed to an access.
 //!
 //! The recorder writes an attribution for every sampled instruction that it could decode, be it
 //! that the instruction waited for no memory. Where there is none, the code could not be read, and

@@ -203,7 +203,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
         .collect()
 }
 
-/// Names of machines and devices are somebody else's text: no control characters.
+/// `text` without control characters: names of machines and devices come from outside.
 fn clean(text: &str) -> String {
     text.chars()
         .map(|letter| {

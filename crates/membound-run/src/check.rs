@@ -1,5 +1,5 @@
-//! Takes out what refers to something that is not there, so that nobody who follows an
-//! identifier has to doubt it. A run that was written in order loses nothing.
+//! Removes rows whose identifiers refer to rows that are missing, so that readers may index by
+//! an identifier without a check. A run that was written in order loses nothing.
 
 use crate::table::Record;
 use crate::{Gap, ObjectId, RunData};

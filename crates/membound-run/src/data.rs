@@ -30,7 +30,7 @@ pub struct RunData {
     pub meta: Meta,
     /// Process images, in the order of their starts.
     pub processes: Vec<Process>,
-    /// Threads.
+    /// Threads of all processes, the agent's own among them.
     pub threads: Vec<Thread>,
     /// Files with code, and pieces of code without a file.
     pub modules: Vec<Module>,
@@ -41,7 +41,7 @@ pub struct RunData {
     /// Distinct call chains, each its innermost frame and the chain of its caller. A parent
     /// always stands before its children.
     pub stacks: Vec<Stack>,
-    /// Timer samples.
+    /// Expiries of the sampling timer, by thread and call chain.
     pub samples: Vec<Sample>,
     /// Instructions that access memory and were looked at.
     pub sites: Vec<Site>,
@@ -69,7 +69,7 @@ pub struct RunData {
     pub locations: Vec<Location>,
     /// Code of functions that were sampled.
     pub code: Vec<Code>,
-    /// Nodes of pages.
+    /// NUMA nodes on which pages were found, with the time of each look.
     pub pages: Vec<PageNode>,
     /// Traffic by counters, where there are some.
     pub traffic: Vec<Traffic>,
@@ -92,7 +92,7 @@ pub struct Meta {
     pub command: Vec<String>,
     /// Process that was attached to.
     pub attached: Option<u32>,
-    /// Host.
+    /// Host name of the machine that recorded.
     pub host: String,
     /// When it began, RFC 3339 in UTC.
     pub date: String,
@@ -155,7 +155,7 @@ pub struct Meta {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimerKind {
-    /// perf's cpu-clock.
+    /// perf's event `cpu-clock`, in the kernel.
     #[default]
     CpuClock,
     /// Timers on threads' CPU clocks, served by the agent.
@@ -170,8 +170,8 @@ pub enum TimerKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// What it is about: `samples`, `latencies`, `objects`, `names`, `nodes`, `bandwidth`,
-    /// `bursts`, `blocks`, `watchpoints`, `processes`, `hardware`; `code`: of what code no sample could be
-    /// told what it waited for, the reason being the module's path, a colon and why.
+    /// `bursts`, `blocks`, `watchpoints`, `processes`, `hardware`; `code`: code whose samples
+    /// could not be attributed to an access; the reason is then the module's path, a colon and why.
     pub about: String,
     /// Why, a lower-case fragment.
     pub reason: String,
@@ -182,6 +182,6 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// [`Self::about`] of code of which no sample could be told what it waited for.
+    /// [`Self::about`] of code whose samples could not be attributed to an access.
     pub const UNSEEN_CODE: &'static str = "code";
 }

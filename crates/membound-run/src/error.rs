@@ -115,7 +115,7 @@ pub enum Error {
         /// What SQLite said.
         reason: String,
     },
-    /// Somebody holds it for longer than we wait.
+    /// Another process holds the file's lock for longer than we wait.
     #[error("{} is being written: try again when the recording has ended", path.display())]
     Busy {
         /// The file.

@@ -86,7 +86,7 @@ fn second(first: &Connection, path: &Path) -> Option<Connection> {
     Some(second)
 }
 
-/// A table of which nothing is lost.
+/// A table without lost rows.
 fn whole<R: Record>(connection: &Connection) -> Option<Vec<R>> {
     let reader = Reader {
         connection,

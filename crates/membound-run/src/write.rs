@@ -337,7 +337,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if self.state == State::Writing && !self.connection.is_autocommit() {
-            // Nobody is left to be told.
+            // A destructor has no caller to report the error to.
             let _ = self.connection.execute_batch("COMMIT");
         }
     }
@@ -402,7 +402,7 @@ fn insert<R: Record, B: Borrow<R>>(
     Ok(())
 }
 
-/// Makes `path` an empty file that nobody else is writing.
+/// Makes `path` an empty file that no other process is writing.
 fn empty(path: &Path, given: &Path) -> Result<(), Error> {
     let create = |error| Error::Create {
         path: given.to_owned(),

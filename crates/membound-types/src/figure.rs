@@ -44,10 +44,10 @@ pub struct NotMeasured {
 }
 
 impl NotMeasured {
-    /// The reason of a part that nobody asked for.
+    /// Reason of a part that the user did not ask for.
     pub const NOT_ASKED: &str = "not asked for";
 
-    /// Whether nobody asked for it.
+    /// Whether the user did not ask for the part.
     #[must_use]
     pub fn is_not_asked(&self) -> bool {
         self.reason == Self::NOT_ASKED

@@ -34,7 +34,7 @@ named! {
     /// What a yield is for.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum YieldKind {
-        /// A load is expected to miss: its line is prefetched, and somebody else runs.
+        /// A load is expected to miss: its line is prefetched, and a scavenger runs.
         Primary = "primary",
         /// The time since the last yield would become too long.
         Scavenger = "scavenger",
@@ -142,7 +142,7 @@ pub struct HarvestTotals {
     pub gain_fraction: f64,
     /// What yields cost where loads hit.
     pub hit_cost_fraction: f64,
-    /// What yields cost that bound the time between yields, each as if nobody else ran.
+    /// What yields cost that bound the time between yields, each as if no other context ran.
     pub bound_cost_fraction: f64,
     /// Loads that yield.
     pub primary_yields: u64,

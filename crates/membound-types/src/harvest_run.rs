@@ -73,7 +73,7 @@ named! {
         HugePages = "huge-pages",
         /// Scavengers skip turns after misses of their own where turns are longer than their bound for these.
         Skips = "skips",
-        /// Control is passed on; without it yields save and restore, and nobody else runs.
+        /// Control is passed on; without it yields save and restore registers, and no other context runs.
         Switch = "switch",
     }
 }
@@ -362,7 +362,7 @@ pub struct HarvestBalance {
     /// Comparisons that were made.
     pub trials: u32,
     /// Work in turns divided by work apart, at the last: the mean over all scavengers, each told by the loads
-    /// that it came by. `None`: nobody came by enough.
+    /// that it came by. `None`: no scavenger came by enough loads.
     pub worth: Option<f64>,
     /// Time for which they took turns, in seconds.
     pub together_s: f64,

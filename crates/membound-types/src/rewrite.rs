@@ -105,7 +105,7 @@ pub struct CheckedModule {
     /// Accesses in it, and what became of them.
     #[serde(flatten)]
     pub counts: PatchCounts,
-    /// Times that patched accesses were executed, or why nobody counted.
+    /// Times that patched accesses were executed, or why they were not counted.
     pub executions: Outcome<u64>,
     /// Its recorded accesses, with a body that records; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]

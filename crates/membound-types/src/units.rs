@@ -58,7 +58,7 @@ named! {
 )]
 #[serde(untagged)]
 pub enum NodePolicy {
-    /// On one node, whoever asks for them.
+    /// On one node, independent of the CPU that asks for them.
     Node(NodeId),
     /// On the node of the measuring CPU, or page by page over all nodes.
     Named(NamedPolicy),

@@ -1,4 +1,4 @@
-//! Who was seen on which line of memory.
+//! Which threads were seen on which line of memory.
 
 use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
 

@@ -129,7 +129,7 @@ impl User {
 }
 
 /// The stretch of `seen` in which at least two of `users` were there: what one of them did
-/// before the others came or after they had gone is in nobody's way.
+/// before the others came or after they had gone cannot conflict with them.
 fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observation]> {
     let mut firsts: Vec<usize> = Vec::new();
     let mut lasts: Vec<usize> = Vec::new();
@@ -144,7 +144,7 @@ fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observat
     seen.get(from..=to)
 }
 
-/// Who was seen on the line, by thread.
+/// The threads that were seen on the line.
 fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
     let mut users: Vec<User> = Vec::new();
     for one in seen {

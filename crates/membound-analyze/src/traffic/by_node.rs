@@ -52,7 +52,7 @@ impl fmt::Display for Place {
 struct Homes {
     /// By object and node of the thread.
     of_user: FxHashMap<(GroupId, u16), Vec<f64>>,
-    /// By object, whoever uses it.
+    /// By object, over the nodes of all threads.
     of_all: FxHashMap<GroupId, Vec<f64>>,
 }
 

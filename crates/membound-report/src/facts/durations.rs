@@ -1,4 +1,4 @@
-//! Histograms of durations that were counted in spans of somebody else's choice, laid over spans
+//! Histograms of durations that were counted in spans that the recorder chose, converted to spans
 //! that can be shown: rows for a terminal, equal ratios for a page.
 
 use membound_types::DurationBin;

@@ -54,7 +54,7 @@ pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     let mut skipped = Vec::new();
     for (part, state) in skipped_by_part(profile) {
         match state {
-            // What nobody asked for is missed by nobody.
+            // The reader does not miss a part that was not asked for.
             Err(why) if why.is_not_asked() => {}
             Err(why) => missing.push(Gap {
                 part,

@@ -145,8 +145,8 @@ pub(crate) fn distance_title(run: &HarvestRun) -> String {
     format!("from a yield until {who} ran again")
 }
 
-/// Whether the slowdown is above what was allowed beyond doubt: its whole interval is. Without an
-/// interval nobody knows.
+/// Whether the slowdown is above what was allowed beyond doubt: its whole interval is. False
+/// without an interval.
 pub(crate) fn too_slow(run: &HarvestRun) -> bool {
     slowdown_interval(&run.primary)
         .zip(run.options.max_slowdown)

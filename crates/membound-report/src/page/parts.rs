@@ -83,7 +83,7 @@ const SMALLEST: f64 = 0.0005;
 
 /// One whole as a bar across the page, with the keys of its parts below.
 pub(super) struct ShareBar<'a> {
-    /// What the parts are, for whoever cannot see them.
+    /// What the parts are, for screen readers.
     pub(super) label: &'a str,
     /// Name, colour among those of levels, and share of each part.
     pub(super) parts: &'a [(&'a str, usize, f64)],

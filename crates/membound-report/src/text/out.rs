@@ -165,7 +165,7 @@ impl Out {
 }
 
 /// The text without control characters, which could move the cursor or colour the
-/// terminal when they come from a host name or a label in somebody else's file.
+/// terminal when they come from a host name or a label in a foreign file.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {

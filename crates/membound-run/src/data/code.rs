@@ -2,7 +2,7 @@
 
 use crate::{FrameId, ModuleId, StackId};
 
-/// A place in code.
+/// An instruction that was sampled, called from, or looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The module, when it is known.
@@ -12,19 +12,19 @@ pub struct Frame {
     pub address: u64,
 }
 
-/// A call chain.
+/// A call chain: its innermost frame on top of the chain of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// The caller's chain.
+    /// The chain of the caller; `None` for the outermost frame that was seen.
     pub parent: Option<StackId>,
-    /// The innermost frame.
+    /// Innermost frame of the chain.
     pub frame: FrameId,
 }
 
 /// A loop around an instruction that was sampled or is a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopAround {
-    /// The instruction.
+    /// Instruction inside the loop.
     pub frame: FrameId,
     /// 0 for the innermost loop around it, 1 for the one around that, and so on.
     pub level: u32,
@@ -35,9 +35,9 @@ pub struct LoopAround {
 /// What a frame is in source code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Location {
-    /// The frame.
+    /// Frame that this location names.
     pub frame: FrameId,
-    /// 0 is the innermost function, those above have it inlined.
+    /// 0 for the innermost function, 1 for the function it is inlined into, and so on.
     pub depth: u32,
     /// Demangled name; empty if unknown.
     pub function: String,
@@ -45,7 +45,7 @@ pub struct Location {
     pub function_start: Option<u64>,
     /// Bytes of that function.
     pub function_size: Option<u64>,
-    /// Source file.
+    /// Source file, as the debug information names it.
     pub file: Option<String>,
     /// Line, from 1.
     pub line: Option<u32>,
@@ -56,10 +56,10 @@ pub struct Location {
 /// Code of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// Its module.
+    /// Module that holds the function.
     pub module: ModuleId,
     /// Address in the file.
     pub address: u64,
-    /// The bytes.
+    /// Machine code of the function.
     pub bytes: Vec<u8>,
 }

@@ -20,18 +20,18 @@ macro_rules! ids {
 }
 
 ids! {
-    /// In [`crate::RunData::processes`].
+    /// Position of a process image in [`crate::RunData::processes`].
     ProcessId;
-    /// In [`crate::RunData::threads`].
+    /// Position of a thread in [`crate::RunData::threads`].
     ThreadId;
-    /// In [`crate::RunData::modules`].
+    /// Position of a module in [`crate::RunData::modules`].
     ModuleId;
-    /// In [`crate::RunData::frames`].
+    /// Position of a frame in [`crate::RunData::frames`].
     FrameId;
-    /// In [`crate::RunData::stacks`].
+    /// Position of a call chain in [`crate::RunData::stacks`].
     StackId;
-    /// In [`crate::RunData::sites`].
+    /// Position of a site in [`crate::RunData::sites`].
     SiteId;
-    /// In [`crate::RunData::objects`].
+    /// Position of an object in [`crate::RunData::objects`].
     ObjectId;
 }

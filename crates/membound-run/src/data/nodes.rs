@@ -2,16 +2,16 @@
 
 use crate::ProcessId;
 
-/// The node of a page.
+/// The NUMA node of a page at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageNode {
-    /// Whose page.
+    /// Process that has the page mapped.
     pub process: ProcessId,
-    /// Its first address.
+    /// First address of the page.
     pub address: u64,
-    /// When it was asked.
+    /// When the kernel was asked.
     pub t_ns: u64,
-    /// The node.
+    /// NUMA node that holds the page.
     pub node: u16,
 }
 
@@ -20,12 +20,12 @@ pub struct PageNode {
 pub struct Traffic {
     /// `DRAM 0`, `interconnect 0-1`, …
     pub domain: String,
-    /// Since when.
+    /// Beginning of the span that was counted.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the span that was counted.
     pub to_ns: u64,
-    /// Bytes read.
+    /// Bytes read from the domain.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Bytes written to the domain.
     pub write_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! Objects in memory and who allocated them.
+//! Objects in memory and the call chains that allocated them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use crate::{ProcessId, StackId, ThreadId};
 /// Something that samples or accesses fell into.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// What it is.
+    /// Kind of memory.
     pub kind: ObjectKind,
-    /// Its process.
+    /// Process that has the object.
     pub process: ProcessId,
-    /// First address.
+    /// First address in the process.
     pub address: u64,
-    /// Bytes.
+    /// Size of the object.
     pub size_bytes: u64,
     /// Symbol, path, or function that allocated it (`malloc`, `mmap`); empty if none.
     pub name: String,
@@ -43,16 +43,16 @@ pub enum ObjectKind {
     Global,
     /// A thread's stack.
     Stack,
-    /// Memory of which nothing more is known.
+    /// Memory whose kind is not known.
     Unknown,
 }
 
 /// All blocks that one call chain allocated with one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocations {
-    /// Who allocated.
+    /// Call chain that allocated.
     pub stack: StackId,
-    /// The process.
+    /// Process that allocated.
     pub process: ProcessId,
     /// `malloc`, `calloc`, `mmap`, …
     pub function: String,
@@ -60,7 +60,7 @@ pub struct Allocations {
     pub blocks: u64,
     /// Variance of `blocks` where they were sampled; `None`: all were counted.
     pub blocks_variance: Option<f64>,
-    /// Bytes.
+    /// Bytes of all these blocks.
     pub bytes: u64,
     /// Blocks that were freed.
     pub freed: u64,
@@ -76,7 +76,7 @@ pub struct Allocations {
 pub struct LiveBytes {
     /// Call chain that allocated.
     pub stack: StackId,
-    /// The process.
+    /// Process that allocated.
     pub process: ProcessId,
     /// `malloc`, `calloc`, `mmap`, …
     pub function: String,

@@ -7,11 +7,11 @@ use crate::{ModuleId, ProcessId};
 /// A process image: an exec begins another one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
-    /// Its number.
+    /// Number that the kernel gave the process.
     pub pid: u32,
     /// Number of the process that started it.
     pub parent: Option<u32>,
-    /// The executable.
+    /// Path of the executable.
     pub path: String,
     /// When it began.
     pub start_ns: u64,
@@ -21,14 +21,14 @@ pub struct Process {
     pub unpatched: Option<String>,
 }
 
-/// A thread.
+/// A thread of one of the processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thread {
-    /// Its process.
+    /// Process image in which the thread was seen.
     pub process: ProcessId,
-    /// Its number.
+    /// Number that the kernel gave the thread.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread (`comm`), at most 15 bytes.
     pub name: String,
     /// When it began.
     pub start_ns: u64,
@@ -80,16 +80,16 @@ pub enum ModuleKind {
     Kernel,
 }
 
-/// Where a module lay.
+/// Where a module lay in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The process.
+    /// Process with the mapping.
     pub process: ProcessId,
-    /// The module.
+    /// Module that is mapped.
     pub module: ModuleId,
-    /// First address.
+    /// First mapped address.
     pub start: u64,
-    /// Behind the last address.
+    /// First address behind the mapping.
     pub end: u64,
     /// Address in the process minus address in the file.
     pub bias: u64,

@@ -5,9 +5,9 @@ use crate::{FrameId, ObjectId, SiteId, StackId, ThreadId};
 /// A timer sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// Time of the expiry.
     pub t_ns: u64,
-    /// Which thread.
+    /// Thread that ran.
     pub thread: ThreadId,
     /// On which CPU, where it is known.
     pub cpu: Option<u16>,
@@ -27,7 +27,7 @@ pub struct Sample {
 /// An access that a sampled instruction waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
-    /// Sampled instruction.
+    /// Instruction on which samples lie.
     pub frame: FrameId,
     /// The access; `None`: it waited for no memory.
     pub site: Option<SiteId>,

@@ -5,9 +5,9 @@ use crate::{FrameId, ThreadId};
 /// A hit of a watchpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// When.
+    /// Time of the hit.
     pub t_ns: u64,
-    /// Which thread.
+    /// Thread that hit the watchpoint.
     pub thread: ThreadId,
     /// First address watched.
     pub address: u64,

@@ -7,9 +7,9 @@ use crate::{FrameId, ObjectId, SiteId, ThreadId};
 /// An instruction that accesses memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Where.
+    /// Address of the instruction.
     pub frame: FrameId,
-    /// What it does.
+    /// Whether it loads, stores, or both.
     pub kind: SiteKind,
     /// Bytes accessed at once, 0 if unknown.
     pub bytes: u32,
@@ -29,7 +29,7 @@ pub enum SiteKind {
     Store,
     /// Reads and writes.
     Both,
-    /// Reads and writes in one step that no other core sees half of.
+    /// Reads and writes atomically.
     Locked,
 }
 
@@ -47,14 +47,14 @@ impl SiteKind {
     }
 }
 
-/// Executions of a site over a while in which it was counted.
+/// Executions of a site in one span of time, over all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Executions {
     /// The site.
     pub site: SiteId,
-    /// Since when.
+    /// Beginning of the span that was counted.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the span that was counted.
     pub to_ns: u64,
     /// How often it ran, over all processes.
     pub count: u64,
@@ -74,9 +74,9 @@ pub struct Laps {
     pub site: SiteId,
     /// The thread.
     pub thread: ThreadId,
-    /// Since when.
+    /// Beginning of the span that was counted.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the span that was counted.
     pub to_ns: u64,
     /// How often it ran.
     pub count: u64,
@@ -87,13 +87,13 @@ pub struct Laps {
 /// One access that the latency sampler saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// When.
+    /// Time of the access.
     pub t_ns: u64,
-    /// Which thread.
+    /// Thread that accessed.
     pub thread: ThreadId,
-    /// Which instruction.
+    /// Instruction that accessed.
     pub site: SiteId,
-    /// What it accessed.
+    /// Address that was accessed.
     pub address: u64,
     /// Ticks of the time stamp counter, the timing's own cost included; `None`: not timed.
     pub ticks: Option<u32>,
@@ -102,7 +102,7 @@ pub struct Access {
     pub hit: Option<u32>,
     /// Ticks until the stores that were under way before it were done.
     pub drain: Option<u32>,
-    /// Whether it stored.
+    /// Whether the access was a store.
     pub store: bool,
     /// What lies at `address`.
     pub object: Option<ObjectId>,
@@ -119,7 +119,7 @@ pub struct Burst {
     pub from_ns: u64,
     /// When it ended.
     pub to_ns: u64,
-    /// Whose it is.
+    /// Thread whose accesses were recorded.
     pub thread: ThreadId,
     /// Sites that were recorded, all others of the program were not.
     pub sites: Vec<SiteId>,
@@ -130,13 +130,13 @@ pub struct Burst {
 /// Executions of a basic block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCount {
-    /// First instruction.
+    /// First instruction of the block.
     pub frame: FrameId,
-    /// Bytes.
+    /// Length of the block in bytes.
     pub length: u32,
-    /// Since when it was counted.
+    /// Beginning of the span that was counted.
     pub from_ns: u64,
-    /// Until when.
+    /// End of the span that was counted.
     pub to_ns: u64,
     /// How often it was entered.
     pub count: u64,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where pages lie and who uses them.
+/// On which nodes pages lie, and from which nodes they are accessed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NumaView {
     /// Nodes of the machine.

@@ -24,7 +24,7 @@ pub struct SharedLine {
     pub alloc_stack: Vec<CallFrame>,
     /// Offset of the line from the beginning of the object.
     pub object_offset: Option<u64>,
-    /// Who accesses what.
+    /// Threads that access the line, and which bytes.
     pub threads: Vec<SharingThread>,
     /// Distinct offsets in the line that are accessed.
     pub offsets: Vec<u32>,
@@ -52,7 +52,7 @@ pub struct SharedLine {
     pub confidence: f64,
 }
 
-/// What others cost a thread.
+/// What the other users of a line cost one thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SharingCost {
     /// Its number.

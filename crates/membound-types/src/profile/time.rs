@@ -36,9 +36,9 @@ pub struct MemoryBound {
     pub dram: f64,
     /// In memory of another node, or another core's cache.
     pub remote: f64,
-    /// Of which nothing is known but that it waited.
+    /// At a level that is not known.
     pub unknown: f64,
-    /// Share of CPU time in code of which no sample could be told what it waited for
+    /// Share of CPU time in code whose samples could not be attributed to an access
     /// (the profile's `unseen` says why). It is not part of `fraction`, but `high` holds it.
     #[serde(default)]
     pub unseen: f64,
@@ -46,7 +46,7 @@ pub struct MemoryBound {
     pub l1_and_l2_together: bool,
 }
 
-/// Code of which no sample could be told what it waited for.
+/// Code whose samples could not be attributed to an access.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnseenCode {
     /// Why: a lower-case fragment, with the file's name where there is one.

@@ -14,7 +14,7 @@ const OUTER: usize = 20;
 const INNER: usize = 8;
 /// Columns that a name has before other columns leave.
 const NAME: usize = 28;
-/// Shares of CPU time below which a pair is shown for nobody.
+/// Shares of CPU time below which a pair is not shown.
 const NOTHING: f64 = 0.0005;
 
 /// What stands outside.

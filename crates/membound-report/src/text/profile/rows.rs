@@ -19,7 +19,7 @@ const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
 /// Columns that an object's name has before other columns leave: a line and a size.
 const OBJECT: usize = 24;
-/// Objects with less of the time are shown as nothing, and for nobody.
+/// Share of CPU time below which an object is not shown.
 const NOTHING: f64 = 0.0005;
 
 /// Which grouping of code.
