@@ -7,9 +7,10 @@ use std::collections::HashMap;
 
 use membound_types::{Detail, DetailAccess, DetailSample, Profile};
 
-use super::super::chains::{Chains, Sum, finite, nanoseconds};
+use super::super::chains::{Chains, Sum, nanoseconds};
 use super::super::folded;
 use crate::facts::run;
+use crate::units::positive;
 
 /// A table that could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +157,7 @@ fn by_time(detail: &Detail) -> Vec<Row<'_>> {
         access: Some(access),
     });
     let mut rows: Vec<Row<'_>> = samples.chain(accesses).collect();
-    rows.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
+    rows.sort_by(|a, b| positive(a.t_s).total_cmp(&positive(b.t_s)));
     rows
 }
 
