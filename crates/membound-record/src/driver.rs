@@ -5,6 +5,7 @@
 //! until nothing earlier can come any more; only then are addresses looked up, so that a
 //! block that was freed a moment later is still found, and one that came later is not.
 
+mod look;
 mod pending;
 mod settle;
 mod unseen;

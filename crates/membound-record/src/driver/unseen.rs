@@ -6,24 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::Driver;
-use crate::clock;
 use crate::sampling::Taken;
-
-/// Time in samples before they are looked at for the first time: a program so young may end at any moment.
-const FIRST_LOOK_NS: u64 = 80_000_000;
-/// The same where a program hardly runs.
-const LATEST_LOOK_NS: u64 = 1_000_000_000;
-/// More samples than this do not wait, whatever it costs.
-const MOST_SAMPLES: usize = 50_000;
-/// Nor does any sample while so many other events wait for it.
-const MOST_EVENTS: usize = 200_000;
-/// CPU time for which samples are looked at in a turn.
-const TURN_NS: u64 = 20_000_000;
-/// The same while a window is open, which is to close in time.
-const SHORT_TURN_NS: u64 = 300_000;
-/// Between two looks at what the program loses.
-const BESIDE_EVERY_NS: u64 = 20_000_000;
 
 /// Samples that wait, in the order in which they came.
 #[derive(Debug, Default)]
@@ -31,8 +14,9 @@ pub(super) struct Unseen {
     /// Each with the moment since when no patch stood in the text, where none did.
     samples: VecDeque<(Taken, Option<u64>)>,
     /// CPU time in all samples that came.
-    came_ns: u64,
-    beside_ns: u64,
+    pub(super) came_ns: u64,
+    /// When it was last looked what the program loses.
+    pub(super) beside_ns: u64,
 }
 
 impl Unseen {
@@ -45,54 +29,14 @@ impl Unseen {
     pub(super) fn first_ns(&self) -> Option<u64> {
         self.samples.front().map(|(taken, _)| taken.t_ns)
     }
-}
 
-impl Driver {
-    /// Looks at samples, as many as the program can be made to pay for now.
-    pub(super) fn look(&mut self, now_ns: u64) {
-        if self.unseen.samples.is_empty() {
-            return;
-        }
-        if !self.over && self.unseen.came_ns < FIRST_LOOK_NS && now_ns < LATEST_LOOK_NS {
-            return;
-        }
-        if now_ns >= self.unseen.beside_ns + BESIDE_EVERY_NS {
-            self.unseen.beside_ns = now_ns;
-            self.look_beside(now_ns);
-        }
-        let turn_ns = match self.windows.is_open() {
-            true => SHORT_TURN_NS,
-            false => TURN_NS,
-        };
-        let begun_ns = clock::own_thread_cpu_ns();
-        while clock::own_thread_cpu_ns() < begun_ns + turn_ns && self.may_look() {
-            let Some((taken, clear_since_ns)) = self.unseen.samples.pop_front() else {
-                return;
-            };
-            self.find_wait(taken, clear_since_ns);
-        }
+    /// Takes out the first.
+    pub(super) fn pop(&mut self) -> Option<(Taken, Option<u64>)> {
+        self.samples.pop_front()
     }
 
-    /// Looks at all samples that wait.
-    pub(super) fn look_at_all(&mut self) {
-        while let Some((taken, clear_since_ns)) = self.unseen.samples.pop_front() {
-            self.find_wait(taken, clear_since_ns);
-        }
-    }
-
-    fn may_look(&self) -> bool {
-        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
-        self.over
-            || self.beside.may_go_on(own_ns)
-            || self.unseen.samples.len() > MOST_SAMPLES
-            || self.pending.len() > MOST_EVENTS
-    }
-
-    /// Until when all samples have come and were looked at.
-    pub(super) fn seen_until_ns(&self) -> u64 {
-        let before_first = self.unseen.first_ns().map(|t_ns| t_ns.saturating_sub(1));
-        before_first.map_or(self.sampled_until_ns, |t_ns| {
-            t_ns.min(self.sampled_until_ns)
-        })
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.samples.len()
     }
 }

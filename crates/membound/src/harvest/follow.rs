@@ -81,7 +81,11 @@ impl Follower {
         (switch, off): (Switch, Off),
     ) -> Self {
         let (tell, heard) = mpsc::channel();
-        let listening = switch.begin(tell.clone());
+        let switched = tell.clone();
+        let listening = switch.begin(move || {
+            // Whoever has ended needs no word.
+            let _ = switched.send(Told::Off);
+        });
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
             let mut changing = None;

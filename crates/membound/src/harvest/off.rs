@@ -4,7 +4,6 @@
 //! well, or where there is no command to spare, each goes on, on a thread of its own.
 
 use std::io;
-use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,6 @@ use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::args::RunArgs;
-use super::follow::Told;
 use super::worth::PlannedYield;
 
 /// How long a command is waited for that does not change its text.
@@ -31,13 +29,12 @@ impl Switch {
         Signals::new([SIGUSR2]).map(Self)
     }
 
-    /// Passes it on, until it is let go of.
-    pub(super) fn begin(mut self, to: Sender<Told>) -> Listening {
+    /// Has `tell` tell of it each time, until that is ended.
+    pub(super) fn begin(mut self, tell: impl Fn() + Send + 'static) -> Listening {
         let handle = self.0.handle();
         let thread = std::thread::spawn(move || {
             for _ in self.0.forever() {
-                // Whoever has ended needs no word.
-                let _ = to.send(Told::Off);
+                tell();
             }
         });
         Listening { handle, thread }

@@ -1,0 +1,69 @@
+//! Looking at samples that wait, as many as the program can be made to pay for.
+
+use super::Driver;
+use crate::clock;
+
+/// Time in samples before they are looked at for the first time: a program so young may end at any moment.
+const FIRST_LOOK_NS: u64 = 80_000_000;
+/// The same where a program hardly runs.
+const LATEST_LOOK_NS: u64 = 1_000_000_000;
+/// More samples than this do not wait, whatever it costs.
+const MOST_SAMPLES: usize = 50_000;
+/// Nor does any sample while so many other events wait for it.
+const MOST_EVENTS: usize = 200_000;
+/// CPU time for which samples are looked at in a turn.
+const TURN_NS: u64 = 20_000_000;
+/// The same while a window is open, which is to close in time.
+const SHORT_TURN_NS: u64 = 300_000;
+/// Between two looks at what the program loses.
+const BESIDE_EVERY_NS: u64 = 20_000_000;
+
+impl Driver {
+    /// Looks at samples, as many as the program can be made to pay for now.
+    pub(super) fn look(&mut self, now_ns: u64) {
+        if self.unseen.len() == 0 {
+            return;
+        }
+        if !self.over && self.unseen.came_ns < FIRST_LOOK_NS && now_ns < LATEST_LOOK_NS {
+            return;
+        }
+        if now_ns >= self.unseen.beside_ns + BESIDE_EVERY_NS {
+            self.unseen.beside_ns = now_ns;
+            self.look_beside(now_ns);
+        }
+        let turn_ns = match self.windows.is_open() {
+            true => SHORT_TURN_NS,
+            false => TURN_NS,
+        };
+        let begun_ns = clock::own_thread_cpu_ns();
+        while clock::own_thread_cpu_ns() < begun_ns + turn_ns && self.may_look() {
+            let Some((taken, clear_since_ns)) = self.unseen.pop() else {
+                return;
+            };
+            self.find_wait(taken, clear_since_ns);
+        }
+    }
+
+    /// Looks at all samples that wait.
+    pub(super) fn look_at_all(&mut self) {
+        while let Some((taken, clear_since_ns)) = self.unseen.pop() {
+            self.find_wait(taken, clear_since_ns);
+        }
+    }
+
+    fn may_look(&self) -> bool {
+        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        self.over
+            || self.beside.may_go_on(own_ns)
+            || self.unseen.len() > MOST_SAMPLES
+            || self.pending.len() > MOST_EVENTS
+    }
+
+    /// Until when all samples have come and were looked at.
+    pub(super) fn seen_until_ns(&self) -> u64 {
+        let before_first = self.unseen.first_ns().map(|t_ns| t_ns.saturating_sub(1));
+        before_first.map_or(self.sampled_until_ns, |t_ns| {
+            t_ns.min(self.sampled_until_ns)
+        })
+    }
+}
