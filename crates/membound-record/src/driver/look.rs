@@ -1,7 +1,7 @@
 //! Looking at samples that wait, as many as the program can be made to pay for.
 
 use super::Driver;
-use crate::clock;
+use crate::{Latencies, clock};
 
 /// Time in samples before they are looked at for the first time: a program so young may end at any moment.
 const FIRST_LOOK_NS: u64 = 80_000_000;
@@ -13,8 +13,6 @@ const MOST_SAMPLES: usize = 50_000;
 const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are looked at in a turn.
 const TURN_NS: u64 = 20_000_000;
-/// The same while a window is open, which is to close in time.
-const SHORT_TURN_NS: u64 = 300_000;
 /// Between two looks at what the program loses.
 const BESIDE_EVERY_NS: u64 = 20_000_000;
 
@@ -27,16 +25,16 @@ impl Driver {
         if !self.over && self.unseen.came_ns < FIRST_LOOK_NS && now_ns < LATEST_LOOK_NS {
             return;
         }
+        if !self.can_wait() {
+            self.look_at_all();
+            return;
+        }
         if now_ns >= self.unseen.beside_ns + BESIDE_EVERY_NS {
             self.unseen.beside_ns = now_ns;
             self.look_beside(now_ns);
         }
-        let turn_ns = match self.windows.is_open() {
-            true => SHORT_TURN_NS,
-            false => TURN_NS,
-        };
         let begun_ns = clock::own_thread_cpu_ns();
-        while clock::own_thread_cpu_ns() < begun_ns + turn_ns && self.may_look() {
+        while clock::own_thread_cpu_ns() < begun_ns + TURN_NS && self.may_look() {
             let Some((taken, clear_since_ns)) = self.unseen.pop() else {
                 return;
             };
@@ -49,6 +47,12 @@ impl Driver {
         while let Some((taken, clear_since_ns)) = self.unseen.pop() {
             self.find_wait(taken, clear_since_ns);
         }
+    }
+
+    /// Whether nothing is done to the program that depends on what its samples waited for: what is patched, held and
+    /// watched next does.
+    fn can_wait(&self) -> bool {
+        self.options.latencies == Latencies::Off && self.watching.is_none()
     }
 
     fn may_look(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! What a sample waited for is found by decoding the function that it lies in. That takes a millisecond for the first
 //! one in a function, and a hundred for the first one in a large library. A program that has all processors would pay
-//! for it: samples wait until the recording may cost that much, and else until the program has ended.
+//! for it: where nothing is patched, samples wait until the recording may cost that much, or the program has ended.
 
 use std::collections::VecDeque;
 

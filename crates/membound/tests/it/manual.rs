@@ -20,6 +20,7 @@ const NESTED: [&str; 10] = [
     "harvest run",
     "harvest explore",
     "harvest batch",
+    "harvest stop",
 ];
 
 fn page(name: &str) -> String {
