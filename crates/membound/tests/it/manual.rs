@@ -9,7 +9,7 @@ use membound_testkit::{is_there, skipped};
 use crate::command::Membound;
 use crate::completions::VISIBLE;
 
-const NESTED: [&str; 10] = [
+const NESTED: [&str; 11] = [
     "model fit",
     "model show",
     "model predict",
