@@ -24,6 +24,7 @@ mod machines;
 mod needs;
 mod package;
 mod python;
+mod random;
 mod readers;
 mod results;
 mod run;

@@ -220,7 +220,7 @@ impl Area {
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
         let left_out = conversation.text(&edits, text.mode)?;
-        // With those that would have led through their bytes.
+        // The agent names those edits, too, whose jumps lead through the bytes of one that differs.
         let differing = left_out.differing.iter();
         let differing: BTreeSet<usize> = differing.map(|index| wanted[*index as usize]).collect();
         self.lose(Refusal::TextDiffers, sites(placed, &differing));

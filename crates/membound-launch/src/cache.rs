@@ -27,7 +27,7 @@ const TRAILER_BYTES: usize = 16;
 pub struct Cache {
     directory: PathBuf,
     limit_bytes: u64,
-    /// Bytes that were put since somebody looked whether there is too much.
+    /// Bytes that were put since the last eviction.
     put_bytes: Arc<AtomicU64>,
 }
 

@@ -117,10 +117,20 @@ fn is_stopped(pid: Pid) -> bool {
     Stat::of(pid.as_raw_nonzero().get().unsigned_abs()).is_ok_and(|stat| stat.is_stopped())
 }
 
-/// Signals that are ignored, as bits.
+/// Signals that this process ignores, as bits.
 pub(crate) fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    signals(std::process::id(), "SigIgn:")
+}
+
+/// Signals that a process has handlers for, as bits.
+pub(crate) fn caught(pid: u32) -> u64 {
+    signals(pid, "SigCgt:")
+}
+
+/// The signal mask that the line `name` of a process's status shows; 0 where it cannot be read.
+fn signals(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
 }

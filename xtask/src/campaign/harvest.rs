@@ -10,7 +10,6 @@
 mod disturb;
 mod draw;
 mod field;
-mod random;
 mod trial;
 
 use std::collections::BTreeMap;
@@ -24,9 +23,9 @@ use serde_json::{Value, json};
 
 use self::draw::Case;
 use self::field::Field;
-use self::random::Random;
 use self::trial::Trial;
 use crate::bench::{build, document};
+use crate::random::Random;
 use crate::results::{Kept, Store};
 use crate::run::{note, program, say};
 

@@ -18,6 +18,7 @@ use super::place::Place;
 use super::process::Group;
 use super::session;
 use crate::campaign::outcome::Ending;
+use crate::random::Random;
 use crate::run::{note, say};
 
 /// Programs of a batch.
@@ -91,10 +92,10 @@ pub(super) struct Setting<'a> {
 pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>> {
     let programs = programs(entries)?;
     ensure!(programs.len() > 1, "fewer than two programs can be drawn");
-    let mut draw = Draw(setting.seed);
+    let mut random = Random::new(setting.seed);
     let mut rows = Vec::new();
     while rows.len() < setting.count {
-        let batch = draw.batch(&programs);
+        let batch = draw(&programs, &mut random);
         let Some(bed) = Bed::new(&batch)? else {
             continue;
         };
@@ -170,24 +171,10 @@ fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Random numbers: SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % below
-    }
-
-    fn batch<'a>(&mut self, programs: &'a [Program]) -> Vec<&'a Program> {
-        let count = PROGRAMS.start() + self.next(PROGRAMS.end() - PROGRAMS.start() + 1);
-        (0..count)
-            .map(|_| &programs[self.next(programs.len() as u64) as usize])
-            .collect()
-    }
+/// Some of the programs, perhaps one several times.
+fn draw<'a>(programs: &'a [Program], random: &mut Random) -> Vec<&'a Program> {
+    let count = random.between(*PROGRAMS.start(), *PROGRAMS.end());
+    (0..count).map(|_| random.pick(programs)).collect()
 }
 
 /// A directory that has the files of all programs of a batch.
@@ -345,21 +332,21 @@ mod tests {
             is_constant: true,
         };
         let programs = ["a", "b", "c"].map(program);
-        let draw = |seed| {
-            let mut draw = Draw(seed);
+        let drawn = |seed| {
+            let mut random = Random::new(seed);
             let names = |batch: Vec<&Program>| -> Vec<String> {
                 batch.iter().map(|it| it.name.clone()).collect()
             };
             (0..50)
-                .map(|_| names(draw.batch(&programs)))
+                .map(|_| names(draw(&programs, &mut random)))
                 .collect::<Vec<_>>()
         };
-        let drawn = draw(1);
-        assert_eq!(drawn, draw(1));
-        assert_ne!(drawn, draw(2));
-        let sizes: BTreeSet<usize> = drawn.iter().map(Vec::len).collect();
+        let batches = drawn(1);
+        assert_eq!(batches, drawn(1));
+        assert_ne!(batches, drawn(2));
+        let sizes: BTreeSet<usize> = batches.iter().map(Vec::len).collect();
         assert_eq!(sizes, BTreeSet::from([2, 3, 4]));
-        let names: BTreeSet<String> = drawn.into_iter().flatten().collect();
+        let names: BTreeSet<String> = batches.into_iter().flatten().collect();
         assert_eq!(names.len(), 3);
     }
 

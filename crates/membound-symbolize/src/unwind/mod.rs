@@ -74,7 +74,7 @@ impl Tables {
 
 impl Frames {
     /// Reads what unwinding needs from a file's bytes, or the vdso's, when the first call in it is followed: a program
-    /// may have hundreds of libraries, most of which are in no chain. `name` stands for it in messages.
+    /// may have hundreds of libraries, and most call chains pass through a few. `name` stands for it in messages.
     ///
     /// # Errors
     /// When they are no ELF file.

@@ -111,7 +111,7 @@ impl Cast {
         }
     }
 
-    /// Runs the first copy as an ordinary process, of which something is learned; others wait for that. `took`
+    /// Runs the first copy as an ordinary process and learns from it; the other copies wait for the result. `took`
     /// is its CPU time where that is known. What is beside a command has only what the command leaves, and is
     /// profiled at once.
     fn learn(&mut self, scavenger: &Wanted, copies: Vec<Member>, took: Option<Took>, alike: usize) {
@@ -120,6 +120,7 @@ impl Cast {
         };
         if !self.beside_command {
             let bytes = file_bytes(&scavenger.path);
+            lesson.before_s = took.map_or(0.0, |took| took.sum_s);
             match took {
                 Some(took) if is_worth_profiling(took, bytes, alike) => {}
                 // It is timed again: what it took in all decides.
@@ -181,6 +182,7 @@ impl Cast {
             maker: Arc::clone(&self.maker),
             wish: wish(role, program),
             subject: Subject::Plan,
+            before_s: 0.0,
         })
     }
 

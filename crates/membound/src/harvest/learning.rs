@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use membound_platform::Root;
 use membound_types::HarvestRole;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -88,6 +89,8 @@ pub(super) struct Lesson {
     pub(super) maker: Arc<Maker>,
     pub(super) wish: Wish,
     pub(super) subject: Subject,
+    /// CPU time of its earlier runs, in seconds.
+    pub(super) before_s: f64,
 }
 
 impl Lesson {
@@ -97,7 +100,10 @@ impl Lesson {
             self.maker.keep_refusal(&self.wish, STARTS_OTHERS);
             return Learned::NoPlan(STARTS_OTHERS.to_owned());
         }
-        Learned::Took(self.maker.keep_cpu_time(&self.wish, cpu_s))
+        let sum_s = self.before_s + cpu_s;
+        let took = Took { cpu_s, sum_s };
+        self.maker.keep_cpu_time(&self.wish, took);
+        Learned::Took(took)
     }
 }
 
@@ -200,7 +206,7 @@ impl Learning {
 pub(super) fn kill_profiled(profiler: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + PROFILER_EXIT_TIMEOUT;
     while Instant::now() < deadline {
-        for child in children_of(profiler.id()) {
+        for child in children_of(profiler.id(), &threads_of(profiler.id())) {
             // It may have ended just now.
             let _ = kill_process(child, Signal::KILL);
         }
@@ -215,26 +221,23 @@ pub(super) fn kill_profiled(profiler: &mut Child) -> Option<ExitStatus> {
 
 /// Whether a process has several threads, or children.
 pub(super) fn has_others(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    threads > 1 || !children_of(pid).is_empty()
+    let threads = threads_of(pid);
+    threads.len() > 1 || !children_of(pid, &threads).is_empty()
 }
 
-/// The children of a process, by the kernel's list of each thread's.
-fn children_of(pid: u32) -> Vec<Pid> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
-    let lists = threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let words: Vec<String> = lists
-        .flat_map(|list| {
-            list.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        })
+fn threads_of(pid: u32) -> Vec<u32> {
+    Root::system().numbered(format!("proc/{pid}/task"), "")
+}
+
+/// The children of a process with these threads, by the kernel's list of each thread's.
+fn children_of(pid: u32, threads: &[u32]) -> Vec<Pid> {
+    let list = |thread| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
+    let lists: Vec<String> = threads
+        .iter()
+        .filter_map(|thread| list(thread).ok())
         .collect();
-    let numbers = words.iter().filter_map(|word| word.parse().ok());
+    let words = lists.iter().flat_map(|list| list.split_whitespace());
+    let numbers = words.filter_map(|word| word.parse().ok());
     numbers.filter_map(Pid::from_raw).collect()
 }
 
@@ -319,7 +322,7 @@ mod tests {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        while children_of(profiler.id()).is_empty() {
+        while !has_others(profiler.id()) {
             std::thread::sleep(Duration::from_millis(2));
         }
         let status = kill_profiled(&mut profiler).unwrap();

@@ -207,15 +207,9 @@ impl Maker {
         self.keep_text(wish, REFUSED, why);
     }
 
-    /// Keeps how long a program took, in seconds of CPU time, beside what it took before.
-    pub(super) fn keep_cpu_time(&self, wish: &Wish, cpu_s: f64) -> Took {
-        let before_s = match self.known(wish) {
-            Known::Took(took) => took.sum_s,
-            _ => 0.0,
-        };
-        let sum_s = before_s + cpu_s;
+    /// Keeps how long a program took.
+    pub(super) fn keep_cpu_time(&self, wish: &Wish, Took { cpu_s, sum_s }: Took) {
         self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
-        Took { cpu_s, sum_s }
     }
 
     fn keep_text(&self, wish: &Wish, extension: &str, text: &str) {

@@ -151,17 +151,16 @@ impl<'a> Stage<'a> {
             choices.primary.push(host_yield()?);
         }
         // The off switch takes yields out, too, but for those in a loop that runs.
-        let live = if choices.yields.is_empty() || args.no_primary {
-            Live::Off
-        } else {
-            Live::On
+        let session_live = match choices.yields.is_empty() || args.no_primary {
+            true => Live::Off,
+            false => Live::On,
         };
         let harvest = self.wanted(&cast.turns, &mut choices, per_thread);
         let arguments = command.words.get(1..).unwrap_or_default();
         let program = launching::program(command.path.as_os_str(), arguments);
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
-        let session = match launching::start(&program, session_options(harvest, live))? {
+        let session = match launching::start(&program, session_options(harvest, session_live))? {
             Ok(session) => session,
             Err(code) => return Ok(Err(code)),
         };

@@ -6,15 +6,17 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use membound_platform::Root;
 use membound_platform::stat::Stat;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::args::StopArgs;
+use crate::job;
 use crate::output::{self, Usage};
 
 /// Switches off the harvest that was named, or the only one.
 pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
-    let running = running().context("cannot list processes")?;
+    let running = running();
     let pid = match (args.pid, running.as_slice()) {
         (Some(named), _) => find(named, &running)?,
         (None, []) => bail!("no harvest of yours runs here"),
@@ -42,10 +44,10 @@ fn find(named: u32, running: &[u32]) -> anyhow::Result<u32> {
 }
 
 /// Harvests of this user's, by number.
-fn running() -> std::io::Result<Vec<u32>> {
-    let processes = fs::read_dir("/proc")?.flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Ok(numbers.filter(|pid| is_harvest(*pid)).collect())
+fn running() -> Vec<u32> {
+    let mut processes = Root::system().numbered("proc", "");
+    processes.retain(|pid| is_harvest(*pid));
+    processes
 }
 
 /// Whether the process is a `membound harvest run` that may be signalled, and that has come so far that the signal does
@@ -65,13 +67,5 @@ fn is_harvest(pid: u32) -> bool {
     is_membound
         && words.nth(1).is_some_and(|word| word == "harvest")
         && words.next().is_some_and(|word| word == "run")
-        && catches(pid)
-}
-
-/// Whether the process catches SIGUSR2.
-fn catches(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.is_some_and(|mask| mask & 1 << (Signal::USR2.as_raw() - 1) != 0)
+        && job::caught(pid) & 1 << (Signal::USR2.as_raw() - 1) != 0
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use membound_platform::stat::Stat;
 
 use super::draw::{Case, Storm};
-use super::random::Random;
+use crate::random::Random;
 
 /// The primary of a run, while it is there.
 #[derive(Clone, Copy, Debug)]

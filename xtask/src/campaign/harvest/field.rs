@@ -13,9 +13,9 @@ use membound_harvest::{by_hand, loads};
 use membound_types::{HarvestRole, MachineInfo, MachineProfile, YieldKind};
 
 use super::draw::{Case, Primary, Scavenger};
-use super::random::Random;
 use crate::bench::harvest_programs::{self, Programs};
 use crate::campaign::outcome::{Ending, Outcome};
+use crate::random::Random;
 use crate::run::{program, root, stdout_of};
 
 /// Sources of fixtures, and whether each is a scavenger as well.

@@ -2,14 +2,14 @@
 
 /// Steele, Lea and Flood's SplitMix64 (OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,22 +18,22 @@ impl Random {
     }
 
     /// From 0 up to `limit`, which is left out and not 0.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
     /// From `least` to `most`, both of them included.
-    pub(super) fn between(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
     /// Once in `of` times.
-    pub(super) fn once_in(&mut self, of: u64) -> bool {
+    pub(crate) fn once_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
 
     /// One of `of`, which is not empty.
-    pub(super) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         let count = u64::try_from(of.len()).expect("a length is a number");
         let at = usize::try_from(self.below(count)).expect("it is below a length");
         &of[at]
