@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Entry, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
+use membound_wire::{Entry, LEAD_IN, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
 
 use crate::entry::Frame;
 use crate::{assembly, listen, memory, sys};
@@ -97,8 +97,8 @@ fn rearm(slots: usize, site: u32) {
     unsafe { memory::put(place, pair) };
 }
 
-/// A number drawn evenly from 1 to twice `period`, so that sampling keeps no step with the
-/// program's own rhythm.
+/// The countdown to a sample after a number of executions that is drawn evenly from 1 to twice
+/// `period`, so that sampling keeps no step with the program's own rhythm.
 fn interval(period: u32, seed: u64) -> i32 {
     let mut state = seed | 1;
     // One turn of xorshift64* (Vigna 2016): the low bits of the counter alone come in steps.
@@ -107,7 +107,7 @@ fn interval(period: u32, seed: u64) -> i32 {
     state ^= state >> 27;
     let drawn = state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
     let span = (u64::from(period) * 2).clamp(1, i32::MAX as u64);
-    ((drawn * span) >> 32) as i32 + 1
+    ((drawn * span) >> 32) as i32 + 1 - LEAD_IN
 }
 
 /// A word of the shared rings.
@@ -236,12 +236,13 @@ mod tests {
         for turn in 0..rounds {
             // Time stamps come in quanta; 26 ticks on the machine that this was written on.
             let drawn = interval(period, 0x1234_5678_9abc + turn * 26 * 37);
-            assert!((1..=2000).contains(&drawn), "{drawn}");
-            sum += i64::from(drawn);
+            let executions = drawn + LEAD_IN;
+            assert!((1..=2000).contains(&executions), "{executions}");
+            sum += i64::from(executions);
         }
         let mean = sum as f64 / rounds as f64;
         // Six standard errors of a uniform distribution's mean.
         assert!((mean - 1000.5).abs() < 11.0, "{mean}");
-        assert_eq!(interval(0, 99), 1);
+        assert_eq!(interval(0, 99), 1 - LEAD_IN);
     }
 }

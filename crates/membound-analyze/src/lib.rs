@@ -43,6 +43,7 @@ mod touches;
 mod traffic;
 mod unseen;
 mod views;
+mod work;
 
 pub use compare::{compare, compare_sides, put_together};
 pub use figures::{AccessFigures, Figures, ServedFigures, figures};

@@ -76,7 +76,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-fn decoder(bytes: &[u8], address: u64) -> Decoder<'_> {
+pub(crate) fn decoder(bytes: &[u8], address: u64) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }
 

@@ -18,6 +18,7 @@ use crate::sharing::Fights;
 use crate::tally::Tally;
 use crate::time::Times;
 use crate::touches::{self, Touches};
+use crate::work;
 
 /// Accesses of one thread that are looked at for an order.
 const ADVANCE_ACCESSES: usize = 4096;
@@ -97,6 +98,7 @@ pub(crate) fn costs(
     touches: &Touches<'_>,
     fights: &Fights,
 ) -> Vec<SiteCost> {
+    let works = work::around_sites(run, tally);
     // Mixtures are most of the work of a run with many sites.
     run.sites
         .par_iter()
@@ -131,6 +133,7 @@ pub(crate) fn costs(
                     mixture: rest.as_ref().unwrap_or(&mixture).as_ref(),
                     stream,
                     contended,
+                    work: works[index],
                 },
                 &machine.costs,
             );

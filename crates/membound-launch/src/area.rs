@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use membound_rewrite::patch::{
     ISLAND_BYTES, Layout, MOST_COLOUR, Placed, Placement, Plan, Refusal,
 };
-use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
+use membound_wire::{LEAD_IN, Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 use rustc_hash::FxHashSet;
 
 use crate::choice::Pace;
@@ -429,7 +429,7 @@ impl Area {
         let mut drawn = DefaultHasher::new();
         (done, at).hash(&mut drawn);
         let span = u64::from(pace.period.clamp(1, MOST_PERIOD)) * 2;
-        let armed = 1 + u32::try_from(drawn.finish() % span).unwrap_or(0);
+        let armed = 1 + i32::try_from(drawn.finish() % span).unwrap_or(0) - LEAD_IN;
         let mut bytes = Vec::with_capacity(words.len());
         bytes.extend(armed.to_ne_bytes());
         bytes.extend(armed.to_ne_bytes());

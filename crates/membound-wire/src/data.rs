@@ -69,8 +69,8 @@ pub struct Slots {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Probe {
-    /// Executions until the next sample; a sample is due when it is not positive after the
-    /// decrement.
+    /// Executions until the last [`LEAD_IN`] before the next sample; the sample is due when it is
+    /// not above minus that after the decrement.
     pub countdown: i32,
     /// What `countdown` was set to last.
     pub armed: i32,
@@ -84,6 +84,13 @@ pub struct Probe {
     /// Fills up to a power of two; reserved, 0.
     pub reserved: u64,
 }
+
+/// Executions before a sample that do nothing but wait, with a fence, until all before them is done.
+///
+/// A processor that expects no sample goes on to the access before it knows better, and fetches
+/// the line while the timing is being prepared: the timed load then finds it, or most of its
+/// way behind it. After so many in a row it expects what comes, and waits at the fence.
+pub const LEAD_IN: i32 = 8;
 
 /// Words of a site that is counted by stacks. They are summed.
 pub const COUNT_WORDS: usize = 8;

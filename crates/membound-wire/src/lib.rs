@@ -31,7 +31,7 @@ pub use allocation::{
     AllocationRecord, AllocationRing, AllocationWhat, Allocations, WrapKind, allocation_interval,
     allocation_span,
 };
-pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
+pub use data::{COUNT_APART, COUNT_WORDS, Entry, LEAD_IN, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use guest::{GuestPlace, GuestRequest, GuestState};
 pub use harvest::{

@@ -150,6 +150,70 @@ pub struct Contended {
     pub hit_share: f64,
 }
 
+/// The loop around a site, as the work that goes on in it.
+///
+/// A processor does other work of a loop while an access waits, and then none of that work is seen in
+/// samples. With the data near it would take its time again: the access does not cost the program that part of
+/// what is waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Instructions of the loop that are executed once for each execution of the site.
+    pub instructions: f64,
+    /// CPU time of samples of the loop that waited for none of its accesses, in nanoseconds.
+    pub visible_ns: f64,
+    /// CPU time of samples that waited for accesses of the loop, this one or others, in nanoseconds.
+    pub waiting_ns: f64,
+}
+
+/// Cycles that an instruction takes where nothing waits for memory: of code that keeps four units busy, and of code
+/// that mispredicts often.
+const CYCLES_PER_INSTRUCTION: Overlap = Overlap {
+    least: 0.25,
+    usual: 0.5,
+    most: 1.0,
+};
+
+impl Work {
+    /// Time in nanoseconds that is hidden behind the waits of a site, of whose own cost `hits_ns` is not counted
+    /// as waited for, where an instruction takes `cycles`.
+    fn hidden_ns(
+        &self,
+        evidence: &Evidence<'_>,
+        executions: f64,
+        hits_ns: f64,
+        cycles: f64,
+        costs: &Costs,
+    ) -> f64 {
+        if costs.core_hz <= 0.0 || self.waiting_ns <= 0.0 {
+            return 0.0;
+        }
+        let all_ns = executions * self.instructions * cycles * 1e9 / costs.core_hz;
+        let of_site = (evidence.time_ns / self.waiting_ns).min(1.0);
+        ((all_ns - self.visible_ns) * of_site - hits_ns).max(0.0)
+    }
+
+    /// `stall` without what is hidden.
+    fn left(
+        &self,
+        stall: Estimate,
+        evidence: &Evidence<'_>,
+        executed: Executed,
+        costs: &Costs,
+    ) -> Estimate {
+        let hits_ns = (evidence.time_ns - stall.value).max(0.0);
+        let hidden = |executions: f64, cycles: f64| {
+            self.hidden_ns(evidence, executions, hits_ns, cycles, costs)
+        };
+        let Overlap { least, usual, most } = CYCLES_PER_INSTRUCTION;
+        Estimate::new(
+            stall.value - hidden(executed.count, usual),
+            stall.low - hidden(executed.high, most),
+            stall.high - hidden(executed.low, least),
+        )
+        .clamped(0.0, evidence.time_ns)
+    }
+}
+
 /// What is known of a site.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
@@ -171,6 +235,8 @@ pub struct Evidence<'a> {
     pub stream: Option<Stream>,
     /// Lines that threads fight over, where it accesses some.
     pub contended: Option<Contended>,
+    /// The loop around it, where it is known.
+    pub work: Option<Work>,
 }
 
 /// What things cost on the machine.
@@ -224,7 +290,17 @@ impl Stall {
     pub fn of(evidence: &Evidence<'_>, costs: &Costs) -> Self {
         let time_ns = evidence.time_ns.max(0.0);
         let (stall, levels) = match (evidence.executed, evidence.mixture) {
-            (Some(executed), Some(mixture)) => timed(evidence, executed, mixture, costs),
+            (Some(executed), Some(mixture)) => {
+                let (stall, levels) = timed(evidence, executed, mixture, costs);
+                match evidence.work {
+                    // What a stream waits for is told by its bandwidth.
+                    Some(work) if evidence.stream.is_none() => {
+                        let left = work.left(stall, evidence, executed, costs);
+                        (left, levels.scaled_to(left.value))
+                    }
+                    _ => (stall, levels),
+                }
+            }
             (Some(executed), None) => counted(evidence, executed, costs),
             (None, Some(mixture)) => {
                 let share = mixture.excess_ns.value / mixture.mean_ns.value.max(costs.l1_ns);

@@ -2,7 +2,7 @@
 
 use membound_model::stall::{
     ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served, Stall,
-    Stream, Touch, combine,
+    Stream, Touch, Work, combine,
 };
 use membound_types::{CalibratedLevel, Calibration, TickCount};
 
@@ -261,6 +261,7 @@ fn site<'a>(
         mixture: Some(mixture),
         stream: None,
         contended: None,
+        work: None,
     }
 }
 
@@ -461,6 +462,34 @@ fn stores_wait_for_room() {
     assert!((stall.stall_ns.value - 3e9).abs() < 1.0, "{stall:#?}");
     assert_eq!(stall.levels.get(Served::Unknown), stall.stall_ns.value);
     assert_eq!(stall.latency_ns, None);
+}
+
+#[test]
+fn work_that_is_done_while_an_access_waits_is_not_gained_with_the_data_near() {
+    let mixture = mixer().fit(&histogram(&[(3, 1.0)], 1000, 2)).unwrap();
+    // Many are under way at a time, so that latencies are no limit.
+    let mut evidence = site(4.0, 2e8, &mixture);
+    let alone = Stall::of(&evidence, &COSTS).stall_ns;
+    let with = |evidence: &mut Evidence<'_>, instructions: f64, visible_ns: f64| {
+        evidence.work = Some(Work {
+            instructions,
+            visible_ns,
+            waiting_ns: 4e9,
+        });
+        Stall::of(evidence, &COSTS).stall_ns
+    };
+    let hits_ns = 4e9 - alone.value;
+    let hidden = |executions: f64, cycles: f64| {
+        (executions * 20.0 * cycles * 1e9 / COSTS.core_hz - hits_ns).max(0.0)
+    };
+    let left = with(&mut evidence, 20.0, 0.0);
+    assert!((alone.value - left.value - hidden(2e8, 0.5)).abs() < 1e3);
+    assert!(left.value < alone.value, "{left:?} of {alone:?}");
+    let lower = alone.low - left.low - hidden(2.08e8, 1.0);
+    assert!(lower.abs() < 0.15e9, "{left:?} of {alone:?}");
+    // What is seen elsewhere in the loop is not hidden, and a loop without more work hides none.
+    assert_eq!(with(&mut evidence, 20.0, 20e9), alone);
+    assert_eq!(with(&mut evidence, 0.0, 0.0), alone);
 }
 
 #[test]

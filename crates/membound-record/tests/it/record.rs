@@ -161,11 +161,28 @@ impl Recorded {
 
     /// The load of `chase`.
     fn chase_site(&self) -> Option<SiteId> {
-        let chased = |site: &membound_run::Site| {
-            site.kind == SiteKind::Load && self.function(site.frame) == "chase"
+        self.load_of("chase")
+    }
+
+    /// The first load of the function `name`.
+    fn load_of(&self, name: &str) -> Option<SiteId> {
+        let loads = |site: &membound_run::Site| {
+            site.kind == SiteKind::Load && self.function(site.frame) == name
         };
-        let at = self.data.sites.iter().position(chased)?;
+        let at = self.data.sites.iter().position(loads)?;
         Some(SiteId(u32::try_from(at).expect("there are few")))
+    }
+
+    /// Half of the loads of `site` at addresses that are `wanted` took longer than this, in ticks beyond what a
+    /// hit took just before.
+    fn usual_ticks(&self, site: SiteId, wanted: impl Fn(u64) -> bool) -> i64 {
+        let of_site = self.data.accesses.iter();
+        let of_site = of_site.filter(|it| it.site == site && wanted(it.address));
+        let beyond = |it: &membound_run::Access| Some(i64::from(it.ticks?) - i64::from(it.hit?));
+        let mut ticks: Vec<i64> = of_site.filter_map(beyond).collect();
+        ticks.sort_unstable();
+        assert!(ticks.len() >= 20, "{} timed", ticks.len());
+        ticks[ticks.len() / 2]
     }
 
     /// Share of the samples whose function is `name` that are attributed to `site`.
@@ -343,6 +360,25 @@ fn samples_latencies_and_objects_of_a_chase_are_where_they_should_be() {
         "{inside} of {}",
         accesses.len()
     );
+}
+
+#[test]
+fn a_load_whose_address_is_known_early_takes_as_long_as_any_other() {
+    let _busy = busy();
+    let Some(run) = record(&["early", "3"], |_| ()) else {
+        return;
+    };
+    if !run.patched() {
+        return;
+    }
+    let load = |name: &str| run.load_of(name).expect("its load was sampled");
+    let chased = run.usual_ticks(load("chase"), |_| true);
+    // Probes that each have a line of their own, 2 million of 64 bytes in all.
+    let start = run.said("sorted")[0][0];
+    let own_line = |address: u64| (address.wrapping_sub(start) / 4) % 32 == 16;
+    let searched = run.usual_ticks(load("search"), own_line);
+    // Nothing fetches the line of a timed load while its timing is prepared.
+    assert!(searched * 4 > chased * 3, "{searched} of {chased}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! dead, then writes its code and, boundary by boundary, the way back. What is seldom run
 //! stands in a place of its own before the trampoline's first (`Settled::slow_path`).
 
-use membound_wire::{Entry, Mark, Slots};
+use membound_wire::{Entry, LEAD_IN, Mark, Slots};
 
 use super::companions::Companions;
 use super::cycle::Cycle;
@@ -327,7 +327,11 @@ impl Settled {
             writer.frame.flags = Some(FlagsKept::InRax);
         }
         writer.begin();
+        let led_in = matches!(self.action, Action::Sample(_)).then(|| lead_in(site, writer.out));
         self.report(site, &mut writer);
+        if let Some(field) = led_in {
+            writer.out.land(field);
+        }
         let back = writer.out.jump_ahead();
         Some(SlowPath {
             start,
@@ -677,6 +681,17 @@ impl Settled {
         let mut next = || free.next().expect("twelve registers less three are enough");
         [next(), next(), next(), next()]
     }
+}
+
+/// Lets the last executions before a sample wait instead. Returns the field of the jump that they take over
+/// the sample.
+fn lead_in(site: u32, out: &mut Emitter) -> u32 {
+    out.compare_countdown(site, -LEAD_IN);
+    let due = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
+    out.raw(LFENCE);
+    let over = out.jump_ahead();
+    out.land(due);
+    over
 }
 
 /// Leaves in `ticks` how long the stores that were under way took to be done.

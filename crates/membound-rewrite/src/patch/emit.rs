@@ -407,6 +407,13 @@ impl Emitter {
         self.raw(&[1]);
     }
 
+    /// `cmp dword [site's countdown], value`.
+    pub(super) fn compare_countdown(&mut self, site: u32, value: i32) {
+        self.raw(&[0x83, 0x3d]);
+        self.data_field(DataTarget::Site { site, byte: 0 }, 1);
+        self.raw(&[value as u8]);
+    }
+
     /// `cmp dword [slots + offset], 0`.
     pub(super) fn test_slot(&mut self, offset: u32) {
         self.raw(&[0x83, 0x3d]);

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::PlanError;
 
 pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
-pub(super) const VERSION: u32 = 26;
+pub(super) const VERSION: u32 = 27;
 /// Magic, version, number of sections, the numbers, the sections, checksum.
 pub(super) const HEADER_BYTES: usize = 16 + 8 * NUMBERS + 16 * SECTIONS + 8;
 pub(super) const NUMBERS: usize = 7;

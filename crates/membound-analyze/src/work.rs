@@ -1,0 +1,96 @@
+//! The work of the loops around accesses: what of it is done while one waits is not seen in samples, and would take
+//! its time if the data were near.
+
+use membound_model::stall::Work;
+use membound_run::{Code, FrameId, ModuleId, RunData};
+use rustc_hash::FxHashMap;
+
+use crate::listing;
+use crate::tally::Tally;
+
+/// A loop by its module and its first block.
+type Loop = (ModuleId, u64);
+
+/// Instructions from which on what lies between the ends of a loop is not its body.
+const LONGEST_BODY: usize = 512;
+
+/// What is known of a loop.
+#[derive(Default)]
+struct Body {
+    /// Lowest and highest address of it that was seen.
+    seen: Option<(u64, u64)>,
+    time_ns: f64,
+    /// The part of it that is attributed to accesses.
+    of_sites_ns: f64,
+}
+
+/// By site: the work of the innermost loop around it.
+pub(crate) fn around_sites(run: &RunData, tally: &Tally) -> Vec<Option<Work>> {
+    let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
+        .filter(|around| around.level == 0)
+        .filter_map(|around| {
+            let module = run.frames[around.frame.index()].module?;
+            Some((around.frame, (module, around.start)))
+        })
+        .collect();
+    let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
+    let mut see = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
+        if let Some(around) = innermost.get(&frame) {
+            let address = run.frames[frame.index()].address;
+            let body = bodies.entry(*around).or_default();
+            let (low, high) = body.seen.unwrap_or((around.1, address));
+            body.seen = Some((low.min(address), high.max(address)));
+            body.time_ns += time_ns;
+            body.of_sites_ns += of_sites_ns;
+        }
+    };
+    for sample in &run.samples {
+        let frame = run.stacks[sample.stack.index()].frame;
+        see(frame, sample.weight_ns as f64, 0.0);
+    }
+    for (index, site) in run.sites.iter().enumerate() {
+        see(site.frame, 0.0, time_of(tally, index));
+    }
+    let works: FxHashMap<Loop, Work> = bodies
+        .into_iter()
+        .filter(|(_, body)| body.of_sites_ns > 0.0)
+        .filter_map(|(around, body)| {
+            let work = Work {
+                instructions: instructions(run, around, body.seen?)? as f64,
+                visible_ns: (body.time_ns - body.of_sites_ns).max(0.0),
+                waiting_ns: body.of_sites_ns,
+            };
+            Some((around, work))
+        })
+        .collect();
+    let of_site = |site: &membound_run::Site| works.get(innermost.get(&site.frame)?).copied();
+    run.sites.iter().map(of_site).collect()
+}
+
+fn time_of(tally: &Tally, site: usize) -> f64 {
+    let cells = tally.of(membound_run::SiteId(site as u32));
+    cells.iter().map(|cell| cell.time_ns).sum()
+}
+
+/// Instructions of the loop that begins at `start` and of which the addresses from `low` to `high` were seen: up to
+/// the last jump back to its beginning.
+fn instructions(run: &RunData, (module, start): Loop, (low, high): (u64, u64)) -> Option<usize> {
+    let holds = |code: &&Code| {
+        code.module == module && low.wrapping_sub(code.address) < code.bytes.len() as u64
+    };
+    let code = run.code.iter().find(holds)?;
+    let from = usize::try_from(low - code.address).ok()?;
+    let mut body = 0;
+    let mut longest = None;
+    for instruction in listing::decoder(code.bytes.get(from..)?, low)
+        .into_iter()
+        .take(LONGEST_BODY)
+    {
+        body += 1;
+        let back = instruction.near_branch_target() == start && instruction.ip() >= start;
+        if back || instruction.ip() == high {
+            longest = Some(body);
+        }
+    }
+    longest
+}
