@@ -131,6 +131,8 @@ pub(crate) struct Driver {
     lost_beside_ns: f64,
     /// CPU time that programs lost by setting timers at each switch of threads.
     switching_ns: f64,
+    /// CPU time of samples that lay in the agent while nothing was patched in windows: what following allocations costs.
+    in_hooks_ns: f64,
     /// CPU time in samples at which the names of sampled modules are read next.
     read_names_at_ns: u64,
     pending: Pending<Happened>,
@@ -237,6 +239,7 @@ impl Driver {
             own_before_ns: clock::own_cpu_ns(),
             lost_beside_ns: 0.0,
             switching_ns: 0.0,
+            in_hooks_ns: 0.0,
             read_names_at_ns: FIRST_NAMES_NS,
             pending: Pending::default(),
             sources: Vec::new(),
@@ -308,8 +311,7 @@ impl Driver {
             &mut self.sites,
             &mut self.objects,
         );
-        let in_samples_ns = self.samples as f64 * self.costs.sample_ns;
-        self.meta.lost_cpu_ns = (self.lost_beside_ns + self.switching_ns + in_samples_ns) as u64;
+        self.meta.lost_cpu_ns = self.lost_outside_ns() as u64;
         self.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.costs.own_cpu_before_ns);
         self.is_complete = true;
     }
@@ -533,10 +535,9 @@ impl Driver {
             return;
         }
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        // Objects are kept within their own part.
-        let on_objects_ns = self.inbox.spent_on_allocations_ns() as f64;
+        // One budget for all: windows have what samples and allocations leave of it.
         self.windows
-            .lost_beside((self.lost_beside_ns - on_objects_ns).max(0.0));
+            .lost_otherwise(self.lost_outside_ns() + self.in_hooks_ns);
         let running = Running {
             remote,
             clock: self.clock,
@@ -610,6 +611,12 @@ impl Driver {
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
         self.lost_beside_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
+    }
+
+    /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
+    /// beside them, and by the kernel's timers and samples.
+    fn lost_outside_ns(&self) -> f64 {
+        self.lost_beside_ns + self.switching_ns + self.samples as f64 * self.costs.sample_ns
     }
 
     fn count_traffic(&mut self, now_ns: u64) {

@@ -234,9 +234,9 @@ impl Windows {
         self.budget.spend(cost_ns);
     }
 
-    /// The program has lost so much by what the recorder did beside it, in all.
-    pub(crate) const fn lost_beside(&mut self, lost_ns: f64) {
-        self.budget.lost_beside(lost_ns);
+    /// The program has lost so much by the rest of recording, in all.
+    pub(crate) const fn lost_otherwise(&mut self, lost_ns: f64) {
+        self.budget.lost_otherwise(lost_ns);
     }
 
     /// Whether patches stand in the text, or are about to.

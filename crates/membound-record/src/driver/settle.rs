@@ -99,6 +99,9 @@ impl Driver {
         let waited = self.sites.likeliest(taken.leaf);
         // The agent's own thread takes no time of the program's.
         if taken.whose == Whose::Program {
+            if inside == Inside::Hook {
+                self.in_hooks_ns += taken.weight_ns as f64;
+            }
             let at = (taken.leaf, waited);
             self.dilation
                 .sample(taken.t_ns, at, taken.weight_ns, inside);

@@ -81,7 +81,7 @@ pub(crate) struct ProfileArgs {
     /// Confirm shared lines with hardware watchpoints.
     #[arg(long, help_heading = "How")]
     pub(crate) watch: bool,
-    /// Time that patches may cost the program.
+    /// Time that recording may cost the program, in all.
     #[arg(long, value_name = "P%", value_parser = percent, help_heading = "How")]
     pub(crate) max_overhead: Option<f64>,
 
