@@ -14,6 +14,7 @@ mod quarantine;
 mod reader;
 mod report;
 mod start;
+mod times;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -35,6 +36,9 @@ const MOST_AGAIN: usize = 5;
 
 /// Times that each of these has to pass alone to be called unsteady.
 const AGAIN: usize = 2;
+
+/// Slowest tests whose durations are printed.
+const SLOWEST_SHOWN: usize = 20;
 
 /// What `--fast` runs besides the unit tests: no program is patched, profiled or measured there.
 const FAST: [&str; 5] = [
@@ -98,34 +102,62 @@ fn run_fast() -> Result<Report> {
     Ok(report)
 }
 
+/// What one binary came to.
+struct Done<'a> {
+    binary: &'a Binary,
+    report: Report,
+    took: Duration,
+}
+
 fn run_each(binaries: &[Binary], quarantine: &Quarantine) -> Result<Report> {
     quarantine.lines().iter().for_each(say);
     let today = now_utc();
     let mut report = Report::default();
     report.faults.extend(quarantine.expired(&today));
+    let begun = Instant::now();
     let mut times = Vec::new();
     for binary in binaries {
-        say(format_args!("── {}", binary.name));
-        let begun = Instant::now();
-        let mut found = binary.run(&[], true)?;
-        let failures = std::mem::take(&mut found.failures);
-        let is_many = failures.len() > MOST_AGAIN;
-        for failure in failures {
-            if !is_many && failure.is_named && passes_alone(binary, &failure)? {
-                let is_quarantined = quarantine.holds(&failure.test, &today);
-                found.unsteady.push(Unsteady {
-                    failure,
-                    is_quarantined,
-                });
-            } else {
-                found.failures.push(failure);
-            }
-        }
-        times.push((binary.name.as_str(), begun.elapsed()));
-        report.add(found);
+        let done = run_one(binary, &mut |line| say(line))?;
+        times.push((done.binary.name.as_str(), done.took));
+        report.add(repeated(done, quarantine, &today)?);
     }
-    say(slowest(times));
+    say(slowest(begun.elapsed(), times));
+    say("the slowest tests:");
+    times::slowest(&report.times, SLOWEST_SHOWN)
+        .iter()
+        .for_each(say);
     Ok(report)
+}
+
+/// Runs a binary's tests once.
+fn run_one<'a>(binary: &'a Binary, show: &mut dyn FnMut(&str)) -> Result<Done<'a>> {
+    show(&format!("── {}", binary.name));
+    let begun = Instant::now();
+    let report = binary.run(&[], show)?;
+    Ok(Done {
+        binary,
+        report,
+        took: begun.elapsed(),
+    })
+}
+
+/// Runs the failed tests of a binary again, and tells the unsteady ones from the others.
+fn repeated(done: Done<'_>, quarantine: &Quarantine, today: &str) -> Result<Report> {
+    let mut found = done.report;
+    let failures = std::mem::take(&mut found.failures);
+    let is_many = failures.len() > MOST_AGAIN;
+    for failure in failures {
+        if !is_many && failure.is_named && passes_alone(done.binary, &failure)? {
+            let is_quarantined = quarantine.holds(&failure.test, today);
+            found.unsteady.push(Unsteady {
+                failure,
+                is_quarantined,
+            });
+        } else {
+            found.failures.push(failure);
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a test that failed passes each time that it is run with none beside it.
@@ -138,7 +170,8 @@ fn passes_alone(binary: &Binary, failure: &Failure) -> Result<bool> {
             "{} failed: alone, {time} of {AGAIN}",
             failure.test
         ));
-        let report = binary.run(&["--test-threads=1", "--exact", test], false)?;
+        let words = ["--test-threads=1", "--exact", test];
+        let report = binary.run(&words, &mut |_| {})?;
         report.failures.iter().for_each(say);
         if !report.failures.is_empty() || report.returned.is_empty() {
             return Ok(false);
@@ -147,10 +180,9 @@ fn passes_alone(binary: &Binary, failure: &Failure) -> Result<bool> {
     Ok(true)
 }
 
-/// The binaries that took a second and more, the slowest first.
-fn slowest(mut times: Vec<(&str, Duration)>) -> String {
+/// How long `all` took, and the binaries that took a second and more, the slowest first.
+fn slowest(all: Duration, mut times: Vec<(&str, Duration)>) -> String {
     times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-    let all: Duration = times.iter().map(|(_, time)| time).sum();
     let mut lines = vec![format!("{:<28}{:>8.1} s", "all tests", all.as_secs_f64())];
     let slow = times.iter().filter(|(_, time)| time.as_secs() >= 1);
     lines.extend(slow.map(|(label, time)| format!("{label:<28}{:>8.1} s", time.as_secs_f64())));
@@ -167,18 +199,18 @@ mod tests_of_times {
     use super::*;
 
     #[test]
-    fn binaries_are_listed_from_the_slowest_and_quick_ones_are_only_summed() {
+    fn binaries_are_listed_from_the_slowest_and_quick_ones_are_left_out() {
         let times = vec![
             ("a", Duration::from_millis(400)),
             ("b/it", Duration::from_secs(2)),
             ("c/it", Duration::from_secs(30)),
         ];
-        let text = slowest(times);
+        let text = slowest(Duration::from_secs(31), times);
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!(
             words,
             [
-                "all", "tests", "32.4", "s", "c/it", "30.0", "s", "b/it", "2.0", "s"
+                "all", "tests", "31.0", "s", "c/it", "30.0", "s", "b/it", "2.0", "s"
             ]
         );
     }

@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -10,7 +12,8 @@ use serde::Deserialize;
 use super::reader::Reader;
 use super::report::{Failure, Report};
 use super::start::undisturbed;
-use crate::run::{cargo, say};
+use super::times::Ends;
+use crate::run::cargo;
 
 /// Where proptest reads its seed. Without one it draws another every time, and the same
 /// tree would pass today and fail tomorrow; looking for new cases is a campaign's business.
@@ -118,11 +121,12 @@ impl Binary {
         }))
     }
 
-    /// Runs its tests with `words` for libtest, and reads what they say; `aloud`: shows it, too.
+    /// Runs its tests with `words` for libtest, and reads what they say; `show` takes the lines of it that
+    /// are to be shown.
     ///
     /// # Errors
     /// When it cannot be started or read.
-    pub(super) fn run(&self, words: &[&str], aloud: bool) -> Result<Report> {
+    pub(super) fn run(&self, words: &[&str], show: &mut dyn FnMut(&str)) -> Result<Report> {
         let name = &self.name;
         let mut command = self.command();
         let mut child = command
@@ -132,7 +136,11 @@ impl Binary {
             .spawn()
             .with_context(|| format!("cannot start the tests of {name}"))?;
         let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
-        let mut report = follow(stdout, name, aloud)?;
+        let ends = Ends::new(threads(words));
+        let (mut report, ends) = follow(stdout, name, ends, show)?;
+        if matches!(self.kind, Kind::File { .. }) {
+            report.times = ends.times(name);
+        }
         let status = child.wait().context("cannot wait for tests")?;
         if !status.success() && report.failures.is_empty() {
             let what = format!("{name} ended with {status} and named no failed test");
@@ -157,20 +165,38 @@ impl Binary {
     }
 }
 
-/// What a process of libtest says of its tests.
-fn follow(stdout: impl Read, name: &str, aloud: bool) -> Result<Report> {
+/// How many tests libtest runs beside each other when it is given `words`.
+fn threads(words: &[&str]) -> usize {
+    let asked = (words.iter()).find_map(|word| word.strip_prefix("--test-threads="));
+    let set = std::env::var("RUST_TEST_THREADS").ok();
+    let number = asked.map(str::to_owned).or(set);
+    number
+        .and_then(|number| number.parse().ok())
+        .or_else(|| available_parallelism().ok().map(usize::from))
+        .unwrap_or(1)
+}
+
+/// What a process of libtest says of its tests, and when they ended.
+fn follow(
+    stdout: impl Read,
+    name: &str,
+    mut ends: Ends,
+    show: &mut dyn FnMut(&str),
+) -> Result<(Report, Ends)> {
+    let began = Instant::now();
     let mut reader = Reader::new(name);
     let mut lines = BufReader::new(stdout);
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
         if lines.read_until(b'\n', &mut bytes)? == 0 {
-            return Ok(reader.end());
+            return Ok((reader.end(), ends));
         }
         let line = String::from_utf8_lossy(&bytes);
         let line = line.trim_end_matches(['\n', '\r']);
-        if reader.take(line) && aloud {
-            say(line);
+        ends.take(line, began.elapsed());
+        if reader.take(line) {
+            show(line);
         }
     }
 }

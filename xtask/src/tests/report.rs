@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::times::Time;
+
 /// Lines of a failed test's output that are shown once more at the end.
 const LINES_SHOWN: usize = 40;
 
@@ -27,6 +29,8 @@ pub(crate) struct Report {
     pub(super) faults: Vec<String>,
     /// What is said of these lists without being wrong.
     pub(super) remarks: Vec<String>,
+    /// How long each test took, in the order of names within a binary.
+    pub(super) times: Vec<Time>,
 }
 
 /// A test that did not test, or a part of it, and its reason.
@@ -101,6 +105,7 @@ impl Report {
         self.unsteady.extend(other.unsteady);
         self.faults.extend(other.faults);
         self.remarks.extend(other.remarks);
+        self.times.extend(other.times);
     }
 
     /// Everything but the counts, a line or more each.
