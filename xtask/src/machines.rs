@@ -116,14 +116,31 @@ pub(crate) fn check() -> Result<()> {
     ]);
     let tests = ["--", "buffer::", "arch::", "clock::tests::every"];
     succeed(with_tools(test).args(&targets).args(tests))?;
-    for machine in here {
-        note(format_args!(
-            "── {} under {}",
-            machine.target, machine.emulator
-        ));
-        Trial::new(machine)?.everything()?;
-    }
-    Ok(())
+    try_all(&here)
+}
+
+/// Tries the command on all machines at once: an emulator has one processor to do, and nothing
+/// that is asked depends on time.
+fn try_all(machines: &[&Machine]) -> Result<()> {
+    let attempt = |machine: &Machine| {
+        let done = Trial::new(machine).and_then(|trial| trial.everything());
+        let name = format!("{} under {}", machine.target, machine.emulator);
+        match &done {
+            Ok(()) => note(format_args!("── {name}: ok")),
+            Err(error) => note(format_args!("── {name}: {error:#}")),
+        }
+        done.context(name)
+    };
+    let outcomes: Vec<Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (machines.iter())
+            .map(|machine| scope.spawn(move || attempt(machine)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a trial returns its errors"))
+            .collect()
+    });
+    outcomes.into_iter().collect()
 }
 
 /// Why there is no standard library for `target`, after one was asked for.
