@@ -34,7 +34,7 @@ const BURSTS_ANEW: Duration = Duration::from_millis(50);
 const OBJECTS_SHARE: f64 = 0.3;
 /// Bytes of text beyond which a file that was never planned is planned while the program runs: planning takes
 /// about 0.1 s a mebibyte, once a file.
-const LARGE_TEXT_BYTES: u64 = 4 << 20;
+const LARGE_TEXT_BYTES: u64 = 2 << 20;
 /// Between two looks of whoever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
