@@ -53,11 +53,13 @@ pub(crate) struct Records<'a> {
 
 impl<'a> Records<'a> {
     pub(crate) const fn new(trace: &'a [u8], sources: Sources) -> Self {
-        Self {
-            trace,
-            at: 0,
-            sources,
-        }
+        Self::from(trace, 0, sources)
+    }
+
+    /// Those from a position of the trace on, where an operation begins. The bytes before it are needed: packets are
+    /// aligned to the beginning of the trace.
+    pub(crate) const fn from(trace: &'a [u8], at: usize, sources: Sources) -> Self {
+        Self { trace, at, sources }
     }
 }
 
@@ -403,6 +405,22 @@ mod tests {
         trace.resize(16, 0xff);
         trace.push(0x01);
         assert_eq!(records(&trace), [Next::Record(0..17, SpeRecord::default())]);
+    }
+
+    #[test]
+    fn an_operation_with_an_alignment_is_read_again_from_where_it_stands() {
+        // An end, and from byte 1 on a load with an alignment to 16 bytes before its end.
+        let mut trace = vec![0x01, 0x49, 0x00, 0x23, 0x00];
+        trace.resize(16, 0xff);
+        trace.push(0x01);
+        let all = records(&trace);
+        let [_, Next::Record(range, record)] = &all[..] else {
+            panic!("two records: {all:?}");
+        };
+        assert_eq!(*range, 1..17);
+        assert!(record.access.is_some());
+        let again = Records::from(&trace, range.start, Sources::Common).next();
+        assert_eq!(again.as_ref(), all.last());
     }
 
     #[test]

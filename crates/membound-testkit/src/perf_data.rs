@@ -542,13 +542,12 @@ fn spe() -> PerfDataFile {
         packets.extend(ticks.to_le_bytes());
         packets
     };
-    let trace = [
-        operation(0x0e, 300, 0, 10),
-        operation(0x00, 4, 0, 12),
-        operation(0x0b, 40, 1, 14),
-        vec![0; 8],
-    ]
-    .concat();
+    let (first, second) = (operation(0x0e, 300, 0, 10), operation(0x00, 4, 0, 12));
+    // Behind the address of its instruction the third goes on at the next multiple of 16 bytes of the trace.
+    let mut aligned = operation(0x0b, 40, 1, 14);
+    let padding = 16 - (first.len() + second.len() + 11) % 16;
+    aligned.splice(9..9, [0x23, 0x00].into_iter().chain(vec![0xff; padding]));
+    let trace = [first, second, aligned, vec![0; 8]].concat();
     let header = file
         .bytes()
         .words(&[trace.len() as u64, 0, 0])

@@ -42,7 +42,8 @@ pub struct PerfData<'a> {
     layout: Layout,
     events: Vec<Event>,
     places: Vec<Place>,
-    traces: Vec<Trace>,
+    /// Traces, and where the bytes of each begin.
+    traces: Vec<(Trace, usize)>,
     conversion: Option<Conversion>,
     sources: Sources,
     samples: u64,
@@ -249,8 +250,9 @@ impl<'a> PerfData<'a> {
         };
         let whose = Trace::read(frame.body, self.order).ok_or(damaged)?;
         let number = u32::try_from(self.traces.len()).unwrap_or(u32::MAX);
-        self.traces.push(whose);
         let begin = frame.at + 8 + frame.body.len() as u64;
+        self.traces
+            .push((whose, usize::try_from(begin).unwrap_or(usize::MAX)));
         for next in spe::Records::new(frame.behind, self.sources) {
             match next {
                 Next::Rest(bytes) => {
@@ -301,15 +303,17 @@ impl<'a> PerfData<'a> {
                 self.read_sample(&frame, event).map(Record::Sample)
             }
             What::Traced { length, trace } => {
-                let bytes = self.file.get(from..from.checked_add(length as usize)?)?;
-                let Next::Record(_, record) = spe::Records::new(bytes, self.sources).next()? else {
+                let (trace, begin) = self.traces.get(trace as usize)?;
+                let bytes = self.file.get(*begin..from.checked_add(length as usize)?)?;
+                let mut records =
+                    spe::Records::from(bytes, from.checked_sub(*begin)?, self.sources);
+                let Next::Record(_, record) = records.next()? else {
                     return None;
                 };
                 let is_spe = |event: &Event| event.sampler == Some(Sampler::Spe);
                 let event = self.events.iter().position(is_spe);
                 let period = event.and_then(|event| self.events[event].period);
                 let t_ns = self.time_of(record.timestamp);
-                let trace = self.traces.get(trace as usize)?;
                 let sample = trace.sample(&record, event, period, t_ns);
                 Some(Record::Sample(sample))
             }
