@@ -125,6 +125,9 @@ pub(super) struct Descent<'a, 'data> {
     pub(super) bounds: &'a FunctionBounds,
     /// Whether a register or a table says where it goes on somewhere.
     pub(super) jumps_indirectly: bool,
+    /// Instructions, leaders and entries that were found: nothing is ever taken back, so that equal numbers mean equal
+    /// blocks.
+    pub(super) findings: usize,
 }
 
 impl<'a, 'data> Descent<'a, 'data> {
@@ -149,6 +152,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             entered_inside: Vec::new(),
             bounds,
             jumps_indirectly: false,
+            findings: 0,
         }
     }
 
@@ -256,7 +260,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             return false;
         };
         let new = !self.leader[offset];
-        self.leader[offset] = true;
+        self.mark(address);
         if self.map[offset] == UNKNOWN {
             self.work.push(address);
         } else if self.map[offset] == INSIDE {
@@ -268,7 +272,8 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// A block begins at `address` and is entered from outside.
     pub(super) fn enter(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
-            self.entered[offset] = true;
+            let known = std::mem::replace(&mut self.entered[offset], true);
+            self.findings += usize::from(!known);
             self.lead(address);
         }
     }
@@ -307,6 +312,7 @@ impl<'a, 'data> Descent<'a, 'data> {
                 return;
             }
             self.instructions.push(instruction);
+            self.findings += 1;
             self.map[at] = u32::try_from(self.instructions.len())
                 .expect("a function has fewer bytes than 2^32");
             self.map[at + 1..next].fill(INSIDE);
@@ -363,7 +369,8 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// A block begins at `address` if there is code at all.
     fn mark(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
-            self.leader[offset] = true;
+            let known = std::mem::replace(&mut self.leader[offset], true);
+            self.findings += usize::from(!known);
         }
     }
 

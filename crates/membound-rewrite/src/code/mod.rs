@@ -170,6 +170,16 @@ impl Function {
         &self.instructions[block.first as usize..block.end as usize]
     }
 
+    /// The block that holds the instruction of an index; `None` where none does.
+    #[must_use]
+    pub fn block_of(&self, instruction: usize) -> Option<BlockId> {
+        let instruction = u32::try_from(instruction).ok()?;
+        let after = self.blocks.partition_point(|it| it.first <= instruction);
+        let block = after.checked_sub(1)?;
+        let id = BlockId(u32::try_from(block).ok()?);
+        (instruction < self.blocks[block].end).then_some(id)
+    }
+
     /// Decodes the function of this index in [`Image::functions`].
     ///
     /// # Panics
@@ -260,9 +270,7 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     descent.follow();
     let mut resolutions = FxHashMap::default();
     // Tables say what is code before guesses do.
-    if descent.jumps_indirectly {
-        settle(&mut descent, &mut resolutions);
-    }
+    let before = (descent.jumps_indirectly).then(|| settle(&mut descent, &mut resolutions));
     // Addresses that somebody has the value of may be data: they count where they do not
     // contradict what control flow shows.
     for (address, trust) in entries {
@@ -279,7 +287,10 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     let mut data = table_ranges(&resolutions);
     data.retain(|table| table.start < bounds.range.end && bounds.range.start < table.end);
     descent.follow_unreached(&data);
-    let graph = settle(&mut descent, &mut resolutions);
+    let graph = match before {
+        Some(before) if before.holds_at == Some(descent.findings) => before.graph,
+        _ => settle(&mut descent, &mut resolutions).graph,
+    };
     let jump = graph
         .blocks
         .iter()
@@ -322,25 +333,38 @@ fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
     new
 }
 
+/// A function's blocks, with its jumps resolved.
+struct Settled {
+    graph: Graph,
+    /// The [`Descent::findings`] for which looking again would find the same; `None` where the search was given up.
+    holds_at: Option<usize>,
+}
+
 /// Reads tables and follows them until nothing new is found.
-fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Graph {
+fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Settled {
     for _ in 0..ROUNDS {
         let graph = blocks::build(descent, resolutions);
+        let findings = descent.findings;
+        let settled = |graph| Settled {
+            graph,
+            holds_at: Some(findings),
+        };
         if !descent.jumps_indirectly {
-            return graph;
+            return settled(graph);
         }
         let jumps: Vec<(BlockId, Instruction)> = (0..)
             .map(BlockId)
             .zip(&graph.blocks)
-            .map(|(id, block)| (id, graph.instructions[block.end as usize - 1]))
+            .map(|(id, block)| (id, &graph.instructions[block.end as usize - 1]))
             .filter(|(_, last)| flow(last) == Flow::Indirect)
+            .map(|(id, last)| (id, *last))
             .collect();
         if jumps.is_empty() {
-            return graph;
+            return settled(graph);
         }
         if jumps.len() > MOST_JUMPS {
             resolutions.clear();
-            return blocks::build(descent, resolutions);
+            return settled(blocks::build(descent, resolutions));
         }
         let tables = table_ranges(resolutions);
         let found = Resolver::new(descent, &graph, &tables).resolve(&jumps);
@@ -362,19 +386,33 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolu
                 changed |= lead_while_valid(descent, guessed);
             }
         }
+        let mut leads_on = changed || descent.findings != findings;
         for ((_, jump), resolution) in jumps.iter().zip(found) {
-            if resolutions.get(&jump.ip()) != Some(&resolution) {
+            let before = resolutions.get(&jump.ip());
+            if before != Some(&resolution) {
                 changed = true;
+                // Jumps that leave the function, or may go anywhere, are edges of no way to another.
+                leads_on |= is_table(&resolution) || before.is_some_and(is_table);
                 resolutions.insert(jump.ip(), resolution);
             }
         }
         if !changed {
-            return graph;
+            return settled(graph);
+        }
+        if !leads_on {
+            return settled(blocks::build(descent, resolutions));
         }
     }
     // Nothing that is still in motion is believed.
     for resolution in resolutions.values_mut() {
         *resolution = Resolution::Unresolved;
     }
-    blocks::build(descent, resolutions)
+    Settled {
+        graph: blocks::build(descent, resolutions),
+        holds_at: None,
+    }
+}
+
+const fn is_table(resolution: &Resolution) -> bool {
+    matches!(resolution, Resolution::Table { .. })
 }

@@ -8,7 +8,7 @@
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::code::index_of;
-use crate::code::{BlockId, Function};
+use crate::code::Function;
 use crate::flow::{self, Addressing, Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
@@ -75,22 +75,15 @@ pub(super) fn effective(
 /// there is but one way between them.
 fn between(function: &Function, at: usize, sampled: u64) -> Option<Vec<&Instruction>> {
     let end = index_of(function, sampled)?;
-    let block_of = |index: usize| {
-        let inside = |block: &crate::code::Block| {
-            (block.first as usize..block.end as usize).contains(&index)
-        };
-        function.blocks.iter().position(inside)
-    };
-    let (from, to) = (block_of(at)?, block_of(end)?);
+    let (from, to) = (function.block_of(at)?, function.block_of(end)?);
     if from == to && at < end {
         return Some(function.instructions[at..end].iter().collect());
     }
-    let leaving = &function.blocks[from];
-    let next = BlockId(u32::try_from(to).ok()?);
-    let follows = leaving.successors.contains(&next);
+    let leaving = &function.blocks[from.index()];
+    let follows = leaving.successors.contains(&to);
     follows.then(|| {
         let head = &function.instructions[at..leaving.end as usize];
-        let tail = &function.instructions[function.blocks[to].first as usize..end];
+        let tail = &function.instructions[function.blocks[to.index()].first as usize..end];
         head.iter().chain(tail).collect()
     })
 }

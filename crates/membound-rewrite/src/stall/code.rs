@@ -209,6 +209,14 @@ impl Code {
         nest.around(&function, address)
     }
 
+    /// Where the loops around the instruction at an address begin, from the innermost outward:
+    /// [`CodeLoop::start`] of each, without what else would have to be found out about all loops of the function.
+    #[must_use]
+    pub fn loop_starts(&self, address: u64) -> Vec<u64> {
+        let studied = self.studied(address);
+        studied.map_or_else(Vec::new, |studied| super::laps::starts(&studied, address))
+    }
+
     /// The access of the instruction at an address; `None` where there is none.
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {

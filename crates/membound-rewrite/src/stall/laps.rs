@@ -10,6 +10,7 @@ use std::sync::Arc;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::code::index_of;
+use super::studied::Studied;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
@@ -78,7 +79,7 @@ impl LoopNest {
 
     /// The loops around the instruction at `address`, from the innermost outward.
     pub(super) fn around(&self, function: &Function, address: u64) -> Vec<Arc<CodeLoop>> {
-        let block = index_of(function, address).and_then(|index| block_of(function, index));
+        let block = index_of(function, address).and_then(|index| function.block_of(index));
         let around = block.into_iter().flat_map(|block| self.loops.around(block));
         around
             .map(|id| Arc::clone(&self.described[id.index()]))
@@ -91,11 +92,23 @@ fn repeats(instruction: &Instruction) -> bool {
     instruction.has_rep_prefix() || instruction.has_repne_prefix()
 }
 
-fn block_of(function: &Function, index: usize) -> Option<BlockId> {
-    let inside =
-        |block: &crate::code::Block| (block.first as usize..block.end as usize).contains(&index);
-    let position = function.blocks.iter().position(inside)?;
-    Some(BlockId(u32::try_from(position).ok()?))
+/// The address of the first block of each loop around the instruction at `address`, from the innermost loop outward.
+pub(super) fn starts(studied: &Studied, address: u64) -> Vec<u64> {
+    let function = studied.function();
+    let block = index_of(function, address).and_then(|index| function.block_of(index));
+    let loops = studied.loops();
+    let around = block.into_iter().flat_map(|block| loops.around(block));
+    around.map(|id| start(function, loops.get(id))).collect()
+}
+
+/// The address of a loop's first block.
+fn start(function: &Function, it: &Loop) -> u64 {
+    let first = it
+        .entries
+        .first()
+        .map(|block| &function.blocks[block.index()]);
+    let first = first.and_then(|block| function.block_instructions(block).first());
+    first.map_or(0, Instruction::ip)
 }
 
 struct Nest<'a> {
@@ -111,10 +124,6 @@ impl Nest<'_> {
             self.function
                 .block_instructions(&self.function.blocks[block.index()])
         };
-        let start = it
-            .entries
-            .first()
-            .and_then(|first| instructions(first).first());
         let every_lap = self.every_lap(id);
         let sites = every_lap
             .iter()
@@ -124,7 +133,7 @@ impl Nest<'_> {
         let mut sites: Vec<u64> = sites.collect();
         sites.sort_unstable();
         CodeLoop {
-            start: start.map_or(0, Instruction::ip),
+            start: start(self.function, it),
             laps: self.lap_register(it, &every_lap),
             sites,
         }
@@ -319,6 +328,26 @@ mod tests {
         let found = of(&code, 0x1002);
         assert_eq!(found[0].laps, None);
         assert_eq!(found[0].sites, [0x100b]);
+    }
+
+    #[test]
+    fn loops_begin_where_they_are_described_to() {
+        // An inner loop at 0x1004 in one at 0x1002: xor ecx, ecx; inc ecx; cmp ecx, edi; jne; inc eax; cmp eax, esi.
+        let code = looped(&[
+            0x31, 0xc9, 0xff, 0xc1, 0x39, 0xf9, 0x75, 0xfa, 0xff, 0xc0, 0x39, 0xf0,
+        ]);
+        let studied = Studied::new(Function::from_code(&code, 0x1000));
+        assert_eq!(starts(&studied, 0x1006), [0x1004, 0x1002]);
+        assert_eq!(starts(&studied, 0x100a), [0x1002]);
+        assert!(starts(&studied, 0x1000).is_empty());
+        assert!(
+            starts(&studied, 0x1005).is_empty(),
+            "no instruction begins there"
+        );
+        for address in [0x1000, 0x1002, 0x1004, 0x1006, 0x100a, 0x1010] {
+            let described: Vec<u64> = of(&code, address).iter().map(|it| it.start).collect();
+            assert_eq!(starts(&studied, address), described, "{address:#x}");
+        }
     }
 
     #[test]

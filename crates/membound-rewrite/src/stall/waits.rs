@@ -175,8 +175,10 @@ fn is_interrupted_midway(instruction: &Instruction) -> bool {
 /// See [`super::Code::blocks_before`].
 pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64>> {
     let index = index_of(function, sampled)? as u32;
-    let target = function.blocks.iter().position(|it| it.first == index)?;
-    let to = BlockId(target as u32);
+    let to = function.block_of(index as usize)?;
+    if function.blocks[to.index()].first != index {
+        return None;
+    }
     let leading = function
         .blocks
         .iter()
@@ -195,19 +197,15 @@ pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64
 /// The ways by which control comes to an instruction; at least one.
 fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
     let function = studied.function();
-    let block = function
-        .blocks
-        .iter()
-        .position(|block| (block.first..block.end).contains(&(index as u32)));
-    let Some(target) = block else {
+    let Some(to) = function.block_of(index) else {
         // No block: nothing was seen to lead here, so control falls into it.
         return vec![before(function, index)];
     };
-    if function.blocks[target].first as usize != index {
+    let target = &function.blocks[to.index()];
+    if target.first as usize != index {
         return vec![before(function, index)];
     }
     let loops = studied.loops();
-    let to = BlockId(target as u32);
     let mut found = Vec::new();
     for (number, block) in (0..).zip(&function.blocks) {
         if block.first == block.end || !leads_to(block, to) {
@@ -228,7 +226,6 @@ fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
         }
         found.push(candidate);
     }
-    let target = &function.blocks[target];
     if target.entered_from_outside || found.is_empty() {
         found.push(Candidate {
             index: None,
@@ -308,10 +305,10 @@ fn fed(studied: &Studied, at: usize, share: f64, confidence: f64, found: &mut Ve
         let mut loads = Vec::new();
         let mut next = Vec::new();
         for &user in &layer {
+            let reads = analyst.effects(&function.instructions[user]).reads;
             for register in Gpr::all() {
                 let set = crate::RegisterSet::gpr(register);
-                let effects = analyst.effects(&function.instructions[user]);
-                if register == Gpr::RSP || !effects.reads.contains(set) {
+                if register == Gpr::RSP || !reads.contains(set) {
                     continue;
                 }
                 for definition in reaching.definitions(user, register) {

@@ -157,6 +157,20 @@ fn an_indirect_jump_with_a_frame_is_unresolved_and_without_one_a_tail_call() {
     );
 }
 
+#[test]
+fn a_jump_that_is_found_behind_others_is_resolved_with_them() {
+    // jmp [rdi+8]: a tail call. Then what nothing leads to: jmp [rdi+16], and push rbx; jmp rax.
+    check(
+        &[0xff, 0x67, 0x08, 0xff, 0x67, 0x10, 0x53, 0xff, 0xe0],
+        &[
+            (0x1000..0x1003, BlockEnd::TailCall, &[]),
+            (0x1003..0x1006, BlockEnd::Unresolved, &[]),
+            (0x1006..0x1009, BlockEnd::Unresolved, &[]),
+        ],
+        Some(Unresolved::IndirectJump(0x1003)),
+    );
+}
+
 /// A compiled fixture, ready to be asked.
 fn with_fixture(command: &[&str], source: &str, ask: impl FnOnce(&Image<'_>, &Path)) {
     let directory = tempfile::tempdir().unwrap();
