@@ -1,5 +1,6 @@
 //! One module: its functions, lines and variables.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -100,6 +101,9 @@ pub struct Symbols {
     build_id: Option<String>,
     names: OnceLock<Names>,
     lines: Mutex<Lines>,
+    /// Names of symbols as they are shown, by how they stand in the file: many addresses that are located lie in one
+    /// function.
+    shown: Mutex<HashMap<String, String>>,
 }
 
 /// Names, and the file that has what was taken out of the module.
@@ -152,6 +156,7 @@ impl Symbols {
             places,
             names: OnceLock::new(),
             lines: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 
@@ -193,7 +198,7 @@ impl Symbols {
         let function_size = extent.as_ref().map(|extent| extent.end - extent.start);
         let symbol = found.map(|found| {
             let named = found.name.is_some();
-            (shown(found.name.as_deref(), found.start), named)
+            (self.shown(found.name, found.start), named)
         });
         let outermost = located.frames.len().saturating_sub(1);
         let mut places: Vec<Place> = Vec::with_capacity(outermost + 1);
@@ -234,7 +239,7 @@ impl Symbols {
     pub fn function(&self, address: u64) -> Option<Function> {
         let found = self.names().table.function(address)?;
         Some(Function {
-            name: shown(found.name.as_deref(), found.start),
+            name: self.shown(found.name, found.start),
             start: found.start,
             size: found.end - found.start,
         })
@@ -312,16 +317,24 @@ impl Symbols {
         debug.as_mut().map(action)
     }
 
+    /// A function's name for a person.
+    fn shown(&self, name: Option<String>, start: u64) -> String {
+        let Some(name) = name else {
+            return format!("function at {start:#x}");
+        };
+        // As of `lines`: no thread leaves an entry half done.
+        let mut known = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shown) = known.get(&name) {
+            return shown.clone();
+        }
+        let shown = demangle(&name).into_owned();
+        known.insert(name, shown.clone());
+        shown
+    }
+
     fn lines(&self) -> MutexGuard<'_, Lines> {
         // Nothing is left half done by a thread that ended while it held the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn shown(name: Option<&str>, start: u64) -> String {
-    match name {
-        Some(name) => demangle(name).into_owned(),
-        None => format!("function at {start:#x}"),
     }
 }
 
