@@ -48,7 +48,7 @@ mod work;
 pub use compare::{compare, compare_sides, put_together};
 pub use figures::{AccessFigures, Figures, ServedFigures, figures};
 pub use gate::{Expression, GateError, judge};
-pub use options::{NoSources, Options, OtherMachine, Sources};
+pub use options::{Extent, NoSources, Options, OtherMachine, Sources};
 pub use periods::periods;
 pub use selection::Selection;
 pub use thresholds::Thresholds;

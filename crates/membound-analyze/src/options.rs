@@ -33,6 +33,16 @@ pub struct OtherMachine<'a> {
     pub profile: &'a MachineProfile,
 }
 
+/// Which views are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// All of them.
+    #[default]
+    Everything,
+    /// Those that a summary shows: no single samples, no instructions, no listings, no pairs of functions and objects.
+    Summary,
+}
+
 /// What an analysis is told beside the run.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
@@ -46,6 +56,8 @@ pub struct Options<'a> {
     pub thresholds: Thresholds,
     /// Source texts for the listings.
     pub sources: &'a dyn Sources,
+    /// Which views are made.
+    pub extent: Extent,
     /// Most functions that are listed with source and assembly.
     pub listings: usize,
 }
@@ -58,6 +70,7 @@ impl Default for Options<'_> {
             selection: None,
             thresholds: Thresholds::default(),
             sources: &NoSources,
+            extent: Extent::Everything,
             listings: 20,
         }
     }
@@ -70,6 +83,7 @@ impl fmt::Debug for Options<'_> {
             .field("elsewhere", &self.elsewhere)
             .field("selection", &self.selection)
             .field("thresholds", &self.thresholds)
+            .field("extent", &self.extent)
             .field("listings", &self.listings)
             .finish_non_exhaustive()
     }

@@ -13,8 +13,8 @@ use crate::listing::{self, Texts};
 use crate::rows::{self, Sum};
 use crate::selection::{self, Span};
 use crate::{
-    Options, code, consumption, hardware, info, levels, numa, objects, pairs, sharing, traffic,
-    unseen,
+    Extent, Options, code, consumption, hardware, info, levels, numa, objects, pairs, sharing,
+    traffic, unseen,
 };
 
 /// All views of a run.
@@ -37,10 +37,20 @@ struct CodeTables {
 
 impl CodeTables {
     fn new(context: &Context<'_>) -> Self {
+        let (functions, lines) = (code::functions(context), code::lines(context));
+        if context.options.extent == Extent::Summary {
+            return Self {
+                functions,
+                lines,
+                instructions: Vec::new(),
+                listings: Vec::new(),
+                pairs: Vec::new(),
+            };
+        }
         let texts = Texts::new(context.run, &context.places);
         Self {
-            functions: code::functions(context),
-            lines: code::lines(context),
+            functions,
+            lines,
             instructions: code::instructions(context, &texts),
             listings: listing::listings(context, &texts),
             pairs: pairs::pairs(context),
@@ -118,7 +128,10 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
     };
     // Of a run with many samples their detail is most of the work.
     let (mut detail, (tables, traffic)) = rayon::join(
-        || detail::detail(&context, &rows),
+        || match options.extent {
+            Extent::Everything => detail::detail(&context, &rows),
+            Extent::Summary => Detail::default(),
+        },
         || (CodeTables::new(&context), traffic::traffic(&context)),
     );
     detail.listings = tables.listings;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use membound_analyze::{Options, OtherMachine, Selection, Sources, Views};
+use membound_analyze::{Extent, Options, OtherMachine, Selection, Sources, Views};
 use membound_report::export::{self, Weight};
 use membound_report::text::Style;
 use membound_report::{By, Grouping, Sort, page, text};
@@ -179,7 +179,12 @@ fn other_machine(path: &Path) -> anyhow::Result<(String, MachineProfile)> {
 
 /// The summary that ends a recording.
 pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
-    let views = views(run, &[])?;
+    let run = membound_run::RunData::open(run)?;
+    let options = Options {
+        extent: Extent::Summary,
+        ..Options::default()
+    };
+    let views = membound_analyze::analyze(&run, &options);
     Ok(text::profile(
         &views.profile,
         &views.detail,

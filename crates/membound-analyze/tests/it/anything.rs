@@ -1,5 +1,6 @@
 //! Whatever a run holds, tables agree with each other and nothing panics.
 
+use membound_analyze::{Extent, Options};
 use membound_run::{
     Access, Attribution, Executions, FrameId, ObjectId, ObjectKind, RunData, Sample, SiteId,
     SiteKind, StackId, ThreadId,
@@ -146,6 +147,18 @@ proptest! {
         let compared = membound_analyze::compare(&[("a", profile), ("b", profile)]);
         prop_assert!(compared.changes.iter().all(|change| !change.significant));
         prop_assert!(compared.findings.is_empty());
+    }
+
+    #[test]
+    fn a_summary_says_what_all_views_say(seed: u64, events in 1_u64..1000, machine: bool) {
+        let run = nonsense(seed, events, machine);
+        let options = Options { extent: Extent::Summary, ..Options::default() };
+        let summary = membound_analyze::analyze(&run, &options);
+        let mut all = views(&run).profile;
+        prop_assert!(summary.profile.instructions.is_empty() && summary.detail.samples.is_empty());
+        all.instructions.clear();
+        all.function_objects.clear();
+        prop_assert_eq!(summary.profile, all);
     }
 
     #[test]
