@@ -71,7 +71,7 @@ impl Driver {
             Some(world.row(process).pid)
         };
         names::locate(module, frames, pid, gaps, &mut |locations| {
-            file.put(|writer| writer.locations(locations));
+            file.put(|writer| writer.locations(&locations));
         });
     }
 

@@ -8,10 +8,13 @@
 mod access;
 mod identity;
 mod images;
+mod leaves;
+mod output;
 mod perf_data;
 mod rate;
 mod script;
 
+use std::mem::take;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,7 +22,6 @@ use membound_run::{Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sam
 use membound_types::MachineProfile;
 
 use crate::Error;
-use crate::file::RunFile;
 use crate::gaps::Gaps;
 use crate::intern::Interner;
 use crate::modules::{Module, Modules};
@@ -27,6 +29,7 @@ use crate::names;
 use crate::sites::Sites;
 use crate::threads::Threads;
 use images::Images;
+use output::Output;
 
 pub use perf_data::perf_data;
 pub use script::script;
@@ -60,7 +63,7 @@ pub struct Imported {
 
 /// A run in the making.
 struct Importer {
-    file: RunFile,
+    file: Output,
     meta: Meta,
     gaps: Gaps,
     modules: Modules,
@@ -84,12 +87,15 @@ impl Importer {
             machine: options.machine.map(Box::new),
             ..meta
         };
-        let writer = Writer::create(&options.output, &meta).map_err(|error| Error::Output {
+        let failed = |reason| Error::Output {
             path: options.output.clone(),
-            reason: error.to_string(),
-        })?;
+            reason,
+        };
+        let writer = Writer::create(&options.output, &meta);
+        let writer = writer.map_err(|error| failed(error.to_string()))?;
+        let file = Output::new(writer).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            file: RunFile::new(writer),
+            file,
             meta,
             gaps: Gaps::default(),
             modules: Modules::default(),
@@ -128,32 +134,37 @@ impl Importer {
 
     /// Puts what is new into the file.
     fn write(&mut self) {
-        let file = &mut self.file;
+        let file = &self.file;
         let modules = self.modules.all();
         let new = modules[self.modules_written..].iter();
         let new: Vec<_> = new.map(|module| module.row()).collect();
         let first = module_id(self.modules_written);
         self.modules_written = modules.len();
-        file.put(|writer| writer.modules(first, &new));
         let processes = self.images.rows();
-        file.put(|writer| writer.processes(membound_run::ProcessId(0), &processes));
         let threads = self.threads.take_changed();
-        file.put(|writer| writer.threads_at(threads));
-        file.put(|writer| writer.mappings(&self.mappings));
+        let mappings = take(&mut self.mappings);
+        file.put(move |writer| {
+            writer.modules(first, &new)?;
+            writer.processes(membound_run::ProcessId(0), &processes)?;
+            writer.threads_at(threads)?;
+            writer.mappings(&mappings)
+        });
         let (first, frames) = self.interner.take_frames();
-        file.put(|writer| writer.frames(first, &frames));
+        file.put(move |writer| writer.frames(first, &frames));
         let (first, stacks) = self.interner.take_stacks();
-        file.put(|writer| writer.stacks(first, &stacks));
+        file.put(move |writer| writer.stacks(first, &stacks));
         let (first, sites) = self.sites.take_new();
-        file.put(|writer| writer.sites(first, &sites));
         let attributions = self.sites.take_attributions();
-        file.put(|writer| writer.attributions(&attributions));
-        file.put(|writer| writer.samples(&self.samples));
-        file.put(|writer| writer.hardware_accesses(&self.accesses));
-        self.mappings.clear();
-        self.samples.clear();
-        self.accesses.clear();
-        file.put(Writer::flush);
+        file.put(move |writer| {
+            writer.sites(first, &sites)?;
+            writer.attributions(&attributions)
+        });
+        let (samples, accesses) = (take(&mut self.samples), take(&mut self.accesses));
+        file.put(move |writer| {
+            writer.samples(&samples)?;
+            writer.hardware_accesses(&accesses)?;
+            writer.flush()
+        });
     }
 
     /// Adds names and code, and ends the file.
@@ -161,23 +172,24 @@ impl Importer {
         let all: Vec<Arc<Module>> = self.modules.all().to_vec();
         let loops = names::loops(&self.sites, &all, |frame| self.interner.frame(frame));
         self.write();
-        self.file.put(|writer| writer.loops(&loops));
+        self.file.put(move |writer| writer.loops(&loops));
         let code = names::code(&self.sites, &all);
-        self.file.put(|writer| writer.code(&code));
+        self.file.put(move |writer| writer.code(&code));
         for (module, frames) in names::by_module(self.interner.frames(), &all) {
             let pid = || {
                 let process = self.modules.process_of(module.id)?;
                 Some(self.images.rows().get(process.index())?.pid)
             };
-            let file = &mut self.file;
+            let file = &self.file;
             names::locate(&module, &frames, pid, &mut self.gaps, &mut |locations| {
-                file.put(|writer| writer.locations(locations));
+                file.put(move |writer| writer.locations(&locations));
             });
         }
         for module in &all {
             names::tell_unseen(module, &mut self.gaps);
             let row = module.row();
-            self.file.put(|writer| writer.modules(module.id, &[row]));
+            let id = module.id;
+            self.file.put(move |writer| writer.modules(id, &[row]));
         }
         let shortened = "call chains were cut: there are too many different ones";
         self.gaps
@@ -190,14 +202,14 @@ impl Importer {
         let all = self.modules.all().to_vec();
         for (module, frames) in names::by_module(self.interner.frames(), &all) {
             if module.kind == ModuleKind::Kernel {
-                let file = &mut self.file;
+                let file = &self.file;
                 names::locate(
                     &module,
                     &frames,
                     || None,
                     &mut self.gaps,
                     &mut |locations| {
-                        file.put(|writer| writer.locations(locations));
+                        file.put(move |writer| writer.locations(&locations));
                     },
                 );
             }

@@ -131,6 +131,14 @@ impl Module {
         Some(span.start.wrapping_add(bias)..span.end.wrapping_add(bias))
     }
 
+    /// What is added to the file's addresses where `map` shows it.
+    pub(crate) fn bias(&self, map: &Mapping) -> u64 {
+        let headers = self.headers.as_ref();
+        let bias = headers.and_then(|headers| headers.bias(map));
+        // Text of a file that is no ELF file (or not this part of it): by offsets.
+        bias.unwrap_or_else(|| map.range.start.wrapping_sub(map.offset))
+    }
+
     /// Bytes at an address of the file.
     pub(crate) fn bytes_at(&self, address: u64, length: u64) -> Option<&[u8]> {
         let bytes = self.bytes.as_ref()?.as_ref();
@@ -228,12 +236,7 @@ impl Modules {
         }
         match self.file(pid, map) {
             Some(module) => {
-                let bias = module
-                    .headers
-                    .as_ref()
-                    .and_then(|headers| headers.bias(map));
-                // Text of a file that is no ELF file (or not this part of it): by offsets.
-                let bias = bias.unwrap_or_else(|| map.range.start.wrapping_sub(map.offset));
+                let bias = module.bias(map);
                 (module, bias)
             }
             None => (self.unread(map), map.range.start.wrapping_sub(map.offset)),
@@ -416,7 +419,8 @@ fn had_name(link: &Path, name: &[u8]) -> bool {
     target.is_ok_and(|target| without_mark(target.as_os_str().as_encoded_bytes()) == name)
 }
 
-fn map_file(file: &File) -> Option<Mmap> {
+/// The bytes of a file.
+pub(crate) fn map_file(file: &File) -> Option<Mmap> {
     // SAFETY: whoever truncates a program in use kills that; this one is no exception.
     unsafe { Mmap::map(file) }.ok()
 }

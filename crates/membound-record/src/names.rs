@@ -45,7 +45,7 @@ pub(crate) fn locate(
     frames: &[(FrameId, u64)],
     pid: impl FnOnce() -> Option<u32>,
     gaps: &mut Gaps,
-    put: &mut dyn FnMut(&[Location]),
+    put: &mut dyn FnMut(Vec<Location>),
 ) {
     let mut locations = Vec::new();
     match module.kind {
@@ -68,8 +68,7 @@ pub(crate) fn locate(
                     column: place.column,
                 }));
                 if locations.len() >= AT_ONCE {
-                    put(&locations);
-                    locations.clear();
+                    put(std::mem::take(&mut locations));
                 }
             }
             for note in symbols.notes() {
@@ -84,7 +83,7 @@ pub(crate) fn locate(
             }));
         }
     }
-    put(&locations);
+    put(locations);
 }
 
 /// Looks names up in the maps that compilers at run time leave for perf.
@@ -154,15 +153,16 @@ pub(crate) fn loops(
     let mut rows = Vec::new();
     for (id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
-        let around = code.map(|code| code.loops(address)).unwrap_or_default();
+        let around = code.map(|code| code.loop_starts(address));
         let frame = intern(Frame {
             module: Some(id),
             address,
         });
-        rows.extend(around.iter().zip(0..).map(|(it, level)| LoopAround {
+        let around = around.unwrap_or_default().into_iter().zip(0..);
+        rows.extend(around.map(|(start, level)| LoopAround {
             frame,
             level,
-            start: it.start,
+            start,
         }));
     }
     rows

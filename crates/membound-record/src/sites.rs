@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use membound_launch::Registers;
-use membound_rewrite::stall::{Bases, Effective, SiteInfo, SiteKind};
+use membound_rewrite::stall::{Bases, Effective, SiteInfo, SiteKind, Wait};
 use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -113,22 +113,37 @@ impl Sites {
         }
     }
 
+    /// Whether it is known what a sampled instruction waited for.
+    pub(crate) fn are_known(&self, sampled: FrameId) -> bool {
+        self.waits.contains_key(&sampled)
+    }
+
     /// What a sampled instruction waited for, most likely first.
     pub(crate) fn waits(
         &mut self,
         sampled: FrameId,
         module: &Arc<Module>,
         address: u64,
+        intern: impl FnMut(Frame) -> FrameId,
+    ) -> Arc<[Waited]> {
+        let study = || module.code().map(|code| code.waits(address));
+        self.waits_by(sampled, module, address, intern, study)
+    }
+
+    /// The same where `study` says what the code tells.
+    pub(crate) fn waits_by(
+        &mut self,
+        sampled: FrameId,
+        module: &Arc<Module>,
+        address: u64,
         mut intern: impl FnMut(Frame) -> FrameId,
+        study: impl FnOnce() -> Option<Vec<Wait>>,
     ) -> Arc<[Waited]> {
         if let Some(known) = self.waits.get(&sampled) {
             return Arc::clone(known);
         }
         self.leaves.push((module.id, address));
-        let found = module
-            .code()
-            .map(|code| code.waits(address))
-            .unwrap_or_default();
+        let found = study().unwrap_or_default();
         let mut waits: Vec<Waited> = found
             .iter()
             .map(|wait| Waited {

@@ -107,6 +107,11 @@ impl Space {
     /// Executable memory was mapped.
     pub(crate) fn map(&mut self, modules: &mut Modules, map: &Mapping, now_ns: u64) {
         let (module, bias) = modules.of(self.pid, self.process, map);
+        self.map_as(module, bias, map, now_ns);
+    }
+
+    /// Executable memory was mapped that shows `module`.
+    pub(crate) fn map_as(&mut self, module: Arc<Module>, bias: u64, map: &Mapping, now_ns: u64) {
         let placed = Placed {
             range: map.range.clone(),
             module,

@@ -15,6 +15,8 @@ use membound_rewrite::image::{Identity, Image};
 use membound_symbolize::Symbols;
 use rustc_hash::FxHashMap;
 
+use crate::modules;
+
 /// Whether a file on this machine is the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -36,6 +38,7 @@ type Recorded = (Vec<u8>, Option<String>, Option<u64>);
 pub(super) struct Identities {
     recorded: FxHashMap<Vec<u8>, String>,
     is_this_host: bool,
+    is_own_kernel: bool,
     /// The architecture that was recorded, where it is not this one.
     foreign: Option<String>,
     known: FxHashMap<Recorded, Verdict>,
@@ -50,19 +53,22 @@ impl Identities {
     /// For a recording.
     pub(super) fn of(about: &About) -> Self {
         let recorded = about.identities.iter();
+        let is_this_host = about.host.is_some() && about.host == of_kernel("hostname");
+        let is_own_release = about.release.is_some() && about.release == of_kernel("osrelease");
         Self {
             recorded: recorded
                 .map(|it| (it.path.as_bytes().to_vec(), it.build_id.clone()))
                 .collect(),
-            is_this_host: about.host.is_some() && about.host == of_kernel("hostname"),
+            is_this_host,
+            is_own_kernel: is_this_host && is_own_release,
             foreign: about.architecture.clone().filter(|it| it != ARCH),
             known: FxHashMap::default(),
         }
     }
 
     /// Whether the kernel's page of system calls is that of this machine.
-    pub(super) fn is_own_kernel(&self, about: &About) -> bool {
-        self.is_this_host && about.release.is_some() && about.release == of_kernel("osrelease")
+    pub(super) const fn is_own_kernel(&self) -> bool {
+        self.is_own_kernel
     }
 
     /// Compares the file at a path with the build-id or the inode number of its recorded mapping.
@@ -115,7 +121,9 @@ impl Identities {
 
 /// The build-id of a file in hexadecimal digits.
 fn build_id_of(path: &Path) -> Option<String> {
-    let bytes = fs::read(path).ok()?;
+    // Mapped: of a large file that leads to two pages being read.
+    let file = fs::File::open(path).ok()?;
+    let bytes = modules::map_file(&file)?;
     match Image::build_id(&bytes) {
         Ok(Some(Identity::BuildId(id))) => {
             Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -123,7 +131,7 @@ fn build_id_of(path: &Path) -> Option<String> {
         Ok(_) => None,
         // Code of another architecture is no image that could be patched, but has names.
         Err(_) => {
-            let symbols = Symbols::of_bytes(bytes, &path.to_string_lossy()).ok()?;
+            let symbols = Symbols::of_bytes(&bytes[..], &path.to_string_lossy()).ok()?;
             symbols.build_id().map(str::to_owned)
         }
     }

@@ -1,5 +1,7 @@
 //! perf.data as a run.
 
+use std::ffi::OsString;
+use std::mem::take;
 use std::sync::Arc;
 
 use membound_import::{
@@ -8,17 +10,21 @@ use membound_import::{
 use membound_launch::Registers;
 use membound_rewrite::stall::Effective;
 use membound_run::{Frame, FrameId, Meta, ModuleKind, ProcessId, Sample, StackId, ThreadId};
+use rustc_hash::FxHashMap;
 
 use super::identity::{Identities, Verdict};
 use super::images::CodeMap;
 use super::images::number;
 use super::rate::Timer;
-use super::{ImportOptions, Imported, Importer, access, cpu};
+use super::{ImportOptions, Imported, Importer, access, cpu, leaves};
 use crate::modules::Module;
 use crate::perf::RegisterSet;
 use crate::sampling::word;
 use crate::space::Space;
 use crate::{Error, sites};
+
+/// Samples of which it is found out together what they waited for.
+const TIMED_AT_ONCE: usize = 50_000;
 
 /// Writes a run with what is in a recording.
 ///
@@ -35,7 +41,9 @@ pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported
         last_ns: 0,
         left_out: vec![0; data.events().len()],
         idle: 0,
+        files: FxHashMap::default(),
         chain: Vec::new(),
+        timed: Vec::new(),
         importer,
         timer,
     };
@@ -112,17 +120,34 @@ struct Reader {
     /// Samples by event that are neither time nor an access.
     left_out: Vec<u64>,
     idle: u64,
+    /// Files that were read, by their names: each is mapped in many processes.
+    files: FxHashMap<OsString, Arc<Module>>,
     /// Return addresses; kept for its room.
     chain: Vec<u64>,
+    /// Samples of which it is not known yet what they waited for.
+    timed: Vec<Timed>,
 }
+
+/// A sample that stands for time.
+struct Timed {
+    sample: Sample,
+    leaf: FrameId,
+    /// See [`Place::code`].
+    code: Option<CodePlace>,
+    /// Those of the program, where it ran itself.
+    registers: Option<Registers>,
+}
+
+/// Module, address in its file, and difference to that in the process.
+type CodePlace = (Arc<Module>, u64, u64);
 
 /// Where a sample was taken.
 struct Place {
     thread: ThreadId,
     stack: StackId,
     leaf: FrameId,
-    /// Module, address in its file, and difference to that in the process, of an instruction of the program's.
-    code: Option<(Arc<Module>, u64, u64)>,
+    /// That of an instruction of the program's.
+    code: Option<CodePlace>,
 }
 
 impl Reader {
@@ -141,7 +166,7 @@ impl Reader {
                 if map.is_code && map.pid >= 0 {
                     let code = CodeMap::of(map, t_ns);
                     if let Some(image) = self.importer.images.mapped(map.pid, &code) {
-                        self.map(image, &[code], data.about());
+                        self.map(image, &[code]);
                     }
                 }
             }
@@ -177,7 +202,7 @@ impl Reader {
     }
 
     /// Maps code in an image, as far as its files are those that were recorded.
-    fn map(&mut self, image: ProcessId, maps: &[CodeMap], about: &About) {
+    fn map(&mut self, image: ProcessId, maps: &[CodeMap]) {
         let mut space = self.importer.images.take_space(image);
         for CodeMap {
             t_ns,
@@ -187,17 +212,25 @@ impl Reader {
         {
             let name = map.name.as_encoded_bytes();
             let read = match name {
-                b"[vdso]" => self.identities.is_own_kernel(about),
+                b"[vdso]" => self.identities.is_own_kernel(),
                 _ if !name.starts_with(b"/") || name.starts_with(b"//") => true,
                 _ => self.is_recorded(name, build_id.as_deref(), map.inode),
             };
             let modules = &mut self.importer.modules;
             if read {
-                let map = membound_launch::Mapping {
-                    inode: 0,
-                    ..map.clone()
-                };
-                space.map(modules, &map, *t_ns);
+                let known = self.files.get(&map.name);
+                let known = known.map(|module| (Arc::clone(module), module.bias(map)));
+                let (module, bias) = known.unwrap_or_else(|| {
+                    let map = membound_launch::Mapping {
+                        inode: 0,
+                        ..map.clone()
+                    };
+                    modules.of(0, image, &map)
+                });
+                if module.kind == ModuleKind::File && !self.files.contains_key(&map.name) {
+                    self.files.insert(map.name.clone(), Arc::clone(&module));
+                }
+                space.map_as(module, bias, map, *t_ns);
             } else {
                 space.map_unread(modules, map, *t_ns);
             }
@@ -236,7 +269,7 @@ impl Reader {
             .event
             .is_some_and(|event| self.timer.events.contains(&event));
         if let Some(found) = &sample.access {
-            let at = self.place(sample, t_ns, data.about());
+            let at = self.place(sample, t_ns);
             let at = access::At {
                 t_ns,
                 thread: at.thread,
@@ -248,41 +281,75 @@ impl Reader {
             let row = access::row(at, sampler.unwrap_or(Sampler::Other), found);
             self.importer.add_access(row);
         } else if is_time {
-            self.time(sample, t_ns, data.about());
+            self.time(sample, t_ns);
         } else if let Some(count) = sample.event.and_then(|at| self.left_out.get_mut(at)) {
             *count += 1;
         }
     }
 
-    fn time(&mut self, sample: &PerfSample<'_>, t_ns: u64, about: &About) {
+    fn time(&mut self, sample: &PerfSample<'_>, t_ns: u64) {
         // The kernel's thread that runs where there is nothing to do.
         if (sample.pid, sample.tid) == (Some(0), Some(0)) {
             self.idle += 1;
             return;
         }
-        let place = self.place(sample, t_ns, about);
+        let place = self.place(sample, t_ns);
         let registers = self.registers(sample).filter(|_| sample.mode.is_user());
-        let mut effective = None;
-        if let Some((module, address, bias)) = &place.code {
-            let Importer {
-                sites, interner, ..
-            } = &mut self.importer;
-            let intern = |frame| interner.frame(frame);
-            let waits = sites.waits(place.leaf, module, *address, intern);
-            effective = registers.and_then(|registers| {
-                sites::effective(&waits, module, *address, *bias, &registers)
-            });
-        }
-        self.importer.add_sample(Sample {
-            t_ns,
-            thread: place.thread,
-            cpu: cpu(sample.cpu),
-            stack: place.stack,
-            weight_ns: self.timer.weight_ns(sample.period),
-            address: effective.map(|it: Effective| it.address),
-            exact: effective.is_some_and(|it| it.exact),
-            object: None,
+        self.timed.push(Timed {
+            sample: Sample {
+                t_ns,
+                thread: place.thread,
+                cpu: cpu(sample.cpu),
+                stack: place.stack,
+                weight_ns: self.timer.weight_ns(sample.period),
+                address: None,
+                exact: false,
+                object: None,
+            },
+            leaf: place.leaf,
+            code: place.code,
+            registers,
         });
+        if self.timed.len() >= TIMED_AT_ONCE {
+            self.attribute();
+        }
+    }
+
+    /// Finds out what samples that stand for time waited for.
+    fn attribute(&mut self) {
+        let timed = take(&mut self.timed);
+        let Importer {
+            sites, interner, ..
+        } = &mut self.importer;
+        let unknown = timed.iter().filter(|timed| !sites.are_known(timed.leaf));
+        let unknown = unknown.filter_map(|timed| {
+            let (module, address, _) = timed.code.as_ref()?;
+            Some((timed.leaf, Arc::clone(module), *address))
+        });
+        let mut studied = leaves::study(unknown.collect());
+        let mut samples = Vec::with_capacity(timed.len());
+        for Timed {
+            mut sample,
+            leaf,
+            code,
+            registers,
+        } in timed
+        {
+            if let Some((module, address, bias)) = code {
+                let intern = |frame| interner.frame(frame);
+                let study = || studied.remove(&leaf);
+                let waits = sites.waits_by(leaf, &module, address, intern, study);
+                let effective = registers.and_then(|registers| {
+                    sites::effective(&waits, &module, address, bias, &registers)
+                });
+                sample.address = effective.map(|it: Effective| it.address);
+                sample.exact = effective.is_some_and(|it| it.exact);
+            }
+            samples.push(sample);
+        }
+        for sample in samples {
+            self.importer.add_sample(sample);
+        }
     }
 
     /// Registers of the program, where all are there and mean the same here.
@@ -292,14 +359,14 @@ impl Reader {
         set.by_number(|register| found.get(register))
     }
 
-    fn place(&mut self, sample: &PerfSample<'_>, t_ns: u64, about: &About) -> Place {
+    fn place(&mut self, sample: &PerfSample<'_>, t_ns: u64) -> Place {
         let tid = sample.tid.or(sample.pid).unwrap_or(-1);
         let pid = sample
             .pid
             .unwrap_or_else(|| self.importer.images.process_of(tid));
         let (image, maps) = self.importer.images.sampled(pid, t_ns);
         if !maps.is_empty() {
-            self.map(image, &maps, about);
+            self.map(image, &maps);
         }
         let thread = self.thread(image, pid, tid, t_ns);
         let registers = self.registers(sample);
@@ -394,6 +461,7 @@ impl Reader {
     }
 
     fn end(mut self, data: &PerfData<'_>) -> Result<Imported, Error> {
+        self.attribute();
         self.importer.meta.elapsed_ns = self.last_ns;
         let gaps = &mut self.importer.gaps;
         if let Some(note) = self.timer.note.take() {

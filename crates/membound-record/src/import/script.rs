@@ -225,9 +225,10 @@ impl<'a> Reader<'a> {
         }
         let mut importer = self.importer;
         importer.write();
+        let locations = self.locations;
         importer
             .file
-            .put(|writer| writer.locations(&self.locations));
+            .put(move |writer| writer.locations(&locations));
         importer.name_kernel();
         importer.end()
     }

@@ -1,0 +1,96 @@
+//! The run file of an import, written by a thread of its own: SQLite takes nearly as long to store the rows of a
+//! recording as it takes to find them out.
+
+use std::panic::resume_unwind;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use membound_run::{Gap, Meta, Writer};
+
+use crate::file::RunFile;
+
+/// Jobs that wait for the thread at most, so that a slow disk does not fill the memory: those of two batches.
+const MOST_WAITING: usize = 16;
+
+/// Something to be written.
+type Job = Box<dyn FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send>;
+
+/// The thread, and the way to it.
+pub(super) struct Output {
+    jobs: SyncSender<Job>,
+    thread: JoinHandle<RunFile>,
+}
+
+impl Output {
+    /// Has `writer`'s file written.
+    ///
+    /// # Errors
+    /// Where no thread can be had.
+    pub(super) fn new(writer: Writer) -> std::io::Result<Self> {
+        let (jobs, waiting) = sync_channel::<Job>(MOST_WAITING);
+        let write = move || {
+            let mut file = RunFile::new(writer);
+            for job in waiting {
+                file.put(job);
+            }
+            file
+        };
+        let thread = thread::Builder::new()
+            .name("run file".to_owned())
+            .spawn(write)?;
+        Ok(Self { jobs, thread })
+    }
+
+    /// Has something written after all that was given before.
+    pub(super) fn put(
+        &self,
+        job: impl FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send + 'static,
+    ) {
+        // Without a receiver the thread has panicked: so does `finish` then.
+        let _ = self.jobs.send(Box::new(job));
+    }
+
+    /// Completes the file.
+    pub(super) fn finish(self, meta: &Meta, gaps: &[Gap]) -> Result<(), String> {
+        drop(self.jobs);
+        let file = self.thread.join().unwrap_or_else(|why| resume_unwind(why));
+        file.finish(meta, gaps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_run::{Frame, FrameId, RunData};
+
+    use super::*;
+
+    #[test]
+    fn rows_are_in_the_file_in_the_order_in_which_they_were_given() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.run");
+        let output = Output::new(Writer::create(&path, &Meta::default()).unwrap()).unwrap();
+        let frames: Vec<Frame> = (0..100)
+            .map(|address| Frame {
+                module: None,
+                address,
+            })
+            .collect();
+        for (first, frame) in (0..).zip(frames.clone()) {
+            output.put(move |writer| writer.frames(FrameId(first), &[frame]));
+        }
+        output.finish(&Meta::default(), &[]).unwrap();
+        assert_eq!(RunData::open(&path).unwrap().frames, frames);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_told_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.run");
+        let output = Output::new(Writer::create(&path, &Meta::default()).unwrap()).unwrap();
+        let full = membound_run::Error::Full { path };
+        output.put(move |_| Err(full));
+        output.put(|_| panic!("nothing is written after an error"));
+        let reason = output.finish(&Meta::default(), &[]).unwrap_err();
+        assert!(reason.contains("no room"), "{reason}");
+    }
+}
