@@ -454,6 +454,7 @@ impl Reader {
         }
         // The first address is no return address: it is where the program stands.
         let from_chain = (!self.chain.is_empty()).then(|| self.chain.remove(0));
+        end_outside_code(&mut self.chain, space);
         match (is_user(sample), sample.ip) {
             (true, Some(ip)) => Some(ip),
             _ => from_chain,
@@ -488,6 +489,16 @@ impl Reader {
     }
 }
 
+/// Ends a chain of return addresses before the first that lies in no code. The kernel walks frame pointers of programs
+/// that keep none as well: such an address is any number, and what was read behind it is no caller either.
+fn end_outside_code(chain: &mut Vec<u64>, space: &Space) {
+    if space.is_unknown() {
+        return;
+    }
+    let calls = |address: &&u64| space.placed(address.wrapping_sub(1)).is_some();
+    chain.truncate(chain.iter().take_while(calls).count());
+}
+
 /// Whether the program itself was running.
 fn is_user(sample: &PerfSample<'_>) -> bool {
     /// Addresses from here on are the kernel's on machines of 64 bits.
@@ -495,5 +506,55 @@ fn is_user(sample: &PerfSample<'_>) -> bool {
     match sample.mode {
         Mode::Unknown => sample.ip.is_some_and(|ip| ip < FIRST),
         mode => mode.is_user(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::Modules;
+
+    fn mapped(ranges: &[std::ops::Range<u64>]) -> Space {
+        let mut space = Space::new(0, ProcessId(0));
+        let mut modules = Modules::default();
+        for range in ranges {
+            let map = membound_launch::Mapping {
+                range: range.clone(),
+                readable: true,
+                writable: false,
+                executable: true,
+                shared: false,
+                offset: 0,
+                device: (0, 0),
+                inode: 0,
+                name: std::ffi::OsString::new(),
+            };
+            space.map(&mut modules, &map, 0);
+        }
+        space
+    }
+
+    #[track_caller]
+    fn check(space: &Space, chain: &[u64], calls: &[u64]) {
+        let mut ended = chain.to_vec();
+        end_outside_code(&mut ended, space);
+        assert_eq!(ended, calls);
+    }
+
+    #[test]
+    fn a_walk_through_code_without_frame_pointers_ends_where_no_code_is() {
+        let space = mapped(&[0x1000..0x2000, 0x7000..0x8000]);
+        check(&space, &[0x1500, 0x7500], &[0x1500, 0x7500]);
+        // What lies behind a number that is no address of code is no caller, even if it looks like one.
+        check(&space, &[0x1500, 0x6ffe_0001, 0x7500], &[0x1500]);
+        check(&space, &[5, 0x1500], &[]);
+        // A call may be the last instruction of a mapping, and is never before its first.
+        check(&space, &[0x2000, 0x1000], &[0x2000]);
+        check(&space, &[], &[]);
+    }
+
+    #[test]
+    fn a_process_of_which_no_mapping_is_known_keeps_its_chains() {
+        check(&mapped(&[]), &[0x1500, 5], &[0x1500, 5]);
     }
 }
