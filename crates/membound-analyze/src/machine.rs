@@ -228,22 +228,37 @@ fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
 
 /// Whether threads of the program ran at the same time, for more than a moment.
 fn threads_met(run: &RunData) -> bool {
-    // Of each stretch of time: a thread, whether there was another, and the time of all.
-    let mut stretches: BTreeMap<u64, (ThreadId, bool, f64)> = BTreeMap::new();
-    for sample in &run.samples {
-        if info::is_own(run, run.stacks[sample.stack.index()].frame) {
-            continue;
-        }
-        let stretch =
-            stretches
-                .entry(sample.t_ns / AT_ONCE_NS)
-                .or_insert((sample.thread, false, 0.0));
-        stretch.1 |= stretch.0 != sample.thread;
-        stretch.2 += sample.weight_ns as f64;
+    /// The samples of a stretch of time.
+    struct Stretch {
+        last: ThreadId,
+        changes: u32,
+        weight_ns: f64,
     }
-    let sum = |which: fn(&(ThreadId, bool, f64)) -> bool| -> f64 {
+    /// Threads that run at once are sampled in turn. A thread that hands over to another, as a process that
+    /// waits for its child does, is sampled before it only.
+    const CHANGES_AT_ONCE: u32 = 2;
+    let mut samples: Vec<_> = run
+        .samples
+        .iter()
+        .filter(|sample| !info::is_own(run, run.stacks[sample.stack.index()].frame))
+        .collect();
+    samples.sort_by_key(|sample| sample.t_ns);
+    let mut stretches: BTreeMap<u64, Stretch> = BTreeMap::new();
+    for sample in samples {
+        let stretch = stretches
+            .entry(sample.t_ns / AT_ONCE_NS)
+            .or_insert(Stretch {
+                last: sample.thread,
+                changes: 0,
+                weight_ns: 0.0,
+            });
+        stretch.changes += u32::from(stretch.last != sample.thread);
+        stretch.last = sample.thread;
+        stretch.weight_ns += sample.weight_ns as f64;
+    }
+    let sum = |which: fn(&Stretch) -> bool| -> f64 {
         let chosen = stretches.values().filter(|stretch| which(stretch));
-        chosen.map(|stretch| stretch.2).sum()
+        chosen.map(|stretch| stretch.weight_ns).sum()
     };
-    sum(|stretch| stretch.1) > MET * sum(|_| true)
+    sum(|stretch| stretch.changes >= CHANGES_AT_ONCE) > MET * sum(|_| true)
 }

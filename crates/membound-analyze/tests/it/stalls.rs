@@ -104,6 +104,39 @@ fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
 }
 
 #[test]
+fn caches_that_cannot_be_told_apart_are_named_together() {
+    let (run, _) = chase_beside_hits(0.9, From::L2);
+    let profile = views(&run).profile;
+    assert_eq!(profile.levels[0].name, "L1+L2");
+    let verdict = &profile.findings[0];
+    assert!(
+        verdict.text.contains("for the first two caches"),
+        "{}",
+        verdict.text
+    );
+    assert_eq!(verdict.advice, "Work in blocks that fit the first cache.");
+}
+
+#[test]
+fn a_thread_that_hands_over_to_another_gets_nothing_from_other_cores() {
+    // As a process that waits for its child: never both at once, however often they take turns.
+    let mut program = Synthetic::new(4.0, 2);
+    let threads = [program.thread("parent"), program.thread("child")];
+    let table = program.heap(&[("make", "make.c", 5), ("main", "main.c", 3)], 64 << 20);
+    let chase = program.site(("chase", "chase.c", 20), SiteKind::Load, 8);
+    let like = Like::chase(From::Core, &[table]);
+    for turn in 0..40 {
+        let start = f64::from(turn) * 0.1;
+        // The hand-over lies inside of a stretch of 20 ms.
+        program.access(threads[0], 0, chase, start..start + 0.05, &like);
+        program.access(threads[1], 1, chase, start + 0.05..start + 0.1, &like);
+    }
+    let profile = views(&program.finish()).profile;
+    assert!(profile.memory_bound.fraction > 0.5);
+    assert_eq!(profile.memory_bound.remote, 0.0);
+}
+
+#[test]
 fn a_chase_is_called_memory_bound_with_level_line_and_object() {
     let (run, _) = chase_beside_hits(0.75, From::Dram);
     let profile = views(&run).profile;
