@@ -12,8 +12,8 @@ use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Entry,
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, lanes, loader, masks, memory,
-    quiesce, requests, sample, vectors, wrap,
+    alone, areas, assembly, children, control, exec, filters, handlers, lanes, loader, locked,
+    masks, memory, quiesce, requests, sample, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
@@ -271,6 +271,14 @@ stub!(
         "je 2f",
         "cmp rax, 231",
         "je 2f",
+        "cmp rax, 151",
+        "je 2f",
+        "cmp rax, 262",
+        "je 2f",
+        "cmp rax, 272",
+        "je 2f",
+        "cmp rax, 308",
+        "je 2f",
         "popfq",
         ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
@@ -442,6 +450,9 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             frame.not_done();
         }
         number::RT_SIGPROCMASK => frame.made(masks::procmask(frame)),
+        number::NEWFSTATAT => frame.made(alone::stat(frame)),
+        number::UNSHARE | number::SETNS => frame.made(alone::without_control_thread(frame)),
+        number::MLOCKALL => frame.made(locked::lock_all(frame)),
         number::SIGALTSTACK => frame.made(lanes::alternate::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),

@@ -5,14 +5,14 @@
 //! so nothing may be taken that would have to be given back: the new environment stands on the stack, and
 //! only an unusually large one in a mapping.
 
-use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
+use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime};
 
 use crate::entry::Frame;
 use crate::hold;
 use crate::masks::BlockedForExec;
 use crate::memory;
 use crate::start::{Settings, settings, value_of};
-use crate::sys::{self, Scratch, call, number};
+use crate::sys::{self, Descriptor, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Pointers and bytes of an environment that is put on the stack, which may be a small one: musl
@@ -30,10 +30,14 @@ pub(crate) fn execute(frame: &Frame) -> Option<isize> {
     } else {
         (AT_FDCWD, frame.rdi, frame.rdx, 0)
     };
-    if !reachable(settings) || foreign(directory, path, flags) {
+    if !reachable(settings) {
         return None;
     }
-    let plan = Plan::new(environment as usize, settings);
+    let file = sys::open_at(directory as usize, path as usize, flags as usize).ok();
+    if file.as_ref().is_some_and(foreign) {
+        return None;
+    }
+    let plan = Plan::new(environment as usize, settings, file.as_ref());
     if plan.pointers() <= POINTERS && plan.string_bytes() <= STRING_BYTES {
         on_stack(frame, &plan)
     } else {
@@ -53,12 +57,9 @@ fn reachable(settings: &Settings) -> bool {
 }
 
 /// Whether the file is an ELF file that cannot load this agent, with the same effect.
-fn foreign(directory: u64, path: u64, flags: u64) -> bool {
-    let Ok(file) = sys::open_at(directory as usize, path as usize, flags as usize) else {
-        return false;
-    };
+fn foreign(file: &Descriptor) -> bool {
     let mut head = [0_u8; 20];
-    if sys::read_all_at(&file, &mut head, 0).is_err() {
+    if sys::read_all_at(file, &mut head, 0).is_err() {
         return false;
     }
     const CLASS_64: u8 = 2;
@@ -72,31 +73,55 @@ struct Plan<'a> {
     count: usize,
     /// Slot and value of the program's own `LD_PRELOAD`, the last one, which is the one that counts.
     preload: Option<(usize, &'a [u8])>,
+    /// What must stand before the agent.
+    runtime: Option<Runtime>,
     settings: &'static Settings,
 }
 
 impl Plan<'_> {
-    fn new(environment: usize, settings: &'static Settings) -> Self {
+    fn new(environment: usize, settings: &'static Settings, file: Option<&Descriptor>) -> Self {
         let mut plan = Self {
             environment,
             count: 0,
             preload: None,
+            runtime: None,
             settings,
         };
-        if environment == 0 {
-            return plan;
+        if environment != 0 {
+            plan.read();
         }
+        plan.runtime = Runtime::of(plan.users(), |offset, room| {
+            sys::read_all_at(file?, room, offset).ok()
+        });
+        plan
+    }
+
+    /// Counts the variables, and finds the one that the agent is added to.
+    fn read(&mut self) {
         loop {
-            let pointer = plan.pointer(plan.count);
+            let pointer = self.pointer(self.count);
             if pointer == 0 {
-                return plan;
+                return;
             }
             // SAFETY: the program passes C strings, as the kernel wants them.
             let text: &[u8] = unsafe { memory::c_string(pointer) };
             if let Some(value) = text.strip_prefix(LD_PRELOAD) {
-                plan.preload = Some((plan.count, value));
+                self.preload = Some((self.count, value));
             }
-            plan.count += 1;
+            self.count += 1;
+        }
+    }
+
+    /// The value of the program's own `LD_PRELOAD`.
+    fn users(&self) -> Option<&[u8]> {
+        self.preload.map(|(_, value)| value)
+    }
+
+    /// What must stand before the agent, and what separates both.
+    fn before(&self) -> [&[u8]; 2] {
+        match &self.runtime {
+            Some(runtime) => [runtime.name(), b":"],
+            None => [b"", b""],
         }
     }
 
@@ -112,8 +137,15 @@ impl Plan<'_> {
 
     /// Most bytes of strings needed.
     fn string_bytes(&self) -> usize {
-        let users = self.preload.map_or(0, |(_, value)| value.len());
-        LD_PRELOAD.len() + self.settings.own_path.as_bytes().len() + 1 + users + 1
+        let users = self.users().map_or(0, <[u8]>::len);
+        let before = self.before().map(<[u8]>::len);
+        LD_PRELOAD.len()
+            + before[0]
+            + before[1]
+            + self.settings.own_path.as_bytes().len()
+            + 1
+            + users
+            + 1
     }
 
     /// Writes the strings at `strings` and the array at `array`, for both of which there is room.
@@ -122,12 +154,15 @@ impl Plan<'_> {
     ///
     /// There must be room for [`Plan::pointers`] and [`Plan::string_bytes`].
     unsafe fn write(&self, array: usize, strings: usize) {
-        let users = self.preload.map(|(_, value)| value);
+        let users = self.users();
+        let [before, colon] = self.before();
         // An empty value of the program's is kept apart from none by the separator.
         let separator: &[u8] = if users.is_some() { b":" } else { b"" };
         let mut at = strings;
         let parts = [
             LD_PRELOAD,
+            before,
+            colon,
             self.settings.own_path.as_bytes(),
             separator,
             users.unwrap_or_default(),

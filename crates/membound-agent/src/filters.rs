@@ -1,7 +1,10 @@
-//! Filters on system calls (seccomp) that the program puts itself behind.
+//! What the program forbids itself that the agent needs: filters on system calls (seccomp), the dispatch of system
+//! calls to a handler of its own, and reading the time stamp counter.
 //!
 //! Nobody knows what a filter permits, and one that kills would kill the program for a call of
-//! ours, be it only the return from a handler. Before the program's own call is made, the
+//! ours, be it only the return from a handler. A call of ours that is dispatched comes to a handler that does not
+//! know it, or, from inside that handler, ends the process; a time stamp that may not be read ends it too, since
+//! handlers are entered through code of ours. Before the program's own call is made, the
 //! process is therefore left as it would be without the agent: guests end, the launcher takes everything
 //! out of its text, the control thread ends, timers are deleted, and handlers are the program's
 //! again. From then on whatever still comes here is let through untouched.
@@ -34,28 +37,28 @@ pub(crate) fn shut_in() -> bool {
 
 /// `prctl` and `seccomp`, before they are made as the program has them.
 pub(crate) fn before(frame: &Frame) {
-    if !sets_filter(frame) {
+    let Some(event) = forbids(frame) else {
         return;
-    }
+    };
     if BEGUN.swap(true, Ordering::AcqRel) {
         await_first();
         return;
     }
     if !shut_in() {
-        leave();
+        leave(event);
     }
     BEGUN.store(false, Ordering::Release);
 }
 
-/// Leaves the process as it would be without the agent.
-fn leave() {
+/// Leaves the process as it would be without the agent, because of `event`.
+fn leave(event: Event) {
     // While guests can still be taken out of the threads that they are in.
     lanes::ending::end_guests();
     // Before all others, so that nothing is put into the text any more that would have to be taken out.
     listen::end();
     quiesce::wait_until_idle();
     // Without a launcher, text stays as it is; nothing of it is recorded any more.
-    let _ = control::converse(Event::Filtered, [0, u64::MAX]);
+    let _ = control::converse(event, [0, u64::MAX]);
     // Whoever comes here from now on goes back without a call; those who came before are waited for.
     let who = if shares_memory() { sys::process() } else { ALL };
     SHUT_IN.store(who, Ordering::SeqCst);
@@ -120,13 +123,27 @@ fn let_others_leave() {
     });
 }
 
-/// Whether the call would put the calling thread, or all, behind a filter.
-fn sets_filter(frame: &Frame) -> bool {
+/// What the call would forbid the calling thread, or all, that the agent needs.
+fn forbids(frame: &Frame) -> Option<Event> {
     const PR_SET_SECCOMP: u64 = 22;
+    const PR_SET_TSC: u64 = 26;
+    const PR_TSC_SIGSEGV: u64 = 2;
+    const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+    const OFF: u64 = 0;
     const STRICT_AND_FILTER: [u64; 2] = [0, 1];
-    match frame.rax as usize {
+    let filters = match frame.rax as usize {
         number::PRCTL => frame.rdi == PR_SET_SECCOMP,
         number::SECCOMP => STRICT_AND_FILTER.contains(&frame.rdi),
-        _ => false,
+        _ => return None,
+    };
+    if filters {
+        return Some(Event::Filtered);
+    }
+    match (frame.rax as usize, frame.rdi) {
+        (number::PRCTL, PR_SET_SYSCALL_USER_DISPATCH) if frame.rsi != OFF => {
+            Some(Event::Dispatched)
+        }
+        (number::PRCTL, PR_SET_TSC) if frame.rsi == PR_TSC_SIGSEGV => Some(Event::Untimed),
+        _ => None,
     }
 }

@@ -236,7 +236,8 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
     guest.request.store(request.0, Ordering::Release);
     // Descriptors, directory and mask of files are its own.
     let argument = (&raw const *guest) as usize;
-    own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument).map_err(|errno| {
+    let started = own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument);
+    started.map(drop).map_err(|errno| {
         guest.thread.store(0, Ordering::Release);
         Failure::new(errno, Refusal::NoThread)
     })

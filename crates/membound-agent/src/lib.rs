@@ -29,6 +29,7 @@
 extern crate std as _;
 
 mod allocations;
+mod alone;
 mod areas;
 mod assembly;
 mod auxiliary;
@@ -47,6 +48,7 @@ mod lanes;
 mod listen;
 mod live;
 mod loader;
+mod locked;
 mod masks;
 mod memory;
 mod own_thread;

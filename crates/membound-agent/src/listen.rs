@@ -44,6 +44,13 @@ pub(crate) fn is_here() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 
+/// Its number, where it is in this process: a forked child has its parent's memory without it.
+pub(crate) fn thread() -> Option<u32> {
+    let thread = THREAD.load(Ordering::Acquire);
+    let may_be = thread != 0 && thread != STARTING;
+    (may_be && sys::thread_exists(sys::process(), thread)).then_some(thread)
+}
+
 /// In a child of a fork, where it is not.
 pub(crate) fn after_fork() {
     THREAD.store(0, Ordering::Release);
@@ -118,10 +125,18 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     } else {
         AS_THREAD | own_thread::SAME_DESCRIPTORS
     };
-    own_thread::start(flags, STACK_BYTES, listen, doorbell as usize).map_err(|errno| {
-        THREAD.store(0, Ordering::Release);
-        Failure::new(errno, Refusal::NoThread)
-    })
+    match own_thread::start(flags, STACK_BYTES, listen, doorbell as usize) {
+        Ok(thread) => {
+            // The thread itself may not have run yet, and `thread` must know its number all the same.
+            let order = Ordering::AcqRel;
+            let _ = THREAD.compare_exchange(STARTING, thread, order, Ordering::Relaxed);
+            Ok(())
+        }
+        Err(errno) => {
+            THREAD.store(0, Ordering::Release);
+            Err(Failure::new(errno, Refusal::NoThread))
+        }
+    }
 }
 
 /// Has the thread look at what is to be done. The control threads of other processes, which wait at the same
@@ -136,6 +151,17 @@ pub(crate) fn wake() {
             [doorbell, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0],
         )
     };
+}
+
+/// Ends the thread until [`start_again`]. Returns whether it is gone.
+pub(crate) fn pause() -> bool {
+    end();
+    if thread().is_some() {
+        return false;
+    }
+    ENDING.store(false, Ordering::Release);
+    THREAD.store(0, Ordering::Release);
+    true
 }
 
 /// Ends the thread, and comes back when it is gone: behind a filter for all threads its next call

@@ -49,13 +49,13 @@ unsafe extern "C" {
 }
 
 /// Starts a thread that lives by `life` of `argument`, with all signals blocked, on a stack that
-/// stays mapped.
+/// stays mapped. Returns the thread's number.
 pub(crate) fn start(
     flags: usize,
     stack_bytes: usize,
     life: extern "C" fn(usize) -> !,
     argument: usize,
-) -> Result<(), Errno> {
+) -> Result<u32, Errno> {
     let stack = Scratch::new(stack_bytes)?;
     // The thread pops both and is then aligned for a call.
     let top = stack.address() + stack_bytes - 32;
@@ -66,9 +66,9 @@ pub(crate) fn start(
     // SAFETY: the new thread runs `life` on its own stack and never returns here.
     let result = unsafe { membound_clone(flags, top) };
     drop(quiet);
-    check(result)?;
+    let thread = check(result)?;
     stack.keep();
-    Ok(())
+    Ok(thread as u32)
 }
 
 /// Gives the calling thread a name by which people and profiles tell it from the program's.

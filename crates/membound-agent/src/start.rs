@@ -8,7 +8,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE};
+use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE, agent_in};
 
 use crate::control;
 use crate::memory::{self, Line};
@@ -96,14 +96,11 @@ fn prepare() -> Option<()> {
     settings.control_name = CONTROL_VARIABLE.len() + 1;
     settings.control.push(environment.text(control_slot))?;
     let preload = environment.text(preload_slot).get(LD_PRELOAD.len()..)?;
-    let end = preload
-        .iter()
-        .position(|&byte| byte == b':' || byte == b' ')
-        .unwrap_or(preload.len());
-    settings.own_path.push(preload.get(..end)?)?;
+    let own = agent_in(preload);
+    settings.own_path.push(preload.get(own.clone())?)?;
     settings.r_debug = loader_record(&auxiliary).unwrap_or_else(assembly::r_debug);
 
-    environment.hide(preload_slot, end);
+    environment.hide(preload_slot, own.end);
     READY.store(true, Ordering::Release);
     Some(())
 }
@@ -175,8 +172,8 @@ impl Environment {
         }
     }
 
-    /// Takes the agent out of the variable `preload`, of which `own` bytes of the value are
-    /// the agent's, and removes the variables that are the agent's alone.
+    /// Takes the agent out of the variable `preload`, of which the first `own` bytes of the value are the agent
+    /// and what had to stand before it, and removes the variables that are the agent's alone.
     fn hide(&self, preload: usize, own: usize) {
         let text = self.text(preload);
         let rest = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();

@@ -55,6 +55,10 @@ pub(crate) mod number {
     pub(crate) const SIGALTSTACK: usize = 131;
     pub(crate) const ARCH_PRCTL: usize = 158;
     pub(crate) const PRCTL: usize = 157;
+    pub(crate) const CAPGET: usize = 125;
+    pub(crate) const MLOCKALL: usize = 151;
+    pub(crate) const PRLIMIT64: usize = 302;
+    pub(crate) const MLOCK2: usize = 325;
     pub(crate) const GETTID: usize = 186;
     pub(crate) const FUTEX: usize = 202;
     pub(crate) const GETDENTS64: usize = 217;
@@ -67,7 +71,9 @@ pub(crate) mod number {
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
+    pub(crate) const UNSHARE: usize = 272;
     pub(crate) const SIGNALFD4: usize = 289;
+    pub(crate) const SETNS: usize = 308;
     pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
     pub(crate) const PKEY_MPROTECT: usize = 329;
     pub(crate) const SCHED_SETATTR: usize = 314;

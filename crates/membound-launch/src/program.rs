@@ -37,6 +37,9 @@ pub enum Unpatched {
         /// Why.
         reason: String,
     },
+    /// The agent speaks from a program inside it.
+    #[error("{} emulates the program inside it (as valgrind does): patches would go into code that it translates", .0.display())]
+    Emulator(PathBuf),
     /// It ran, and no agent has spoken.
     #[error("no agent spoke from {}: its loader did not bring it in, or it could not reach the control socket", .0.display())]
     Silent(PathBuf),
@@ -157,6 +160,18 @@ pub fn examine(path: &Path) -> Option<Unpatched> {
     None
 }
 
+/// Why a process from which an agent speaks, and which the kernel started from `path`, is not to be patched: a
+/// statically linked program has no loader that could have brought the agent in, so it emulates one that has.
+/// A loader that is started as a command is statically linked too, but is a shared object by its name.
+pub(crate) fn emulator(path: &Path) -> Option<Unpatched> {
+    let name = path.file_name()?.as_bytes();
+    let is_loader = name.windows(3).any(|part| part == b".so");
+    if is_loader || !matches!(examine(path), Some(Unpatched::Static(_))) {
+        return None;
+    }
+    Some(Unpatched::Emulator(path.to_owned()))
+}
+
 /// The program that a script names in its first line.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?;
@@ -212,6 +227,25 @@ mod tests {
         assert_eq!(code("".as_ref()), 127);
         assert_eq!(code(here.as_os_str()), 126);
         assert_eq!(code(here.join("tool/x").as_os_str()), 127);
+    }
+
+    #[test]
+    fn only_a_static_program_that_is_no_loader_is_an_emulator() {
+        let place = tempfile::tempdir().unwrap();
+        // The head of an x86-64 file without program headers.
+        let mut head = [0_u8; 64];
+        head[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        (head[18], head[0x36]) = (62, 56);
+        for (name, expected) in [
+            ("memcheck-amd64-linux", true),
+            ("ld-linux-x86-64.so.2", false),
+        ] {
+            let path = place.path().join(name);
+            fs::write(&path, head).unwrap();
+            let expected = expected.then(|| Unpatched::Emulator(path.clone()));
+            assert_eq!(emulator(&path), expected);
+        }
+        assert_eq!(emulator(&std::env::current_exe().unwrap()), None);
     }
 
     #[test]

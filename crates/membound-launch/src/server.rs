@@ -28,7 +28,7 @@ use crate::modules::{Loaded, Module, Plans};
 use crate::orders::NewModules;
 use crate::patching::sets_signal_handlers;
 use crate::perf_map::{Moment, PerfMap, PerfMaps};
-use crate::program::Unpatched;
+use crate::program::{self, Unpatched};
 use crate::records::{Recording, Records};
 use crate::settling::{self, Refused, Settling};
 use crate::slice;
@@ -253,8 +253,8 @@ impl Server {
             self.guest_maps(&conversation, key)
         } else if event == Event::Writable as u32 {
             self.writable(&conversation)
-        } else if event == Event::Filtered as u32 {
-            self.filtered(&conversation, key)
+        } else if let Some(forbidden) = forbidden(event) {
+            self.leave(&conversation, key, forbidden)
         } else if event == Event::Doorbell as u32 {
             let exchanged = self.settling.number();
             let refused = self.settling.if_refused(key, exchanged);
@@ -332,6 +332,10 @@ impl Server {
         self.settling.forget(key);
         self.spaces
             .begin(key.pid, key.started, conversation.agent());
+        if let Some(emulator) = program::emulator(&path) {
+            self.ledger().settle(key, Some(emulator.to_string()));
+            return Ok(());
+        }
         let exchanged = self.settling.number();
         let mut maps = maps::of(key.pid)?;
         let loaded = self.loaded(conversation, &maps);
@@ -580,11 +584,16 @@ impl Server {
         Ok(())
     }
 
-    /// The program is about to forbid itself system calls: what is left behind would have it
-    /// killed for ours.
-    fn filtered(&self, conversation: &Conversation, key: ProcessKey) -> Result<(), NotInstalled> {
+    /// The program is about to forbid itself what the agent needs, in words that say how: what is left behind
+    /// would have it killed.
+    fn leave(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        forbidden: &str,
+    ) -> Result<(), NotInstalled> {
         let mut missed = format!(
-            "process {}: it put itself behind a filter on its system calls (seccomp): nothing in \
+            "process {}: it {forbidden}: nothing in \
              it is patched from then on, nor in what it executes, and timers inside it are off",
             key.pid
         );
@@ -712,6 +721,21 @@ pub(crate) fn used_inodes() -> FxHashSet<u64> {
         .filter(|map| map.shared && map.deleted())
         .map(|map| map.inode)
         .collect()
+}
+
+/// What `event` says the program forbids itself that the agent needs.
+const fn forbidden(event: u32) -> Option<&'static str> {
+    const FILTERED: u32 = Event::Filtered as u32;
+    const DISPATCHED: u32 = Event::Dispatched as u32;
+    const UNTIMED: u32 = Event::Untimed as u32;
+    match event {
+        FILTERED => Some("put itself behind a filter on its system calls (seccomp)"),
+        DISPATCHED => Some(
+            "has its system calls dispatched to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH)",
+        ),
+        UNTIMED => Some("forbade itself to read the time stamp counter (PR_SET_TSC)"),
+        _ => None,
+    }
 }
 
 /// Whether an area belongs to a module, by the session's own plan or by a choice.

@@ -1,10 +1,10 @@
 //! One run of a command with the agent in it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use membound_rewrite::patch::{self, Hooks};
-use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE};
+use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE, Runtime};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tempfile::TempDir;
 
@@ -242,11 +242,8 @@ impl Session {
         if presence == Agent::Inside && !crate::AGENT.is_empty() {
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
             let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
-            spawn::set(
-                &mut environment,
-                PRELOAD,
-                &preload(&agent, users.as_deref()),
-            );
+            let list = preload(&agent, users.as_deref(), File::open(&path).ok().as_ref());
+            spawn::set(&mut environment, PRELOAD, &list);
             spawn::set(&mut environment, CONTROL_VARIABLE, control.as_os_str());
             if users.is_some() {
                 spawn::set(&mut environment, PADDING_VARIABLE, OsStr::new(""));
@@ -518,9 +515,18 @@ fn own_directory(parent: &Path) -> io::Result<TempDir> {
         .tempdir_in(parent)
 }
 
-/// Ours first, so that it is there before anything of the user's runs.
-fn preload(agent: &Path, users: Option<&OsStr>) -> OsString {
-    let mut list = agent.as_os_str().as_bytes().to_vec();
+/// The list of objects with the agent in it, for the program in `file`. The agent precedes the user's objects,
+/// so that it is there before they run.
+fn preload(agent: &Path, users: Option<&OsStr>, file: Option<&File>) -> OsString {
+    let runtime = Runtime::of(users.map(OsStr::as_bytes), |offset, room| {
+        file?.read_exact_at(room, offset).ok()
+    });
+    let mut list = Vec::new();
+    if let Some(runtime) = runtime {
+        list.extend_from_slice(runtime.name());
+        list.push(b':');
+    }
+    list.extend_from_slice(agent.as_os_str().as_bytes());
     if let Some(users) = users {
         list.push(b':');
         list.extend_from_slice(users.as_bytes());
@@ -535,12 +541,12 @@ mod tests {
     #[test]
     fn the_users_own_objects_stay_in_the_list_as_they_are() {
         let agent = Path::new("/t/agent.so");
-        assert_eq!(preload(agent, None), "/t/agent.so");
+        assert_eq!(preload(agent, None, None), "/t/agent.so");
         assert_eq!(
-            preload(agent, Some("a.so b.so:/c.so".as_ref())),
+            preload(agent, Some("a.so b.so:/c.so".as_ref()), None),
             "/t/agent.so:a.so b.so:/c.so"
         );
-        assert_eq!(preload(agent, Some("".as_ref())), "/t/agent.so:");
+        assert_eq!(preload(agent, Some("".as_ref()), None), "/t/agent.so:");
     }
 
     #[test]

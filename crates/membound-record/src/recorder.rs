@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use membound_launch::{
-    AllocationReceiver, Bursts, Live, Program, Receiver, Recording, Report, Session, TimerReceiver,
+    AllocationReceiver, Bursts, Live, Program, RanProgram, Receiver, Recording, Report, Session,
+    TimerReceiver,
 };
 use membound_platform::Root;
 use membound_rewrite::patch::{self, Hooks};
@@ -278,19 +279,25 @@ fn told_by(report: &Report, driver: &mut Driver) {
             continue;
         }
         let row = world.row(process);
-        let path = Path::new(&row.path);
-        let program = report
-            .programs
-            .iter()
-            .find(|it| it.pid == row.pid && it.path == path);
-        let reason = match program {
-            Some(program) => program.unpatched.clone(),
-            None => membound_launch::examine(path).map(|it| it.to_string()),
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = why_unpatched(&report.programs, row.pid, &row.path) {
             unpatched(gaps, &reason);
             world.change(process, |row| row.unpatched = Some(reason));
         }
+    }
+}
+
+/// Why the program `path` of process `pid` was not patched, if it was not. The path is empty where the process
+/// ended before it was looked at.
+fn why_unpatched(programs: &[RanProgram], pid: u32, path: &str) -> Option<String> {
+    let program = programs
+        .iter()
+        .rfind(|it| it.pid == pid && (path.is_empty() || it.path == Path::new(path)));
+    match program {
+        Some(program) => program.unpatched.clone(),
+        None if path.is_empty() => {
+            Some(format!("process {pid} ended before it could be looked at"))
+        }
+        None => membound_launch::examine(Path::new(path)).map(|it| it.to_string()),
     }
 }
 
@@ -560,4 +567,30 @@ fn create(path: &Path, meta: &Meta) -> Result<Writer, Error> {
         path: path.to_owned(),
         reason: error.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_ended_at_once_is_known_by_its_number() {
+        let program = |pid, path: &str, unpatched: Option<&str>| RanProgram {
+            pid,
+            path: path.into(),
+            unpatched: unpatched.map(str::to_owned),
+        };
+        let programs = [
+            program(7, "/bin/patched", None),
+            program(8, "/bin/sh", None),
+            program(8, "/bin/static", Some("it is static")),
+        ];
+        let why = |pid, path| why_unpatched(&programs, pid, path);
+        assert_eq!(why(7, "/bin/patched"), None);
+        assert_eq!(why(7, ""), None);
+        assert_eq!(why(8, "/bin/sh"), None);
+        assert_eq!(why(8, "").as_deref(), Some("it is static"));
+        let unknown = why(9, "").unwrap();
+        assert!(unknown.contains("process 9 ended"), "{unknown}");
+    }
 }

@@ -18,6 +18,7 @@ mod guest;
 mod harvest;
 mod hold;
 mod message;
+mod preload;
 mod request;
 mod ring;
 mod state;
@@ -46,6 +47,7 @@ pub use message::{
     Action, CHAINED, Command, Event, GIVEN_UP, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION,
     Protection, Refusal, Reply, TextMode,
 };
+pub use preload::{Runtime, agent_in};
 pub use request::{Mark, RequestTimes, Requests};
 pub use ring::{RECORDS, Record, Ring, RingSet};
 pub use state::{

@@ -31,6 +31,10 @@ pub enum Event {
     Filtered = 6,
     /// A guest has mapped text of a file; `Hello::range` says where. It does not run yet.
     Guest = 7,
+    /// As [`Event::Filtered`]: the program is about to have its system calls dispatched to a handler of its own.
+    Dispatched = 8,
+    /// As [`Event::Filtered`]: the program is about to forbid itself to read the time stamp counter.
+    Untimed = 9,
 }
 
 /// The agent's first words in a conversation.

@@ -86,7 +86,7 @@ pub(super) fn lets_in() -> bool {
 /// Starts the thread.
 pub(super) fn start() -> Result<(), Errno> {
     let flags = own_thread::THREAD | own_thread::SAME_DIRECTORY;
-    own_thread::start(flags, STACK_BYTES, look_after, 0)
+    own_thread::start(flags, STACK_BYTES, look_after, 0).map(drop)
 }
 
 extern "C" fn look_after(_: usize) -> ! {

@@ -9,9 +9,10 @@ use crate::image::Image;
 use crate::{Gpr, RegisterSet};
 
 /// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `rt_sigtimedwait`,
-/// `prctl`, `signalfd4`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
-const SEEN: [u32; 14] = [
-    10, 13, 14, 56, 57, 58, 59, 128, 157, 289, 317, 322, 329, 435,
+/// `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`, `setns`, `seccomp`, `execveat`, `pkey_mprotect`,
+/// `clone3`.
+const SEEN: [u32; 18] = [
+    10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 308, 317, 322, 329, 435,
 ];
 /// `exit`, `sigaltstack`, `exit_group`.
 const SEEN_TIMED: [u32; 3] = [60, 131, 231];

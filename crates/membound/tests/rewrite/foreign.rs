@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::build::{Compiler, build};
+use crate::build::{Compiler, build, is_there};
 use crate::case::{Case, Expected};
 
 #[test]
@@ -64,6 +64,23 @@ fn a_stripped_program_is_patched() {
     }
 }
 
+/// The runtime of AddressSanitizer ends a program in which another object precedes it.
+#[test]
+fn a_program_with_address_sanitizer_runs() {
+    let Some(program) = build(Compiler::Gcc, "processes.c", "-O1 -fsanitize=address") else {
+        return;
+    };
+    // As the command, and as what another program executes.
+    for case in ["code 9", "environment", "spawns", "shells"] {
+        let code = if case == "code 9" { 9 } else { 0 };
+        Case::new(&program, case).exits(code).check();
+    }
+    Case::new("/bin/sh", "-c")
+        .arg(format!("{} code 9", program.display()))
+        .exits(9)
+        .check();
+}
+
 /// A program that belongs to somebody else while it runs.
 #[test]
 fn a_setuid_program_runs() {
@@ -107,4 +124,22 @@ fn programs_of_the_system_are_patched() {
             membound_testkit::skipped(format_args!("no {program}"));
         }
     }
+}
+
+/// What valgrind emulates has the agent in it, but its text is not what runs.
+#[test]
+fn a_program_in_valgrind_runs() {
+    if !is_there("valgrind") {
+        membound_testkit::skipped("no valgrind");
+        return;
+    }
+    let Some(program) = build(Compiler::Gcc, "plain.c", "-O2") else {
+        return;
+    };
+    Case::new("valgrind", "-q")
+        .arg(program)
+        .arg("17")
+        .exits(17)
+        .expected(Expected::Anything)
+        .check();
 }

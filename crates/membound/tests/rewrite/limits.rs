@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::build::{Compiler, build};
 use crate::case::{Case, Expected, cases};
+use crate::run::Ending;
 
 fn processes() -> Option<PathBuf> {
     build(Compiler::Gcc, "processes.c", "-O2")
@@ -19,6 +20,8 @@ cases! { processes();
     a_filter_is_installed_later: "filter-later";
     strict_filtering_is_kept_to: "strict";
     a_process_hides_itself: "no-dump";
+    a_process_must_be_one_thread: "alone";
+    system_calls_are_dispatched_to_the_program: "dispatch";
 }
 
 /// Whether the tests run as root. Those that need it say so when they do not.
@@ -46,6 +49,26 @@ fn rights_are_dropped() {
         && is_root()
     {
         Case::new(program, "drop-rights").check();
+    }
+}
+
+/// Patches that time accesses read it.
+#[test]
+fn the_time_stamp_may_not_be_read() {
+    let Some(program) = processes() else { return };
+    let case = Case::new(program, "untimed");
+    case.check();
+    let (outcome, _) = case.patched(&["--body", "sample"]);
+    assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
+}
+
+/// The agent's rings neither exceed the program's limit nor are filled.
+#[test]
+fn all_memory_is_locked() {
+    if let Some(program) = processes()
+        && is_root()
+    {
+        Case::new(program, "lock-all").check();
     }
 }
 
