@@ -3,7 +3,6 @@
 use membound_types::{Insight, InsightKind, ObjectClass, ObjectRow, Profile, SharedLine};
 
 use crate::Thresholds;
-use crate::levels::FIRST_TWO;
 use crate::names::{count, nanoseconds, percent};
 
 /// A finding about placement, as far as the profile's tables do not hold it.
@@ -188,20 +187,9 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
             "Let threads work on data of their own.",
         )
     };
-    let together = profile.levels.iter().any(|row| row.name == FIRST_TWO);
-    let near = if together {
-        ["the first two caches", ""]
-    } else {
-        ["the first cache", "the second cache"]
-    };
-    let near_shares = if together {
-        [bound.l1 + bound.l2, 0.0]
-    } else {
-        [bound.l1, bound.l2]
-    };
     let levels = [
-        (near[0], near_shares[0]),
-        (near[1], near_shares[1]),
+        ("the first cache", bound.l1),
+        ("the second cache", bound.l2),
         ("the third cache", bound.l3),
         ("DRAM", bound.dram),
         (remote, bound.remote),
@@ -252,8 +240,6 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
             level if level == remote => apart,
             _ if streamed >= STREAMING => OF_STREAMS,
             "" => "See the lines and objects below.",
-            "the first cache" => "Load each value once, and work on it in registers.",
-            "the first two caches" => "Work in blocks that fit the first cache.",
             _ => "Work in blocks that fit a nearer cache.",
         }
         .to_owned(),

@@ -8,9 +8,6 @@ use crate::context::Context;
 use crate::parts;
 use crate::rows::{self, Sum};
 
-/// Name of the first two caches, where the timer cannot tell them apart.
-pub(crate) const FIRST_TWO: &str = "L1+L2";
-
 /// The table of levels, and which of its rows each level stands in.
 #[derive(Debug)]
 pub(crate) struct Levels {
@@ -70,7 +67,7 @@ pub(crate) fn levels(context: &Context<'_>) -> Levels {
 
 const fn name(levels: &[Served]) -> &'static str {
     match levels {
-        [Served::L1, Served::L2] => FIRST_TWO,
+        [Served::L1, Served::L2] => "L1+L2",
         [Served::L1, ..] => "L1",
         [Served::L2, ..] => "L2",
         [Served::L3, ..] => "L3",

@@ -104,20 +104,6 @@ fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
 }
 
 #[test]
-fn caches_that_cannot_be_told_apart_are_named_together() {
-    let (run, _) = chase_beside_hits(0.9, From::L2);
-    let profile = views(&run).profile;
-    assert_eq!(profile.levels[0].name, "L1+L2");
-    let verdict = &profile.findings[0];
-    assert!(
-        verdict.text.contains("for the first two caches"),
-        "{}",
-        verdict.text
-    );
-    assert_eq!(verdict.advice, "Work in blocks that fit the first cache.");
-}
-
-#[test]
 fn a_thread_that_hands_over_to_another_gets_nothing_from_other_cores() {
     // As a process that waits for its child: never both at once, however often they take turns.
     let mut program = Synthetic::new(4.0, 2);

@@ -1,6 +1,6 @@
 //! Facts that flow backward through the blocks of a function.
 
-use iced_x86::{Code, Mnemonic, OpKind};
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 use super::Analyst;
 use super::effects::State;
@@ -60,8 +60,30 @@ struct Transfer {
 pub(super) struct Written {
     /// Anything.
     pub(super) any: RegisterSet,
-    /// Without what it pops, which may be put back.
+    /// Without what may be put back: what it pops, or loads from where it has saved it.
     pub(super) clobbered: RegisterSet,
+}
+
+/// What a move between a register and the frame does.
+enum OnStack {
+    Stored,
+    Loaded,
+}
+
+/// The move of a whole register to or from the function's frame that `instruction` is, and the base and displacement of
+/// its place there.
+fn on_stack(instruction: &Instruction) -> Option<(OnStack, Gpr, (Register, u64))> {
+    let (direction, register) = match instruction.code() {
+        Code::Mov_rm64_r64 => (OnStack::Stored, instruction.op1_register()),
+        Code::Mov_r64_rm64 => (OnStack::Loaded, instruction.op0_register()),
+        _ => return None,
+    };
+    let base = instruction.memory_base();
+    let in_frame = matches!(base, Register::RSP | Register::RBP)
+        && instruction.memory_index() == Register::None;
+    let number = u8::try_from(register.number()).ok()?;
+    let place = (base, instruction.memory_displacement64());
+    in_frame.then(|| (direction, Gpr::new(number), place))
 }
 
 impl Scratch {
@@ -69,7 +91,8 @@ impl Scratch {
     pub(super) fn load(&mut self, function: &Function, analyst: &mut Analyst) -> Written {
         let mut any = RegisterSet::EMPTY;
         let mut written = RegisterSet::EMPTY;
-        let mut popped = RegisterSet::EMPTY;
+        let mut put_back = RegisterSet::EMPTY;
+        let mut saved = [None; 16];
         self.states.clear();
         self.states.reserve(function.instructions.len());
         for instruction in &function.instructions {
@@ -86,13 +109,27 @@ impl Scratch {
             }
             if instruction.mnemonic() == Mnemonic::Pop && instruction.op0_kind() == OpKind::Register
             {
-                popped = popped.union(state.writes);
+                put_back = put_back.union(state.writes);
+            }
+            // `mcount` keeps even the arguments of the function that calls it, and moves them to its frame.
+            match on_stack(instruction) {
+                Some((OnStack::Stored, register, place))
+                    if !written.intersects(RegisterSet::gpr(register)) =>
+                {
+                    saved[register.number() as usize] = Some(place);
+                }
+                Some((OnStack::Loaded, register, place))
+                    if saved[register.number() as usize] == Some(place) =>
+                {
+                    put_back = put_back.union(state.writes);
+                }
+                _ => {}
             }
             self.states.push(state);
         }
         Written {
             any,
-            clobbered: written.without(popped),
+            clobbered: written.without(put_back),
         }
     }
 

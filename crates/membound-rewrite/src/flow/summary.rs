@@ -20,7 +20,7 @@ pub struct Summary {
     /// it.
     pub touches: RegisterSet,
     /// What it certainly does not hand back as it got it, where it writes it at all:
-    /// `writes` without the registers that it pops.
+    /// `writes` without the registers that may be put back.
     pub clobbers: RegisterSet,
     /// What it may read before it writes it, its callees and continuations included.
     pub reads_before_write: RegisterSet,

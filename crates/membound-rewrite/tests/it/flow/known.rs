@@ -83,6 +83,30 @@ fn a_register_that_is_put_back_is_alive_at_the_return() {
     assert!(!live.before(3).intersects(gpr(R11)));
 }
 
+/// As `mcount` does, which may be called where arguments are in their registers.
+#[test]
+fn a_register_that_is_moved_to_the_frame_and_back_is_alive_at_the_return() {
+    let body = |loaded_from: i32| {
+        function(move |a| {
+            a.sub(rsp, 0x18).unwrap();
+            a.mov(qword_ptr(rsp), rdi).unwrap();
+            a.mov(qword_ptr(rsp + 8), rsi).unwrap();
+            a.mov(rdi, qword_ptr(rsi)).unwrap();
+            a.add(rax, rdi).unwrap();
+            a.mov(rdi, qword_ptr(rsp + loaded_from)).unwrap();
+            a.mov(rdx, qword_ptr(rsi)).unwrap();
+            a.add(rsp, 0x18).unwrap();
+            a.ret().unwrap();
+        })
+    };
+    const RDI: u8 = 7;
+    let saves = liveness_among(&body(0), &[]);
+    assert!(saves.before(6).contains(gpr(RDI)));
+    assert!(!saves.before(5).intersects(gpr(RDI)));
+    let loads_another = liveness_among(&body(8), &[]);
+    assert!(!loads_another.before(6).intersects(gpr(RDI)));
+}
+
 #[test]
 fn a_local_call_overwrites_at_most_what_the_callee_writes() {
     let callee_at = BASE + 0x100;
