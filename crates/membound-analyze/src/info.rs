@@ -126,8 +126,9 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
 
 /// Slowdown of a program that lost `lost` of its time, as a share of the time without that loss.
 fn longer_by(lost: f64, all: f64) -> f64 {
-    /// Programs that are hardly there but for recording are not given a number without end.
-    const LEAST: f64 = 1e-3;
+    /// Programs that are hardly there but for recording are not given a number without end, nor are processes that
+    /// were held side by side, whose times add up to more than there was.
+    const LEAST: f64 = 0.1;
     if all <= 0.0 {
         return 0.0;
     }
