@@ -3,70 +3,69 @@
 //! The kernel gives a user namespace to processes of one thread only, and the sandbox of Chromium ends its
 //! process where `/proc/self/task` has more than one entry.
 
-use crate::entry::Frame;
-use crate::sys::{self, call, number};
-use crate::{listen, memory};
+use crate::memory;
+use crate::sys::{self, number};
 
-/// `unshare` and `setns`, without the control thread where the program has one thread. `None`: the trampoline is
-/// to make the call as it stands.
-pub(crate) fn without_control_thread(frame: &Frame) -> Option<isize> {
+/// A system call as the program has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) number: usize,
+    pub(crate) arguments: [usize; 6],
+}
+
+impl Call {
+    fn make(self) -> isize {
+        // SAFETY: the program asked for this call.
+        unsafe { sys::call(self.number, self.arguments) }
+    }
+}
+
+/// `unshare` and `setns`, without the control thread where the program has one thread: `pause` ends that, if it is
+/// here, and `start_again` brings it back. `None`: the trampoline is to make the call as it stands.
+pub(crate) fn without_control_thread(
+    call: Call,
+    pause: impl FnOnce() -> bool,
+    start_again: impl FnOnce(),
+) -> Option<isize> {
     /// `CLONE_VM`, `CLONE_SIGHAND`, `CLONE_THREAD` and `CLONE_NEWUSER`.
     const UNSHARED_ALONE: u64 = 0x100 | 0x800 | 0x1_0000 | 0x1000_0000;
     /// `CLONE_NEWUSER`, and `CLONE_NEWNS`, for which no other thread may share the root directory.
     const ENTERED_ALONE: u64 = 0x1000_0000 | 0x2_0000;
     const WITH_CONTROL_THREAD: u64 = 2;
-    let needed = match (frame.rax as usize, frame.rsi) {
-        (number::UNSHARE, _) => frame.rdi & UNSHARED_ALONE != 0,
+    let [first, second, ..] = call.arguments.map(|it| it as u64);
+    let needed = match (call.number, second) {
+        (number::UNSHARE, _) => first & UNSHARED_ALONE != 0,
         // 0: of whatever kind the descriptor is.
         (_, kinds) => kinds == 0 || kinds & ENTERED_ALONE != 0,
     };
-    if !needed {
+    if !needed || sys::threads() != WITH_CONTROL_THREAD || !pause() {
         return None;
     }
-    listen::thread()?;
-    if sys::threads() != WITH_CONTROL_THREAD || !listen::pause() {
-        return None;
-    }
-    let result = as_it_stands(frame);
-    // A process whose children are to have another namespace of processes can start no thread: its patches stay.
-    let _ = listen::start_again();
+    let result = call.make();
+    start_again();
     Some(result)
 }
 
-/// `newfstatat`: the directory of the process's threads has one link fewer than the kernel says. `None`: the
-/// trampoline is to make the call as it stands.
-pub(crate) fn stat(frame: &Frame) -> Option<isize> {
+/// `newfstatat`: the directory of the process's threads has one link fewer than the kernel says, which counts the
+/// control thread.
+pub(crate) fn stat(call: Call) -> isize {
     /// Of `st_nlink` in `struct stat`.
     const LINKS_OFFSET: usize = 16;
-    listen::thread()?;
-    let result = as_it_stands(frame);
+    let result = call.make();
     if result != 0 {
-        return Some(result);
+        return result;
     }
+    let [_, path, place, ..] = call.arguments;
     // SAFETY: the kernel has just read the path.
-    let path: &[u8] = unsafe { memory::c_string(frame.rsi as usize) };
+    let path: &[u8] = unsafe { memory::c_string(path) };
     if names_own_threads(path, sys::process()) {
-        let place = frame.rdx as usize + LINKS_OFFSET;
+        let place = place + LINKS_OFFSET;
         // SAFETY: the kernel has just written the structure there.
         let links: u64 = unsafe { memory::get(place) };
         // SAFETY: as above.
         unsafe { memory::put(place, links.saturating_sub(1)) };
     }
-    Some(result)
-}
-
-/// Makes the call as the program has it.
-fn as_it_stands(frame: &Frame) -> isize {
-    let arguments = [
-        frame.rdi as usize,
-        frame.rsi as usize,
-        frame.rdx as usize,
-        frame.r10 as usize,
-        frame.r8 as usize,
-        frame.r9 as usize,
-    ];
-    // SAFETY: the program asked for this call.
-    unsafe { call(frame.rax as usize, arguments) }
+    result
 }
 
 /// Whether `path`, perhaps relative to `/proc`, is the directory of the threads of `process`, the calling one.

@@ -12,8 +12,8 @@ use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Entry,
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    alone, areas, assembly, children, control, exec, filters, handlers, lanes, loader, locked,
-    masks, memory, quiesce, requests, sample, vectors, wrap,
+    alone, areas, assembly, children, control, exec, filters, handlers, lanes, listen, loader,
+    locked, masks, memory, quiesce, requests, sample, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
@@ -63,6 +63,21 @@ impl Frame {
     fn done(&mut self, result: isize) {
         self.rax = result.cast_unsigned() as u64;
         self.flags |= CARRY;
+    }
+
+    /// The system call that the trampoline asks about.
+    const fn call(&self) -> alone::Call {
+        alone::Call {
+            number: self.rax as usize,
+            arguments: [
+                self.rdi as usize,
+                self.rsi as usize,
+                self.rdx as usize,
+                self.r10 as usize,
+                self.r8 as usize,
+                self.r9 as usize,
+            ],
+        }
     }
 
     /// Lets the trampoline know what came of the system call, if it was made.
@@ -450,9 +465,17 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             frame.not_done();
         }
         number::RT_SIGPROCMASK => frame.made(masks::procmask(frame)),
-        number::NEWFSTATAT => frame.made(alone::stat(frame)),
-        number::UNSHARE | number::SETNS => frame.made(alone::without_control_thread(frame)),
-        number::MLOCKALL => frame.made(locked::lock_all(frame)),
+        number::NEWFSTATAT => frame.made(listen::thread().map(|_| alone::stat(frame.call()))),
+        number::UNSHARE | number::SETNS => frame.made(alone::without_control_thread(
+            frame.call(),
+            || listen::thread().is_some() && listen::pause(),
+            // A process whose children are to have another namespace of processes can start no thread: its
+            // patches stay.
+            || {
+                let _ = listen::start_again();
+            },
+        )),
+        number::MLOCKALL => frame.made(locked::lock_all(frame.rdi)),
         number::SIGALTSTACK => frame.made(lanes::alternate::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),

@@ -5,7 +5,6 @@
 //! call is therefore made of one for each mapping that is not the agent's. Anonymous memory of the agent looks
 //! like the program's and is locked with it.
 
-use crate::entry::Frame;
 use crate::sys::{self, Errno, Open, call, check, number};
 
 const CURRENT: u64 = 1;
@@ -17,9 +16,8 @@ const OWN: &[u8] = b"/memfd:membound-";
 /// What the agent's anonymous memory may take, which is not known exactly.
 const ANONYMOUS_BYTES: u64 = 32 << 20;
 
-/// Makes the call. `None`: the trampoline is to make it as it stands.
-pub(crate) fn lock_all(frame: &Frame) -> Option<isize> {
-    let flags = frame.rdi;
+/// Makes the call with `flags`. `None`: the trampoline is to make it as it stands.
+pub(crate) fn lock_all(flags: u64) -> Option<isize> {
     if flags & CURRENT == 0 || flags & !(CURRENT | FUTURE | ON_FAULT) != 0 {
         return None;
     }

@@ -11,6 +11,7 @@ mod code;
 mod compare;
 mod consumption;
 mod context;
+mod decoding;
 mod detail;
 mod executions;
 mod figures;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Decoder, DecoderOptions, Formatter as _, Instruction, IntelFormatter};
+use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use membound_model::stall::Executed;
 use membound_run::{Code, FrameId, ModuleId, RunData};
 use membound_types::{ListedInstruction, ListedLine, Listing};
@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::code;
 use crate::context::Context;
+use crate::decoding::decoder;
 use crate::places::{FunctionId, Places};
 
 /// Lines of source that are shown before the first and behind the last that was seen.
@@ -74,10 +75,6 @@ impl<'a> Texts<'a> {
         let length = code.bytes.len() as u64;
         (code.module == module && address - code.address < length).then_some(code)
     }
-}
-
-pub(crate) fn decoder(bytes: &[u8], address: u64) -> Decoder<'_> {
-    Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }
 
 fn formatter() -> IntelFormatter {

@@ -98,7 +98,11 @@ pub(crate) fn costs(
     touches: &Touches<'_>,
     fights: &Fights,
 ) -> Vec<SiteCost> {
-    let works = work::around_sites(run, tally);
+    let time_of = |id| tally.of(id).iter().map(|cell| cell.time_ns).sum();
+    let times_ns: Vec<f64> = (0..run.sites.len())
+        .map(|index| time_of(SiteId(index as u32)))
+        .collect();
+    let works = work::around_sites(run, &times_ns);
     // Mixtures are most of the work of a run with many sites.
     run.sites
         .par_iter()
@@ -107,7 +111,7 @@ pub(crate) fn costs(
         .map(|(index, (site, Counted { executed, stream }))| {
             let id = SiteId(index as u32);
             let cells = tally.of(id);
-            let time_ns: f64 = cells.iter().map(|cell| cell.time_ns).sum();
+            let time_ns = times_ns[index];
             let sure_ns: f64 = cells.iter().map(|cell| cell.sure_ns).sum();
             let fit = |select: &dyn Fn(u32) -> bool| {
                 let mixer = machine.mixer.as_ref().ok()?;

@@ -5,8 +5,7 @@ use membound_model::stall::Work;
 use membound_run::{Code, FrameId, ModuleId, RunData};
 use rustc_hash::FxHashMap;
 
-use crate::listing;
-use crate::tally::Tally;
+use crate::decoding::decoder;
 
 /// A loop by its module and its first block.
 type Loop = (ModuleId, u64);
@@ -24,8 +23,8 @@ struct Body {
     of_sites_ns: f64,
 }
 
-/// By site: the work of the innermost loop around it.
-pub(crate) fn around_sites(run: &RunData, tally: &Tally) -> Vec<Option<Work>> {
+/// By site: the work of the innermost loop around it. `times_ns` is the CPU time that is attributed to each.
+pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>> {
     let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
         .filter(|around| around.level == 0)
         .filter_map(|around| {
@@ -48,8 +47,8 @@ pub(crate) fn around_sites(run: &RunData, tally: &Tally) -> Vec<Option<Work>> {
         let frame = run.stacks[sample.stack.index()].frame;
         see(frame, sample.weight_ns as f64, 0.0);
     }
-    for (index, site) in run.sites.iter().enumerate() {
-        see(site.frame, 0.0, time_of(tally, index));
+    for (site, time_ns) in run.sites.iter().zip(times_ns) {
+        see(site.frame, 0.0, *time_ns);
     }
     let works: FxHashMap<Loop, Work> = bodies
         .into_iter()
@@ -67,11 +66,6 @@ pub(crate) fn around_sites(run: &RunData, tally: &Tally) -> Vec<Option<Work>> {
     run.sites.iter().map(of_site).collect()
 }
 
-fn time_of(tally: &Tally, site: usize) -> f64 {
-    let cells = tally.of(membound_run::SiteId(site as u32));
-    cells.iter().map(|cell| cell.time_ns).sum()
-}
-
 /// Instructions of the loop that begins at `start` and of which the addresses from `low` to `high` were seen: up to
 /// the last jump back to its beginning.
 fn instructions(run: &RunData, (module, start): Loop, (low, high): (u64, u64)) -> Option<usize> {
@@ -82,7 +76,7 @@ fn instructions(run: &RunData, (module, start): Loop, (low, high): (u64, u64)) -
     let from = usize::try_from(low - code.address).ok()?;
     let mut body = 0;
     let mut longest = None;
-    for instruction in listing::decoder(code.bytes.get(from..)?, low)
+    for instruction in decoder(code.bytes.get(from..)?, low)
         .into_iter()
         .take(LONGEST_BODY)
     {
