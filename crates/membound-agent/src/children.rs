@@ -36,19 +36,7 @@ pub(crate) fn make(frame: &Frame) -> Option<isize> {
         return None;
     }
     // SAFETY: the program asked for this call; the child has its own copy of all memory.
-    let result = unsafe {
-        call(
-            frame.rax as usize,
-            [
-                frame.rdi as usize,
-                frame.rsi as usize,
-                frame.rdx as usize,
-                frame.r10 as usize,
-                frame.r8 as usize,
-                frame.r9 as usize,
-            ],
-        )
-    };
+    let result = unsafe { call(frame.rax as usize, frame.call_arguments()) };
     if result == 0 {
         if timers::active() {
             listen::after_fork();

@@ -65,18 +65,23 @@ impl Frame {
         self.flags |= CARRY;
     }
 
-    /// The system call that the trampoline asks about.
+    /// Arguments of the system call that the trampoline asks about.
+    pub(crate) const fn call_arguments(&self) -> [usize; 6] {
+        [
+            self.rdi as usize,
+            self.rsi as usize,
+            self.rdx as usize,
+            self.r10 as usize,
+            self.r8 as usize,
+            self.r9 as usize,
+        ]
+    }
+
+    /// That system call.
     const fn call(&self) -> alone::Call {
         alone::Call {
             number: self.rax as usize,
-            arguments: [
-                self.rdi as usize,
-                self.rsi as usize,
-                self.rdx as usize,
-                self.r10 as usize,
-                self.r8 as usize,
-                self.r9 as usize,
-            ],
+            arguments: self.call_arguments(),
         }
     }
 

@@ -222,14 +222,7 @@ const fn padding() -> [u8; PADDING_VARIABLE.len() + 2] {
 
 /// Makes the call with another environment.
 fn with_environment(frame: &Frame, environment: usize) -> isize {
-    let mut arguments = [
-        frame.rdi as usize,
-        frame.rsi as usize,
-        frame.rdx as usize,
-        frame.r10 as usize,
-        frame.r8 as usize,
-        frame.r9 as usize,
-    ];
+    let mut arguments = frame.call_arguments();
     if frame.rax as usize == number::EXECVEAT {
         arguments[3] = environment;
     } else {

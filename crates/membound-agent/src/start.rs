@@ -172,8 +172,8 @@ impl Environment {
         }
     }
 
-    /// Takes the agent out of the variable `preload`, of which the first `own` bytes of the value are the agent
-    /// and what had to stand before it, and removes the variables that are the agent's alone.
+    /// Takes the agent out of the variable `preload`, and removes the variables that are the agent's alone. The first
+    /// `own` bytes of the value of `preload` name the agent and what had to stand before it.
     fn hide(&self, preload: usize, own: usize) {
         let text = self.text(preload);
         let rest = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use membound_model::stall::Executed;
-use membound_run::{Code, FrameId, ModuleId, RunData};
+use membound_run::{FrameId, ModuleId, RunData};
 use membound_types::{ListedInstruction, ListedLine, Listing};
 use rustc_hash::FxHashMap;
 
 use crate::code;
 use crate::context::Context;
-use crate::decoding::decoder;
+use crate::decoding::{Functions, decoder};
 use crate::places::{FunctionId, Places};
 
 /// Lines of source that are shown before the first and behind the last that was seen.
@@ -24,20 +24,17 @@ const MOST_LINES: u32 = 600;
 pub(crate) struct Texts<'a> {
     run: &'a RunData,
     places: &'a Places<'a>,
-    /// By module and address.
-    code: Vec<&'a Code>,
+    functions: Functions<'a>,
     /// Text of accesses as they were recorded.
     sites: FxHashMap<FrameId, &'a str>,
 }
 
 impl<'a> Texts<'a> {
     pub(crate) fn new(run: &'a RunData, places: &'a Places<'a>) -> Self {
-        let mut code: Vec<&Code> = run.code.iter().collect();
-        code.sort_by_key(|code| (code.module, code.address));
         Self {
             run,
             places,
-            code,
+            functions: Functions::new(run),
             sites: run
                 .sites
                 .iter()
@@ -60,20 +57,8 @@ impl<'a> Texts<'a> {
     }
 
     fn decode(&self, module: ModuleId, address: u64) -> Option<String> {
-        let code = self.containing(module, address)?;
-        let from = usize::try_from(address - code.address).ok()?;
-        let mut decoder = decoder(code.bytes.get(from..)?, address);
-        let instruction = decoder.decode();
+        let instruction = self.functions.from(module, address)?.decode();
         (!instruction.is_invalid()).then(|| text(&mut formatter(), &instruction))
-    }
-
-    fn containing(&self, module: ModuleId, address: u64) -> Option<&'a Code> {
-        let behind = self
-            .code
-            .partition_point(|code| (code.module, code.address) <= (module, address));
-        let code = *self.code.get(behind.checked_sub(1)?)?;
-        let length = code.bytes.len() as u64;
-        (code.module == module && address - code.address < length).then_some(code)
     }
 }
 
@@ -174,7 +159,7 @@ fn assembly(
     let Some(any) = function.start.or_else(|| figures.keys().next().copied()) else {
         return Vec::new();
     };
-    let Some(code) = texts.containing(module, any) else {
+    let Some(code) = texts.functions.containing(module, any) else {
         return Vec::new();
     };
     let mut formatter = formatter();

@@ -39,7 +39,7 @@ pub enum Extent {
     /// All of them.
     #[default]
     Everything,
-    /// Those that a summary shows: no single samples, no instructions, no listings, no pairs of functions and objects.
+    /// What a summary shows. Single samples, instructions, listings, and objects by function are left out.
     Summary,
 }
 

@@ -2,10 +2,10 @@
 //! its time if the data were near.
 
 use membound_model::stall::Work;
-use membound_run::{Code, FrameId, ModuleId, RunData};
+use membound_run::{FrameId, ModuleId, RunData};
 use rustc_hash::FxHashMap;
 
-use crate::decoding::decoder;
+use crate::decoding::Functions;
 
 /// A loop by its module and its first block.
 type Loop = (ModuleId, u64);
@@ -50,12 +50,13 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
     for (site, time_ns) in run.sites.iter().zip(times_ns) {
         see(site.frame, 0.0, *time_ns);
     }
+    let functions = Functions::new(run);
     let works: FxHashMap<Loop, Work> = bodies
         .into_iter()
         .filter(|(_, body)| body.of_sites_ns > 0.0)
         .filter_map(|(around, body)| {
             let work = Work {
-                instructions: instructions(run, around, body.seen?)? as f64,
+                instructions: instructions(&functions, around, body.seen?)? as f64,
                 visible_ns: (body.time_ns - body.of_sites_ns).max(0.0),
                 waiting_ns: body.of_sites_ns,
             };
@@ -66,20 +67,16 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
     run.sites.iter().map(of_site).collect()
 }
 
-/// Instructions of the loop that begins at `start` and of which the addresses from `low` to `high` were seen: up to
-/// the last jump back to its beginning.
-fn instructions(run: &RunData, (module, start): Loop, (low, high): (u64, u64)) -> Option<usize> {
-    let holds = |code: &&Code| {
-        code.module == module && low.wrapping_sub(code.address) < code.bytes.len() as u64
-    };
-    let code = run.code.iter().find(holds)?;
-    let from = usize::try_from(low - code.address).ok()?;
+/// Counts the instructions of the loop that begins at `start`, up to its last jump back there. The lowest and the highest
+/// address that was seen of it are `low` and `high`.
+fn instructions(
+    functions: &Functions<'_>,
+    (module, start): Loop,
+    (low, high): (u64, u64),
+) -> Option<usize> {
     let mut body = 0;
     let mut longest = None;
-    for instruction in decoder(code.bytes.get(from..)?, low)
-        .into_iter()
-        .take(LONGEST_BODY)
-    {
+    for instruction in functions.from(module, low)?.into_iter().take(LONGEST_BODY) {
         body += 1;
         let back = instruction.near_branch_target() == start && instruction.ip() >= start;
         if back || instruction.ip() == high {

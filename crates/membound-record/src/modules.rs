@@ -437,6 +437,22 @@ fn own_vdso() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Executable memory for tests.
+#[cfg(test)]
+pub(crate) fn executable(range: Range<u64>, name: &str) -> Mapping {
+    Mapping {
+        range,
+        readable: true,
+        writable: false,
+        executable: true,
+        shared: false,
+        offset: 0,
+        device: (0, 0),
+        inode: 0,
+        name: name.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,17 +491,7 @@ mod tests {
     #[test]
     fn code_that_is_in_no_file_belongs_to_its_process() {
         let mut modules = Modules::default();
-        let map = Mapping {
-            range: 0x1000..0x2000,
-            readable: true,
-            writable: false,
-            executable: true,
-            shared: false,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: std::ffi::OsString::new(),
-        };
+        let map = executable(0x1000..0x2000, "");
         let (one, bias) = modules.of(1, ProcessId(0), &map);
         let (other, _) = modules.of(1, ProcessId(1), &map);
         assert_eq!((one.kind, bias), (ModuleKind::Jit, 0));

@@ -346,20 +346,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(range: Range<u64>, name: &str) -> Mapping {
-        Mapping {
-            range,
-            readable: true,
-            writable: false,
-            executable: true,
-            shared: false,
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: name.into(),
-        }
-    }
+    use crate::modules::executable as map;
 
     #[test]
     fn what_is_mapped_over_something_takes_its_place() {

@@ -89,7 +89,8 @@ pub struct Probe {
 ///
 /// A processor that expects no sample goes on to the access before it knows better, and fetches
 /// the line while the timing is being prepared: the timed load then finds it, or most of its
-/// way behind it. After so many in a row it expects what comes, and waits at the fence.
+/// way behind it. After so many executions that take the branch to the fence, the core predicts that branch, and
+/// fetches nothing behind the fence.
 pub const LEAD_IN: i32 = 8;
 
 /// Words of a site that is counted by stacks. They are summed.

@@ -292,14 +292,10 @@ impl Stall {
         let (stall, levels) = match (evidence.executed, evidence.mixture) {
             (Some(executed), Some(mixture)) => {
                 let (stall, levels) = timed(evidence, executed, mixture, costs);
-                match evidence.work {
-                    // What a stream waits for is told by its bandwidth.
-                    Some(work) if evidence.stream.is_none() => {
-                        let left = work.left(stall, evidence, executed, costs);
-                        (left, levels.scaled_to(left.value))
-                    }
-                    _ => (stall, levels),
-                }
+                // What a stream waits for is told by its bandwidth.
+                let work = evidence.work.filter(|_| evidence.stream.is_none());
+                let left = work.map(|work| work.left(stall, evidence, executed, costs));
+                (left.unwrap_or(stall), levels)
             }
             (Some(executed), None) => counted(evidence, executed, costs),
             (None, Some(mixture)) => {

@@ -1,4 +1,4 @@
-//! Samples of which the accesses that they waited for are not found yet.
+//! Samples whose accesses are not found yet.
 //!
 //! What a sample waited for is found by decoding the function that it lies in. That takes a millisecond for the first
 //! one in a function, and a hundred for the first one in a large library. A program that has all processors would pay

@@ -23,7 +23,7 @@ use crate::sampling::word;
 use crate::space::Space;
 use crate::{Error, sites};
 
-/// Samples of which it is found out together what they waited for.
+/// Number of samples whose accesses are looked for together.
 const TIMED_AT_ONCE: usize = 50_000;
 
 /// Writes a run with what is in a recording.
@@ -124,7 +124,7 @@ struct Reader {
     files: FxHashMap<OsString, Arc<Module>>,
     /// Return addresses; kept for its room.
     chain: Vec<u64>,
-    /// Samples of which it is not known yet what they waited for.
+    /// Samples whose accesses are not looked for yet.
     timed: Vec<Timed>,
 }
 
@@ -512,23 +512,13 @@ fn is_user(sample: &PerfSample<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::modules::Modules;
+    use crate::modules::{Modules, executable};
 
     fn mapped(ranges: &[std::ops::Range<u64>]) -> Space {
         let mut space = Space::new(0, ProcessId(0));
         let mut modules = Modules::default();
         for range in ranges {
-            let map = membound_launch::Mapping {
-                range: range.clone(),
-                readable: true,
-                writable: false,
-                executable: true,
-                shared: false,
-                offset: 0,
-                device: (0, 0),
-                inode: 0,
-                name: std::ffi::OsString::new(),
-            };
+            let map = executable(range.clone(), "");
             space.map(&mut modules, &map, 0);
         }
         space
