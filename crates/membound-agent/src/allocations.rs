@@ -8,7 +8,9 @@
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use membound_wire::{AllocationKind, Allocations, Command, WrapKind};
+use membound_wire::{
+    AllocationKind, Allocations, Command, WrapKind, allocation_interval, certain_from_bytes,
+};
 
 use crate::control::Failure;
 use crate::countdown::{self, Counted, Mark};
@@ -132,11 +134,11 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     Course::Around
 }
 
-/// Size from which on blocks are told of at every level.
+/// Size from which on blocks are told of at the level that the launcher has set.
 fn certain_from(shared: Shared) -> u64 {
-    shared
-        .word(offset_of!(Allocations, every_from_bytes))
-        .load(Ordering::Relaxed)
+    let wanted = shared.word(offset_of!(Allocations, every_from_bytes));
+    let interval_bytes = allocation_interval(shared.set_level());
+    certain_from_bytes(interval_bytes, wanted.load(Ordering::Relaxed))
 }
 
 /// The level by which a block of this size is told of, `None` when it is not.

@@ -120,12 +120,16 @@ impl Shared {
         true
     }
 
+    /// The level that the launcher has set.
+    pub(crate) fn set_level(self) -> u32 {
+        self.half(offset_of!(Allocations, level))
+            .load(Ordering::Relaxed)
+    }
+
     /// The level that holds for the thread now: what the launcher asks for, or more where the ring
     /// fills up faster than the launcher empties it, or the set of blocks does.
     pub(crate) fn level(self, thread: &Thread) -> u32 {
-        let wanted = self
-            .half(offset_of!(Allocations, level))
-            .load(Ordering::Relaxed);
+        let wanted = self.set_level();
         let ring = self.place_of(thread).map_or(0, |place| {
             used(place).saturating_mul(16) / ALLOCATION_RECORDS as u64
         });

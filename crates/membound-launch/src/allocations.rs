@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Whether and how allocations are followed.
 #[derive(Clone, Debug)]
 pub struct Objects {
-    /// Blocks of at least so many bytes are all followed. Smaller ones are sampled when
-    /// there are very many: see [`AllocationEvent::weight`].
+    /// Blocks of at least so many bytes are all followed, unless [`certain_from_bytes`](crate::certain_from_bytes) says
+    /// more. Smaller ones are sampled when there are very many: see [`AllocationEvent::weight`].
     pub every_from_bytes: u64,
     /// Share of the program's CPU time that following its allocations may cost; sampling keeps
     /// within it.
@@ -94,7 +94,7 @@ pub trait AllocationReceiver: Send + Sync + std::fmt::Debug {
     /// Events that were lost since the last call.
     fn lost(&self, pid: u32, events: u64);
 
-    /// Of the blocks below [`Objects::every_from_bytes`], some are or were sampled: `interval_bytes` of
+    /// Of the blocks below [`certain_from_bytes`](crate::certain_from_bytes), some are or were sampled: `interval_bytes` of
     /// allocated memory stand between two sampled points on average. Told again when an interval is
     /// longer than any before; an event of that interval may come earlier or later than this.
     fn sampled(&self, pid: u32, interval_bytes: u64);

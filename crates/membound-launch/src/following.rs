@@ -14,7 +14,7 @@ use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
-use crate::pace::{self, Pace, Processors, Window};
+use crate::pace::{self, Account, Pace, Processors, Window};
 use crate::ticks;
 
 /// Between two looks into the rings: while nothing happens, while something does, and while so
@@ -35,7 +35,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// The same in a flood of them: processes' clocks are too coarse for less.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
 /// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
-const EVENT_NS: f64 = 70.0;
+const EVENT_NS: f64 = 300.0;
 /// Timed allocations that are enough to know what an event costs.
 const TIMED: u64 = 100;
 
@@ -45,6 +45,7 @@ pub(crate) struct Following {
     objects: Objects,
     processors: Processors,
     images: Mutex<Vec<Image>>,
+    account: Mutex<Account>,
     /// How many images each process has had.
     begun: Mutex<FxHashMap<u32, u32>>,
 }
@@ -94,6 +95,7 @@ struct Process {
 impl Following {
     pub(crate) fn new(objects: Objects) -> Self {
         Self {
+            account: Mutex::new(Account::new(objects.max_overhead)),
             objects,
             processors: Processors::here(),
             images: Mutex::default(),
@@ -105,6 +107,10 @@ impl Following {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives the program that speaks memory to tell of its allocations in.
     pub(crate) fn begin(
         &self,
@@ -113,6 +119,8 @@ impl Following {
         key: ProcessKey,
     ) -> Result<(), Failure> {
         let memory = Memory::make(conversation, self.objects.every_from_bytes)?;
+        let pace = Pace::begin(&self.account());
+        memory.set_level(pace.level());
         memory.hang(conversation, maps)?;
         let mut images = self.images();
         for image in images.iter_mut().filter(|image| image.key == key) {
@@ -132,7 +140,7 @@ impl Following {
             base,
             begun: Some(Instant::now()),
             processes: Vec::new(),
-            pace: Pace::new(self.objects.max_overhead),
+            pace,
             known_interval: 0,
             since: Instant::now(),
             window: Window::default(),
@@ -167,7 +175,7 @@ impl Following {
                     image.free(&self.objects);
                     image.quiet = told == 0 && image.is_over();
                 }
-                image.decide(now, &self.objects, self.processors);
+                image.decide(now, &self.objects, self.processors, &mut self.account());
             }
             let spent_ns = self.objects.receiver.spent_ns();
             let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
@@ -285,11 +293,17 @@ impl Image {
     }
 
     /// Sets the interval at which small blocks are sampled.
-    fn decide(&mut self, now: Instant, objects: &Objects, processors: Processors) {
+    fn decide(
+        &mut self,
+        now: Instant,
+        objects: &Objects,
+        processors: Processors,
+        account: &mut Account,
+    ) {
         let passed = now - self.since;
         let event_ns = self.event_ns(now);
         let is_flood = passed >= SHORTEST_WINDOW && self.window.is_flood(event_ns);
-        if passed < WINDOW && !is_flood {
+        if passed < WINDOW && !is_flood && !self.quiet {
             return;
         }
         let cpu_ns: u64 = self
@@ -314,7 +328,7 @@ impl Image {
         self.cpu_ns = cpu_ns;
         self.lost = 0;
         let before = self.pace.level();
-        let level = self.pace.next(&window);
+        let level = self.pace.next(account, &window);
         if level != before {
             self.memory.set_level(level);
             self.sampled(objects, allocation_interval(level));

@@ -62,7 +62,7 @@ mod withdraw;
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
-pub use background::spawn_idle;
+pub use background::{hold_planning, spawn_idle};
 pub use cache::{Cache, LIMIT_BYTES};
 pub use choice::{Choice, Pace};
 pub use elf::Headers;
@@ -73,7 +73,7 @@ pub use host::{host, host_load, own_file};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of};
 pub use marks::RequestsBy;
-pub use membound_wire::{GuestPlace, GuestState, Idle};
+pub use membound_wire::{GuestPlace, GuestState, Idle, certain_from_bytes};
 pub use modules::plan as plan_of;
 pub use object::{ObjectError, run_object};
 pub use pace::Processors;

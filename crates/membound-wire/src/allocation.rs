@@ -21,7 +21,7 @@
 //! then the chain's number; 0 is free. A chain is complete before its number is in the index.
 //!
 //! **Levels.** At level 0 every block is told of. At a level above 0 blocks below
-//! [`Allocations::every_from_bytes`] are sampled as heap profilers do it: points lie on the sequence
+//! [`certain_from_bytes`] are sampled as heap profilers do it: points lie on the sequence
 //! of allocated bytes at random, [`allocation_interval`] bytes apart on average (a Poisson
 //! process), and a block is told of when a point lies in its [`allocation_span`]. Each event carries the
 //! level that decided, from which the launcher computes how many blocks the event stands for. The end of a
@@ -40,7 +40,7 @@ pub struct Allocations {
     pub level: u32,
     /// Most return addresses of a chain.
     pub depth: u32,
-    /// Blocks of at least so many bytes are always followed.
+    /// Blocks of at least so many bytes are followed where that costs little: see [`certain_from_bytes`].
     pub every_from_bytes: u64,
     /// Byte offset of the first ring.
     pub rings_offset: u64,
@@ -172,6 +172,15 @@ pub const fn allocation_interval(level: u32) -> u64 {
         ALLOCATION_LEVELS.. => 32 << ALLOCATION_LEVELS,
         level => 32 << level,
     }
+}
+
+/// Size from which on blocks are told of for certain while others are at an interval, where those from `wanted` bytes on
+/// are to be: blocks that are much of the interval are told of at most points anyway, and following all smaller ones may
+/// cost more than the interval spares.
+#[must_use]
+pub const fn certain_from_bytes(interval_bytes: u64, wanted: u64) -> u64 {
+    let part = interval_bytes / 4;
+    if part > wanted { part } else { wanted }
 }
 
 /// Bytes that a block of `size` bytes takes of the sequence on which the points lie. Blocks of no

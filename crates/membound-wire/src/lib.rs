@@ -30,7 +30,7 @@ mod unwind;
 pub use allocation::{
     ALLOCATION_EXTRA_BYTES, ALLOCATION_LEVELS, ALLOCATION_RECORDS, AllocationKind,
     AllocationRecord, AllocationRing, AllocationWhat, Allocations, WrapKind, allocation_interval,
-    allocation_span,
+    allocation_span, certain_from_bytes,
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, LEAD_IN, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};

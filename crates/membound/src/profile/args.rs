@@ -72,7 +72,7 @@ pub(crate) struct ProfileArgs {
     /// Do not follow allocations.
     #[arg(long, help_heading = "How")]
     pub(crate) no_objects: bool,
-    /// Follow every block from SIZE bytes on; of smaller ones a part where there are very many.
+    /// Follow every block from SIZE bytes on, unless there are too many; of smaller ones a part where there are very many.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_objects", help_heading = "How")]
     pub(crate) object_size: Option<u64>,
     /// Functions that allocate and free as malloc and free do. May be repeated.
