@@ -345,6 +345,12 @@ impl Plans {
         }
     }
 
+    /// Whether a file has so much text that no program waits for what is found out about it.
+    pub(crate) fn is_large(&self, module: &Module) -> bool {
+        let later = self.later.as_ref();
+        later.is_some_and(|later| module.headers.text_bytes() > later.large_text_bytes)
+    }
+
     /// The file with its plan; waits for a plan that is being made.
     /// `None` for what is no ELF file, and for a file that is planned later.
     fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
@@ -682,27 +688,38 @@ impl Plans {
             }
         }
         // A program that opens and closes objects all the time is asked every time: threads are
-        // only for what is new.
-        let modules: Vec<Option<Arc<Module>>> = std::thread::scope(|scope| {
-            let found: Vec<_> = files
-                .iter()
-                .map(|(name, _, of_file)| {
-                    let map = of_file[0];
-                    self.known(pid, name, map)
-                        .ok_or_else(|| scope.spawn(move || self.open(pid, name, map)))
-                })
-                .collect();
-            found
-                .into_iter()
-                .map(|found| match found {
-                    Ok(module) => Some(module),
-                    Err(thread) => thread.join().ok().flatten(),
-                })
-                .collect()
+        // only for what is new. Some programs load two hundred files, and a thread takes as long to start as a
+        // kept plan to read.
+        let modules: Vec<OnceLock<Arc<Module>>> = files
+            .iter()
+            .map(|(name, _, of_file)| {
+                let known = self.known(pid, name, of_file[0]);
+                known.map_or_else(OnceLock::new, OnceLock::from)
+            })
+            .collect();
+        let is_new = |index: &usize| modules[*index].get().is_none();
+        let new: Vec<usize> = (0..files.len()).filter(is_new).collect();
+        let next = AtomicUsize::new(0);
+        let open = || {
+            while let Some(&index) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (name, _, of_file) = &files[index];
+                if let Some(module) = self.open(pid, name, of_file[0]) {
+                    let _ = modules[index].set(module);
+                }
+            }
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 1..cpus.min(new.len()) {
+                scope.spawn(open);
+            }
+            open();
         });
         let mut loaded: Vec<Loaded> = Vec::new();
         for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
-            let Some(module) = module else { continue };
+            let Some(module) = module.into_inner() else {
+                continue;
+            };
             for map in of_file {
                 let Some(bias) = module.headers.bias(map) else {
                     continue;

@@ -37,7 +37,7 @@ use crate::stops::StopLog;
 use crate::texts::{Change, Edits, Texts};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing};
-use crate::unwind::Unwinding;
+use crate::unwind::{Unwinding, Which};
 
 /// Areas whose memory stays open although their process may have ended: a child that was
 /// forked from it may still count in them.
@@ -46,6 +46,8 @@ const OPEN_AREAS: usize = 256;
 /// Before a change that was refused is asked for again: threads that could not be stopped are to
 /// have got on.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// When a program gets the unwind tables of large files that it was not held for. Many end before that.
+const TABLES_AFTER: Duration = Duration::from_millis(50);
 
 /// Whether patches change while programs run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -314,6 +316,19 @@ impl Server {
                 conversation.go();
             }
         }
+        drop(turn.take());
+        if event == Event::Start as u32 && self.owes_tables(pid) {
+            std::thread::sleep(TABLES_AFTER);
+            if settling::runs(key) {
+                self.doorbells.ring();
+            }
+        }
+    }
+
+    /// Whether a process is to get more unwind tables.
+    fn owes_tables(&self, pid: u32) -> bool {
+        let unwinding = self.unwinding.as_ref();
+        unwinding.is_some_and(|unwinding| unwinding.owes(pid))
     }
 
     /// Remembers that something could not be done in a process.
@@ -474,7 +489,9 @@ impl Server {
     ) -> Result<(), NotInstalled> {
         let areas = area::inherited(&maps, &self.ledger().areas);
         if let Some(unwinding) = &self.unwinding {
-            let updated = unwinding.update(&self.plans, conversation, &mut maps, key, loaded);
+            let plans = &self.plans;
+            let all = Which::All;
+            let updated = unwinding.update(plans, conversation, &mut maps, key, loaded, all);
             self.pass(key.pid, updated.map_err(Into::into))?;
         }
         for module in loaded {
@@ -532,6 +549,12 @@ impl Server {
     /// Makes the plans that the program's exchange needs, which may take seconds: before it has the process's
     /// turn, since the program may be waiting for that.
     fn plan_ahead(&self, conversation: &Conversation) {
+        if let Some(unwinding) = &self.unwinding
+            && unwinding.owes(conversation.pid)
+            && let Ok(maps) = maps::of(conversation.pid)
+        {
+            unwinding.prepare(&self.plans, &self.loaded(conversation, &maps));
+        }
         let choices = Arc::clone(&self.choices());
         let wanted = !choices.is_empty() || conversation.modules_changed();
         if !wanted || self.harvesting.is_some() {
@@ -616,6 +639,14 @@ impl Server {
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         let maps = maps::of(conversation.pid)?;
+        if let Some(unwinding) = &self.unwinding
+            && unwinding.owes(key.pid)
+        {
+            let loaded = self.loaded(conversation, &maps);
+            let (plans, maps) = (&self.plans, &mut maps.clone());
+            let updated = unwinding.update(plans, conversation, maps, key, &loaded, Which::All);
+            self.pass(key.pid, updated.map_err(Into::into))?;
+        }
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
             // Another module may lie where one was.

@@ -2,6 +2,9 @@
 //!
 //! A table stays mapped once it is in a process: a thread may be reading it when its module
 //! goes, and it serves again when the module comes back.
+//!
+//! The tables of large files take tens of milliseconds to bring into memory, for which no program is held: it gets them
+//! through its control thread when it has run for a while. Until then call chains end in such files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,8 +31,42 @@ const PAGE: u64 = 4096;
 /// What the kernel calls its own code in lists of mappings.
 const VDSO: &str = "[vdso]";
 
-/// A table's bytes.
-type Table = Arc<Vec<u8>>;
+/// Bytes from which on a table has a file of its own.
+const LARGE_BYTES: usize = 256 << 10;
+
+type Bytes = Arc<Vec<u8>>;
+
+/// A table.
+#[derive(Clone, Debug)]
+enum Table {
+    /// Goes into one file with others.
+    Small(Bytes),
+    /// Has a file of its own, of so many bytes.
+    Large(Arc<File>, u64),
+}
+
+impl Table {
+    fn of(bytes: Vec<u8>) -> Self {
+        if bytes.len() >= LARGE_BYTES
+            && let Ok(file) = memory::with(FILE_NAME, &bytes)
+        {
+            return Self::Large(Arc::new(file), bytes.len() as u64);
+        }
+        Self::Small(Arc::new(bytes))
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Small(bytes) if bytes.is_empty())
+    }
+}
+
+/// Which tables a program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those of small files, and what is in memory already.
+    AtHand,
+    All,
+}
 
 /// What the agents' tables are, in every process.
 #[derive(Debug, Default)]
@@ -37,10 +74,13 @@ pub(crate) struct Unwinding {
     processes: Mutex<FxHashMap<ProcessKey, Process>>,
     /// Made from files, each once.
     tables: Mutex<Vec<(Arc<Module>, Table)>>,
-    /// Files of tables one behind the other, the latest last: programs that load the same libraries
+    /// Files of small tables one behind the other, the latest last: programs that load the same libraries
     /// map the same one.
-    files: Mutex<VecDeque<(Vec<Table>, Arc<File>)>>,
+    files: Mutex<VecDeque<(Vec<Bytes>, Arc<File>)>>,
 }
+
+/// What files of tables are called in lists of mappings.
+const FILE_NAME: &str = "membound-unwind";
 
 /// Files that are kept for programs that come later.
 const KEPT_FILES: usize = 16;
@@ -52,6 +92,8 @@ struct Process {
     mapped: Vec<(Source, u64)>,
     /// Texts that the agent knows tables of.
     registered: Vec<(Source, Range<u64>)>,
+    /// Whether there are texts that it gets tables of later.
+    is_owed: bool,
 }
 
 /// Where a table comes from.
@@ -101,10 +143,30 @@ impl Unwinding {
         self.processes().retain(|other, _| {
             *other != key && stat::started(other.pid).ok() == Some(other.started)
         });
-        self.update(plans, conversation, maps, key, loaded)
+        // Without a control thread there is no later.
+        let which = match plans.is_deferring() {
+            true => Which::AtHand,
+            false => Which::All,
+        };
+        self.update(plans, conversation, maps, key, loaded, which)
     }
 
-    /// Makes the agent know the tables of all that is `loaded`, and no others.
+    /// Whether a process is to get more tables.
+    pub(crate) fn owes(&self, pid: u32) -> bool {
+        let processes = self.processes();
+        processes
+            .iter()
+            .any(|(key, it)| key.pid == pid && it.is_owed)
+    }
+
+    /// Makes the tables of what a process has loaded.
+    pub(crate) fn prepare(&self, plans: &Plans, loaded: &[Loaded]) {
+        for loaded in loaded {
+            self.of_module(plans, &loaded.module, Which::All);
+        }
+    }
+
+    /// Makes the agent know the tables of what is `loaded`, and no others.
     pub(crate) fn update(
         &self,
         plans: &Plans,
@@ -112,6 +174,7 @@ impl Unwinding {
         maps: &mut Vec<Mapping>,
         key: ProcessKey,
         loaded: &[Loaded],
+        which: Which,
     ) -> Result<(), Failure> {
         let known = self.processes().remove(&key);
         let mut process = match known {
@@ -122,7 +185,11 @@ impl Unwinding {
                 Process::default()
             }
         };
-        let texts = self.texts(plans, conversation, maps, loaded);
+        let texts = self.texts(plans, conversation, maps, loaded, which);
+        process.is_owed = which == Which::AtHand
+            && loaded
+                .iter()
+                .any(|loaded| self.of_module(plans, &loaded.module, which).is_none());
         let wanted = |source: &Source, range: &Range<u64>| {
             texts
                 .iter()
@@ -167,6 +234,7 @@ impl Unwinding {
         conversation: &Conversation,
         maps: &[Mapping],
         loaded: &[Loaded],
+        which: Which,
     ) -> Vec<Text> {
         let first_page = |range: Range<u64>| range.start & !(PAGE - 1)..range.end;
         let agent = Text {
@@ -179,10 +247,12 @@ impl Unwinding {
             range: map.range.clone(),
             table: of_vdso(),
         });
-        let modules = loaded.iter().map(|loaded| Text {
-            source: Source::Module(Arc::clone(&loaded.module)),
-            range: first_page(loaded.span()),
-            table: self.of_module(plans, &loaded.module),
+        let modules = loaded.iter().filter_map(|loaded| {
+            Some(Text {
+                source: Source::Module(Arc::clone(&loaded.module)),
+                range: first_page(loaded.span()),
+                table: self.of_module(plans, &loaded.module, which)?,
+            })
         });
         std::iter::once(agent)
             .chain(vdso)
@@ -192,9 +262,9 @@ impl Unwinding {
     }
 
     /// A file of these tables, each beginning behind the [`padded`] ones before it.
-    fn file(&self, tables: Vec<Table>) -> io::Result<Arc<File>> {
+    fn file(&self, tables: Vec<Bytes>) -> io::Result<Arc<File>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |known: &[Table]| {
+        let is_same = |known: &[Bytes]| {
             let mut both = known.iter().zip(&tables);
             known.len() == tables.len() && both.all(|(one, other)| Arc::ptr_eq(one, other))
         };
@@ -207,7 +277,7 @@ impl Unwinding {
             bytes.extend_from_slice(table);
             bytes.resize(end, 0);
         }
-        let file = Arc::new(memory::with("membound-unwind", &bytes)?);
+        let file = Arc::new(memory::with(FILE_NAME, &bytes)?);
         files.push_back((tables, Arc::clone(&file)));
         if files.len() > KEPT_FILES {
             files.pop_front();
@@ -215,20 +285,31 @@ impl Unwinding {
         Ok(file)
     }
 
-    fn of_module(&self, plans: &Plans, module: &Arc<Module>) -> Table {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
-        if let Some((_, table)) = known {
-            return Arc::clone(table);
+    /// A module's table; `None` where it is not at hand and is not to be made now.
+    fn of_module(&self, plans: &Plans, module: &Arc<Module>, which: Which) -> Option<Table> {
+        let tables = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |tables: &[(Arc<Module>, Table)]| {
+            let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
+            known.map(|(_, table)| table.clone())
+        };
+        if let Some(table) = known(&tables()) {
+            return Some(table);
         }
-        let table = Arc::new(plans.unwind_table(module));
-        tables.push((Arc::clone(module), Arc::clone(&table)));
-        table
+        if which == Which::AtHand && plans.is_large(module) {
+            return None;
+        }
+        // Programs that need another table do not wait for this one.
+        let table = Table::of(plans.unwind_table(module));
+        let mut tables = tables();
+        Some(known(&tables).unwrap_or_else(|| {
+            tables.push((Arc::clone(module), table.clone()));
+            table
+        }))
     }
 }
 
 /// Bytes that a table takes among others.
-fn padded(table: &Table) -> usize {
+fn padded(table: &[u8]) -> usize {
     table.len().next_multiple_of(16)
 }
 
@@ -238,7 +319,7 @@ impl Process {
         found.map(|(_, at)| *at)
     }
 
-    /// Maps the tables of `texts` that are not there yet, in one piece.
+    /// Maps the tables of `texts` that are not there yet, small ones in one piece.
     fn map(
         &mut self,
         conversation: &Conversation,
@@ -251,27 +332,26 @@ impl Process {
         let mut places: Vec<(Source, u64)> = Vec::new();
         for text in texts {
             let twice = places.iter().any(|(source, _)| *source == text.source);
-            if self.table(&text.source).is_none() && !twice {
-                places.push((text.source.clone(), length));
-                length += padded(&text.table) as u64;
-                tables.push(Arc::clone(&text.table));
+            if self.table(&text.source).is_some() || twice {
+                continue;
+            }
+            match &text.table {
+                Table::Small(bytes) => {
+                    places.push((text.source.clone(), length));
+                    length += padded(bytes) as u64;
+                    tables.push(Arc::clone(bytes));
+                }
+                Table::Large(file, length) => {
+                    let at = map_file(conversation, maps, file, *length)?;
+                    self.mapped.push((text.source.clone(), at));
+                }
             }
         }
         if tables.is_empty() {
             return Ok(());
         }
         let file = unwinding.file(tables)?;
-        let length = length.next_multiple_of(PAGE);
-        let inode = file.metadata()?.ino();
-        let near = conversation.agent();
-        let at = map_near(conversation, maps, &near, length, inode, |range| {
-            conversation.map(&Part {
-                at: range.clone(),
-                memory: file.as_fd(),
-                offset: 0,
-                protection: Protection::READ,
-            })
-        })?;
+        let at = map_file(conversation, maps, &file, length)?;
         let placed = places
             .into_iter()
             .map(|(source, offset)| (source, at + offset));
@@ -280,15 +360,35 @@ impl Process {
     }
 }
 
+/// Maps a file into the process; where.
+fn map_file(
+    conversation: &Conversation,
+    maps: &mut Vec<Mapping>,
+    file: &File,
+    length: u64,
+) -> Result<u64, Failure> {
+    let inode = file.metadata()?.ino();
+    let near = conversation.agent();
+    let length = length.next_multiple_of(PAGE);
+    map_near(conversation, maps, &near, length, inode, |range| {
+        conversation.map(&Part {
+            at: range.clone(),
+            memory: file.as_fd(),
+            offset: 0,
+            protection: Protection::READ,
+        })
+    })
+}
+
 /// The table of this process's, which is every process's.
 fn of_vdso() -> Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let bytes = own_vdso().unwrap_or_default();
         let image = Image::parse(&bytes);
-        Arc::new(image.map_or_else(|_| Vec::new(), |image| image.unwind_table()))
+        Table::of(image.map_or_else(|_| Vec::new(), |image| image.unwind_table()))
     });
-    Arc::clone(table)
+    table.clone()
 }
 
 fn own_vdso() -> io::Result<Vec<u8>> {
@@ -306,9 +406,9 @@ fn of_agent() -> Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let image = Image::parse(crate::AGENT);
-        Arc::new(image.map_or_else(|_| Vec::new(), |image| image.unwind_table()))
+        Table::of(image.map_or_else(|_| Vec::new(), |image| image.unwind_table()))
     });
-    Arc::clone(table)
+    table.clone()
 }
 
 #[cfg(test)]
@@ -321,10 +421,21 @@ mod tests {
             membound_testkit::skipped("there is no agent for this machine");
             return;
         }
-        assert!(of_agent().len() > 100);
+        assert!(!of_agent().is_empty());
         let maps = maps::of(std::process::id()).unwrap();
         if maps.iter().any(|map| map.name == VDSO) {
-            assert!(of_vdso().len() > 100);
+            assert!(!of_vdso().is_empty());
         }
+    }
+
+    #[test]
+    fn a_large_table_has_a_file_of_its_own() {
+        let Table::Large(file, length) = Table::of(vec![7; LARGE_BYTES]) else {
+            panic!("it is large");
+        };
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, length - 1).unwrap();
+        assert_eq!((length, byte), (LARGE_BYTES as u64, [7]));
+        assert!(matches!(Table::of(vec![7; 100]), Table::Small(_)));
     }
 }
