@@ -4,13 +4,52 @@
 //! is what a recording may cost by default. With the very lowest priority plans would not be made at
 //! all there, and whoever waits for one holds a conversation.
 
+use std::cell::Cell;
 use std::num::NonZero;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use membound_rewrite::between_functions;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::ticks;
 
 /// The nice value of the threads. The kernel weighs it with 56, and a usual thread with 1024.
 const NICE: i32 = 13;
+/// Work that is held takes this part of a processor: with nothing at all, nothing would ever be patched in a program that
+/// needs all processors for as long as it runs.
+const HELD_PART: f64 = 1.0 / 32.0;
+/// The longest that it pauses at a time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether work is held.
+static HELD: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// CPU time of the thread when it last went on, where it is one of the pool's.
+    static WENT_ON_NS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Holds the work in the background, or lets it go on: a priority alone does not keep it from threads that wait for one
+/// another, and need all processors at once.
+pub fn hold_planning(held: bool) {
+    HELD.store(held, Ordering::Relaxed);
+}
+
+/// Between two functions.
+fn give_way_for_long() {
+    let Some(went_on_ns) = WENT_ON_NS.get() else {
+        return;
+    };
+    if !HELD.load(Ordering::Relaxed) {
+        return;
+    }
+    let took_ns = ticks::own_thread_cpu_ns().saturating_sub(went_on_ns) as f64;
+    let pause = Duration::from_nanos((took_ns / HELD_PART) as u64);
+    std::thread::sleep(pause.min(LONGEST_PAUSE));
+    WENT_ON_NS.set(Some(ticks::own_thread_cpu_ns()));
+}
 
 /// Runs `work`, and what it does in parallel, on background threads, and waits for it.
 pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -38,6 +77,7 @@ pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
 fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {
+        between_functions(give_way_for_long);
         ThreadPoolBuilder::new()
             .num_threads(threads())
             .thread_name(|_| "planning".to_owned())
@@ -56,6 +96,7 @@ fn threads() -> usize {
 
 /// Lets others go first, from now on.
 fn give_way() {
+    WENT_ON_NS.set(Some(ticks::own_thread_cpu_ns()));
     // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
     // nothing.
     let _ = rustix::process::nice(NICE);
@@ -64,6 +105,25 @@ fn give_way() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_is_held_pauses_in_the_pool_and_nowhere_else() {
+        let spent = || {
+            let begun_ns = ticks::own_thread_cpu_ns();
+            while ticks::own_thread_cpu_ns() < begun_ns + 1_000_000 {
+                std::hint::spin_loop();
+            }
+            let begun = std::time::Instant::now();
+            give_way_for_long();
+            (WENT_ON_NS.get().is_some(), begun.elapsed())
+        };
+        hold_planning(true);
+        let (there, here) = (run(spent), spent());
+        hold_planning(false);
+        assert!(there.0 && !here.0);
+        // 32 times a millisecond: a sleep is never shorter than it was asked for.
+        assert!(there.1 >= Duration::from_millis(30), "{there:?}");
+    }
 
     #[test]
     fn work_in_the_background_gives_way_and_its_caller_does_not() {

@@ -31,6 +31,12 @@ pub fn of(root: &Root, pid: u32) -> Vec<Thread> {
         .collect()
 }
 
+/// Numbers of the threads of a process, in their order; none of a process that is not there.
+#[must_use]
+pub fn ids(root: &Root, pid: u32) -> Vec<u32> {
+    root.numbered(format!("proc/{pid}/task"), "")
+}
+
 /// A thread by its line in `stat`.
 fn thread(id: u32, stat: &str) -> Option<Thread> {
     let stat = Stat::parse(stat.as_bytes())?;
@@ -48,6 +54,8 @@ fn thread(id: u32, stat: &str) -> Option<Thread> {
 pub struct Scheduled {
     /// Its CPU time, in nanoseconds.
     pub cpu_ns: u64,
+    /// For how long it could run and had no processor, in nanoseconds.
+    pub waited_ns: u64,
     /// How often it was given a processor.
     pub switches: u64,
 }
@@ -58,9 +66,11 @@ impl Scheduled {
     pub fn of(pid: u32, thread: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
         let mut numbers = text.split_ascii_whitespace().map(str::parse);
-        let (cpu_ns, _waited) = (numbers.next()?.ok()?, numbers.next()?);
-        let switches = numbers.next()?.ok()?;
-        Some(Self { cpu_ns, switches })
+        Some(Self {
+            cpu_ns: numbers.next()?.ok()?,
+            waited_ns: numbers.next()?.ok()?,
+            switches: numbers.next()?.ok()?,
+        })
     }
 }
 

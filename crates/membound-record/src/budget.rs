@@ -21,13 +21,15 @@ pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
 /// Nanoseconds that a recorded execution costs: fences, time stamps, a call into the agent.
 const TAKEN_NS: f64 = 250.0;
 /// Nanoseconds that may be spent before the program has run for long.
-const ADVANCE_NS: f64 = 20e6;
+const ADVANCE_NS: f64 = 12e6;
 /// The most that the rest of recording may take of what there is. What is left stays for windows:
 /// a recorder that is slow would find out nothing at all without them.
 const MOST_OTHERWISE: f64 = 0.5;
 /// The most that may have been lost when what can also be done after the end is gone on with: samples themselves take
 /// as much again.
 const MOST_BEFORE_END: f64 = 0.3;
+/// Programs that lose more than this part of what is done beside them have nearly all processors.
+const IN_THE_WAY: f64 = 0.5;
 
 /// What stands in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,14 +106,37 @@ fn earned_ns(share: f64, cpu_ns: u64) -> f64 {
     ADVANCE_NS + share * cpu_ns as f64
 }
 
+/// What is known at one moment, in nanoseconds since the run began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    pub(crate) t_ns: u64,
+    /// CPU time of the programs.
+    pub(crate) cpu_ns: u64,
+    /// For how long their threads could run and had no processor.
+    pub(crate) waited_ns: u64,
+    /// The recorder's own CPU time.
+    pub(crate) own_ns: u64,
+}
+
+impl Look {
+    /// What has come since another.
+    const fn since(&self, before: &Self) -> Self {
+        Self {
+            t_ns: self.t_ns.saturating_sub(before.t_ns),
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
+            own_ns: self.own_ns.saturating_sub(before.own_ns),
+        }
+    }
+}
+
 /// Follows what the recorder does beside the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     processors: Processors,
     /// Share of the program's CPU time that recording may cost.
     share: f64,
-    /// Time, CPU time of the programs and own CPU time at the last look.
-    last: Option<(u64, u64, u64)>,
+    last: Option<Look>,
     /// Part of own time that the programs lost lately.
     part: f64,
     lost_ns: f64,
@@ -136,26 +161,30 @@ impl Beside {
 
     /// Whether what can also be done after the end may be done now, when the recorder has taken `own_ns` of CPU time.
     pub(crate) fn may_go_on(&self, own_ns: u64) -> bool {
-        let (_, cpu_ns, own_before_ns) = self.last.unwrap_or_default();
-        let since_ns = own_ns.saturating_sub(own_before_ns) as f64;
-        self.lost_ns + since_ns * self.part <= MOST_BEFORE_END * earned_ns(self.share, cpu_ns)
+        let last = self.last.unwrap_or_default();
+        let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
+        self.lost_ns + since_ns * self.part <= MOST_BEFORE_END * earned_ns(self.share, last.cpu_ns)
     }
 
-    /// What the programs have lost until now, in nanoseconds, when they have taken `cpu_ns` and the
-    /// recorder `own_ns` of CPU time.
-    pub(crate) fn lost_ns(&mut self, t_ns: u64, cpu_ns: u64, own_ns: u64) -> f64 {
-        let (since_ns, cpu_before_ns, own_before_ns) = *self.last.get_or_insert((t_ns, cpu_ns, 0));
-        let passed_ns = t_ns.saturating_sub(since_ns);
-        if passed_ns >= Self::EVERY_NS {
-            let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
-            let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
+    /// Whether the recorder takes processors from programs that use all of them, and has taken as much as it may.
+    pub(crate) fn is_in_the_way(&self, own_ns: u64) -> bool {
+        self.part > IN_THE_WAY && !self.may_go_on(own_ns)
+    }
+
+    /// What the programs have lost until now, in nanoseconds, by what is known now.
+    pub(crate) fn lost_ns(&mut self, now: Look) -> f64 {
+        let first = Look { own_ns: 0, ..now };
+        let passed = now.since(self.last.get_or_insert(first));
+        if passed.t_ns >= Self::EVERY_NS {
+            let wanted_ns = (passed.cpu_ns + passed.waited_ns) as f64;
+            let busy = wanted_ns / passed.t_ns as f64;
             // A program that is held, sleeps or has ended loses nothing meanwhile.
             self.part = match busy >= Self::HARDLY_BUSY {
                 true => self.processors.lost_beside(busy),
                 false => 0.0,
             };
-            self.lost_ns += spent_ns * self.part;
-            self.last = Some((t_ns, cpu_ns, own_ns));
+            self.lost_ns += passed.own_ns as f64 * self.part;
+            self.last = Some(now);
         }
         self.lost_ns
     }
@@ -164,6 +193,16 @@ impl Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// After threads had so many processors, and as many more could have used one.
+    fn after_100_ms(busy: u64, waits: u64) -> Look {
+        Look {
+            t_ns: 100_000_000,
+            cpu_ns: 100_000_000 * busy,
+            waited_ns: 100_000_000 * waits,
+            own_ns: 0,
+        }
+    }
 
     #[test]
     fn what_is_done_beside_a_program_counts_but_leaves_some_to_windows() {
@@ -180,13 +219,13 @@ mod tests {
     fn own_time_counts_more_where_the_program_has_all_processors() {
         let lost = |busy: u64| {
             let mut beside = Beside::new(Processors::cores(2), 0.05);
-            let look = |at: u64| (at * 50_000_000, at * 50_000_000 * busy, at * 10_000_000);
-            (0..=4)
-                .map(|at| {
-                    let (t_ns, cpu_ns, own_ns) = look(at);
-                    beside.lost_ns(t_ns, cpu_ns, own_ns)
-                })
-                .last()
+            let look = |at: u64| Look {
+                t_ns: at * 50_000_000,
+                cpu_ns: at * 50_000_000 * busy,
+                waited_ns: 0,
+                own_ns: at * 10_000_000,
+            };
+            (0..=4).map(|at| beside.lost_ns(look(at))).last()
         };
         assert_eq!(lost(2), Some(40e6));
         assert!(lost(1) < Some(20e6) && lost(1) > Some(0.0));
@@ -197,11 +236,24 @@ mod tests {
     fn what_can_wait_is_done_where_it_costs_the_program_nothing() {
         let after = |busy: u64, own_ns: u64| {
             let mut beside = Beside::new(Processors::cores(2), 0.05);
-            beside.lost_ns(0, 0, 0);
-            beside.lost_ns(100_000_000, 100_000_000 * busy, 0);
+            beside.lost_ns(Look::default());
+            beside.lost_ns(after_100_ms(busy, 0));
             beside.may_go_on(own_ns)
         };
         assert!(after(1, 50_000_000) && !after(2, 50_000_000));
+        let is_in_the_way = |busy: u64, waits: u64, own_ns: u64| {
+            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            beside.lost_ns(Look::default());
+            beside.lost_ns(after_100_ms(busy, waits));
+            beside.is_in_the_way(own_ns)
+        };
+        assert!(is_in_the_way(2, 0, 50_000_000) && !is_in_the_way(2, 0, 5_000_000));
+        assert!(
+            is_in_the_way(1, 1, 50_000_000),
+            "two threads take turns on one"
+        );
+        let is_room = !is_in_the_way(1, 0, 1_000_000_000);
+        assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));
         let young = Beside::new(Processors::cores(2), 0.05);
         assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));

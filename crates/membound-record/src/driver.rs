@@ -22,7 +22,7 @@ use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::budget::{Beside, Work};
+use crate::budget::{Beside, Look, Work};
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
 use crate::clock::{self, Clock, Reading};
@@ -45,6 +45,7 @@ use crate::sampling::{Patched, Taken, Whose};
 use crate::sites::{self, Sites};
 use crate::stays::Stays;
 use crate::traffic::TrafficCounters;
+use crate::waited::Waited;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
@@ -68,6 +69,8 @@ const SHORT_TURN: Duration = Duration::from_millis(1);
 const TRIAL_TURN: Duration = Duration::from_millis(8);
 /// Events that are gone on with in a turn while a window is open.
 const SETTLED_AT_ONCE: usize = 500;
+/// Between two looks at what programs lose.
+const BESIDE_EVERY_NS: u64 = 25_000_000;
 /// Between two transactions.
 const WRITE_EVERY_NS: u64 = 500_000_000;
 /// Between two looks at processes and threads.
@@ -129,6 +132,11 @@ pub(crate) struct Driver {
     own_before_ns: u64,
     /// What the program has lost by that until now.
     lost_beside_ns: f64,
+    waited: Waited,
+    /// When it was last looked at what the programs lose.
+    looked_beside_ns: u64,
+    /// Programs use all processors, and have lost as much by what is done beside them as they may.
+    in_the_way: bool,
     /// CPU time that programs lost by setting timers at each switch of threads.
     switching_ns: f64,
     /// CPU time of samples that lay in the agent while nothing was patched in windows: what following allocations costs.
@@ -238,6 +246,9 @@ impl Driver {
             beside,
             own_before_ns: clock::own_cpu_ns(),
             lost_beside_ns: 0.0,
+            waited: Waited::default(),
+            in_the_way: false,
+            looked_beside_ns: 0,
             switching_ns: 0.0,
             in_hooks_ns: 0.0,
             read_names_at_ns: FIRST_NAMES_NS,
@@ -320,8 +331,10 @@ impl Driver {
     fn wait(&mut self) {
         let turn = if self.trials.is_trying() {
             TRIAL_TURN
-        } else if self.windows.is_open() || self.over {
+        } else if self.over {
             SHORT_TURN
+        } else if self.windows.is_open() {
+            self.windows.until_look().clamp(SHORT_TURN, TURN)
         } else if self.remote.is_none() {
             CALM_TURN
         } else {
@@ -377,15 +390,25 @@ impl Driver {
         let told = self.inbox.take();
         self.told(told, now_ns);
         let most = if self.windows.is_open() {
-            SETTLED_AT_ONCE
+            let turns = self
+                .windows
+                .until_look()
+                .clamp(SHORT_TURN, TURN)
+                .as_millis();
+            SETTLED_AT_ONCE * turns as usize
         } else {
             usize::MAX
         };
+        if now_ns >= self.looked_beside_ns + BESIDE_EVERY_NS {
+            self.look_beside(now_ns);
+        }
         self.look(now_ns);
         let horizon_ns = now_ns.saturating_sub(DELAY_NS);
         // What a sample waited for is looked for among the blocks that there were then.
         let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
-        self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
+        if self.over || !self.in_the_way || self.pending.len() > look::MOST_EVENTS {
+            self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
+        }
         // In a trial threads read the line themselves, which is no access of the program's.
         let may_begin = !self.trials.is_trying();
         let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
@@ -608,9 +631,19 @@ impl Driver {
 
     /// Takes into account what was done beside the programs.
     fn look_beside(&mut self, now_ns: u64) {
+        self.looked_beside_ns = now_ns;
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
-        self.lost_beside_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
+        let pids = crate::lock(&self.world).alive().into_iter();
+        self.lost_beside_ns = self.beside.lost_ns(Look {
+            t_ns: now_ns,
+            cpu_ns: now.cpu_ns,
+            waited_ns: self.waited.of(pids.map(|(pid, _)| pid)),
+            own_ns,
+        });
+        // A window can wait, and a plan that takes long would not be there before a short program ends.
+        self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
+        membound_launch::hold_planning(self.in_the_way);
     }
 
     /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
@@ -625,9 +658,8 @@ impl Driver {
     }
 
     fn tidy(&mut self, now_ns: u64) {
-        self.look_beside(now_ns);
         self.count_traffic(now_ns);
-        if self.sampled_ns >= self.read_names_at_ns {
+        if self.sampled_ns >= self.read_names_at_ns && !self.in_the_way {
             self.read_names_at_ns = 2 * self.sampled_ns;
             self.read_names();
         }
@@ -654,6 +686,8 @@ impl Driver {
     fn halt(&mut self) {
         let now_ns = self.clock.now_ns();
         self.look_beside(now_ns);
+        self.in_the_way = false;
+        membound_launch::hold_planning(false);
         if let Some(remote) = &self.remote {
             let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
             let running = Running {
@@ -733,7 +767,8 @@ impl Driver {
         self.settle(u64::MAX, usize::MAX);
         self.laps.end(&self.sites, &mut self.rows.laps);
         if self.sampled_interval_bytes > 0 {
-            let from = self.options.objects.unwrap_or(u64::MAX);
+            let wanted = self.options.objects.unwrap_or(u64::MAX);
+            let from = membound_launch::certain_from_bytes(self.sampled_interval_bytes, wanted);
             let reason = format!(
                 "blocks below {from} bytes were sampled, on average once in up to {} bytes, because \
                  there were too many to follow all: their counts and bytes are estimates",

@@ -174,6 +174,7 @@ mod tests {
             duty.look(|_| {
                 Some(Scheduled {
                     cpu_ns: look * 1_000_000,
+                    waited_ns: 0,
                     switches: look * switches_per_ms,
                 })
             });

@@ -43,6 +43,7 @@ mod space;
 mod stays;
 mod threads;
 mod traffic;
+mod waited;
 pub mod watch;
 mod watching;
 mod windows;

@@ -6,6 +6,8 @@
 //! on a busy machine milliseconds pass between any two lines of this file. Sites of a function
 //! are patched together.
 
+use std::time::Duration;
+
 use membound_launch::{Choice, Pace};
 use membound_rewrite::stall::CodeBlock;
 use membound_run::{Executions, ModuleId, SiteId};
@@ -50,6 +52,9 @@ const LEAST_BUSY: f64 = 0.3;
 const BUSY_OVER_NS: u64 = 100_000_000;
 /// What an exchange is taken to cost at most: plans are made beside the program.
 const MOST_TAKEN_NS: u64 = 10_000_000;
+/// Part of the time that programs have been exchanging their patches for until they are looked at again: while a
+/// file is planned for them that lasts for seconds.
+const LOOKS_OPENING: u64 = 8;
 /// Groups in one window.
 const AT_ONCE: usize = 64;
 /// Share of its CPU time that a program is taken to lose by sites of unknown rates.
@@ -190,6 +195,8 @@ pub(crate) struct Windows {
     /// programs made no progress.
     failures: u32,
     progress: Progress,
+    /// Before the next look at the programs.
+    until_look: Duration,
     /// Windows that were closed because programs made no progress.
     pub(crate) stuck: u64,
     /// Windows whose programs did not exchange their patches in time.
@@ -217,6 +224,7 @@ impl Windows {
             exchanges_ns: [0; 3],
             failures: 0,
             progress: Progress::default(),
+            until_look: Duration::ZERO,
             stuck: 0,
             unsettled: 0,
             blurred: 0,
@@ -242,6 +250,33 @@ impl Windows {
     /// Whether patches stand in the text, or are about to.
     pub(crate) const fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)
+    }
+
+    /// How long nothing is to be done for the window that is open, or about to be: each look takes processors' time, which
+    /// programs may want.
+    pub(crate) const fn until_look(&self) -> Duration {
+        self.until_look
+    }
+
+    /// The same, found anew.
+    fn look_after(&self, now: Now) -> Duration {
+        Duration::from_nanos(match &self.phase {
+            Phase::Opening { window, .. } => {
+                now.t_ns.saturating_sub(window.since_ns) / LOOKS_OPENING
+            }
+            // Not all at once: how fast programs get on changes, and a window is not to be much longer than it
+            // may be.
+            Phase::Open {
+                until_cpu_ns,
+                until_ns,
+                ..
+            } => {
+                let left_ns = until_cpu_ns.saturating_sub(now.cpu_ns) as f64;
+                let soon_ns = left_ns / (2.0 * self.progress.busy.max(1.0));
+                (soon_ns as u64).min(until_ns.saturating_sub(now.t_ns))
+            }
+            Phase::Closed { .. } | Phase::Lent => 0,
+        })
     }
 
     /// Since when no patch stood in any text, at a moment not long ago; `None` where one did,
@@ -275,6 +310,18 @@ impl Windows {
 
     /// Goes on; what came of a window that was closed. `hot` are the sites that are worth it.
     pub(crate) fn step(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        hot: &[(SiteId, f64)],
+        sites: &mut Sites,
+    ) -> Option<Closed> {
+        let closed = self.go_on(patcher, now, hot, sites);
+        self.until_look = self.look_after(now);
+        closed
+    }
+
+    fn go_on(
         &mut self,
         patcher: &impl Patcher,
         now: Now,
@@ -771,6 +818,42 @@ mod tests {
             progress.is_stuck(at(t_ms, 5), true);
         }
         assert!(!(300..900).any(|t_ms| progress.is_stuck(at(t_ms, 5), false)));
+    }
+
+    #[test]
+    fn a_window_is_looked_at_seldom_and_more_often_towards_its_end() {
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        let mut windows = Windows::new(0.05, wants);
+        windows.progress.busy = 2.0;
+        let at = |ms: u64| Now {
+            t_ns: ms * 1_000_000,
+            cpu_ns: 2 * ms * 1_000_000,
+            threads: Threads::Several,
+        };
+        windows.phase = Phase::Open {
+            from: at(0),
+            until_cpu_ns: 40_000_000,
+            until_ns: 80_000_000,
+            before: Vec::new(),
+            window: Window {
+                work: Work::Time,
+                parts: Vec::new(),
+                since_ns: 0,
+                since_cpu_ns: 0,
+                length_ns: 40_000_000,
+            },
+        };
+        // Of 20 ms that two threads need.
+        let (mut t_ms, mut looks) = (0, 0);
+        while t_ms < 20 {
+            t_ms += windows.look_after(at(t_ms)).as_millis().max(1) as u64;
+            looks += 1;
+        }
+        assert!(t_ms <= 21 && looks <= 8, "{looks} looks, {t_ms} ms");
+        assert_eq!(windows.look_after(at(20)), Duration::ZERO);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! placed into a process by whoever knows where its module lies.
 #![forbid(unsafe_code)]
 
+mod between;
 pub mod code;
 pub mod flow;
 pub mod image;
@@ -19,4 +20,5 @@ pub mod patch;
 mod registers;
 pub mod stall;
 
+pub use between::between_functions;
 pub use registers::{Flag, Gpr, RegisterSet, VectorPart};

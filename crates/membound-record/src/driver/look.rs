@@ -10,11 +10,9 @@ const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// More samples than this do not wait, whatever it costs.
 const MOST_SAMPLES: usize = 50_000;
 /// While more other events than this wait for the samples, no sample waits either.
-const MOST_EVENTS: usize = 200_000;
+pub(super) const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are looked at in a turn.
 const TURN_NS: u64 = 20_000_000;
-/// Between two looks at what the program loses.
-const BESIDE_EVERY_NS: u64 = 20_000_000;
 
 impl Driver {
     /// Looks at samples, as many as the program can be made to pay for now.
@@ -28,10 +26,6 @@ impl Driver {
         if !self.can_wait() {
             self.look_at_all();
             return;
-        }
-        if now_ns >= self.unseen.beside_ns + BESIDE_EVERY_NS {
-            self.unseen.beside_ns = now_ns;
-            self.look_beside(now_ns);
         }
         let begun_ns = clock::own_thread_cpu_ns();
         while clock::own_thread_cpu_ns() < begun_ns + TURN_NS && self.may_look() {

@@ -15,8 +15,6 @@ pub(super) struct Unseen {
     samples: VecDeque<(Taken, Option<u64>)>,
     /// CPU time in all samples that came.
     pub(super) came_ns: u64,
-    /// When it was last looked what the program loses.
-    pub(super) beside_ns: u64,
 }
 
 impl Unseen {

@@ -21,6 +21,7 @@ use std::fmt;
 use iced_x86::Instruction;
 use rustc_hash::FxHashMap;
 
+use crate::between;
 use crate::image::{FunctionBounds, Image};
 use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
@@ -186,6 +187,7 @@ impl Function {
     /// When the image has no such function.
     #[must_use]
     pub fn decode(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Self {
+        between::pass();
         let bounds = image.functions()[index].clone();
         let surroundings = Surroundings {
             image: Some(image),

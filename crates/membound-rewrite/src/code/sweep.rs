@@ -8,6 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use super::descent::{Flow, flow};
 use super::knowledge::Trust;
 use super::noreturn::{Callee, Exits};
+use crate::between;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
 /// What a sweep finds.
@@ -26,6 +27,7 @@ pub(super) struct Sweep {
 }
 
 pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
+    between::pass();
     let mut found = Sweep::default();
     let Some(bytes) = image.bytes(function.range.clone()) else {
         found.exits.may_return = true;

@@ -1,0 +1,91 @@
+//! Time that programs' threads have waited for a processor, being able to run.
+//!
+//! CPU time alone does not show that a program lacks processors: while the recorder has one of two, the program's threads
+//! take turns on the other, and look like a program that needs no more than one.
+
+use membound_platform::Root;
+use membound_platform::threads::{self, Scheduled};
+use rustc_hash::FxHashMap;
+
+/// Processes that are looked at, and threads of each. Where there are more, those have most processors anyway.
+const PROCESSES: usize = 16;
+const THREADS: usize = 16;
+
+/// A thread, by the numbers of its process and of itself.
+type Thread = (u32, u32);
+
+/// Sums it up.
+#[derive(Debug, Default)]
+pub(crate) struct Waited {
+    /// What each thread had waited when it was last looked at.
+    threads: FxHashMap<Thread, u64>,
+    sum_ns: u64,
+}
+
+impl Waited {
+    /// Looks at these processes; the sum so far.
+    pub(crate) fn of(&mut self, pids: impl IntoIterator<Item = u32>) -> u64 {
+        let threads = pids.into_iter().take(PROCESSES).flat_map(|pid| {
+            let ids = threads::ids(&Root::system(), pid).into_iter().take(THREADS);
+            ids.map(move |id| (pid, id))
+        });
+        let seen: Vec<(Thread, u64)> = threads
+            .filter_map(|(pid, id)| Some(((pid, id), Scheduled::of(pid, id)?.waited_ns)))
+            .collect();
+        self.add(seen)
+    }
+
+    fn add(&mut self, seen: Vec<(Thread, u64)>) -> u64 {
+        let before = std::mem::take(&mut self.threads);
+        for (thread, waited_ns) in &seen {
+            let last_ns = before.get(thread).copied().unwrap_or(0);
+            self.sum_ns += waited_ns.saturating_sub(last_ns);
+        }
+        self.threads.extend(seen);
+        self.sum_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_waited_that_have_ended_stays_in_the_sum() {
+        let mut waited = Waited::default();
+        assert_eq!(waited.add(vec![((1, 1), 5), ((1, 2), 10)]), 15);
+        assert_eq!(waited.add(vec![((1, 1), 7)]), 17);
+        // Another one has the number of the second by now.
+        assert_eq!(waited.add(vec![((1, 1), 7), ((1, 2), 3)]), 20);
+    }
+
+    #[test]
+    fn two_threads_on_one_processor_wait_for_one_another() {
+        let cpu = membound_platform::affinity::current_cpu();
+        let busy = || {
+            std::thread::spawn(move || {
+                let _pinned = membound_platform::affinity::Pinned::to(cpu);
+                let begun = std::time::Instant::now();
+                while begun.elapsed().as_millis() < 200 {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let own = [std::process::id()];
+        let mut waited = Waited::default();
+        let before_ns = waited.of(own);
+        let (one, other) = (busy(), busy());
+        let mut after_ns = before_ns;
+        while !(one.is_finished() || other.is_finished()) && after_ns == before_ns {
+            std::thread::yield_now();
+            after_ns = waited.of(own);
+        }
+        one.join().expect("it only spins");
+        other.join().expect("it only spins");
+        if after_ns == 0 {
+            membound_testkit::skipped("the kernel does not tell how long threads wait");
+            return;
+        }
+        assert!(after_ns > before_ns, "{before_ns} {after_ns}");
+    }
+}
