@@ -84,6 +84,26 @@ impl Sub for ThreadUsage {
     }
 }
 
+/// Clock ticks during which these CPUs ran anything, in all, since the machine was started. `None` where the kernel does
+/// not tell.
+#[must_use]
+pub fn busy_ticks(root: &Root, cpus: &[CpuId]) -> Option<u64> {
+    // Behind the name: user nice system idle iowait irq softirq.
+    const BUSY: [usize; 5] = [1, 2, 3, 6, 7];
+    let stat = root.read("proc/stat").ok()?;
+    let mut sum = None;
+    for line in stat.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = fields.first()?.strip_prefix("cpu");
+        let cpu = number.and_then(|number| number.parse().ok()).map(CpuId);
+        if cpu.is_some_and(|cpu| cpus.contains(&cpu)) {
+            let ticks = |field: &usize| fields.get(*field)?.parse::<u64>().ok();
+            *sum.get_or_insert(0) += BUSY.iter().filter_map(ticks).sum::<u64>();
+        }
+    }
+    sum
+}
+
 /// Clock ticks during which `cpu` was ready to run and the hypervisor ran something else,
 /// since the machine was started. `None` where the kernel does not tell.
 #[must_use]
@@ -97,7 +117,7 @@ pub fn steal_ticks(root: &Root, cpu: CpuId) -> Option<u64> {
     line.split_whitespace().nth(8)?.parse().ok()
 }
 
-/// Ticks a second of [`steal_ticks`].
+/// Ticks a second of [`steal_ticks`] and [`busy_ticks`].
 #[must_use]
 pub fn clock_ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()
@@ -135,6 +155,22 @@ mod tests {
         assert_eq!(steal_ticks(&tree.root(), CpuId(1)), Some(8));
         assert_eq!(steal_ticks(&tree.root(), CpuId(11)), Some(77));
         assert_eq!(steal_ticks(&tree.root(), CpuId(2)), None);
+    }
+
+    #[test]
+    fn busy_ticks_are_those_of_the_right_lines() {
+        let tree = Tree::new().file(
+            "proc/stat",
+            "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 4 1000 1000 8 16 1000 9 9\ncpu1 100 0 0 7 7 0 0 0\n\
+             cpu2 5 5 5 5 5 5 5\nintr 4 cpu1\n",
+        );
+        let busy = |cpus: &[u32]| {
+            let cpus: Vec<CpuId> = cpus.iter().copied().map(CpuId).collect();
+            busy_ticks(&tree.root(), &cpus)
+        };
+        assert_eq!(busy(&[0]), Some(31));
+        assert_eq!(busy(&[0, 1]), Some(131));
+        assert_eq!(busy(&[7]), None);
     }
 
     #[test]

@@ -116,6 +116,8 @@ pub(crate) struct Look {
     pub(crate) waited_ns: u64,
     /// The recorder's own CPU time.
     pub(crate) own_ns: u64,
+    /// Processors that others use.
+    pub(crate) others: f64,
 }
 
 impl Look {
@@ -126,6 +128,7 @@ impl Look {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
             waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
             own_ns: self.own_ns.saturating_sub(before.own_ns),
+            others: self.others,
         }
     }
 }
@@ -180,7 +183,7 @@ impl Beside {
             let busy = wanted_ns / passed.t_ns as f64;
             // A program that is held, sleeps or has ended loses nothing meanwhile.
             self.part = match busy >= Self::HARDLY_BUSY {
-                true => self.processors.lost_beside(busy),
+                true => self.processors.lost_beside(busy + passed.others),
                 false => 0.0,
             };
             self.lost_ns += passed.own_ns as f64 * self.part;
@@ -200,7 +203,7 @@ mod tests {
             t_ns: 100_000_000,
             cpu_ns: 100_000_000 * busy,
             waited_ns: 100_000_000 * waits,
-            own_ns: 0,
+            ..Look::default()
         }
     }
 
@@ -222,8 +225,8 @@ mod tests {
             let look = |at: u64| Look {
                 t_ns: at * 50_000_000,
                 cpu_ns: at * 50_000_000 * busy,
-                waited_ns: 0,
                 own_ns: at * 10_000_000,
+                ..Look::default()
             };
             (0..=4).map(|at| beside.lost_ns(look(at))).last()
         };
@@ -252,6 +255,13 @@ mod tests {
             is_in_the_way(1, 1, 50_000_000),
             "two threads take turns on one"
         );
+        let mut beside_clients = Beside::new(Processors::cores(2), 0.05);
+        beside_clients.lost_ns(Look::default());
+        beside_clients.lost_ns(Look {
+            others: 1.0,
+            ..after_100_ms(1, 0)
+        });
+        assert!(beside_clients.is_in_the_way(50_000_000));
         let is_room = !is_in_the_way(1, 0, 1_000_000_000);
         assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));

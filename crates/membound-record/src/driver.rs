@@ -22,7 +22,7 @@ use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::budget::{Beside, Look, Work};
+use crate::budget::{Beside, Work};
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
 use crate::clock::{self, Clock, Reading};
@@ -37,6 +37,7 @@ use crate::laps::LapCounter;
 use crate::modules::Module;
 use crate::nodes::Nodes;
 use crate::objects::Objects;
+use crate::others::Others;
 use crate::pages::Pages;
 use crate::patcher::Running;
 use crate::rows::Rows;
@@ -133,6 +134,7 @@ pub(crate) struct Driver {
     /// What the program has lost by that until now.
     lost_beside_ns: f64,
     waited: Waited,
+    others: Others,
     /// When it was last looked at what the programs lose.
     looked_beside_ns: u64,
     /// Programs use all processors, and have lost as much by what is done beside them as they may.
@@ -247,6 +249,7 @@ impl Driver {
             own_before_ns: clock::own_cpu_ns(),
             lost_beside_ns: 0.0,
             waited: Waited::default(),
+            others: Others::here(),
             in_the_way: false,
             looked_beside_ns: 0,
             switching_ns: 0.0,
@@ -627,29 +630,6 @@ impl Driver {
             blocks,
         );
         self.dilation.wait(waiting);
-    }
-
-    /// Takes into account what was done beside the programs.
-    fn look_beside(&mut self, now_ns: u64) {
-        self.looked_beside_ns = now_ns;
-        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
-        let pids = crate::lock(&self.world).alive().into_iter();
-        self.lost_beside_ns = self.beside.lost_ns(Look {
-            t_ns: now_ns,
-            cpu_ns: now.cpu_ns,
-            waited_ns: self.waited.of(pids.map(|(pid, _)| pid)),
-            own_ns,
-        });
-        // A window can wait, and a plan that takes long would not be there before a short program ends.
-        self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
-        membound_launch::hold_planning(self.in_the_way);
-    }
-
-    /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
-    /// beside them, and by the kernel's timers and samples.
-    fn lost_outside_ns(&self) -> f64 {
-        self.lost_beside_ns + self.switching_ns + self.samples as f64 * self.costs.sample_ns
     }
 
     fn count_traffic(&mut self, now_ns: u64) {

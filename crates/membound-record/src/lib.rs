@@ -31,6 +31,7 @@ mod names;
 pub mod nodes;
 mod objects;
 mod options;
+mod others;
 mod pages;
 mod patcher;
 pub mod perf;

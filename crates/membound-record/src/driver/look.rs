@@ -1,6 +1,7 @@
-//! Looking at samples that wait, as many as the program can be made to pay for.
+//! Looking at samples that wait, as many as the program can be made to pay for, and at what it pays.
 
 use super::Driver;
+use crate::budget::Look;
 use crate::{Latencies, clock};
 
 /// Time in samples before they are looked at for the first time: a program so young may end at any moment.
@@ -55,6 +56,30 @@ impl Driver {
             || self.beside.may_go_on(own_ns)
             || self.unseen.len() > MOST_SAMPLES
             || self.pending.len() > MOST_EVENTS
+    }
+
+    /// Takes into account what was done beside the programs.
+    pub(super) fn look_beside(&mut self, now_ns: u64) {
+        self.looked_beside_ns = now_ns;
+        let now = super::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        let pids = crate::lock(&self.world).alive().into_iter();
+        self.lost_beside_ns = self.beside.lost_ns(Look {
+            t_ns: now_ns,
+            cpu_ns: now.cpu_ns,
+            waited_ns: self.waited.of(pids.map(|(pid, _)| pid)),
+            own_ns,
+            others: self.others.processors(now_ns, now.cpu_ns + own_ns),
+        });
+        // A window can wait, and a plan that takes long would not be there before a short program ends.
+        self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
+        membound_launch::hold_planning(self.in_the_way);
+    }
+
+    /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
+    /// beside them, and by the kernel's timers and samples.
+    pub(super) fn lost_outside_ns(&self) -> f64 {
+        self.lost_beside_ns + self.switching_ns + self.samples as f64 * self.costs.sample_ns
     }
 
     /// Until when all samples have come and were looked at.

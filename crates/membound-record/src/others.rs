@@ -1,0 +1,68 @@
+//! Processors that are used by programs which are not recorded, as by the clients of a server.
+
+use membound_platform::{Root, affinity, disturb};
+use membound_types::CpuId;
+
+/// Between two figures: the kernel counts in hundredths of a second.
+const EVERY_NS: u64 = 100_000_000;
+
+/// Follows them.
+#[derive(Debug)]
+pub(crate) struct Others {
+    cpus: Vec<CpuId>,
+    ns_per_tick: f64,
+    /// Time, what the processors were busy for, and what of that is known, in nanoseconds.
+    last: Option<(u64, f64, u64)>,
+    /// How many others use.
+    processors: f64,
+}
+
+impl Others {
+    /// Of the processors that may be used here.
+    pub(crate) fn here() -> Self {
+        Self {
+            cpus: affinity::allowed().unwrap_or_default(),
+            ns_per_tick: 1e9 / disturb::clock_ticks_per_second().max(1) as f64,
+            last: None,
+            processors: 0.0,
+        }
+    }
+
+    /// How many they use, when recorded programs and the recorder have taken `known_ns` until now.
+    pub(crate) fn processors(&mut self, t_ns: u64, known_ns: u64) -> f64 {
+        let is_due = self
+            .last
+            .is_none_or(|(last_ns, ..)| t_ns >= last_ns + EVERY_NS);
+        if is_due && let Some(ticks) = disturb::busy_ticks(&Root::system(), &self.cpus) {
+            self.look(t_ns, ticks as f64 * self.ns_per_tick, known_ns);
+        }
+        self.processors
+    }
+
+    fn look(&mut self, t_ns: u64, busy_ns: f64, known_ns: u64) {
+        if let Some((last_ns, last_busy_ns, last_known_ns)) = self.last {
+            let known_ns = known_ns.saturating_sub(last_known_ns) as f64;
+            let passed_ns = t_ns.saturating_sub(last_ns).max(1) as f64;
+            self.processors = ((busy_ns - last_busy_ns - known_ns) / passed_ns).max(0.0);
+        }
+        self.last = Some((t_ns, busy_ns, known_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_use_what_nobody_known_has_used() {
+        let mut others = Others::here();
+        others.look(0, 5e9, 0);
+        assert_eq!(others.processors, 0.0);
+        // Two processors were busy for 100 ms, with 120 ms of programs and recorder.
+        others.look(100_000_000, 5.2e9, 120_000_000);
+        assert!((others.processors - 0.8).abs() < 1e-9, "{others:?}");
+        // Ticks are coarse.
+        others.look(200_000_000, 5.3e9, 230_000_000);
+        assert_eq!(others.processors, 0.0);
+    }
+}
