@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_run::FrameId;
+use membound_run::{FrameId, ModuleId};
 use membound_types::CodeRow;
 
 use crate::context::Context;
@@ -28,30 +28,47 @@ pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
     sorted(rows.collect())
 }
 
-/// By source line: the innermost, wherever it is inlined. Of the functions that it stands in,
-/// such as the instances of a template, the one is named that has most of its time.
+/// Times of what a line is part of, by its name or number.
+type TimesOf<K> = BTreeMap<K, f64>;
+
+/// What has most of a line's time; of several that have as much, the first.
+fn most<K: Copy>(times: &TimesOf<K>) -> Option<K> {
+    let longest = |most: (K, f64), one: (K, f64)| if one.1 > most.1 { one } else { most };
+    let times = times.iter().map(|(of, time_ns)| (*of, *time_ns));
+    times.reduce(longest).map(|(of, _)| of)
+}
+
+/// By source line: the innermost, wherever it is inlined. Of the functions and of the modules that it stands in, such as
+/// the instances of a template, those are named that have most of its time.
 pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
     let places = &context.places;
-    let mut named: BTreeMap<LineId, (f64, &str)> = BTreeMap::new();
-    let by_function = by_frame(context, |frame| {
-        (places.line_of(frame), places.innermost(frame))
+    let module_of = |frame: FrameId| context.run.frames[frame.index()].module;
+    let mut stands_in: BTreeMap<LineId, (TimesOf<&str>, TimesOf<Option<ModuleId>>)> =
+        BTreeMap::new();
+    let apart = by_frame(context, |frame| {
+        (
+            places.line_of(frame),
+            places.innermost(frame),
+            module_of(frame),
+        )
     });
-    for ((line, function), sum) in by_function {
-        let most = named.entry(line).or_insert((sum.time_ns, function));
-        if sum.time_ns > most.0 {
-            *most = (sum.time_ns, function);
-        }
+    for ((line, function, module), sum) in apart {
+        let (functions, modules) = stands_in.entry(line).or_default();
+        *functions.entry(function).or_default() += sum.time_ns;
+        *modules.entry(module).or_default() += sum.time_ns;
     }
     let sums = by_frame(context, |frame| places.line_of(frame));
     let rows = sums.into_iter().map(|(id, sum)| {
         let place = places.line(id);
+        let known = stands_in.get(&id);
+        let function = known.and_then(|(functions, _)| most(functions));
+        let module = known.and_then(|(_, modules)| most(modules));
         CodeRow {
             name: place.name.clone(),
-            function: named
-                .get(&id)
-                .map_or(place.function.as_str(), |(_, function)| function)
+            function: function.unwrap_or(place.function.as_str()).to_owned(),
+            module: places
+                .module_path(module.unwrap_or(place.module))
                 .to_owned(),
-            module: places.module_path(place.module).to_owned(),
             file: place.file.clone(),
             line: place.line,
             address: None,

@@ -70,7 +70,8 @@ impl Parts {
         touches: &Touches<'_>,
         costs: &mut [SiteCost],
     ) -> Self {
-        let mut parts = Vec::new();
+        // Mostly one of each cell: to grow step by step would copy tens of megabytes again and again.
+        let mut parts = Vec::with_capacity(tally.sites.len());
         let mut starts = vec![0];
         for (index, cost) in costs.iter_mut().enumerate() {
             let site = SiteId(index as u32);
@@ -141,16 +142,19 @@ impl Parts {
         costs: &mut [SiteCost],
     ) {
         let mut users: BTreeMap<GroupId, (BTreeSet<ThreadId>, bool)> = BTreeMap::new();
-        for part in &self.parts {
+        let known = self
+            .parts
+            .iter()
+            .filter(|part| part.group != Groups::UNKNOWN);
+        for part in known {
             let user = users.entry(part.group).or_default();
             user.0.insert(part.thread);
             user.1 |= run.sites[part.site.index()].kind.stores();
         }
         for part in &mut self.parts {
-            let shared = part.group != Groups::UNKNOWN
-                && users
-                    .get(&part.group)
-                    .is_some_and(|(threads, written)| threads.len() > 1 && *written);
+            let shared = users
+                .get(&part.group)
+                .is_some_and(|(threads, written)| threads.len() > 1 && *written);
             let home = machine
                 .level_of(groups.get(part.group).total_bytes)
                 .filter(|_| shared);

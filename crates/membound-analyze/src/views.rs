@@ -2,8 +2,8 @@
 
 use membound_run::RunData;
 use membound_types::{
-    AverageLatency, CodeRow, Detail, FunctionObjectRow, Kind, Listing, MemoryBound, Outcome,
-    Profile, SCHEMA_VERSION, TimeSplit,
+    AverageLatency, CodeRow, Detail, FunctionObjectRow, HardwareView, Kind, LevelRow, Listing,
+    MemoryBound, NumaView, ObjectRow, Outcome, Profile, SCHEMA_VERSION, ThreadRow, TimeSplit,
 };
 
 use crate::context::Context;
@@ -37,7 +37,7 @@ struct CodeTables {
 
 impl CodeTables {
     fn new(context: &Context<'_>) -> Self {
-        let (functions, lines) = (code::functions(context), code::lines(context));
+        let (functions, lines) = rayon::join(|| code::functions(context), || code::lines(context));
         if context.options.extent == Extent::Summary {
             return Self {
                 functions,
@@ -54,6 +54,75 @@ impl CodeTables {
             instructions: code::instructions(context, &texts),
             listings: listing::listings(context, &texts),
             pairs: pairs::pairs(context),
+        }
+    }
+}
+
+/// What is said of the run as a whole, of its threads and of its objects.
+struct Overview {
+    whole: Sum,
+    levels: Vec<LevelRow>,
+    threads: Vec<ThreadRow>,
+    objects: Vec<ObjectRow>,
+    misplaced: Vec<MisplacedObject>,
+    numa: Outcome<NumaView>,
+    hardware: Option<HardwareView>,
+    detail: Detail,
+}
+
+impl Overview {
+    fn new(context: &Context<'_>, sharing: &sharing::Sharing) -> Self {
+        let whole = rows::whole(context);
+        let levels = levels::levels(context);
+        let threads = levels::threads(context);
+        let mut objects = objects::objects(context);
+        let placement = numa::placement(context);
+        for (group, row) in &mut objects {
+            row.false_sharing = sharing.falsely_shared.contains(group);
+            row.node_local_fraction = placement.local.get(group).copied();
+        }
+        let misplaced: Vec<MisplacedObject> = placement
+            .misplaced
+            .into_iter()
+            .map(|object| MisplacedObject {
+                name: context.groups.get(object.group).name.clone(),
+                stall_fraction: objects
+                    .iter()
+                    .find(|(group, _)| *group == object.group)
+                    .map_or(0.0, |(_, row)| row.share.stall_fraction),
+                local_fraction: object.local_fraction,
+                advice: object.advice,
+            })
+            .collect();
+
+        let mut thread_rows = vec![0; context.run.threads.len()];
+        for (row, (id, _)) in threads.iter().enumerate() {
+            thread_rows[id.index()] = row as u32;
+        }
+        let mut object_rows = vec![None; context.groups.len()];
+        for (row, (id, _)) in objects.iter().enumerate() {
+            object_rows[id.index()] = Some(row as u32);
+        }
+        let hardware = hardware::hardware(context);
+        let rows = Rows {
+            threads: &thread_rows,
+            objects: &object_rows,
+            levels: &levels,
+            hardware: hardware.as_ref(),
+        };
+        let detail = match context.options.extent {
+            Extent::Everything => detail::detail(context, &rows),
+            Extent::Summary => Detail::default(),
+        };
+        Self {
+            whole,
+            levels: levels.rows,
+            threads: threads.into_iter().map(|(_, row)| row).collect(),
+            objects: objects.into_iter().map(|(_, row)| row).collect(),
+            misplaced,
+            numa: placement.view,
+            hardware,
+            detail,
         }
     }
 }
@@ -88,53 +157,22 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         None => sharing,
     };
     let context = context;
-    let whole = rows::whole(&context);
-    let levels = levels::levels(&context);
-    let threads = levels::threads(&context);
-    let mut objects = objects::objects(&context);
-    let placement = numa::placement(&context);
-    for (group, row) in &mut objects {
-        row.false_sharing = sharing.falsely_shared.contains(group);
-        row.node_local_fraction = placement.local.get(group).copied();
-    }
-    let misplaced: Vec<MisplacedObject> = placement
-        .misplaced
-        .into_iter()
-        .map(|object| MisplacedObject {
-            name: context.groups.get(object.group).name.clone(),
-            stall_fraction: objects
-                .iter()
-                .find(|(group, _)| *group == object.group)
-                .map_or(0.0, |(_, row)| row.share.stall_fraction),
-            local_fraction: object.local_fraction,
-            advice: object.advice,
-        })
-        .collect();
-
-    let mut thread_rows = vec![0; run.threads.len()];
-    for (row, (id, _)) in threads.iter().enumerate() {
-        thread_rows[id.index()] = row as u32;
-    }
-    let mut object_rows = vec![None; context.groups.len()];
-    for (row, (id, _)) in objects.iter().enumerate() {
-        object_rows[id.index()] = Some(row as u32);
-    }
-    let hardware = hardware::hardware(&context);
-    let rows = Rows {
-        threads: &thread_rows,
-        objects: &object_rows,
-        levels: &levels,
-        hardware: hardware.as_ref(),
-    };
-    // Of a run with many samples their detail is most of the work.
-    let (mut detail, (tables, traffic)) = rayon::join(
-        || match options.extent {
-            Extent::Everything => detail::detail(&context, &rows),
-            Extent::Summary => Detail::default(),
-        },
+    // Tables of code do not depend on those of the run as a whole, and are as much work.
+    let (mut overview, (tables, traffic)) = rayon::join(
+        || Overview::new(&context, &sharing),
         || (CodeTables::new(&context), traffic::traffic(&context)),
     );
-    detail.listings = tables.listings;
+    overview.detail.listings = tables.listings;
+    let Overview {
+        whole,
+        levels,
+        threads,
+        objects,
+        misplaced,
+        numa,
+        hardware,
+        detail,
+    } = overview;
     let mut missing = info::missing(run);
     missing.extend(info::untimed(&context));
     for lacks in traffic.missing {
@@ -159,15 +197,15 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         functions: tables.functions,
         lines: tables.lines,
         instructions: tables.instructions,
-        threads: threads.into_iter().map(|(_, row)| row).collect(),
-        levels: levels.rows,
+        threads,
+        levels,
         hardware,
-        objects: objects.into_iter().map(|(_, row)| row).collect(),
+        objects,
         function_objects: tables.pairs,
         memory: consumption::consumption(&context),
         false_sharing: sharing.false_sharing,
         true_sharing: sharing.true_sharing,
-        numa: placement.view,
+        numa,
         bandwidth: traffic.bandwidth,
         platform: traffic.platform,
         elsewhere: traffic.elsewhere,

@@ -3,6 +3,7 @@
 
 use membound_model::stall::Work;
 use membound_run::{FrameId, ModuleId, RunData};
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::decoding::Functions;
@@ -51,8 +52,9 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
         see(site.frame, 0.0, *time_ns);
     }
     let functions = Functions::new(run);
+    // A run of a whole machine has tens of thousands of loops.
     let works: FxHashMap<Loop, Work> = bodies
-        .into_iter()
+        .into_par_iter()
         .filter(|(_, body)| body.of_sites_ns > 0.0)
         .filter_map(|(around, body)| {
             let work = Work {

@@ -80,7 +80,7 @@ impl Driver {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let world = &self.world;
         let intern = |frame| crate::lock(world).interner.frame(frame);
-        let rows = names::loops(&self.sites, &modules, intern);
+        let rows = names::loops(&names::met(&self.sites, intern), &modules);
         self.file.put(|writer| writer.loops(&rows));
     }
 

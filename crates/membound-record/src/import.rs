@@ -17,6 +17,7 @@ mod script;
 use std::mem::take;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use membound_run::{Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer};
 use membound_types::MachineProfile;
@@ -33,6 +34,9 @@ use output::Output;
 
 pub use perf_data::perf_data;
 pub use script::script;
+
+/// What is added to a thread's niceness so that it runs where nothing else does.
+const LEAST_PRIORITY: i32 = 19;
 
 /// Rows in one transaction.
 const AT_ONCE: usize = 100_000;
@@ -170,21 +174,38 @@ impl Importer {
     /// Adds names and code, and ends the file.
     fn finish(mut self) -> Result<Imported, Error> {
         let all: Vec<Arc<Module>> = self.modules.all().to_vec();
-        let loops = names::loops(&self.sites, &all, |frame| self.interner.frame(frame));
+        let met = names::met(&self.sites, |frame| self.interner.frame(frame));
         self.write();
-        self.file.put(move |writer| writer.loops(&loops));
-        let code = names::code(&self.sites, &all);
-        self.file.put(move |writer| writer.code(&code));
-        for (module, frames) in names::by_module(self.interner.frames(), &all) {
-            let pid = || {
-                let process = self.modules.process_of(module.id)?;
-                Some(self.images.rows().get(process.index())?.pid)
-            };
-            let file = &self.file;
-            names::locate(&module, &frames, pid, &mut self.gaps, &mut |locations| {
-                file.put(move |writer| writer.locations(&locations));
-            });
-        }
+        let Self {
+            file,
+            sites,
+            modules,
+            interner,
+            images,
+            gaps,
+            ..
+        } = &mut self;
+        let (file, sites): (&Output, &Sites) = (file, sites);
+        let named = names::by_module(interner.frames(), &all);
+        rayon::join(
+            || {
+                for (module, frames) in named {
+                    let pid = || {
+                        let process = modules.process_of(module.id)?;
+                        Some(images.rows().get(process.index())?.pid)
+                    };
+                    names::locate(&module, &frames, pid, gaps, &mut |locations| {
+                        file.put(move |writer| writer.locations(&locations));
+                    });
+                }
+            },
+            || {
+                let loops = names::loops(&met, &all);
+                file.put(move |writer| writer.loops(&loops));
+                let code = names::code(sites, &all);
+                file.put(move |writer| writer.code(&code));
+            },
+        );
         for module in &all {
             names::tell_unseen(module, &mut self.gaps);
             let row = module.row();
@@ -194,6 +215,7 @@ impl Importer {
         let shortened = "call chains were cut: there are too many different ones";
         self.gaps
             .count("names", shortened, None, self.interner.shortened);
+        drop(all);
         self.end()
     }
 
@@ -217,15 +239,39 @@ impl Importer {
     }
 
     /// Ends the file as it is.
-    fn end(mut self) -> Result<Imported, Error> {
-        self.imported.gaps = self.gaps.all().to_vec();
-        let ended = self.file.finish(&self.meta, self.gaps.all());
+    fn end(self) -> Result<Imported, Error> {
+        let Self {
+            file,
+            meta,
+            gaps,
+            mut imported,
+            output,
+            modules,
+            interner,
+            sites,
+            images,
+            ..
+        } = self;
+        drop_beside((modules, interner, sites, images));
+        imported.gaps = gaps.all().to_vec();
+        let ended = file.finish(&meta, gaps.all());
         ended.map_err(|reason| Error::Output {
-            path: self.output,
+            path: output,
             reason,
         })?;
-        Ok(self.imported)
+        Ok(imported)
     }
+}
+
+/// Gives memory back while this thread goes on: the functions of a whole machine that were decoded fill a gigabyte,
+/// in millions of pieces.
+fn drop_beside(what: impl Send + 'static) {
+    // Where no thread can be had, that is done here and now.
+    let _ = thread::Builder::new().spawn(move || {
+        // What is done meanwhile comes first. The kernel's priorities are those of threads.
+        let _ = rustix::process::nice(LEAST_PRIORITY);
+        drop(what);
+    });
 }
 
 fn module_id(index: usize) -> ModuleId {

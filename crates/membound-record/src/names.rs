@@ -143,24 +143,31 @@ pub(crate) fn tell_unseen(module: &Module, gaps: &mut Gaps) {
     }
 }
 
-/// Loops around instructions that were sampled or are sites.
-pub(crate) fn loops(
+/// The instructions that were sampled or are sites, ascending, and their frames.
+pub(crate) fn met(
     sites: &Sites,
-    modules: &[Arc<Module>],
     mut intern: impl FnMut(Frame) -> FrameId,
-) -> Vec<LoopAround> {
+) -> Vec<(FrameId, ModuleId, u64)> {
     let met: BTreeSet<(ModuleId, u64)> = sites.met().collect();
-    let mut rows = Vec::new();
-    for (id, address) in met {
-        let code = modules.get(id.index()).and_then(|module| module.code());
-        let around = code.map(|code| code.loop_starts(address));
+    let met = met.into_iter().map(|(id, address)| {
         let frame = intern(Frame {
             module: Some(id),
             address,
         });
+        (frame, id, address)
+    });
+    met.collect()
+}
+
+/// Loops around instructions; see [`met`].
+pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -> Vec<LoopAround> {
+    let mut rows = Vec::new();
+    for (frame, id, address) in met {
+        let code = modules.get(id.index()).and_then(|module| module.code());
+        let around = code.map(|code| code.loop_starts(*address));
         let around = around.unwrap_or_default().into_iter().zip(0..);
         rows.extend(around.map(|(start, level)| LoopAround {
-            frame,
+            frame: *frame,
             level,
             start,
         }));

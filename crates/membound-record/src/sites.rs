@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use membound_launch::Registers;
-use membound_rewrite::stall::{Bases, Effective, SiteInfo, SiteKind, Wait};
+use membound_rewrite::stall::{Bases, Code, Effective, SiteInfo, SiteKind, Wait};
 use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -21,6 +21,34 @@ pub(crate) struct Waited {
     pub(crate) share: f64,
     /// How sure that is.
     pub(crate) confidence: f64,
+}
+
+/// What code says of a sampled instruction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Studied {
+    /// What it may have waited for.
+    pub(crate) waits: Vec<Wait>,
+    /// The accesses among that by their addresses, as far as they were looked at.
+    pub(crate) sites: Vec<(u64, SiteInfo)>,
+}
+
+impl Studied {
+    /// Looks at what the instruction at an address may have waited for, and at the accesses among that.
+    pub(crate) fn of(code: &Code, address: u64) -> Self {
+        let waits = code.waits(address);
+        let sites = waits.iter().filter_map(|wait| wait.site);
+        let sites = sites.filter_map(|site| Some((site, code.site(site)?)));
+        Self {
+            sites: sites.collect(),
+            waits,
+        }
+    }
+
+    /// What is known of the access at an address.
+    fn take(&mut self, address: u64) -> Option<SiteInfo> {
+        let at = self.sites.iter().position(|(site, _)| *site == address)?;
+        Some(self.sites.swap_remove(at).1)
+    }
 }
 
 /// All sites of a run.
@@ -51,10 +79,21 @@ impl Sites {
         address: u64,
         frame: impl FnOnce(Frame) -> FrameId,
     ) -> Option<SiteId> {
+        self.of_known(module, address, frame, || None)
+    }
+
+    /// The same where `info` may know what is there.
+    fn of_known(
+        &mut self,
+        module: &Arc<Module>,
+        address: u64,
+        frame: impl FnOnce(Frame) -> FrameId,
+        info: impl FnOnce() -> Option<SiteInfo>,
+    ) -> Option<SiteId> {
         if let Some(number) = self.numbers.get(&(module.id, address)) {
             return Some(*number);
         }
-        let info = module.code()?.site(address)?;
+        let info = info().or_else(|| module.code()?.site(address))?;
         let number = SiteId(u32::try_from(self.rows.len()).ok()?);
         self.numbers.insert((module.id, address), number);
         self.places.push((Arc::clone(module), address));
@@ -126,7 +165,11 @@ impl Sites {
         address: u64,
         intern: impl FnMut(Frame) -> FrameId,
     ) -> Arc<[Waited]> {
-        let study = || module.code().map(|code| code.waits(address));
+        let study = || {
+            let waits = module.code()?.waits(address);
+            let sites = Vec::new();
+            Some(Studied { waits, sites })
+        };
         self.waits_by(sampled, module, address, intern, study)
     }
 
@@ -137,19 +180,20 @@ impl Sites {
         module: &Arc<Module>,
         address: u64,
         mut intern: impl FnMut(Frame) -> FrameId,
-        study: impl FnOnce() -> Option<Vec<Wait>>,
+        study: impl FnOnce() -> Option<Studied>,
     ) -> Arc<[Waited]> {
         if let Some(known) = self.waits.get(&sampled) {
             return Arc::clone(known);
         }
         self.leaves.push((module.id, address));
-        let found = study().unwrap_or_default();
+        let mut studied = study().unwrap_or_default();
+        let found = std::mem::take(&mut studied.waits);
         let mut waits: Vec<Waited> = found
             .iter()
             .map(|wait| Waited {
-                site: wait
-                    .site
-                    .and_then(|site| self.of(module, site, &mut intern)),
+                site: wait.site.and_then(|site| {
+                    self.of_known(module, site, &mut intern, || studied.take(site))
+                }),
                 address: wait.site.unwrap_or(0),
                 share: wait.share,
                 confidence: wait.confidence,

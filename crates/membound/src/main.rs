@@ -30,6 +30,11 @@ use std::process::ExitCode;
 
 use args::Command;
 
+/// That of the static binary, whose C library has a slow one.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match args::parse(std::env::args_os()) {
         Ok(cli) => cli,

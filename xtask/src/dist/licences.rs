@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::binary::TARGET;
 use crate::run::{cargo, stdout_of};
 
+/// Licence files of libraries in C that crates carry and that have other authors: the crate, and the file in it.
+const BUNDLED: [(&str, &str); 1] = [("libmimalloc-sys", "c_src/mimalloc/v2/LICENSE")];
+
 /// One section a crate, sorted by name, with each licence file that the crate carries.
 pub(super) fn text() -> Result<String> {
     let metadata = metadata()?;
@@ -24,7 +27,14 @@ pub(super) fn text() -> Result<String> {
             let licence = word(&package["license"]);
             let title = format!("{name} {version} ({licence})");
             let directory = Path::new(manifest).parent().unwrap_or(Path::new("/"));
-            sections.insert(title, files(directory)?);
+            let mut texts = files(directory)?;
+            for (_, file) in BUNDLED.iter().filter(|(of, _)| *of == name) {
+                let path = directory.join(file);
+                let bundled = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                texts = format!("{texts}\n{bundled}");
+            }
+            sections.insert(title, texts);
         }
     }
     let mut text = "The binary contains these libraries, and musl libc (MIT; \
@@ -105,6 +115,9 @@ mod tests {
         let has = |title: &str| text.lines().any(|line| line.starts_with(title));
         assert!(has("clap_mangen 0."), "{text:.2000}");
         assert!(has("rusqlite 0."));
+        // The allocator that only the static binary has, by the crate's authors and by those of the library in it.
+        assert!(has("libmimalloc-sys 0."));
+        assert!(text.contains("Microsoft Corporation, Daan Leijen"));
         assert!(!has("insta "), "tests use it");
         assert!(!has("cc "), "only built with");
         assert!(text.contains("Permission is hereby granted"));

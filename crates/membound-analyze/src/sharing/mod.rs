@@ -9,5 +9,5 @@ mod judge;
 mod selected;
 
 pub(crate) use fights::Fights;
-pub(crate) use findings::sharing;
+pub(crate) use findings::{Sharing, sharing};
 pub(crate) use held::{Share, fought};

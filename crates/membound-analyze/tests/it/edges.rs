@@ -1,7 +1,7 @@
 //! Runs that lack something, and listings.
 
 use membound_analyze::{Options, Sources, analyze};
-use membound_run::{Gap, RunData, SiteKind};
+use membound_run::{Gap, Module, ModuleId, RunData, SiteKind};
 use membound_types::Outcome;
 
 use crate::synthetic::{From, Like, Synthetic};
@@ -192,6 +192,39 @@ fn a_line_of_several_functions_names_the_one_that_has_most_of_its_time() {
     assert_eq!(
         (line.name.as_str(), line.function.as_str()),
         ("lists.cc:45", "walk<Order>")
+    );
+}
+
+#[test]
+fn a_line_of_several_modules_names_the_one_that_has_most_of_its_time() {
+    let mut program = Synthetic::new(1.0, 1);
+    let main = program.thread("main");
+    let mut frames = Vec::new();
+    for span in [0.0..0.3, 0.3..0.8, 0.8..1.0] {
+        let frame = program.frame(&[("hash", "hash.h", 12)]);
+        let stack = program.push_stack(None, frame);
+        program.plain(main, stack, span);
+        frames.push(frame);
+    }
+    let mut run = program.finish();
+    for (frame, path) in frames
+        .into_iter()
+        .zip(["/lib/a.so", "/lib/b.so", "/lib/c.so"])
+    {
+        let module = ModuleId(u32::try_from(run.modules.len()).unwrap());
+        run.modules.push(Module {
+            path: path.to_owned(),
+            ..run.modules[0].clone()
+        });
+        run.frames[frame.index()].module = Some(module);
+    }
+    let views = views(&run);
+    let [line] = views.profile.lines.as_slice() else {
+        panic!("{:?}", views.profile.lines);
+    };
+    assert_eq!(
+        (line.name.as_str(), line.module.as_str()),
+        ("hash.h:12", "/lib/b.so")
     );
 }
 

@@ -126,6 +126,13 @@ impl<'a> PerfData<'a> {
         self.samples
     }
 
+    /// Time of the earliest record that has one.
+    #[must_use]
+    pub fn first_ns(&self) -> Option<u64> {
+        let mut times = self.places.iter().map(|place| place.t_ns);
+        times.find(|t_ns| *t_ns > 0)
+    }
+
     /// What was lost while it was recorded.
     #[must_use]
     pub const fn lost(&self) -> Lost {

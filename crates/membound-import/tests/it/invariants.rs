@@ -17,7 +17,7 @@ pub(crate) fn checked(bytes: &[u8]) -> Result<u64, Error> {
 }
 
 fn perf(data: &PerfData<'_>) -> u64 {
-    let (mut samples, mut last) = (0, 0);
+    let (mut samples, mut last, mut first) = (0, 0, None);
     for record in data.records() {
         let t_ns = match record {
             Record::Sample(sample) => {
@@ -43,9 +43,11 @@ fn perf(data: &PerfData<'_>) -> u64 {
         let t_ns = t_ns.unwrap_or(0);
         assert!(last <= t_ns, "records are in the order of time");
         last = t_ns;
+        first = first.or((t_ns > 0).then_some(t_ns));
     }
     // What was read once is read again.
     assert_eq!(samples, data.samples());
+    assert_eq!(first, data.first_ns());
     assert!(samples > 0);
     data.skipped().iter().for_each(|it| one_line(&it.what));
     samples

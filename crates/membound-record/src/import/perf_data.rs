@@ -13,10 +13,10 @@ use membound_run::{Frame, FrameId, Meta, ModuleKind, ProcessId, Sample, StackId,
 use rustc_hash::FxHashMap;
 
 use super::identity::{Identities, Verdict};
-use super::images::CodeMap;
-use super::images::number;
+use super::images::{CodeMap, number};
+use super::leaves::Study;
 use super::rate::Timer;
-use super::{ImportOptions, Imported, Importer, access, cpu, leaves};
+use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::modules::Module;
 use crate::perf::RegisterSet;
 use crate::sampling::word;
@@ -25,6 +25,8 @@ use crate::{Error, sites};
 
 /// Number of samples whose accesses are looked for together.
 const TIMED_AT_ONCE: usize = 50_000;
+/// The same at the beginning, so that there is soon something to be done beside reading; it doubles from there.
+const FIRST_AT_ONCE: usize = 2_000;
 
 /// Writes a run with what is in a recording.
 ///
@@ -37,13 +39,15 @@ pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported
     let mut reader = Reader {
         identities: Identities::of(data.about()),
         is_own_code: is_own_architecture(data.about()),
-        base_ns: first_ns(data),
+        base_ns: data.first_ns().unwrap_or(0),
         last_ns: 0,
         left_out: vec![0; data.events().len()],
         idle: 0,
         files: FxHashMap::default(),
         chain: Vec::new(),
         timed: Vec::new(),
+        at_once: FIRST_AT_ONCE,
+        studied: None,
         importer,
         timer,
     };
@@ -57,17 +61,6 @@ pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported
 fn is_own_architecture(about: &About) -> bool {
     let recorded = about.architecture.as_deref();
     recorded.is_none_or(|it| it == std::env::consts::ARCH)
-}
-
-fn first_ns(data: &PerfData<'_>) -> u64 {
-    let times = data.records().filter_map(|record| match record {
-        Record::Sample(sample) => sample.t_ns,
-        Record::Map(map) => map.t_ns,
-        Record::Comm(comm) => comm.t_ns,
-        Record::Fork(fork) => fork.t_ns,
-        Record::Exit(exit) => exit.t_ns,
-    });
-    times.filter(|t_ns| *t_ns > 0).min().unwrap_or(0)
 }
 
 fn meta(data: &PerfData<'_>, options: &ImportOptions, timer: &Timer) -> Meta {
@@ -105,7 +98,7 @@ fn meta(data: &PerfData<'_>, options: &ImportOptions, timer: &Timer) -> Meta {
 /// When the first record was written, where the recording has compared its clock with the calendar's.
 fn date(about: &About, data: &PerfData<'_>) -> Option<String> {
     let (calendar_ns, clock_ns) = about.clocks?;
-    let since_ns = first_ns(data).saturating_sub(clock_ns);
+    let since_ns = data.first_ns().unwrap_or(0).saturating_sub(clock_ns);
     let seconds = calendar_ns.checked_add(since_ns)? / 1_000_000_000;
     Some(membound_platform::date::utc(seconds))
 }
@@ -126,6 +119,10 @@ struct Reader {
     chain: Vec<u64>,
     /// Samples whose accesses are not looked for yet.
     timed: Vec<Timed>,
+    /// How many of them are kept until they are looked for.
+    at_once: usize,
+    /// Samples whose accesses are being looked for.
+    studied: Option<(Vec<Timed>, Study)>,
 }
 
 /// A sample that stands for time.
@@ -310,23 +307,35 @@ impl Reader {
             code: place.code,
             registers,
         });
-        if self.timed.len() >= TIMED_AT_ONCE {
+        if self.timed.len() >= self.at_once {
+            self.at_once = (2 * self.at_once).min(TIMED_AT_ONCE);
             self.attribute();
         }
     }
 
-    /// Finds out what samples that stand for time waited for.
+    /// Has it found out what samples that stand for time waited for, while the next ones are read.
     fn attribute(&mut self) {
+        self.end_study();
         let timed = take(&mut self.timed);
-        let Importer {
-            sites, interner, ..
-        } = &mut self.importer;
+        let sites = &self.importer.sites;
         let unknown = timed.iter().filter(|timed| !sites.are_known(timed.leaf));
         let unknown = unknown.filter_map(|timed| {
             let (module, address, _) = timed.code.as_ref()?;
             Some((timed.leaf, Arc::clone(module), *address))
         });
-        let mut studied = leaves::study(unknown.collect());
+        let study = Study::begin(unknown.collect());
+        self.studied = Some((timed, study));
+    }
+
+    /// Takes in the samples that are studied.
+    fn end_study(&mut self) {
+        let Some((timed, study)) = self.studied.take() else {
+            return;
+        };
+        let mut studied = study.end();
+        let Importer {
+            sites, interner, ..
+        } = &mut self.importer;
         let mut samples = Vec::with_capacity(timed.len());
         for Timed {
             mut sample,
@@ -463,6 +472,7 @@ impl Reader {
 
     fn end(mut self, data: &PerfData<'_>) -> Result<Imported, Error> {
         self.attribute();
+        self.end_study();
         self.importer.meta.elapsed_ns = self.last_ns;
         let gaps = &mut self.importer.gaps;
         if let Some(note) = self.timer.note.take() {
@@ -485,6 +495,8 @@ impl Reader {
             None,
             lost.records.saturating_add(lost.samples),
         );
+        // The importer is to be the last that has them.
+        drop(self.files);
         self.importer.finish()
     }
 }

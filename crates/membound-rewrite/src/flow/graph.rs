@@ -5,7 +5,7 @@ use crate::code::{BlockId, Function};
 
 /// A function's blocks and the edges between them.
 #[derive(Clone, Debug)]
-pub(super) struct Graph {
+pub(crate) struct Graph {
     forward: Edges,
     backward: Edges,
     roots: Vec<usize>,
@@ -45,7 +45,7 @@ impl Edges {
 }
 
 impl Graph {
-    pub(super) fn of(function: &Function) -> Self {
+    pub(crate) fn of(function: &Function) -> Self {
         let blocks = &function.blocks;
         let start = function.bounds.range.start;
         let roots = blocks
@@ -104,7 +104,7 @@ impl Graph {
         self.forward.of(node)
     }
 
-    pub(super) fn predecessors(
+    pub(crate) fn predecessors(
         &self,
         node: usize,
     ) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {

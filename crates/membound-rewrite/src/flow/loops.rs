@@ -86,7 +86,7 @@ impl Loops {
         Self::of_graph(&Graph::of(function))
     }
 
-    pub(super) fn of_graph(graph: &Graph) -> Self {
+    pub(crate) fn of_graph(graph: &Graph) -> Self {
         let mut loops = Self {
             all: Vec::new(),
             innermost: vec![None; graph.len()],

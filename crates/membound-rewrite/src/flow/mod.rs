@@ -29,6 +29,7 @@ pub use access::{Access, Addressing, Direction, Segment, access};
 pub(crate) use convention::is_kept_by_calls;
 pub use dominators::Dominators;
 pub use effects::{Analyst, Effects};
+pub(crate) use graph::Graph;
 pub use liveness::Liveness;
 pub use loops::{Edge, Loop, LoopId, Loops};
 pub use reaching::{Definition, Reaching};

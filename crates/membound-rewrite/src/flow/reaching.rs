@@ -1,6 +1,6 @@
 //! Where the value of a general register at an instruction may come from.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::backward::{Boundary, may_call_descriptor};
 use super::convention::CALLER_SAVED;
@@ -28,7 +28,7 @@ type Written = Box<[(RegisterSet, RegisterSet)]>;
 #[derive(Debug)]
 pub struct Reaching<'a> {
     function: &'a Function,
-    graph: Graph,
+    graph: Arc<Graph>,
     /// What calls do, and what instructions do.
     conventions: &'a Conventions<'a>,
     analyst: Mutex<Analyst>,
@@ -43,13 +43,22 @@ impl<'a> Reaching<'a> {
     /// Prepares for questions about `function`.
     #[must_use]
     pub fn of(function: &'a Function, conventions: &'a Conventions<'a>) -> Self {
+        Self::in_graph(function, Arc::new(Graph::of(function)), conventions)
+    }
+
+    /// The same where the function's graph is known.
+    pub(crate) fn in_graph(
+        function: &'a Function,
+        graph: Arc<Graph>,
+        conventions: &'a Conventions<'a>,
+    ) -> Self {
         let mut of_instruction = vec![u32::MAX; function.instructions.len()];
         for (number, block) in (0_u32..).zip(&function.blocks) {
             of_instruction[block.first as usize..block.end as usize].fill(number);
         }
         Self {
             function,
-            graph: Graph::of(function),
+            graph,
             conventions,
             analyst: Mutex::new(Analyst::new()),
             written: vec![OnceLock::new(); function.blocks.len()],

@@ -220,8 +220,8 @@ impl Code {
     /// The access of the instruction at an address; `None` where there is none.
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {
-        let function = self.decoded(address)?;
-        let instruction = &function.instructions[index_of(&function, address)?];
+        let studied = self.studied(address)?;
+        let instruction = &studied.function().instructions[studied.index_of(address)?];
         let access = flow::access(instruction)?;
         let mut text = String::new();
         IntelFormatter::new().format(instruction, &mut text);

@@ -95,7 +95,9 @@ fn repeats(instruction: &Instruction) -> bool {
 /// The address of the first block of each loop around the instruction at `address`, from the innermost loop outward.
 pub(super) fn starts(studied: &Studied, address: u64) -> Vec<u64> {
     let function = studied.function();
-    let block = index_of(function, address).and_then(|index| function.block_of(index));
+    let block = studied
+        .index_of(address)
+        .and_then(|index| function.block_of(index));
     let loops = studied.loops();
     let around = block.into_iter().flat_map(|block| loops.around(block));
     around.map(|id| start(function, loops.get(id))).collect()

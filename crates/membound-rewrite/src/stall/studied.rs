@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use iced_x86::Instruction;
 use self_cell::self_cell;
 
-use crate::code::Function;
-use crate::flow::{Conventions, Loops, Reaching, Summaries};
+use crate::code::{BlockId, Function};
+use crate::flow::{Conventions, Graph, Loops, Reaching, Summaries};
 use crate::image::Convention;
 
 /// Nothing is known of what calls do.
@@ -28,9 +29,16 @@ self_cell! {
     }
 }
 
+/// Bytes of a function for each of which it is kept where their instructions begin.
+const PIECE_BYTES: u64 = 64;
+
 /// A function of a file.
 pub(super) struct Studied {
     function: Arc<Function>,
+    /// By piece of [`PIECE_BYTES`]: the position of the first instruction that begins in it or behind it. To search
+    /// the instructions themselves by halves misses the caches at each step in a function of megabytes.
+    pieces: OnceLock<Vec<u32>>,
+    graph: OnceLock<Arc<Graph>>,
     loops: OnceLock<Loops>,
     origins: OnceLock<Origins>,
 }
@@ -39,6 +47,8 @@ impl Studied {
     pub(super) fn new(function: Function) -> Self {
         Self {
             function: Arc::new(function),
+            pieces: OnceLock::new(),
+            graph: OnceLock::new(),
             loops: OnceLock::new(),
             origins: OnceLock::new(),
         }
@@ -48,16 +58,113 @@ impl Studied {
         &self.function
     }
 
+    /// The position of the instruction at an address.
+    pub(super) fn index_of(&self, address: u64) -> Option<usize> {
+        let instructions = &self.function.instructions;
+        let start = self.function.bounds.range.start;
+        let piece = usize::try_from(address.checked_sub(start)? / PIECE_BYTES).ok()?;
+        let pieces = self.pieces.get_or_init(|| pieces(instructions, start));
+        let first = *pieces.get(piece)? as usize;
+        let end = pieces
+            .get(piece + 1)
+            .map_or(instructions.len(), |end| *end as usize);
+        let found = instructions[first..end].binary_search_by_key(&address, Instruction::ip);
+        found.ok().map(|found| first + found)
+    }
+
+    fn graph(&self) -> &Arc<Graph> {
+        self.graph
+            .get_or_init(|| Arc::new(Graph::of(&self.function)))
+    }
+
+    /// The blocks that may run before a block, each once, ascending.
+    pub(super) fn predecessors(&self, block: BlockId) -> impl Iterator<Item = BlockId> + '_ {
+        let mut last = None;
+        let each = self.graph().predecessors(block.index());
+        each.filter(move |it| last.replace(*it) != Some(*it))
+            .filter_map(|it| Some(BlockId(u32::try_from(it).ok()?)))
+    }
+
     pub(super) fn loops(&self) -> &Loops {
-        self.loops.get_or_init(|| Loops::of(&self.function))
+        self.loops.get_or_init(|| Loops::of_graph(self.graph()))
     }
 
     /// Where values come from, when calls may do anything.
     pub(super) fn origins(&self) -> &Reaching<'_> {
         let new = || {
             let function = Arc::clone(&self.function);
-            Origins::new(function, |function| Reaching::of(function, &CONVENTIONS))
+            let graph = Arc::clone(self.graph());
+            Origins::new(function, |function| {
+                Reaching::in_graph(function, graph, &CONVENTIONS)
+            })
         };
         self.origins.get_or_init(new).borrow_dependent()
+    }
+}
+
+/// See [`Studied::pieces`].
+fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
+    let mut pieces = Vec::new();
+    for (position, instruction) in (0_u32..).zip(instructions) {
+        let piece = instruction.ip().saturating_sub(start) / PIECE_BYTES;
+        let known = usize::try_from(piece).map_or(usize::MAX, |it| it + 1);
+        if pieces.len() < known {
+            pieces.resize(known, position);
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two loops, an entry that is jumped to twice, and more bytes than one piece has.
+    fn studied() -> Studied {
+        let mut code = vec![0x48, 0x01, 0xd8]; // add rax, rbx
+        code.extend([0x90; 90]);
+        code.extend([0x75, 0xa1]); // jne to the first instruction
+        code.extend([0x74, 0x03]); // je past what comes next
+        code.extend([0x48, 0x8b, 0x03]); // mov rax, [rbx]
+        code.extend([0x75, 0xfb]); // jne to it
+        code.push(0xc3); // ret
+        Studied::new(Function::from_code(&code, 0x1007))
+    }
+
+    #[test]
+    fn an_instruction_is_found_by_its_address_and_by_no_other() {
+        let studied = studied();
+        let instructions = &studied.function().instructions;
+        let end = instructions.last().unwrap().next_ip();
+        for address in 0xff0..end + 200 {
+            let expected = instructions.iter().position(|it| it.ip() == address);
+            assert_eq!(studied.index_of(address), expected, "{address:#x}");
+        }
+        assert_eq!(studied.index_of(0x1007), Some(0));
+        assert_eq!(studied.index_of(0x100a), Some(1));
+        assert_eq!(studied.index_of(0x1008), None);
+        assert_eq!(studied.index_of(u64::MAX), None);
+    }
+
+    #[test]
+    fn predecessors_are_the_blocks_that_lead_to_one_each_once() {
+        let studied = studied();
+        let blocks = &studied.function().blocks;
+        let ids = || (0..).map(BlockId).take(blocks.len());
+        for to in ids() {
+            let leads = |from: &BlockId| blocks[from.index()].successors.contains(&to);
+            let expected: Vec<BlockId> = ids().filter(leads).collect();
+            let found: Vec<BlockId> = studied.predecessors(to).collect();
+            assert_eq!(found, expected, "{to:?}");
+        }
+        let load = studied.index_of(0x1007 + 97).unwrap();
+        let load = studied.function().block_of(load).unwrap();
+        assert_eq!(studied.predecessors(load).count(), 2);
+    }
+
+    #[test]
+    fn a_function_without_instructions_has_none_at_any_address() {
+        let studied = Studied::new(Function::from_code(&[], 0x1000));
+        assert_eq!(studied.index_of(0x1000), None);
     }
 }

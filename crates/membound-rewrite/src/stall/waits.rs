@@ -115,7 +115,7 @@ struct Candidate {
 /// See [`super::Code::waits`].
 pub(super) fn waits(studied: &Studied, sampled: u64) -> Vec<Wait> {
     let function = studied.function();
-    let Some(index) = index_of(function, sampled) else {
+    let Some(index) = studied.index_of(sampled) else {
         return Vec::new();
     };
     if is_interrupted_midway(&function.instructions[index]) {
@@ -207,8 +207,9 @@ fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
     }
     let loops = studied.loops();
     let mut found = Vec::new();
-    for (number, block) in (0..).zip(&function.blocks) {
-        if block.first == block.end || !leads_to(block, to) {
+    for number in studied.predecessors(to) {
+        let block = &function.blocks[number.index()];
+        if block.first == block.end {
             continue;
         }
         let mut candidate = before(function, block.end as usize);
@@ -220,7 +221,7 @@ fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
                 frequency: 1.0,
             };
         }
-        let inside = |id| loops.get(id).contains(BlockId(number));
+        let inside = |id| loops.get(id).contains(number);
         if loops.innermost(to).is_some_and(inside) {
             candidate.frequency = BACK_EDGE;
         }

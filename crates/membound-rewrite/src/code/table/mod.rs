@@ -55,6 +55,7 @@ pub(super) enum Resolution {
 pub(super) struct Resolver<'a, 'b, 'data> {
     descent: &'a Descent<'b, 'data>,
     graph: &'a Graph,
+    paths: path::Context<'a, 'data>,
     stack: OnceCell<Stack>,
     /// Code addresses that data outside of known tables hold.
     labels: Vec<u64>,
@@ -110,6 +111,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         Self {
             descent,
             graph,
+            paths: path::Context::new(surroundings.image, graph),
             stack: OnceCell::new(),
             labels,
             parts,
@@ -148,7 +150,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         if !near {
             return Ways::Far;
         }
-        path::search(self.descent.surroundings.image, self.graph, block)
+        path::search(&self.paths, block)
     }
 
     fn decide(&self, block: BlockId, ways: Ways) -> Resolution {

@@ -1,5 +1,6 @@
 //! Where a jump leads, seen along the ways that lead to it.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use iced_x86::{ConditionCode, Instruction, OpKind, Register};
@@ -92,12 +93,7 @@ pub(super) enum Ways {
 
 /// Follows the ways to the jump that ends `block` backwards until its table's bound is
 /// found on each.
-pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -> Ways {
-    let context = Context {
-        image,
-        graph,
-        constants: Constants::new(graph),
-    };
+pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> Ways {
     let mut way = vec![block];
     let nearest = context.evaluate(&way);
     let ways = if nearest == Target::Word {
@@ -136,8 +132,8 @@ pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -
     }
 }
 
-struct Search<'a, 'data> {
-    context: Context<'a, 'data>,
+struct Search<'s, 'a, 'data> {
+    context: &'s Context<'a, 'data>,
     left: usize,
     /// Whether the target is a sum on some way.
     sum: bool,
@@ -145,7 +141,7 @@ struct Search<'a, 'data> {
     addresses: BTreeSet<u64>,
 }
 
-impl Search<'_, '_> {
+impl Search<'_, '_, '_> {
     /// Whether tables with checked bounds were found on every way that ends with `way`
     /// (whose first block is the last of the vector).
     fn extend(&mut self, way: &mut Vec<BlockId>) -> bool {
@@ -219,19 +215,32 @@ impl Search<'_, '_> {
     }
 }
 
-/// What ways are evaluated in.
-struct Context<'a, 'data> {
+/// What the ways to all jumps of a function are evaluated in.
+pub(super) struct Context<'a, 'data> {
     image: Option<&'a Image<'data>>,
     graph: &'a Graph,
     constants: Constants<'a>,
+    /// That of the way that is evaluated: ways are many and short, so that its room is kept from one to the next.
+    state: RefCell<State>,
 }
 
-impl Context<'_, '_> {
+impl<'a, 'data> Context<'a, 'data> {
+    pub(super) fn new(image: Option<&'a Image<'data>>, graph: &'a Graph) -> Self {
+        Self {
+            image,
+            graph,
+            constants: Constants::new(graph),
+            state: RefCell::new(State::new()),
+        }
+    }
+
     /// What the jump at the end of a way leads to. The way's last block is its first
     /// element.
     fn evaluate(&self, way: &[BlockId]) -> Target {
         let graph = self.graph;
-        let mut state = State::new();
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        state.reset();
         let id = way[way.len() - 1];
         let block = &graph.blocks[id.index()];
         let head = Head {
@@ -247,10 +256,10 @@ impl Context<'_, '_> {
                 state.step(instruction);
             }
             if position == 0 {
-                return self.target(&mut state, head, last);
+                return self.target(state, head, last);
             }
             let next = way[position - 1];
-            pass(&mut state, graph, block.leaves_by, last, next);
+            pass(state, graph, block.leaves_by, last, next);
         }
         Target::Unknown
     }

@@ -11,6 +11,16 @@ use super::value::{Value, Values, low_mask};
 /// Registers that a call may change: rax, rcx, rdx, rsi, rdi, r8–r11.
 const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 const RSP: usize = 4;
+/// What registers hold where a path begins.
+const INITIAL: [Value; 16] = {
+    let mut registers = [Values::initial(0); 16];
+    let mut register = 1;
+    while register < 16 {
+        registers[register as usize] = Values::initial(register);
+        register += 1;
+    }
+    registers
+};
 
 /// Two values that were compared, of which flags tell.
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +66,9 @@ fn bits_of(bytes: usize) -> u8 {
 
 impl State {
     pub(super) fn new() -> Self {
-        let mut values = Values::default();
-        let registers = std::array::from_fn(|register| {
-            values.initial(u8::try_from(register).expect("there are sixteen"))
-        });
         Self {
-            values,
-            registers,
+            values: Values::default(),
+            registers: INITIAL,
             flags: None,
             memory: FxHashMap::default(),
             epoch: 0,
@@ -70,6 +76,17 @@ impl State {
             signed_bounds: FxHashMap::default(),
             not_negative: Vec::new(),
         }
+    }
+
+    /// Goes back to the beginning of a path, and keeps the room of what was allocated.
+    pub(super) fn reset(&mut self) {
+        self.values.clear();
+        self.registers = INITIAL;
+        self.flags = None;
+        self.memory.clear();
+        self.epoch = 0;
+        self.signed_bounds.clear();
+        self.not_negative.clear();
     }
 
     fn read_register(&mut self, register: Register) -> Value {
@@ -473,4 +490,47 @@ struct Implied {
     bound: u64,
     bits: u8,
     signed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions};
+
+    use super::*;
+
+    /// Steps through `code`; what the general registers hold behind it.
+    fn run(state: &mut State, code: &[u8]) -> [Value; 16] {
+        for instruction in &mut Decoder::with_ip(64, code, 0x1000, DecoderOptions::NONE) {
+            state.step(&instruction);
+        }
+        state.assume(ConditionCode::be, true);
+        state.registers
+    }
+
+    #[test]
+    fn a_path_after_another_is_evaluated_as_if_it_were_the_first() {
+        // mov [rsp+8], rcx; pop rax; cmp edi, 5
+        let one = [0x48, 0x89, 0x4c, 0x24, 0x08, 0x58, 0x83, 0xff, 0x05];
+        // mov rdx, [rsp+8]; cmp esi, 9
+        let other = [0x48, 0x8b, 0x54, 0x24, 0x08, 0x83, 0xfe, 0x09];
+        let mut fresh = State::new();
+        let expected = run(&mut fresh, &other);
+        let mut used = State::new();
+        run(&mut used, &one);
+        used.called();
+        used.reset();
+        assert_eq!(run(&mut used, &other), expected);
+        for register in 0..16 {
+            let value = Values::initial(register);
+            assert_eq!(used.values.checked(value), fresh.values.checked(value));
+        }
+        assert_eq!(used.values.checked(Values::initial(6)), Some(9));
+        assert_eq!(
+            used.values.checked(Values::initial(7)),
+            None,
+            "of the path before"
+        );
+        let nodes = |state: &State| expected.map(|value| state.values.node(value));
+        assert_eq!(nodes(&used), nodes(&fresh));
+    }
 }

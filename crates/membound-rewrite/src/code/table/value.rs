@@ -35,10 +35,14 @@ pub(super) enum Node {
     Unknown(u32),
 }
 
+/// Registers whose first values have the lowest numbers.
+const REGISTERS: u8 = 16;
+
 /// The expressions of one path.
-#[derive(Default)]
 pub(super) struct Values {
+    /// By their numbers; first what the registers held at the beginning.
     nodes: Vec<Node>,
+    /// Of all but the registers' first values.
     numbers: FxHashMap<Node, Value>,
     /// Upper bounds that conditional jumps have established.
     bounds: FxHashMap<Value, u64>,
@@ -54,7 +58,26 @@ pub(super) const fn low_mask(bits: u8) -> u64 {
     }
 }
 
+impl Default for Values {
+    fn default() -> Self {
+        Self {
+            nodes: (0..REGISTERS).map(Node::Initial).collect(),
+            numbers: FxHashMap::default(),
+            bounds: FxHashMap::default(),
+            fresh: 0,
+        }
+    }
+}
+
 impl Values {
+    /// Forgets all expressions, and keeps their room.
+    pub(super) fn clear(&mut self) {
+        self.nodes.truncate(REGISTERS.into());
+        self.numbers.clear();
+        self.bounds.clear();
+        self.fresh = 0;
+    }
+
     pub(super) fn node(&self, value: Value) -> Node {
         self.nodes[value.0 as usize]
     }
@@ -71,8 +94,10 @@ impl Values {
         self.intern(Node::Constant(value))
     }
 
-    pub(super) fn initial(&mut self, register: u8) -> Value {
-        self.intern(Node::Initial(register))
+    /// What the register of this number, from 0 to 15, held at the beginning.
+    pub(super) const fn initial(register: u8) -> Value {
+        assert!(register < REGISTERS, "there are sixteen");
+        Value(register as u32)
     }
 
     pub(super) fn load(&mut self, address: Value, epoch: u32) -> Value {
@@ -283,7 +308,7 @@ mod tests {
     #[test]
     fn copies_of_an_index_share_its_bound() {
         let mut values = Values::default();
-        let register = values.initial(0);
+        let register = Values::initial(0);
         let three = values.constant(3_u64.wrapping_neg());
         let index = values.add(register, three);
         let index = values.masked(index, low_mask(32));
@@ -298,8 +323,8 @@ mod tests {
     #[test]
     fn a_byte_put_into_a_register_is_read_back() {
         let mut values = Values::default();
-        let old = values.initial(0);
-        let byte = values.initial(1);
+        let old = Values::initial(0);
+        let byte = Values::initial(1);
         let byte = values.masked(byte, 0xff);
         let merged = values.inserted(old, byte, 8);
         assert_eq!(values.masked(merged, 0xff), byte);
@@ -309,12 +334,12 @@ mod tests {
     #[test]
     fn the_check_of_a_low_half_counts_for_the_whole() {
         let mut values = Values::default();
-        let register = values.initial(0);
+        let register = Values::initial(0);
         let low = values.masked(register, low_mask(32));
         values.learn(low, 9);
         assert_eq!(values.checked(register), Some(9));
         // Unless it might be negative.
-        let other = values.initial(1);
+        let other = Values::initial(1);
         let low = values.masked(other, low_mask(32));
         values.learn(low, 0x9000_0000);
         assert_eq!(values.checked(other), None);
