@@ -11,7 +11,7 @@ const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// More samples than this do not wait, whatever it costs.
 const MOST_SAMPLES: usize = 50_000;
 /// While more other events than this wait for the samples, no sample waits either.
-pub(super) const MOST_EVENTS: usize = 200_000;
+const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are looked at in a turn.
 const TURN_NS: u64 = 20_000_000;
 
