@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Whether and how allocations are followed.
 #[derive(Clone, Debug)]
 pub struct Objects {
-    /// Blocks of at least so many bytes are all followed, unless [`certain_from_bytes`](crate::certain_from_bytes) says
-    /// more. Smaller ones are sampled when there are very many: see [`AllocationEvent::weight`].
+    /// All blocks of this many bytes or more are followed. Where blocks are sampled the limit may be higher: see
+    /// [`certain_from_bytes`](crate::certain_from_bytes). Smaller ones are sampled when there are very many: see [`AllocationEvent::weight`].
     pub every_from_bytes: u64,
     /// Share of the program's CPU time that following its allocations may cost; sampling keeps
     /// within it.

@@ -20,7 +20,7 @@ const EVERY_BLOCK_NS: f64 = 5e6;
 /// Nanoseconds that a block costs which is not told of: a few instructions where it is allocated and where it is freed, and
 /// the lines that they look at.
 const NOT_TOLD_NS: f64 = 24.0;
-/// Part of the share that is left for telling of blocks where those that are not told of take more than the rest.
+/// Part of the share that blocks which are told of may always take, however many others there are.
 const LEAST_FOR_TOLD: f64 = 0.25;
 /// Part of what is left of it that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
@@ -330,7 +330,7 @@ mod tests {
     fn time_beside_a_program_counts_as_its_own_where_it_has_all_processors() {
         let lost = |cpus, busy| Processors::cores(cpus).lost_beside(busy);
         assert_eq!(lost(2, 2.0), 1.0);
-        // Two threads, one of which waits for the other for most of the time.
+        // Two threads: one waits for the other two thirds of the time.
         assert_eq!(lost(2, 1.35), 1.0);
         assert_eq!(lost(1, 1.0), 1.0);
         assert!(lost(2, 1.0) < 0.5 && lost(64, 0.0) > 0.0);

@@ -639,14 +639,6 @@ impl Server {
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         let maps = maps::of(conversation.pid)?;
-        if let Some(unwinding) = &self.unwinding
-            && unwinding.owes(key.pid)
-        {
-            let loaded = self.loaded(conversation, &maps);
-            let (plans, maps) = (&self.plans, &mut maps.clone());
-            let updated = unwinding.update(plans, conversation, maps, key, &loaded, Which::All);
-            self.pass(key.pid, updated.map_err(Into::into))?;
-        }
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
             // Another module may lie where one was.
@@ -658,6 +650,14 @@ impl Server {
             }
             followed?;
         } else {
+            if let Some(unwinding) = &self.unwinding
+                && unwinding.owes(key.pid)
+            {
+                let loaded = self.loaded(conversation, &maps);
+                let (plans, maps) = (&self.plans, &mut maps.clone());
+                let updated = unwinding.update(plans, conversation, maps, key, &loaded, Which::All);
+                self.pass(key.pid, updated.map_err(Into::into))?;
+            }
             self.add_late(conversation, key, maps.clone(), refused)?;
         }
         let wanted = match self.wanted.load(Ordering::Relaxed) {

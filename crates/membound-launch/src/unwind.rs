@@ -41,7 +41,7 @@ type Bytes = Arc<Vec<u8>>;
 enum Table {
     /// Goes into one file with others.
     Small(Bytes),
-    /// Has a file of its own, of so many bytes.
+    /// Has a file of its own; the file, and the table's length in bytes.
     Large(Arc<File>, u64),
 }
 

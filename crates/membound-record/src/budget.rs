@@ -197,7 +197,7 @@ impl Beside {
 mod tests {
     use super::*;
 
-    /// After threads had so many processors, and as many more could have used one.
+    /// A look after 100 ms: `busy` threads ran all the time, and `waits` threads waited for a processor.
     fn after_100_ms(busy: u64, waits: u64) -> Look {
         Look {
             t_ns: 100_000_000,

@@ -68,8 +68,8 @@ const CALM_TURN: Duration = Duration::from_millis(40);
 const SHORT_TURN: Duration = Duration::from_millis(1);
 /// The same while the program makes a trial, which a turn would disturb.
 const TRIAL_TURN: Duration = Duration::from_millis(8);
-/// Events that are gone on with in a turn while a window is open.
-const SETTLED_AT_ONCE: usize = 500;
+/// Events that are gone on with in a millisecond's turn while a window is open.
+const SETTLED_A_MS: usize = 500;
 /// Between two looks at what programs lose.
 const BESIDE_EVERY_NS: u64 = 25_000_000;
 /// Between two transactions.
@@ -330,6 +330,11 @@ impl Driver {
         self.is_complete = true;
     }
 
+    /// The next turn while a window is open, or about to be.
+    fn window_turn(&self) -> Duration {
+        self.windows.until_look().clamp(SHORT_TURN, TURN)
+    }
+
     /// Lets some time pass, and takes what perf's samples have told meanwhile.
     fn wait(&mut self) {
         let turn = if self.trials.is_trying() {
@@ -337,7 +342,7 @@ impl Driver {
         } else if self.over {
             SHORT_TURN
         } else if self.windows.is_open() {
-            self.windows.until_look().clamp(SHORT_TURN, TURN)
+            self.window_turn()
         } else if self.remote.is_none() {
             CALM_TURN
         } else {
@@ -393,12 +398,7 @@ impl Driver {
         let told = self.inbox.take();
         self.told(told, now_ns);
         let most = if self.windows.is_open() {
-            let turns = self
-                .windows
-                .until_look()
-                .clamp(SHORT_TURN, TURN)
-                .as_millis();
-            SETTLED_AT_ONCE * turns as usize
+            SETTLED_A_MS * self.window_turn().as_millis() as usize
         } else {
             usize::MAX
         };

@@ -40,7 +40,7 @@ pub struct Allocations {
     pub level: u32,
     /// Most return addresses of a chain.
     pub depth: u32,
-    /// Blocks of at least so many bytes are followed where that costs little: see [`certain_from_bytes`].
+    /// All blocks of this many bytes or more are followed. At high levels the limit is higher: see [`certain_from_bytes`].
     pub every_from_bytes: u64,
     /// Byte offset of the first ring.
     pub rings_offset: u64,
