@@ -60,13 +60,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
+    let known = known(root())?;
+    let differences = problems(&known, &found).into_iter();
+    // What has become smaller is about to be written.
+    let problems = differences.filter(|problem| problem.is_new || !args.write);
+    fail_for(&problems.map(|problem| problem.text).collect::<Vec<_>>())?;
     if args.write {
-        let known = known(root())?;
-        let grown = problems(&known, &found)
-            .into_iter()
-            .filter(|problem| problem.is_new)
-            .map(|problem| problem.text);
-        fail_for(&grown.collect::<Vec<_>>())?;
         let smaller = Known {
             circle: shrunk(&known, &found),
         };

@@ -10,10 +10,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use membound_platform::cpu_time;
 use membound_rewrite::between_functions;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-
-use crate::ticks;
 
 /// The nice value of the threads. The kernel weighs it with 56, and a usual thread with 1024.
 const NICE: i32 = 13;
@@ -47,14 +46,14 @@ fn give_way_for_long() {
     if !HELD.load(Ordering::Relaxed) {
         return;
     }
-    let now_ns = ticks::own_thread_cpu_ns();
+    let now_ns = cpu_time::of_this_thread();
     if now_ns < NEVER_HELD_NS {
         return;
     }
     let took_ns = now_ns.saturating_sub(went_on_ns) as f64;
     let pause = Duration::from_nanos((took_ns / HELD_PART) as u64);
     std::thread::sleep(pause.min(LONGEST_PAUSE));
-    WENT_ON_NS.set(Some(ticks::own_thread_cpu_ns()));
+    WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
 }
 
 /// Runs `work`, and what it does in parallel, on background threads, and waits for it.
@@ -102,7 +101,7 @@ fn threads() -> usize {
 
 /// Lets others go first, from now on.
 fn give_way() {
-    WENT_ON_NS.set(Some(ticks::own_thread_cpu_ns()));
+    WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
     // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
     // nothing.
     let _ = rustix::process::nice(NICE);
@@ -115,7 +114,7 @@ mod tests {
     #[test]
     fn work_that_is_held_pauses_in_the_pool_and_nowhere_else() {
         let spent = || {
-            while ticks::own_thread_cpu_ns() < NEVER_HELD_NS {
+            while cpu_time::of_this_thread() < NEVER_HELD_NS {
                 std::hint::spin_loop();
             }
             let begun = std::time::Instant::now();

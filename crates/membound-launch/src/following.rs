@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use membound_platform::stat;
+use membound_platform::{cpu_time, stat};
 use membound_wire::{AllocationKind, allocation_interval};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,7 +15,6 @@ use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
 use crate::pace::{self, Account, Pace, Processors, Window};
-use crate::ticks;
 
 /// Between two looks into the rings: while nothing happens, while something does, and while so
 /// much does that blocks would be sampled lest the rings overflow.
@@ -163,7 +162,7 @@ impl Following {
             let mut images = self.images();
             let free = now - freed >= FREE_EVERY;
             let mut found = 0;
-            let begun_ns = ticks::own_thread_cpu_ns();
+            let begun_ns = cpu_time::of_this_thread();
             let busy = |image: &&mut Image| free || stop || !image.quiet;
             for image in images.iter_mut().filter(busy) {
                 if stop {
@@ -179,7 +178,7 @@ impl Following {
             }
             let spent_ns = self.objects.receiver.spent_ns();
             let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
-            let reading_ns = ticks::own_thread_cpu_ns().saturating_sub(begun_ns) + receiving_ns;
+            let reading_ns = cpu_time::of_this_thread().saturating_sub(begun_ns) + receiving_ns;
             for image in images.iter_mut().filter(|image| !image.quiet) {
                 image.window.reading_ns += reading_ns as f64;
             }
@@ -309,7 +308,7 @@ impl Image {
         let cpu_ns: u64 = self
             .processes
             .iter()
-            .filter_map(|process| ticks::cpu_ns(process.number))
+            .filter_map(|process| cpu_time::of_process(process.number))
             .sum();
         // Processes that have ended since are missing.
         let took_ns = cpu_ns.saturating_sub(self.cpu_ns) as f64;

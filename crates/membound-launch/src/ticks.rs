@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use membound_platform::stat;
+use membound_platform::{cpu_time, stat};
 use rustc_hash::FxHashSet;
 
 use crate::conversation::{Conversation, Failure};
@@ -212,7 +212,9 @@ impl State {
     fn look_at_clocks(&mut self) {
         let Self { images, processes } = self;
         for (pid, process) in processes {
-            let Some(used) = cpu_ns(*pid) else { continue };
+            let Some(used) = cpu_time::of_process(*pid) else {
+                continue;
+            };
             let own: u64 = images
                 .iter()
                 .filter(|image| image.key.pid == *pid)
@@ -248,47 +250,7 @@ impl State {
             self.images
                 .retain(|image| !over(image) || used.contains(&image.memory.memory.inode));
         }
-        self.processes.retain(|pid, _| cpu_ns(*pid).is_some());
-    }
-}
-
-/// CPU time of all threads that a process has had, in nanoseconds; `None` when it is gone.
-pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
-    /// The scheduler's own count, of a whole process.
-    const SCHEDULED: i32 = 2;
-    clock_ns((!pid.cast_signed()) << 3 | SCHEDULED)
-}
-
-/// CPU time of the calling thread, in nanoseconds.
-pub(crate) fn own_thread_cpu_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
-}
-
-fn clock_ns(clock: i32) -> Option<u64> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the kernel writes one `timespec`.
-    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).ok()?;
-    let nanoseconds = u64::try_from(time.tv_nsec).ok()?;
-    (result == 0).then(|| seconds * 1_000_000_000 + nanoseconds)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_of_a_process_goes_on_with_what_it_does() {
-        let own = std::process::id();
-        let before = cpu_ns(own).unwrap();
-        let mut sum = 0_u64;
-        while cpu_ns(own).unwrap() < before + 1_000_000 {
-            sum = std::hint::black_box(sum + 1);
-        }
-        // Above the largest number that the kernel gives.
-        assert_eq!(cpu_ns(5_000_000), None);
+        self.processes
+            .retain(|pid, _| cpu_time::of_process(*pid).is_some());
     }
 }

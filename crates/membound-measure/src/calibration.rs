@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use membound_platform::affinity::Pinned;
+use membound_platform::cpu_time;
 use membound_types::{Access, Pattern};
-use rustix::time::{ClockId, clock_gettime};
 
 pub use area::Area;
 pub use follow::{load, time_stamp};
@@ -221,9 +221,5 @@ impl Begun {
 
 /// CPU time of this thread.
 fn own_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::from_nanos(cpu_time::of_this_thread())
 }

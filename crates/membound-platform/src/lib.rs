@@ -12,6 +12,7 @@ pub mod caches;
 pub mod cgroup;
 pub mod counters;
 pub mod cpu;
+pub mod cpu_time;
 pub mod date;
 pub mod dimm;
 pub mod disturb;

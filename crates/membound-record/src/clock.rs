@@ -5,7 +5,7 @@
 //! is found while the run goes on, from pairs of readings: the first is the run's beginning,
 //! and the latest decides the rate.
 
-use std::mem::MaybeUninit;
+use rustix::time::{ClockId, clock_gettime};
 
 /// The two clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,41 +101,8 @@ impl Clock {
 
 /// `CLOCK_MONOTONIC_RAW` in nanoseconds.
 fn raw_ns() -> u64 {
-    nanoseconds_of(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
-}
-
-/// What a clock of the kernel says; `None` when it has none of this number.
-pub(crate) fn nanoseconds_of(clock: libc::clockid_t) -> Option<u64> {
-    let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the kernel fills the struct in, or leaves it.
-    let result = unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) };
-    // SAFETY: a struct of integers, zeroed and perhaps filled in.
-    let time = unsafe { time.assume_init() };
-    if result != 0 {
-        return None;
-    }
-    let seconds = u64::try_from(time.tv_sec).ok()?;
-    let rest = u64::try_from(time.tv_nsec).ok()?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(rest)
-}
-
-/// CPU time that all threads of a process have taken, those that have ended too; `None` when
-/// it is gone.
-pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
-    // The kernel's encoding of "the CPU clock of this process": its complement in the upper
-    // bits, and 2 for the scheduler's clock.
-    let pid = i32::try_from(pid).ok()?;
-    nanoseconds_of((!pid << 3) | 2)
-}
-
-/// CPU time that this process has taken.
-pub(crate) fn own_cpu_ns() -> u64 {
-    nanoseconds_of(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
-}
-
-/// CPU time that the calling thread has taken.
-pub(crate) fn own_thread_cpu_ns() -> u64 {
-    nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+    let time = clock_gettime(ClockId::MonotonicRaw);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// The time stamp counter; the kernel's clock where there is none.
@@ -192,14 +159,5 @@ mod tests {
         let (by_tsc, by_raw) = (clock.of_tsc(now.tsc), clock.of_raw(now.raw_ns));
         // Parts in a thousand: it may have been interrupted between the two.
         assert!(by_tsc.abs_diff(by_raw) < by_raw / 1000, "{by_tsc} {by_raw}");
-    }
-
-    #[test]
-    fn a_process_has_cpu_time_as_long_as_it_is_there() {
-        let own = process_cpu_ns(std::process::id()).unwrap();
-        assert!(own > 0 && own <= own_cpu_ns());
-        assert_eq!(process_cpu_ns(u32::MAX), None);
-        // Above the largest number that the kernel gives.
-        assert_eq!(process_cpu_ns(5_000_000), None);
     }
 }

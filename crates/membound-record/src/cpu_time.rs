@@ -1,6 +1,6 @@
 //! CPU time that all processes of a run have taken, also those that have ended.
 
-use crate::clock;
+use membound_platform::cpu_time;
 use rustc_hash::FxHashMap;
 
 /// Sums up processes' clocks.
@@ -15,7 +15,7 @@ pub(crate) struct CpuTime {
 impl CpuTime {
     /// Asks for the time of these processes; the sum, with those that were asked before.
     pub(crate) fn of(&mut self, pids: impl IntoIterator<Item = u32>) -> u64 {
-        self.of_with(pids, clock::process_cpu_ns)
+        self.of_with(pids, cpu_time::of_process)
     }
 
     /// The same, by another clock.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use membound_launch::{Access, AllocationEvent, Processors, Remote};
-use membound_platform::Root;
+use membound_platform::{Root, cpu_time};
 use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -25,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::budget::{Beside, Work};
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
-use crate::clock::{self, Clock, Reading};
+use crate::clock::{Clock, Reading};
 use crate::cpu_time::CpuTime;
 use crate::dilation::{Dilation, Telling, Waiting};
 use crate::file::RunFile;
@@ -246,7 +246,7 @@ impl Driver {
             chooser: Chooser::default(),
             cpu_time: CpuTime::default(),
             beside,
-            own_before_ns: clock::own_cpu_ns(),
+            own_before_ns: cpu_time::of_this_process(),
             lost_beside_ns: 0.0,
             waited: Waited::default(),
             others: Others::here(),
@@ -326,7 +326,8 @@ impl Driver {
             &mut self.objects,
         );
         self.meta.lost_cpu_ns = self.lost_outside_ns() as u64;
-        self.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.costs.own_cpu_before_ns);
+        self.meta.own_cpu_ns =
+            cpu_time::of_this_process().saturating_sub(self.costs.own_cpu_before_ns);
         self.is_complete = true;
     }
 

@@ -10,11 +10,11 @@ use membound_launch::{
     AllocationReceiver, Bursts, Live, Program, RanProgram, Receiver, Recording, Report, Session,
     TimerReceiver,
 };
-use membound_platform::Root;
+use membound_platform::{Root, cpu_time};
 use membound_rewrite::patch::{self, Hooks};
 use membound_run::{Gap, Meta, TimerKind, Writer};
 
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::driver::{Costs, Driver};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
@@ -372,7 +372,7 @@ impl Parts {
     ) -> Result<Self, Error> {
         let root = Root::system();
         let nodes = Nodes::read(&root);
-        let own_cpu_before_ns = clock::own_cpu_ns();
+        let own_cpu_before_ns = cpu_time::of_this_process();
         let clock = Clock::begin(None);
         let patched = options.latencies == Latencies::On && attached.is_none();
         let meta = Meta {

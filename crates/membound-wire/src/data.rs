@@ -88,8 +88,8 @@ pub struct Probe {
 /// Executions before a sample that do nothing but wait, with a fence, until all before them is done.
 ///
 /// A processor that expects no sample goes on to the access before it knows better, and fetches
-/// the line while the timing is being prepared: the timed load then finds it, or most of its
-/// way behind it. After so many executions that take the branch to the fence, the core predicts that branch, and
+/// the line while the timing is being prepared: the timed load then finds the line there, or nearly
+/// there. After so many executions that take the branch to the fence, the core predicts that branch, and
 /// fetches nothing behind the fence.
 pub const LEAD_IN: i32 = 8;
 

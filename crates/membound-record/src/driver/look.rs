@@ -1,8 +1,10 @@
 //! Looking at samples that wait, as many as the program can be made to pay for, and at what it pays.
 
+use membound_platform::cpu_time;
+
 use super::Driver;
+use crate::Latencies;
 use crate::budget::Look;
-use crate::{Latencies, clock};
 
 /// Time in samples before they are looked at for the first time: a program so young may end at any moment.
 const FIRST_LOOK_NS: u64 = 80_000_000;
@@ -28,8 +30,8 @@ impl Driver {
             self.look_at_all();
             return;
         }
-        let begun_ns = clock::own_thread_cpu_ns();
-        while clock::own_thread_cpu_ns() < begun_ns + TURN_NS && self.may_look() {
+        let begun_ns = cpu_time::of_this_thread();
+        while cpu_time::of_this_thread() < begun_ns + TURN_NS && self.may_look() {
             let Some((taken, clear_since_ns)) = self.unseen.pop() else {
                 return;
             };
@@ -51,7 +53,7 @@ impl Driver {
     }
 
     fn may_look(&self) -> bool {
-        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         self.over
             || self.beside.may_go_on(own_ns)
             || self.unseen.len() > MOST_SAMPLES
@@ -62,7 +64,7 @@ impl Driver {
     pub(super) fn look_beside(&mut self, now_ns: u64) {
         self.looked_beside_ns = now_ns;
         let now = super::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         let pids = crate::lock(&self.world).alive().into_iter();
         self.lost_beside_ns = self.beside.lost_ns(Look {
             t_ns: now_ns,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use membound_launch::Access;
+use membound_platform::cpu_time;
 use membound_rewrite::stall::Effective;
 use membound_run::{FrameId, ProcessId, Sample, SiteId, ThreadId};
 
 use super::{Driver, Happened};
 use crate::bursts::Recorded;
-use crate::clock;
 use crate::dilation::Inside;
 use crate::holding::Noted;
 use crate::laps;
@@ -22,7 +22,7 @@ impl Driver {
     /// Goes on with what happened until `horizon_ns`, `most` events of it.
     pub(crate) fn settle(&mut self, horizon_ns: u64, most: usize) {
         let (due, all) = self.pending.take_until(horizon_ns, most);
-        let begun_ns = clock::own_thread_cpu_ns();
+        let begun_ns = cpu_time::of_this_thread();
         let (events, mut allocations) = (due.len(), 0_usize);
         for (t_ns, happened) in due {
             match happened {
@@ -42,7 +42,7 @@ impl Driver {
             }
         }
         if allocations > 0 {
-            let spent_ns = clock::own_thread_cpu_ns().saturating_sub(begun_ns);
+            let spent_ns = cpu_time::of_this_thread().saturating_sub(begun_ns);
             let part = allocations as f64 / events as f64;
             let spent_ns = (spent_ns as f64 * part) as u64;
             self.inbox.spent_on_allocations(spent_ns);

@@ -362,10 +362,15 @@ fn samples_latencies_and_objects_of_a_chase_are_where_they_should_be() {
     );
 }
 
+/// A recorder without optimizations costs ten times as much, and few windows would fit into the usual budget.
+fn generous(options: &mut Options) {
+    options.max_overhead = 0.5;
+}
+
 #[test]
 fn a_load_whose_address_is_known_early_takes_as_long_as_any_other() {
     let _busy = busy();
-    let Some(run) = record(&["early", "3"], |_| ()) else {
+    let Some(run) = record(&["early", "3"], generous) else {
         return;
     };
     if !run.patched() {
@@ -385,8 +390,6 @@ fn a_load_whose_address_is_known_early_takes_as_long_as_any_other() {
 #[test]
 fn two_threads_are_told_apart_and_counted_truly() {
     let _busy = busy();
-    // Both use all the processors of a small machine, where a recorder without optimizations costs ten times its budget.
-    let generous = |options: &mut Options| options.max_overhead = 0.5;
     let Some(run) = record(&["threads", "2"], generous) else {
         return;
     };

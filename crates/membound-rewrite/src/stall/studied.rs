@@ -29,7 +29,7 @@ self_cell! {
     }
 }
 
-/// Bytes of a function for each of which it is kept where their instructions begin.
+/// Bytes of a function that share one note of where the first instruction among them begins.
 const PIECE_BYTES: u64 = 64;
 
 /// A function of a file.
