@@ -242,7 +242,7 @@ fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
     const DT_DEBUG: u64 = 21;
     let headers = auxiliary.value(AT_PHDR)? as usize;
     let count = auxiliary.value(AT_PHNUM)? as usize;
-    let mut bias = 0_usize;
+    let mut bias = None;
     let mut dynamic = None;
     for index in 0..count {
         let header = headers + index * HEADER_BYTES;
@@ -251,12 +251,13 @@ fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
         // SAFETY: the virtual address lies 16 bytes into the header.
         let address: usize = unsafe { memory::get(header + 16) };
         match kind {
-            PT_PHDR => bias = headers.wrapping_sub(address),
+            PT_PHDR => bias = Some(headers.wrapping_sub(address)),
             PT_DYNAMIC => dynamic = Some(address),
             _ => {}
         }
     }
-    let mut at = bias.wrapping_add(dynamic?);
+    // A statically linked program need not say where it lies, and has no loader.
+    let mut at = bias?.wrapping_add(dynamic?);
     loop {
         // SAFETY: the dynamic section ends with an entry of tag 0, which is not passed.
         let tag: u64 = unsafe { memory::get(at) };

@@ -104,6 +104,8 @@ pub(crate) struct Server {
     pub(crate) harvesting: Option<Harvesting>,
     /// The trial that is to be made, or was.
     pub(crate) trials: Trials,
+    /// Statically linked programs bring the agent in by themselves.
+    pub(crate) may_be_static: bool,
 }
 
 impl Server {
@@ -139,6 +141,7 @@ impl Server {
             unwinding: None,
             harvesting: None,
             trials: Trials::default(),
+            may_be_static: false,
         }
     }
 
@@ -347,7 +350,7 @@ impl Server {
         self.settling.forget(key);
         self.spaces
             .begin(key.pid, key.started, conversation.agent());
-        if let Some(emulator) = program::emulator(&path) {
+        if let Some(emulator) = program::emulator(&path).filter(|_| !self.may_be_static) {
             self.ledger().settle(key, Some(emulator.to_string()));
             return Ok(());
         }

@@ -39,7 +39,7 @@ use crate::unwind::Unwinding;
 use crate::withdraw::YieldPlace;
 use crate::{slice, spawn};
 
-const PRELOAD: &str = "LD_PRELOAD";
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 /// Runs scripts that do not say what runs them.
 const SHELL: &str = "/bin/sh";
 
@@ -156,7 +156,10 @@ impl Collector {
 /// Whether the agent is brought into the programs of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agent {
+    /// By the program's loader.
     Inside,
+    /// By the program itself, see [`crate::load_agent`].
+    SelfLoaded,
     Absent,
 }
 
@@ -189,11 +192,19 @@ impl Session {
         Self::begin(program, options, Agent::Absent)
     }
 
+    /// Starts `program` as [`Self::start`] does. It calls [`crate::load_agent`], and may be statically linked.
+    ///
+    /// # Errors
+    /// When the command cannot be run.
+    pub fn start_self_loading(program: &Program, options: Options) -> Result<Self, Error> {
+        Self::begin(program, options, Agent::SelfLoaded)
+    }
+
     fn begin(program: &Program, options: Options, presence: Agent) -> Result<Self, Error> {
         let mut path = program::find(&program.name, program.search.as_deref())?;
         let mut obstacle = match presence {
             Agent::Inside => program::examine(&path),
-            Agent::Absent => None,
+            Agent::SelfLoaded | Agent::Absent => None,
         };
         let prepare = |error| Error::Prepare {
             directory: options.directory.clone(),
@@ -230,6 +241,7 @@ impl Session {
         server.harvesting = options.harvest.map(Harvesting::new);
         server.following = options.objects.map(Following::new);
         server.ticks = options.timers.map(Ticks::new);
+        server.may_be_static = presence == Agent::SelfLoaded;
         let server = Arc::new(server);
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
@@ -239,7 +251,7 @@ impl Session {
             })
         };
         let mut environment = program.environment.clone();
-        if presence == Agent::Inside && !crate::AGENT.is_empty() {
+        if presence != Agent::Absent && !crate::AGENT.is_empty() {
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
             let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
             let list = preload(&agent, users.as_deref(), File::open(&path).ok().as_ref());

@@ -264,7 +264,7 @@ pub fn calibrate(
         directory: request.directory,
         perf_maps: None,
     };
-    let session = Session::start(&program, options)?;
+    let session = Session::start_self_loading(&program, options)?;
     let mut run = Running {
         process: handle(session.pid()),
         session: Some(session),

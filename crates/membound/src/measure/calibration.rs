@@ -47,6 +47,7 @@ pub(crate) struct ChaseArgs {
 
 /// Loads from each level in turn.
 pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
+    membound_launch::load_agent().context("cannot load the agent")?;
     let never = AtomicBool::new(false);
     let root = Root::system();
     let cpu = Some(CpuId(args.cpu));
