@@ -8,6 +8,7 @@
 mod look;
 mod pending;
 mod settle;
+mod suspect;
 mod unseen;
 
 use std::path::PathBuf;
@@ -410,7 +411,9 @@ impl Driver {
         let horizon_ns = now_ns.saturating_sub(DELAY_NS);
         // What a sample waited for is looked for among the blocks that there were then.
         let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
-        self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
+        if self.over || !self.in_the_way || self.pending.len() > look::MOST_EVENTS {
+            self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
+        }
         // In a trial threads read the line themselves, which is no access of the program's.
         let may_begin = !self.trials.is_trying();
         let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
@@ -494,8 +497,12 @@ impl Driver {
             let taken = crate::lock(&self.world).take_told(pid, &sample, t_ns);
             self.sampled(taken);
         }
-        for access in told.accesses {
+        let mut accesses = told.accesses;
+        // Each thread's come together, and turns of threads are counted.
+        accesses.sort_by_key(|access| access.tsc);
+        for access in accesses {
             let t_ns = self.clock.of_tsc(access.tsc);
+            self.suspect_access(&access, t_ns);
             self.pending.push(t_ns, Happened::Accessed(access));
         }
     }
@@ -548,6 +555,9 @@ impl Driver {
                 }
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
+        }
+        if let Some(effective) = effective.filter(|it| it.exact) {
+            self.suspect_sample(&taken, effective.address);
         }
         let t_ns = taken.t_ns;
         let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);

@@ -13,7 +13,7 @@ const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// More samples than this do not wait, whatever it costs.
 const MOST_SAMPLES: usize = 50_000;
 /// While more other events than this wait for the samples, no sample waits either.
-const MOST_EVENTS: usize = 200_000;
+pub(super) const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are looked at in a turn.
 const TURN_NS: u64 = 20_000_000;
 
@@ -73,7 +73,7 @@ impl Driver {
             own_ns,
             others: self.others.processors(now_ns, now.cpu_ns + own_ns),
         });
-        // A window can wait, and a plan that takes long would not be there before a short program ends.
+        // Windows and rows can wait, and a plan that takes long would not be there before a short program ends.
         self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
         membound_launch::hold_planning(self.in_the_way);
     }

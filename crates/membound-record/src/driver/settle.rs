@@ -5,15 +5,13 @@ use std::sync::Arc;
 use membound_launch::Access;
 use membound_platform::cpu_time;
 use membound_rewrite::stall::Effective;
-use membound_run::{FrameId, ProcessId, Sample, SiteId, ThreadId};
+use membound_run::{ProcessId, Sample, SiteId, ThreadId};
 
 use super::{Driver, Happened};
 use crate::bursts::Recorded;
 use crate::dilation::Inside;
-use crate::holding::Noted;
 use crate::laps;
 use crate::sampling::{Patched, Taken, Whose};
-use crate::watch::{Seen, Wrote};
 
 /// How long windows wait for their samples at most.
 const LATEST_NS: u64 = 2_000_000_000;
@@ -94,7 +92,6 @@ impl Driver {
         };
         if let Some(address) = effective.filter(|it| it.exact).map(|it| it.address) {
             self.pages.accessed(taken.process, address);
-            self.suspect(taken.leaf, taken.process, taken.thread, address);
         }
         let waited = self.sites.likeliest(taken.leaf);
         // The agent's own thread takes no time of the program's.
@@ -138,60 +135,6 @@ impl Driver {
         }
     }
 
-    /// A sample waited for an access of this address.
-    fn suspect(&mut self, leaf: FrameId, process: ProcessId, thread: ThreadId, address: u64) {
-        let site = self
-            .sites
-            .likeliest(leaf)
-            .and_then(|site| self.sites.row(site));
-        let Some((bytes, kind)) = site.map(|site| (site.bytes, site.kind)) else {
-            return;
-        };
-        let wrote = if kind.stores() { Wrote::Yes } else { Wrote::No };
-        self.may_hold(process, thread, address, wrote);
-        self.watch(process, thread, (address, bytes), wrote);
-    }
-
-    /// Takes an access into account where threads may fight over its line.
-    fn may_hold(&mut self, process: ProcessId, thread: ThreadId, address: u64, wrote: Wrote) {
-        let world = crate::lock(&self.world);
-        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
-            return;
-        };
-        self.trials.note(Noted {
-            pid: world.row(process).pid,
-            tid,
-            thread,
-            address,
-            stores: wrote == Wrote::Yes,
-        });
-    }
-
-    /// Takes an access of so many bytes into account where lines are watched.
-    fn watch(
-        &mut self,
-        process: ProcessId,
-        thread: ThreadId,
-        (address, bytes): (u64, u32),
-        wrote: Wrote,
-    ) {
-        let Some(watching) = &mut self.watching else {
-            return;
-        };
-        let world = crate::lock(&self.world);
-        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
-            return;
-        };
-        let pid = world.row(process).pid;
-        watching.note(Seen {
-            pid,
-            tid,
-            address,
-            bytes: bytes.max(1),
-            wrote,
-        });
-    }
-
     fn settle_access(&mut self, access: &Access, t_ns: u64) {
         let Some(site) = self.site_of(access) else {
             self.gaps.count(
@@ -202,14 +145,7 @@ impl Driver {
             );
             return;
         };
-        let (process, thread) = {
-            let mut world = crate::lock(&self.world);
-            let process = world.image(access.pid, t_ns);
-            (
-                process,
-                world.threads.of(process, access.pid, access.thread, t_ns),
-            )
-        };
+        let (process, thread) = self.who(access, t_ns);
         // What is only a part of a long run of accesses needs no name of its own.
         if access.burst {
             let recorded = Recorded {
@@ -225,10 +161,6 @@ impl Driver {
         }
         let object = self.objects.at(&self.world, process, access.address, t_ns);
         let cpu = self.stays.cpu(thread, t_ns);
-        let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
-        let wrote = if access.store { Wrote::Yes } else { Wrote::No };
-        self.may_hold(process, thread, access.address, wrote);
-        self.watch(process, thread, (access.address, bytes), wrote);
         self.accesses += u64::from(access.ticks.is_some());
         self.pages.accessed(process, access.address);
         self.rows.accesses.push(membound_run::Access {
@@ -246,7 +178,15 @@ impl Driver {
         });
     }
 
-    fn site_of(&mut self, access: &Access) -> Option<SiteId> {
+    /// The program and the thread that made an access.
+    pub(super) fn who(&self, access: &Access, t_ns: u64) -> (ProcessId, ThreadId) {
+        let mut world = crate::lock(&self.world);
+        let process = world.image(access.pid, t_ns);
+        let thread = world.threads.of(process, access.pid, access.thread, t_ns);
+        (process, thread)
+    }
+
+    pub(super) fn site_of(&mut self, access: &Access) -> Option<SiteId> {
         let module = match self.source_modules.get(&access.module) {
             Some(module) => Arc::clone(module),
             None => {

@@ -1,0 +1,84 @@
+//! Which lines threads may fight over: trials and watchpoints depend on it, so it is noted as soon as it is known,
+//! however long the rows of a run wait.
+
+use membound_launch::Access;
+use membound_run::{ProcessId, ThreadId};
+
+use super::Driver;
+use crate::holding::Noted;
+use crate::sampling::Taken;
+use crate::watch::{Seen, Wrote};
+
+impl Driver {
+    /// A sample waited for an access of this address.
+    pub(super) fn suspect_sample(&mut self, taken: &Taken, address: u64) {
+        let (leaf, process, thread) = (taken.leaf, taken.process, taken.thread);
+        let site = self
+            .sites
+            .likeliest(leaf)
+            .and_then(|site| self.sites.row(site));
+        let Some((bytes, kind)) = site.map(|site| (site.bytes, site.kind)) else {
+            return;
+        };
+        let wrote = if kind.stores() { Wrote::Yes } else { Wrote::No };
+        self.may_hold(process, thread, address, wrote);
+        self.watch(process, thread, (address, bytes), wrote);
+    }
+
+    /// A patch told of an access.
+    pub(super) fn suspect_access(&mut self, access: &Access, t_ns: u64) {
+        // What is only a part of a long run of accesses comes from one thread for a while.
+        if access.burst {
+            return;
+        }
+        let (process, thread) = self.who(access, t_ns);
+        let wrote = if access.store { Wrote::Yes } else { Wrote::No };
+        self.may_hold(process, thread, access.address, wrote);
+        if self.watching.is_some() {
+            let site = self.site_of(access);
+            let row = site.and_then(|site| self.sites.row(site));
+            let bytes = row.map_or(0, |site| site.bytes);
+            self.watch(process, thread, (access.address, bytes), wrote);
+        }
+    }
+
+    /// Takes an access into account where threads may fight over its line.
+    fn may_hold(&mut self, process: ProcessId, thread: ThreadId, address: u64, wrote: Wrote) {
+        let world = crate::lock(&self.world);
+        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
+            return;
+        };
+        self.trials.note(Noted {
+            pid: world.row(process).pid,
+            tid,
+            thread,
+            address,
+            stores: wrote == Wrote::Yes,
+        });
+    }
+
+    /// Takes an access of so many bytes into account where lines are watched.
+    fn watch(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        (address, bytes): (u64, u32),
+        wrote: Wrote,
+    ) {
+        let Some(watching) = &mut self.watching else {
+            return;
+        };
+        let world = crate::lock(&self.world);
+        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
+            return;
+        };
+        let pid = world.row(process).pid;
+        watching.note(Seen {
+            pid,
+            tid,
+            address,
+            bytes: bytes.max(1),
+            wrote,
+        });
+    }
+}
