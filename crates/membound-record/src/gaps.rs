@@ -41,6 +41,15 @@ impl Gaps {
         }
     }
 
+    /// What else is missing.
+    pub(crate) fn add(&mut self, others: Self) {
+        for gap in others.all {
+            let remedy = gap.remedy.as_deref();
+            self.note(&gap.about, gap.reason.as_str(), remedy);
+            self.count(&gap.about, &gap.reason, remedy, gap.count.unwrap_or(0));
+        }
+    }
+
     /// All of them.
     pub(crate) fn all(&self) -> &[Gap] {
         &self.all

@@ -9,6 +9,7 @@ mod access;
 mod identity;
 mod images;
 mod leaves;
+mod naming;
 mod output;
 mod perf_data;
 mod rate;
@@ -19,7 +20,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use membound_run::{Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer};
+use membound_run::{
+    FrameId, Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer,
+};
 use membound_types::MachineProfile;
 
 use crate::Error;
@@ -30,6 +33,7 @@ use crate::names;
 use crate::sites::Sites;
 use crate::threads::Threads;
 use images::Images;
+use naming::Naming;
 use output::Output;
 
 pub use perf_data::perf_data;
@@ -80,6 +84,8 @@ struct Importer {
     accesses: Vec<HardwareAccess>,
     imported: Imported,
     modules_written: usize,
+    /// Finds functions and lines, where the recording does not say them.
+    naming: Option<Naming>,
     output: PathBuf,
 }
 
@@ -116,8 +122,19 @@ impl Importer {
                 gaps: Vec::new(),
             },
             modules_written: 0,
+            naming: None,
             output: options.output,
         })
+    }
+
+    /// Has frames named as they come.
+    fn name_frames(&mut self) -> Result<(), Error> {
+        let naming = Naming::new(self.file.writing());
+        self.naming = Some(naming.map_err(|error| Error::Output {
+            path: self.output.clone(),
+            reason: error.to_string(),
+        })?);
+        Ok(())
     }
 
     fn add_sample(&mut self, sample: Sample) {
@@ -154,6 +171,15 @@ impl Importer {
             writer.mappings(&mappings)
         });
         let (first, frames) = self.interner.take_frames();
+        if let Some(naming) = &self.naming {
+            let numbers = (first.0..).map(FrameId);
+            let numbered = numbers.zip(frames.iter().copied()).collect();
+            for (module, frames) in names::by_module(numbered, modules) {
+                if module.kind != ModuleKind::Jit {
+                    naming.name(module, frames);
+                }
+            }
+        }
         file.put(move |writer| writer.frames(first, &frames));
         let (first, stacks) = self.interner.take_stacks();
         file.put(move |writer| writer.stacks(first, &stacks));
@@ -176,36 +202,15 @@ impl Importer {
         let all: Vec<Arc<Module>> = self.modules.all().to_vec();
         let met = names::met(&self.sites, |frame| self.interner.frame(frame));
         self.write();
-        let Self {
-            file,
-            sites,
-            modules,
-            interner,
-            images,
-            gaps,
-            ..
-        } = &mut self;
-        let (file, sites): (&Output, &Sites) = (file, sites);
-        let named = names::by_module(interner.frames(), &all);
-        rayon::join(
-            || {
-                for (module, frames) in named {
-                    let pid = || {
-                        let process = modules.process_of(module.id)?;
-                        Some(images.rows().get(process.index())?.pid)
-                    };
-                    names::locate(&module, &frames, pid, gaps, &mut |locations| {
-                        file.put(move |writer| writer.locations(&locations));
-                    });
-                }
-            },
-            || {
-                let loops = names::loops(&met, &all);
-                file.put(move |writer| writer.loops(&loops));
-                let code = names::code(sites, &all);
-                file.put(move |writer| writer.code(&code));
-            },
-        );
+        self.name(ModuleKind::Jit);
+        let file = &self.file;
+        let loops = names::loops(&met, &all);
+        file.put(move |writer| writer.loops(&loops));
+        let code = names::code(&self.sites, &all);
+        file.put(move |writer| writer.code(&code));
+        if let Some(naming) = self.naming.take() {
+            self.gaps.add(naming.end());
+        }
         for module in &all {
             names::tell_unseen(module, &mut self.gaps);
             let row = module.row();
@@ -219,22 +224,26 @@ impl Importer {
         self.end()
     }
 
-    /// Names the frame of the kernel, and of no other module.
-    fn name_kernel(&mut self) {
-        let all = self.modules.all().to_vec();
-        for (module, frames) in names::by_module(self.interner.frames(), &all) {
-            if module.kind == ModuleKind::Kernel {
-                let file = &self.file;
-                names::locate(
-                    &module,
-                    &frames,
-                    || None,
-                    &mut self.gaps,
-                    &mut |locations| {
-                        file.put(move |writer| writer.locations(&locations));
-                    },
-                );
-            }
+    /// Names frames of modules of one kind.
+    fn name(&mut self, kind: ModuleKind) {
+        let Self {
+            file,
+            modules,
+            interner,
+            images,
+            gaps,
+            ..
+        } = self;
+        let mut named = names::by_module(interner.frames(), modules.all());
+        named.retain(|(module, _)| module.kind == kind);
+        for (module, frames) in named {
+            let pid = || {
+                let process = modules.process_of(module.id)?;
+                Some(images.rows().get(process.index())?.pid)
+            };
+            names::locate(&module, &frames, pid, gaps, &mut |locations| {
+                file.put(move |writer| writer.locations(&locations));
+            });
         }
     }
 

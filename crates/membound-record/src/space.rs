@@ -229,16 +229,7 @@ impl Space {
             self.look(modules, now_ns);
         }
         let placed = self.placed(address).cloned();
-        let frame = match &placed {
-            Some(placed) => Frame {
-                module: Some(placed.module.id),
-                address: address.wrapping_sub(placed.bias),
-            },
-            None => Frame {
-                module: None,
-                address,
-            },
-        };
+        let frame = frame_at(placed.as_ref(), address);
         Spot { frame, placed }
     }
 
@@ -253,10 +244,13 @@ impl Space {
     ) -> Vec<FrameId> {
         let mut frames = Vec::with_capacity(addresses.len() + 1);
         for address in addresses {
-            let spot = self.spot(modules, address.wrapping_sub(1), now_ns);
-            let kind = spot.placed.map(|placed| placed.module.kind);
-            if kind != Some(ModuleKind::Agent) {
-                frames.push(interner.frame(spot.frame));
+            let call = address.wrapping_sub(1);
+            if self.placed(call).is_none() {
+                self.look(modules, now_ns);
+            }
+            let placed = self.placed(call);
+            if placed.is_none_or(|placed| placed.module.kind != ModuleKind::Agent) {
+                frames.push(interner.frame(frame_at(placed, call)));
             }
         }
         frames
@@ -340,6 +334,14 @@ impl Space {
     /// Mappings that are new since the last call.
     pub(crate) fn take_fresh(&mut self) -> Vec<membound_run::Mapping> {
         std::mem::take(&mut self.fresh)
+    }
+}
+
+/// The frame of an address that lies in such a module, if in any.
+fn frame_at(placed: Option<&Placed>, address: u64) -> Frame {
+    Frame {
+        module: placed.map(|placed| placed.module.id),
+        address: address.wrapping_sub(placed.map_or(0, |placed| placed.bias)),
     }
 }
 

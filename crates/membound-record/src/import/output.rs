@@ -17,8 +17,23 @@ type Job = Box<dyn FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send
 
 /// The thread, and the way to it.
 pub(super) struct Output {
-    jobs: SyncSender<Job>,
+    writing: Writing,
     thread: JoinHandle<RunFile>,
+}
+
+/// The way to the thread alone. The file is completed when there is none any more.
+#[derive(Clone)]
+pub(super) struct Writing(SyncSender<Job>);
+
+impl Writing {
+    /// Has something written after all that was given before.
+    pub(super) fn put(
+        &self,
+        job: impl FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send + 'static,
+    ) {
+        // Without a receiver the thread has panicked: so does `Output::finish` then.
+        let _ = self.0.send(Box::new(job));
+    }
 }
 
 impl Output {
@@ -38,21 +53,26 @@ impl Output {
         let thread = thread::Builder::new()
             .name("run file".to_owned())
             .spawn(write)?;
-        Ok(Self { jobs, thread })
+        let writing = Writing(jobs);
+        Ok(Self { writing, thread })
     }
 
-    /// Has something written after all that was given before.
+    /// Where others put what is to be written.
+    pub(super) fn writing(&self) -> Writing {
+        self.writing.clone()
+    }
+
+    /// See [`Writing::put`].
     pub(super) fn put(
         &self,
         job: impl FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send + 'static,
     ) {
-        // Without a receiver the thread has panicked: so does `finish` then.
-        let _ = self.jobs.send(Box::new(job));
+        self.writing.put(job);
     }
 
     /// Completes the file.
     pub(super) fn finish(self, meta: &Meta, gaps: &[Gap]) -> Result<(), String> {
-        drop(self.jobs);
+        drop(self.writing);
         let file = self.thread.join().unwrap_or_else(|why| resume_unwind(why));
         file.finish(meta, gaps)
     }

@@ -35,7 +35,8 @@ const FIRST_AT_ONCE: usize = 2_000;
 pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported, Error> {
     let timer = Timer::of(data);
     let meta = meta(data, &options, &timer);
-    let importer = Importer::begin(options, meta)?;
+    let mut importer = Importer::begin(options, meta)?;
+    importer.name_frames()?;
     let mut reader = Reader {
         identities: Identities::of(data.about()),
         is_own_code: is_own_architecture(data.about()),

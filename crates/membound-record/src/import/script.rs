@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
         importer
             .file
             .put(move |writer| writer.locations(&locations));
-        importer.name_kernel();
+        importer.name(ModuleKind::Kernel);
         importer.end()
     }
 }
