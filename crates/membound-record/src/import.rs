@@ -203,11 +203,17 @@ impl Importer {
         let met = names::met(&self.sites, |frame| self.interner.frame(frame));
         self.write();
         self.name(ModuleKind::Jit);
-        let file = &self.file;
-        let loops = names::loops(&met, &all);
-        file.put(move |writer| writer.loops(&loops));
-        let code = names::code(&self.sites, &all);
-        file.put(move |writer| writer.code(&code));
+        let (file, sites) = (&self.file, &self.sites);
+        rayon::join(
+            || {
+                let loops = names::loops(&met, &all);
+                file.put(move |writer| writer.loops(&loops));
+            },
+            || {
+                let code = names::code(sites, &all);
+                file.put(move |writer| writer.code(&code));
+            },
+        );
         if let Some(naming) = self.naming.take() {
             self.gaps.add(naming.end());
         }
