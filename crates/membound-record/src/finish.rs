@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use membound_run::{Frame, FrameId, ModuleKind};
+use membound_run::{FrameId, ModuleKind};
 
 use crate::driver::Driver;
 use crate::modules::Module;
@@ -43,9 +43,9 @@ impl Driver {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let mut seen = BTreeSet::new();
         let mut sampled: Vec<(Arc<Module>, u64)> = Vec::new();
-        for Frame { module, address } in self.sites.sampled() {
-            if let Some(module) = module.filter(|id| seen.insert(*id))
-                && let Some(module) = modules.get(module.index())
+        for (id, address) in self.sites.sampled() {
+            if seen.insert(id)
+                && let Some(module) = modules.get(id.index())
                 && module.kind == ModuleKind::File
             {
                 sampled.push((Arc::clone(module), address));

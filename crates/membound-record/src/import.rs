@@ -18,7 +18,6 @@ mod script;
 use std::mem::take;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 
 use membound_run::{
     FrameId, Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer,
@@ -39,9 +38,6 @@ use output::Output;
 pub use perf_data::perf_data;
 pub use script::script;
 
-/// What is added to a thread's niceness so that it runs where nothing else does.
-const LEAST_PRIORITY: i32 = 19;
-
 /// Rows in one transaction.
 const AT_ONCE: usize = 100_000;
 
@@ -56,6 +52,8 @@ pub struct ImportOptions {
     pub date: String,
     /// The machine profile that levels and latencies are taken from.
     pub machine: Option<MachineProfile>,
+    /// The process ends soon after, and memory is not given back before.
+    pub ends_soon: bool,
 }
 
 /// What an import came to.
@@ -87,6 +85,7 @@ struct Importer {
     /// Finds functions and lines, where the recording does not say them.
     naming: Option<Naming>,
     output: PathBuf,
+    ends_soon: bool,
 }
 
 impl Importer {
@@ -124,6 +123,7 @@ impl Importer {
             modules_written: 0,
             naming: None,
             output: options.output,
+            ends_soon: options.ends_soon,
         })
     }
 
@@ -261,13 +261,18 @@ impl Importer {
             gaps,
             mut imported,
             output,
+            ends_soon,
             modules,
             interner,
             sites,
             images,
             ..
         } = self;
-        drop_beside((modules, interner, sites, images));
+        if ends_soon {
+            // The functions of a whole machine that were decoded fill a gigabyte, in millions of pieces. To give them
+            // back one by one takes a tenth of the time of an import, and the kernel takes all of them at once.
+            std::mem::forget((modules, interner, sites, images));
+        }
         imported.gaps = gaps.all().to_vec();
         let ended = file.finish(&meta, gaps.all());
         ended.map_err(|reason| Error::Output {
@@ -276,17 +281,6 @@ impl Importer {
         })?;
         Ok(imported)
     }
-}
-
-/// Gives memory back while this thread goes on: the functions of a whole machine that were decoded fill a gigabyte,
-/// in millions of pieces.
-fn drop_beside(what: impl Send + 'static) {
-    // Where no thread can be had, that is done here and now.
-    let _ = thread::Builder::new().spawn(move || {
-        // What is done meanwhile comes first. The kernel's priorities are those of threads.
-        let _ = rustix::process::nice(LEAST_PRIORITY);
-        drop(what);
-    });
 }
 
 fn module_id(index: usize) -> ModuleId {

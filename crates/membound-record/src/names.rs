@@ -1,9 +1,10 @@
 //! Names and lines of frames, and code of functions: what lets a run be read where the program's files
 //! are not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 use std::sync::Arc;
 
 use membound_run::{Code, Frame, FrameId, Gap, Location, LoopAround, ModuleId, ModuleKind};
@@ -148,7 +149,9 @@ pub(crate) fn met(
     sites: &Sites,
     mut intern: impl FnMut(Frame) -> FrameId,
 ) -> Vec<(FrameId, ModuleId, u64)> {
-    let met: BTreeSet<(ModuleId, u64)> = sites.met().collect();
+    let mut met: Vec<(ModuleId, u64)> = sites.met().collect();
+    met.sort_unstable();
+    met.dedup();
     let met = met.into_iter().map(|(id, address)| {
         let frame = intern(Frame {
             module: Some(id),
@@ -178,18 +181,21 @@ pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -
 /// Code of functions that were sampled or have sites.
 pub(crate) fn code(sites: &Sites, modules: &[Arc<Module>]) -> Vec<Code> {
     let mut functions: BTreeMap<(ModuleId, u64), u64> = BTreeMap::new();
-    let mut read: BTreeSet<(ModuleId, u64)> = BTreeSet::new();
-    for Frame { module, address } in sites.sampled() {
-        let Some(module) = module.and_then(|id| modules.get(id.index())) else {
-            continue;
-        };
-        if !read.insert((module.id, address)) {
+    let mut sampled: Vec<(ModuleId, u64)> = sites.sampled().collect();
+    sampled.sort_unstable();
+    let mut last: Option<(ModuleId, Range<u64>)> = None;
+    for (id, address) in sampled {
+        if last
+            .as_ref()
+            .is_some_and(|(of, range)| *of == id && range.contains(&address))
+        {
             continue;
         }
         // Decoded as this function, whatever symbols say.
-        let range = module.code().and_then(|code| code.function(address));
-        if let Some(range) = range {
-            functions.insert((module.id, range.start), range.end - range.start);
+        let code = modules.get(id.index()).and_then(|module| module.code());
+        if let Some(range) = code.and_then(|code| code.function(address)) {
+            functions.insert((id, range.start), range.end - range.start);
+            last = Some((id, range));
         }
     }
     let mut rows = Vec::new();

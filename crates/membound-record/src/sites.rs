@@ -238,17 +238,12 @@ impl Sites {
     }
 
     /// Places of sampled instructions and of accesses that were looked at.
-    pub(crate) fn sampled(&self) -> Vec<Frame> {
+    pub(crate) fn sampled(&self) -> impl Iterator<Item = (ModuleId, u64)> + '_ {
         let sites = self
             .places
             .iter()
             .map(|(module, address)| (module.id, *address));
-        let all = sites.chain(self.leaves.iter().copied());
-        all.map(|(module, address)| Frame {
-            module: Some(module),
-            address,
-        })
-        .collect()
+        sites.chain(self.leaves.iter().copied())
     }
 
     /// What a sampled instruction most likely waited for, where that was found out.

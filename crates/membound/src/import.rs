@@ -34,6 +34,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             membound_version: version::BUILD.to_owned(),
             date: date.clone(),
             machine: machine.clone(),
+            ends_soon: true,
         };
         imported = Some(import(&bytes, options).with_context(place)?);
         Ok(())
