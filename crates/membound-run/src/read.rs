@@ -56,11 +56,13 @@ impl RunData {
         let meta = meta(&mut reader, path)?;
         let (beside, mut run) = std::thread::scope(|scope| {
             let second = second(&connection, path);
-            let beside = second.map(|it| scope.spawn(move || whole(&it)));
-            let run = reader.all_but_samples(meta);
-            (beside.and_then(|it| it.join().ok().flatten()), run)
+            let beside = second.map(|it| scope.spawn(move || (whole(&it), whole(&it))));
+            let run = reader.all_but_largest(meta);
+            (beside.and_then(|it| it.join().ok()), run)
         });
-        run.samples = beside.unwrap_or_else(|| reader.rows());
+        let (samples, locations) = beside.unwrap_or_default();
+        run.samples = samples.unwrap_or_else(|| reader.rows());
+        run.locations = locations.unwrap_or_else(|| reader.rows());
         let lost = reader.gaps;
         let dangling = check::keep_what_refers(&mut run);
         if !lost.is_empty() || !dangling.is_empty() {
@@ -104,8 +106,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Everything else: as many accesses as samples are read in the same time.
-    fn all_but_samples(&mut self, meta: Meta) -> RunData {
+    /// Everything but samples and locations: as many accesses are read in the same time.
+    fn all_but_largest(&mut self, meta: Meta) -> RunData {
         let reader = self;
         RunData {
             meta,
@@ -127,7 +129,7 @@ impl Reader<'_> {
             objects: reader.rows(),
             allocations: reader.rows(),
             live: reader.rows(),
-            locations: reader.rows(),
+            locations: Vec::new(),
             code: reader.rows(),
             pages: reader.rows(),
             traffic: reader.rows(),
