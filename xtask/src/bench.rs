@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
-pub(crate) use self::common::{build, document, machine_profile};
+pub(crate) use self::common::{build, document, machine_profile, verdict};
 use crate::results::Store;
 
 /// Arguments of `bench`.

@@ -1,14 +1,17 @@
 //! `cargo xtask dist`: what is installed where there is no toolchain, under `target/dist/`.
 //!
-//! One static binary for every x86-64 Linux, its debugging information and its bill of materials
-//! beside it, and four ways to bring it to a machine: a tarball, a Debian package, an RPM package
-//! and a Python wheel. With `--check` the Debian package and the wheel are installed in empty
-//! surroundings and tried. `packaging/Containerfile` makes an image of the tarball.
+//! For each processor one static binary for every Linux, its debugging information and its bill of
+//! materials beside it, and four ways to bring it to a machine: a tarball, a Debian package, an RPM
+//! package and a Python wheel. With `--check` each package is installed in an empty Debian and tried
+//! there, the image of `packaging/Containerfile` is built and run, and binaries for other processors
+//! are tried under an emulator.
 
 mod binary;
 mod check;
 mod deb;
+mod image;
 mod licences;
+mod processor;
 mod rpm;
 mod sbom;
 mod stage;
@@ -22,8 +25,10 @@ use std::process::ExitCode;
 pub(crate) use wheel::EXTRAS;
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 
 use crate::run::{program, root, say, stdout_of, succeed};
+use processor::Processor;
 
 /// Version of everything in the workspace.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -31,45 +36,74 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Arguments of `dist`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Install what was made in an empty Debian and in an empty Python environment, and try
-    /// it there (needs root).
+    /// Only for this processor, instead of all.
+    #[arg(long)]
+    only: Option<Processor>,
+    /// Install each package in an empty Debian, build the image, and try all of them (needs root).
     #[arg(long)]
     check: bool,
 }
 
+/// The files that are made for a processor.
+struct Made {
+    processor: Processor,
+    tarball: PathBuf,
+    deb: PathBuf,
+    rpm: PathBuf,
+    wheel: PathBuf,
+    sbom: PathBuf,
+    debug: PathBuf,
+}
+
+impl Made {
+    fn files(&self) -> [&Path; 6] {
+        let files = [&self.tarball, &self.deb, &self.rpm];
+        let [tarball, deb, rpm] = files.map(PathBuf::as_path);
+        [tarball, deb, rpm, &self.wheel, &self.sbom, &self.debug]
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let directory = root().join("target/dist");
-    let stage = directory.join("stage");
     // What an earlier run left.
     drop(fs::remove_dir_all(&directory));
-    fs::create_dir_all(&stage).with_context(|| format!("cannot make {}", stage.display()))?;
-    let epoch = epoch();
-
-    let tree = stage.join(name());
-    let debug = binary::make(&tree, &directory)?;
-    stage::fill(&tree)?;
-    let tarball = tarball(&stage, &directory, epoch)?;
-    let package = deb::make_package(&tree, &stage, &directory, epoch)?;
-    let rpm = rpm::make_package(&tree, &stage, &directory, epoch)?;
-    let wheel = wheel::make_wheel(&tree, &directory)?;
-    let sbom = sbom::write_sbom(&directory)?;
-    fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
-    let made = [tarball, package.clone(), rpm, wheel.clone(), sbom, debug];
-    sums::write_sums(&directory, &made)?;
-    for path in &made {
+    let all: Vec<Made> = Processor::value_variants()
+        .iter()
+        .filter(|processor| args.only.is_none_or(|only| only == **processor))
+        .map(|processor| make(*processor, &directory))
+        .collect::<Result<_>>()?;
+    let files: Vec<&Path> = all.iter().flat_map(Made::files).collect();
+    sums::write_sums(&directory, &files)?;
+    for path in files {
         let bytes = fs::metadata(path).map_or(0, |found| found.len());
         let kilobytes = bytes.div_ceil(1000);
         say(format_args!("{kilobytes:>7} kB  {}", path.display()));
     }
     if args.check {
-        check::run(&package, &wheel)?;
+        all.iter().try_for_each(check::run)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Begins the names of files for this version and kind of machine.
-fn name() -> String {
-    format!("membound-{VERSION}-x86_64-linux")
+/// Makes everything for a processor in `directory`.
+fn make(processor: Processor, directory: &Path) -> Result<Made> {
+    let stage = directory.join("stage");
+    let tree = stage.join(processor.stem());
+    stage::make(&tree)?;
+    let epoch = epoch();
+    let debug = binary::make(processor, &tree, directory)?;
+    stage::fill(processor, &tree)?;
+    let made = Made {
+        processor,
+        tarball: tarball(processor, &stage, directory, epoch)?,
+        deb: deb::make_package(processor, &tree, &stage, directory, epoch)?,
+        rpm: rpm::make_package(processor, &tree, &stage, directory, epoch)?,
+        wheel: wheel::make_wheel(processor, &tree, directory)?,
+        sbom: sbom::write_sbom(processor, directory)?,
+        debug,
+    };
+    fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
+    Ok(made)
 }
 
 /// The time that files in archives have, so that one commit makes the same archive twice:
@@ -81,8 +115,8 @@ fn epoch() -> u64 {
         .unwrap_or(0)
 }
 
-fn tarball(stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
-    let path = into.join(format!("{}.tar.gz", name()));
+fn tarball(processor: Processor, stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
+    let path = into.join(format!("{}.tar.gz", processor.stem()));
     let mut tar = program("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
         .arg(format!("--mtime=@{epoch}"))
@@ -92,7 +126,7 @@ fn tarball(stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
         .arg("--create")
         .arg("--file")
         .arg(&path)
-        .arg(name());
+        .arg(processor.stem());
     succeed(&mut tar)?;
     Ok(path)
 }
@@ -115,23 +149,33 @@ mod tests {
 
     #[test]
     fn binstall_finds_the_tarball_and_the_binary_in_it() {
-        let replaced = [
-            ("{ version }", VERSION),
-            ("{ bin }{ binary-ext }", "membound"),
-        ];
-        let names = [
-            format!("/{}.tar.gz\"", name()),
-            format!("{}/membound\"", name()),
-        ];
-        check_names("crates/membound/Cargo.toml", &replaced, &names);
+        for processor in Processor::value_variants() {
+            let replaced = [
+                ("{ version }", VERSION),
+                ("{ target-arch }", processor.name()),
+                ("{ bin }{ binary-ext }", "membound"),
+            ];
+            let stem = processor.stem();
+            let names = [format!("/{stem}.tar.gz\""), format!("{stem}/membound\"")];
+            check_names("crates/membound/Cargo.toml", &replaced, &names);
+        }
     }
 
     #[test]
     fn the_image_has_the_binary_of_the_tarball() {
-        let names = [
-            format!("ADD {}.tar.gz /", name()),
-            format!("[\"/{}/membound\"]", name()),
-        ];
+        let names = [format!("NAME={}\n", Processor::X86_64.stem())];
         check_names("packaging/Containerfile", &[], &names);
+    }
+
+    #[test]
+    fn the_guide_to_installation_names_every_package() {
+        let mut names = Vec::new();
+        for processor in Processor::value_variants() {
+            let [name, debian] = [processor.name(), processor.debian_name()];
+            names.push(format!("membound_{VERSION}_{debian}.deb"));
+            names.push(format!("membound-{VERSION}-1.{name}.rpm"));
+            names.push(format!("{}.tar.gz", processor.stem()));
+        }
+        check_names("docs/book/install.md", &[], &names);
     }
 }

@@ -143,6 +143,17 @@ fn try_all(machines: &[&Machine]) -> Result<()> {
     outcomes.into_iter().collect()
 }
 
+/// Tries a binary that was built elsewhere for one of the emulated machines; it writes in `place`.
+pub(crate) fn try_binary(emulator: &str, binary: &Path, place: &Path) -> Result<()> {
+    let machine = MACHINES.iter().find(|it| it.emulator == emulator);
+    let trial = Trial {
+        machine: machine.with_context(|| format!("no machine is emulated by {emulator}"))?,
+        binary: binary.to_owned(),
+        place: place.to_owned(),
+    };
+    trial.everything()
+}
+
 /// Why there is no standard library for `target`, after one was asked for.
 pub(crate) fn without_standard_library(target: &str) -> Option<String> {
     let is_there = || {

@@ -58,7 +58,7 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// `met` or `missed`, for a table.
-pub(super) const fn verdict(met: bool) -> &'static str {
+pub(crate) const fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::VERSION;
+use super::processor::Processor;
 use super::stage::{NOTICES, copy, make, read, write};
 use crate::run::{program, succeed};
 
@@ -28,7 +29,13 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Makes the package of what `tree` has; `stage` has room for a tree of its own.
-pub(super) fn make_package(tree: &Path, stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
+pub(super) fn make_package(
+    processor: Processor,
+    tree: &Path,
+    stage: &Path,
+    into: &Path,
+    epoch: u64,
+) -> Result<PathBuf> {
     let place = stage.join("deb");
     for (from, to) in FILES {
         let to = place.join(to);
@@ -47,8 +54,12 @@ pub(super) fn make_package(tree: &Path, stage: &Path, into: &Path, epoch: u64) -
         copyright(tree)?,
     )?;
     make(&place.join("DEBIAN"))?;
-    write(&place.join("DEBIAN/control"), control(size_kib(&place)?))?;
-    let package = into.join(format!("membound_{VERSION}_amd64.deb"));
+    write(
+        &place.join("DEBIAN/control"),
+        control(processor, size_kib(&place)?),
+    )?;
+    let name = processor.debian_name();
+    let package = into.join(format!("membound_{VERSION}_{name}.deb"));
     let mut dpkg = program("dpkg-deb");
     dpkg.args(["--root-owner-group", "-Zxz", "--build"]);
     dpkg.arg(&place).arg(&package);
@@ -86,11 +97,12 @@ fn size_kib(place: &Path) -> Result<u64> {
 }
 
 /// The package depends on nothing: the binary is static.
-fn control(size_kib: u64) -> String {
+fn control(processor: Processor, size_kib: u64) -> String {
+    let name = processor.debian_name();
     format!(
         "Package: membound\n\
          Version: {VERSION}\n\
-         Architecture: amd64\n\
+         Architecture: {name}\n\
          Maintainer: The developers of membound <membound@localhost>\n\
          Installed-Size: {size_kib}\n\
          Section: devel\n\
@@ -108,8 +120,9 @@ mod tests {
 
     #[test]
     fn every_line_of_the_control_file_is_a_field_or_goes_on_with_one() {
-        let text = control(7);
+        let text = control(Processor::Aarch64, 7);
         assert!(text.contains("\nInstalled-Size: 7\n"), "{text}");
+        assert!(text.contains("\nArchitecture: arm64\n"), "{text}");
         assert!(text.contains(&format!("\nVersion: {VERSION}\n")), "{text}");
         for line in text.lines() {
             let is_field = line

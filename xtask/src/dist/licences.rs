@@ -8,15 +8,15 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::binary::TARGET;
+use super::processor::Processor;
 use crate::run::{cargo, stdout_of};
 
 /// Licence files of libraries in C that crates carry and that have other authors: the crate, and the file in it.
 const BUNDLED: [(&str, &str); 1] = [("libmimalloc-sys", "c_src/mimalloc/v2/LICENSE")];
 
 /// One section a crate, sorted by name, with each licence file that the crate carries.
-pub(super) fn text() -> Result<String> {
-    let metadata = metadata()?;
+pub(super) fn text(processor: Processor) -> Result<String> {
+    let metadata = metadata(processor)?;
     let linked = linked(&metadata)?;
     let mut sections = BTreeMap::new();
     for package in list(&metadata["packages"]) {
@@ -48,9 +48,9 @@ pub(super) fn text() -> Result<String> {
 }
 
 /// What cargo knows of the workspace and its dependencies on the binary's target.
-pub(super) fn metadata() -> Result<Value> {
+pub(super) fn metadata(processor: Processor) -> Result<Value> {
     let mut metadata = cargo(["metadata", "--locked", "--format-version=1"]);
-    metadata.args(["--filter-platform", TARGET]);
+    metadata.args(["--filter-platform", &processor.target()]);
     Ok(serde_json::from_str(&stdout_of(&mut metadata)?)?)
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_linked_is_named_with_its_licence_and_what_only_builds_is_not() {
-        let text = text().expect("cargo describes the workspace");
+        let text = text(Processor::X86_64).expect("cargo describes the workspace");
         let has = |title: &str| text.lines().any(|line| line.starts_with(title));
         assert!(has("clap_mangen 0."), "{text:.2000}");
         assert!(has("rusqlite 0."));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use super::VERSION;
+use super::processor::Processor;
 use super::stage::{make, write};
 use crate::needs::install_packages;
 use crate::run::{on_path, program, stdout_of, succeed};
@@ -35,7 +36,13 @@ const FILES: [(&str, &str, &str); 6] = [
 const LICENCES: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", super::stage::NOTICES];
 
 /// Makes the package of what `tree` has; `stage` has room for rpmbuild's own directories.
-pub(super) fn make_package(tree: &Path, stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
+pub(super) fn make_package(
+    processor: Processor,
+    tree: &Path,
+    stage: &Path,
+    into: &Path,
+    epoch: u64,
+) -> Result<PathBuf> {
     if on_path("rpmbuild").is_none() {
         install_packages(&["rpm"])?;
     }
@@ -44,15 +51,16 @@ pub(super) fn make_package(tree: &Path, stage: &Path, into: &Path, epoch: u64) -
     let spec = place.join("membound.spec");
     write(&spec, spec_file(tree))?;
     let mut build = program("rpmbuild");
-    build.args(["-bb", "--quiet", "--target", "x86_64"]);
+    build.args(["-bb", "--quiet", "--target", processor.name()]);
     build
         .arg("--define")
         .arg(format!("_topdir {}", place.display()));
     build.arg(&spec);
     succeed(build.env("SOURCE_DATE_EPOCH", epoch.to_string()))?;
-    let name = format!("membound-{VERSION}-1.x86_64.rpm");
+    let processor = processor.name();
+    let name = format!("membound-{VERSION}-1.{processor}.rpm");
     let package = into.join(&name);
-    let built = place.join("RPMS/x86_64").join(&name);
+    let built = place.join("RPMS").join(processor).join(&name);
     std::fs::copy(&built, &package)
         .with_context(|| format!("rpmbuild made no {}", built.display()))?;
     check(&package)?;
@@ -155,7 +163,8 @@ mod tests {
         {
             write(&tree.join(name), format!("{name}\n")).unwrap();
         }
-        let package = make_package(&tree, place.path(), place.path(), 1).unwrap();
+        let package = make_package(Processor::Aarch64, &tree, place.path(), place.path(), 1);
+        let package = package.unwrap();
         let listed = stdout_of(program("rpm").args(["-qp", "-l"]).arg(&package)).unwrap();
         for file in [
             "/usr/bin/membound",

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::VERSION;
 use super::licences::{linked, list, metadata, word};
+use super::processor::Processor;
 use super::stage::write;
-use super::{VERSION, name};
 
 /// Writes the document into the directory `into`.
-pub(super) fn write_sbom(into: &Path) -> Result<PathBuf> {
-    let path = into.join(format!("{}.cdx.json", name()));
-    let text = serde_json::to_string_pretty(&document(&metadata()?)?)?;
+pub(super) fn write_sbom(processor: Processor, into: &Path) -> Result<PathBuf> {
+    let path = into.join(format!("{}.cdx.json", processor.stem()));
+    let text = serde_json::to_string_pretty(&document(&metadata(processor)?)?)?;
     write(&path, text + "\n")?;
     Ok(path)
 }
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_linked_is_a_component_once_and_its_dependencies_are_known() {
-        let document = document(&metadata().unwrap()).unwrap();
+        let document = document(&metadata(Processor::X86_64).unwrap()).unwrap();
         let names: Vec<&str> = list(&document["components"])
             .map(|it| word(&it["name"]))
             .collect();

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::licences;
-use crate::run::{program, root, stdout_of, succeed};
+use super::processor::Processor;
+use crate::run::{root, stdout_of, succeed};
 
 /// Scripts for shells, each with the name of its file.
 pub(super) const SCRIPTS: [(&str, &str); 5] = [
@@ -25,21 +26,21 @@ pub(super) const DOCUMENTS: [&str; 4] =
 pub(super) const NOTICES: &str = "THIRD-PARTY-LICENSES";
 
 /// Fills `tree`, which has the binary.
-pub(super) fn fill(tree: &Path) -> Result<()> {
+pub(super) fn fill(processor: Processor, tree: &Path) -> Result<()> {
     let binary = tree.join("membound");
     let [manual, scripts] = ["man/man1", "completions"].map(|name| tree.join(name));
     for directory in [&manual, &scripts] {
         make(directory)?;
     }
-    succeed(program(&binary).args(["man", "--all"]).arg(&manual))?;
+    succeed(processor.start(&binary).args(["man", "--all"]).arg(&manual))?;
     for (shell, name) in SCRIPTS {
-        let script = stdout_of(program(&binary).args(["completions", shell]))?;
+        let script = stdout_of(processor.start(&binary).args(["completions", shell]))?;
         write(&scripts.join(name), script)?;
     }
     for name in DOCUMENTS {
         copy(&root().join(name), &tree.join(name))?;
     }
-    write(&tree.join(NOTICES), licences::text()?)
+    write(&tree.join(NOTICES), licences::text(processor)?)
 }
 
 pub(super) fn make(directory: &Path) -> Result<()> {

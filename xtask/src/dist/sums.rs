@@ -1,6 +1,6 @@
 //! Check sums of the files that were made, as `sha256sum --check` reads them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use sha2::{Digest as _, Sha256};
@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::stage::{read, write};
 
 /// Writes `directory`/SHA256SUMS.
-pub(super) fn write_sums(directory: &Path, files: &[PathBuf]) -> Result<()> {
+pub(super) fn write_sums(directory: &Path, files: &[&Path]) -> Result<()> {
     let mut text = String::new();
     for path in files {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,7 +1,9 @@
 #!/bin/sh
-# What somebody does who has just installed membound. `$1` starts the command.
+# What a user does who has just installed membound. $1 starts the command; $2 is `without-patches` where programs cannot
+# be patched.
 set -eu
 membound=$1
+patches=${2:-}
 cd "$(mktemp -d)"
 export HOME="$PWD"
 
@@ -24,6 +26,9 @@ code 0 bash -n script
 $membound man harvest run > page
 code 0 test -s page
 code 2 $membound man nothing
+if [ "$patches" = without-patches ]; then
+    exit
+fi
 
 # A machine profile, so that the first profile need not take a minute for one.
 code 0 $membound measure latency calibration --quick --sizes 16K,256K,4M,64M --json machine.json

@@ -15,10 +15,10 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::VERSION;
+use super::processor::Processor;
 use super::stage::{NOTICES, read, write};
 use crate::run::root;
 
-const PLATFORM: &str = "manylinux_2_17_x86_64.musllinux_1_1_x86_64";
 /// The Python package, from the workspace's root.
 const PACKAGE: &str = "packaging/python/membound";
 /// Optional dependencies: the extra, and what it brings. Samples come as an Arrow file, which polars reads by itself.
@@ -29,7 +29,7 @@ pub(crate) const EXTRAS: [(&str, &str); 3] = [
 ];
 
 /// Makes the wheel of what `tree` has.
-pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
+pub(super) fn make_wheel(processor: Processor, tree: &Path, into: &Path) -> Result<PathBuf> {
     let begin = format!("membound-{VERSION}");
     let info = format!("{begin}.dist-info");
     let mut wheel = Wheel::new();
@@ -49,12 +49,17 @@ pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
         metadata.as_bytes(),
         Mode::Plain,
     )?;
-    wheel.add(&format!("{info}/WHEEL"), tags().as_bytes(), Mode::Plain)?;
+    wheel.add(
+        &format!("{info}/WHEEL"),
+        tags(processor).as_bytes(),
+        Mode::Plain,
+    )?;
     for name in ["LICENSE-APACHE", "LICENSE-MIT", NOTICES] {
         let text = read(&tree.join(name))?;
         wheel.add(&format!("{info}/licenses/{name}"), &text, Mode::Plain)?;
     }
-    let path = into.join(format!("{begin}-py3-none-{PLATFORM}.whl"));
+    let platforms = platforms(processor).join(".");
+    let path = into.join(format!("{begin}-py3-none-{platforms}.whl"));
     write(&path, wheel.finish(&format!("{info}/RECORD"))?)?;
     Ok(path)
 }
@@ -100,12 +105,17 @@ fn metadata(readme: &str) -> String {
     )
 }
 
+/// The platforms by the names that installers compare with their own.
+fn platforms(processor: Processor) -> [String; 2] {
+    ["manylinux_2_17", "musllinux_1_1"].map(|libc| format!("{libc}_{}", processor.name()))
+}
+
 /// The file WHEEL, with one tag a platform.
-fn tags() -> String {
+fn tags(processor: Processor) -> String {
     let mut text = format!(
         "Wheel-Version: 1.0\nGenerator: membound-xtask {VERSION}\nRoot-Is-Purelib: false\n"
     );
-    for platform in PLATFORM.split('.') {
+    for platform in platforms(processor) {
         text += &format!("Tag: py3-none-{platform}\n");
     }
     text
@@ -160,6 +170,7 @@ impl Wheel {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
     use membound_testkit::{is_there, skipped};
 
     use super::*;
@@ -217,12 +228,16 @@ mod tests {
         if stdout_of(program(&python).args(["-c", new_enough])).is_err() {
             return skipped("python3 is older than 3.9");
         }
+        let mut all = Processor::value_variants().iter().copied();
+        let Some(here) = all.find(|it| it.is_here()) else {
+            return skipped("there is no wheel for this processor");
+        };
         for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT", NOTICES] {
             std::fs::write(place.path().join(name), "text\n").unwrap();
         }
         let command = "#!/bin/sh\necho \"membound: $*\" >&2\nexit 1\n";
         std::fs::write(place.path().join("membound"), command).unwrap();
-        let wheel = make_wheel(place.path(), place.path()).unwrap();
+        let wheel = make_wheel(here, place.path(), place.path()).unwrap();
         let install = [
             "-m",
             "pip",
@@ -249,7 +264,7 @@ mod tests {
 
     #[test]
     fn each_platform_has_a_tag() {
-        assert!(tags().ends_with(
+        assert!(tags(Processor::X86_64).ends_with(
             "Tag: py3-none-manylinux_2_17_x86_64\nTag: py3-none-musllinux_1_1_x86_64\n"
         ));
     }
