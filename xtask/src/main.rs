@@ -70,7 +70,7 @@ enum Chore {
     Readers(readers::Args),
     /// Test the Python package with each Python, and execute its notebook.
     Python(python::Args),
-    /// Make what is installed without a toolchain: tarball, Debian package and wheel.
+    /// Make what is installed without a toolchain, for x86-64 and aarch64, and try it.
     Dist(dist::Args),
 }
 
