@@ -11,6 +11,7 @@ mod check;
 mod deb;
 mod image;
 mod licences;
+mod made;
 mod processor;
 mod rpm;
 mod sbom;
@@ -28,10 +29,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 
 use crate::run::{program, root, say, stdout_of, succeed};
+use made::Made;
 use processor::Processor;
-
-/// Version of everything in the workspace.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Arguments of `dist`.
 #[derive(clap::Args)]
@@ -42,25 +41,6 @@ pub(crate) struct Args {
     /// Install each package in an empty Debian, build the image, and try all of them (needs root).
     #[arg(long)]
     check: bool,
-}
-
-/// The files that are made for a processor.
-struct Made {
-    processor: Processor,
-    tarball: PathBuf,
-    deb: PathBuf,
-    rpm: PathBuf,
-    wheel: PathBuf,
-    sbom: PathBuf,
-    debug: PathBuf,
-}
-
-impl Made {
-    fn files(&self) -> [&Path; 6] {
-        let files = [&self.tarball, &self.deb, &self.rpm];
-        let [tarball, deb, rpm] = files.map(PathBuf::as_path);
-        [tarball, deb, rpm, &self.wheel, &self.sbom, &self.debug]
-    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -133,6 +113,7 @@ fn tarball(processor: Processor, stage: &Path, into: &Path, epoch: u64) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use super::processor::VERSION;
     use super::*;
 
     /// What else names the tarball or the directory in it has the present names.

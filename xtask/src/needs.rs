@@ -85,6 +85,9 @@ const NEEDS: [Need; 10] = [
 /// The Debian package that always depends on the newest cloud kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
+/// The release of Debian that is unpacked where this system is none.
+const USUAL_SUITE: &str = "stable";
+
 /// Where the guest's kernel is unpacked.
 pub(crate) fn guest_directory() -> PathBuf {
     root().join("target/guest")
@@ -142,6 +145,17 @@ pub(crate) fn install_packages(packages: &[&str]) -> Result<()> {
     let mut words = vec!["install", "-qq", "--yes", "--no-install-recommends"];
     words.extend(packages);
     apt(&words)
+}
+
+/// The name of the release of Debian that this is.
+pub(crate) fn debian_suite() -> String {
+    let told = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = told
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    let is_debian = told.lines().any(|line| line == "ID=debian");
+    let name = name.filter(|_| is_debian).unwrap_or(USUAL_SUITE);
+    name.to_owned()
 }
 
 fn report(what: &str, outcome: Result<()>) {

@@ -8,6 +8,14 @@ use anyhow::{Context as _, Result, ensure};
 use super::processor::Processor;
 use crate::run::{cargo, program, root, stdout_of, succeed};
 
+/// Crates that are built to be small, because none of their functions runs for long: arguments,
+/// documents and what is shown.
+const SMALL: [&str; 4] = [
+    "clap_builder",
+    "membound",
+    "membound-report",
+    "membound-types",
+];
 /// What the binary may have without its debugging information and symbols, in bytes.
 const LARGEST_BYTES: u64 = 25_000_000;
 
@@ -35,6 +43,11 @@ fn build(processor: Processor) -> Result<PathBuf> {
     // What is copied to many machines may take longer to build: this is a fifth smaller.
     build.env("CARGO_PROFILE_RELEASE_LTO", "fat");
     build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    for name in SMALL {
+        build.arg(format!(
+            "--config=profile.release.package.{name}.opt-level=\"s\""
+        ));
+    }
     succeed(&mut build)?;
     let directory =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);

@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use super::image;
+use super::made::Made;
 use super::stage::{make, read, write};
-use super::{Made, image};
 use crate::bench::verdict;
 use crate::machines;
-use crate::needs::install_packages;
+use crate::needs::{debian_suite, install_packages};
 use crate::run::{note, on_path, program, say, shown, stdout_of, succeed};
 
 /// What a user does first with an installed command.
 const TRY: &str = include_str!("try.sh");
 /// Installs a package in an empty root, and tries it there.
 const INSTALL: &str = include_str!("install.sh");
-/// The Debian that is made where this one does not say what it is.
-const USUAL_SUITE: &str = "stable";
 /// From the beginning of the installation in an empty root to the end of the first report.
 const MAX_FIRST_REPORT: Duration = Duration::from_secs(60);
 /// From the start of `membound --help` to its end.
@@ -42,7 +41,7 @@ pub(super) fn run(made: &Made) -> Result<()> {
     for package in packages(made) {
         in_debian(&package, &script, place)?;
     }
-    image::check(made, &place.join("image"))
+    image::check(made)
 }
 
 /// A package, and how it is installed in a Debian: everything is a command of sh without single
@@ -50,7 +49,7 @@ pub(super) fn run(made: &Made) -> Result<()> {
 struct Package<'a> {
     file: &'a Path,
     /// The Debian packages that its installation needs.
-    with: &'static str,
+    with: &'static [&'static str],
     /// Installs the file of this name in the present directory.
     install: String,
     /// Starts what was installed.
@@ -63,14 +62,14 @@ fn packages(made: &Made) -> [Package<'_>; 4] {
     [
         Package {
             file: &made.deb,
-            with: "",
+            with: &[],
             install: "dpkg --install *.deb".to_owned(),
             command: "membound".to_owned(),
             remove: "dpkg --purge membound",
         },
         Package {
             file: &made.rpm,
-            with: "rpm",
+            with: &["rpm"],
             // Debian's rpm refuses without the option: dpkg would not know of the files.
             install: "rpm --install --force-debian *.rpm".to_owned(),
             command: "membound".to_owned(),
@@ -78,14 +77,14 @@ fn packages(made: &Made) -> [Package<'_>; 4] {
         },
         Package {
             file: &made.tarball,
-            with: "",
+            with: &[],
             install: "tar -xzf *.tar.gz --directory /opt".to_owned(),
             command: format!("/opt/{stem}/membound"),
             remove: "rm -r /opt/membound-*",
         },
         Package {
             file: &made.wheel,
-            with: "python3-venv",
+            with: &["python3-venv"],
             install: "python3 -m venv /venv && /venv/bin/pip install --quiet --no-index *.whl"
                 .to_owned(),
             command: "/venv/bin/python -m membound".to_owned(),
@@ -107,8 +106,12 @@ fn in_debian(package: &Package<'_>, script: &Path, place: &Path) -> Result<()> {
     let milliseconds = place.join("milliseconds");
     let mut make = program("mmdebstrap");
     make.args(["--quiet", "--variant=essential", "--format=null"]);
-    make.arg(format!("--include={}", package.with));
+    for name in package.with {
+        make.arg(format!("--include={name}"));
+    }
     make.arg("--customize-hook=mkdir \"$1/trial\"");
+    // mmdebstrap mounts it to be read only, which keeps programs from being patched.
+    make.arg("--customize-hook=mount -o remount,rw \"$1/proc\"");
     for from in [package.file, script, &install] {
         let from = from.display();
         make.arg(format!("--customize-hook=copy-in {from} /trial"));
@@ -120,7 +123,7 @@ fn in_debian(package: &Package<'_>, script: &Path, place: &Path) -> Result<()> {
     make.arg(format!(
         "--customize-hook=download /trial/milliseconds {to}"
     ));
-    succeed(make.args([&suite(), "/dev/null"]))?;
+    succeed(make.args([&debian_suite(), "/dev/null"]))?;
     let text = String::from_utf8(read(&milliseconds)?)?;
     let taken = Duration::from_millis(text.trim().parse().context("install.sh tells no time")?);
     figure(
@@ -129,17 +132,6 @@ fn in_debian(package: &Package<'_>, script: &Path, place: &Path) -> Result<()> {
         MAX_FIRST_REPORT,
     );
     Ok(())
-}
-
-/// The name of the Debian that runs this.
-pub(super) fn suite() -> String {
-    let told = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let name = told
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    let is_debian = told.lines().any(|line| line == "ID=debian");
-    let name = name.filter(|_| is_debian).unwrap_or(USUAL_SUITE);
-    name.to_owned()
 }
 
 /// Tries the binary of the tarball, which is also that of the packages.

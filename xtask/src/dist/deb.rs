@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::VERSION;
-use super::processor::Processor;
+use super::processor::{Processor, VERSION};
 use super::stage::{NOTICES, copy, make, read, write};
 use crate::run::{program, succeed};
 

@@ -8,8 +8,8 @@ use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Made;
-use super::stage::{copy, make};
+use super::made::Made;
+use super::stage::{self, copy};
 use crate::needs::install_packages;
 use crate::run::{note, on_path, program, root, say, succeed};
 
@@ -21,14 +21,16 @@ const MAX_BYTES: u64 = 30_000_000;
 const USER: &str = "100000";
 const USERS: &str = "65536";
 
-/// Builds the image of the tarball in `place`, and tries it.
-pub(super) fn check(made: &Made, place: &Path) -> Result<()> {
+/// Builds the image of the tarball, and tries it.
+pub(super) fn check(made: &Made) -> Result<()> {
     if let Some(reason) = missing() {
         say(format_args!("skipped: the image: {reason}"));
         return Ok(());
     }
     note(format_args!("── the image, without root"));
-    make(place)?;
+    // Of its own, because its owner will be an ordinary user.
+    let place = tempfile::tempdir().context("there is no room for a directory")?;
+    let place = place.path();
     let tarball = made
         .tarball
         .file_name()
@@ -36,7 +38,7 @@ pub(super) fn check(made: &Made, place: &Path) -> Result<()> {
     copy(&made.tarball, &place.join(tarball))?;
     let recipe = root().join("packaging/Containerfile");
     copy(&recipe, &place.join("Containerfile"))?;
-    super::stage::write(&place.join("image.sh"), SCRIPT)?;
+    stage::write(&place.join("image.sh"), SCRIPT)?;
     succeed(program("chown").args(["--recursive", USER]).arg(place))?;
     in_namespace("sh image.sh", place)?;
     let bytes = read_to_string(place.join("size_bytes"))?;
@@ -57,7 +59,7 @@ fn missing() -> Option<String> {
     {
         return Some(format!("{error:#}"));
     }
-    let namespace = succeed(program("unshare").args(["--user", "true"]));
+    let namespace = succeed(program("unshare").args(["--user", "--keep-caps", "true"]));
     namespace
         .err()
         .map(|error| format!("no user namespace: {error:#}"))
@@ -71,7 +73,7 @@ fn in_namespace(command: &str, place: &Path) -> Result<()> {
     );
     let mut unshare = program("unshare");
     unshare
-        .args(["--user", "sh", "-c", &inside])
+        .args(["--user", "--keep-caps", "sh", "-c", &inside])
         .current_dir(place);
     unshare.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = unshare.spawn().context("cannot start unshare")?;

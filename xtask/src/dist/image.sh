@@ -11,8 +11,8 @@ buildah="buildah --storage-driver vfs --root $PWD/store --runroot $PWD/state"
 $buildah bud --quiet --tag localhost/membound .
 $buildah from --name trial localhost/membound
 du --summarize --bytes "$($buildah mount trial)" | cut -f 1 > size_bytes
-membound="$($buildah inspect --format '{{join .OCIv1.Config.Entrypoint " "}}' trial)"
-for words in doctor 'measure latency --quick --sizes=16K,256K' tour; do
+membound="$($buildah inspect --format '{{index .OCIv1.Config.Entrypoint 0}}' trial)"
+for words in doctor 'measure latency --quick --sizes=16K,256K'; do
     # shellcheck disable=SC2086 # Both are several words.
     $buildah run trial -- $membound $words
 done

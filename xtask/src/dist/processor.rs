@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use super::VERSION;
 use crate::machines::without_standard_library;
-use crate::needs::install_packages;
+use crate::needs::{debian_suite, install_packages};
 use crate::run::{on_path, program, root, stdout_of};
+
+/// Version of everything in the workspace.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A processor of the machines that packages are for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,7 +92,7 @@ impl Processor {
             "musl-gcc".to_owned()
         } else {
             let compiler = self.tool("gcc");
-            let cross = format!("gcc-{}-linux-gnu", self.name());
+            let cross = format!("gcc-{}-linux-gnu", self.name().replace('_', "-"));
             provide(&[&compiler, &self.emulator()], &[&cross, "qemu-user"])?;
             command.env(format!("CFLAGS_{variable}"), self.c_flags(&compiler)?);
             let key = variable.to_uppercase();
@@ -102,16 +104,18 @@ impl Processor {
         Ok(())
     }
 
-    /// Has a cross compiler for glibc use musl's headers, as musl-gcc does, and no functions of
-    /// the compiler's own library, which would ask glibc for the processor's features.
+    /// Has a cross compiler for glibc use musl's headers, as musl-gcc does.
     fn c_flags(self, compiler: &str) -> Result<String> {
         let own = stdout_of(program(compiler).arg("-print-file-name=include"))?;
         let musl = self.musl_headers()?;
-        Ok(format!(
-            "-nostdinc -isystem {} -isystem {} -mno-outline-atomics",
-            musl.display(),
-            own.trim()
-        ))
+        let atomics = match self {
+            Self::X86_64 => "",
+            // Else they are calls into the compiler's own library, which asks glibc what the
+            // processor has.
+            Self::Aarch64 => " -mno-outline-atomics",
+        };
+        let [musl, own] = [musl.display().to_string(), own.trim().to_owned()];
+        Ok(format!("-nostdinc -isystem {musl} -isystem {own}{atomics}"))
     }
 
     /// The directory of musl's headers for this processor, unpacked from a Debian package beside
@@ -124,13 +128,14 @@ impl Processor {
             return Ok(headers);
         }
         provide(&["mmdebstrap"], &["mmdebstrap"])?;
-        super::stage::make(&directory)?;
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
         let mut unpack = program("mmdebstrap");
         unpack.args(["--quiet", "--variant=extract", "--include=musl-dev"]);
         unpack.arg(format!("--architectures={}", self.debian_name()));
         let copy = format!("cp -r \"$1/usr/include/{name}\" {}", directory.display());
         unpack.args(["--format=null", &format!("--extract-hook={copy}")]);
-        stdout_of(unpack.args([&super::check::suite(), "/dev/null"]))?;
+        stdout_of(unpack.args([&debian_suite(), "/dev/null"]))?;
         Ok(headers)
     }
 }

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::VERSION;
-use super::processor::Processor;
+use super::processor::{Processor, VERSION};
 use super::stage::{make, write};
 use crate::needs::install_packages;
 use crate::run::{on_path, program, stdout_of, succeed};

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::VERSION;
 use super::licences::{linked, list, metadata, word};
-use super::processor::Processor;
+use super::processor::{Processor, VERSION};
 use super::stage::write;
 
 /// Writes the document into the directory `into`.

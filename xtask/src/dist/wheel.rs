@@ -14,8 +14,7 @@ use sha2::{Digest as _, Sha256};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use super::VERSION;
-use super::processor::Processor;
+use super::processor::{Processor, VERSION};
 use super::stage::{NOTICES, read, write};
 use crate::run::root;
 
