@@ -203,6 +203,11 @@ impl Server {
         let areas: Vec<Arc<Area>> = area::inherited(&maps, &self.ledger().areas)
             .into_iter()
             .filter(|area| area.loaded.module.origin().is_some())
+            // A harvest's yields are not exchanged.
+            .filter(|area| {
+                let harvesting = self.harvesting.as_ref();
+                !harvesting.is_some_and(|it| it.owns(&area.loaded.module))
+            })
             .collect();
         if choices.is_empty() && areas.is_empty() {
             return Ok(());
@@ -224,7 +229,12 @@ impl Server {
         }
         let mut back = Change::new(key, Edits::In);
         let mut new = Vec::new();
-        for loaded in self.loaded(conversation, &maps) {
+        let is_exchanged = |loaded: &Loaded| {
+            let harvesting = self.harvesting.as_ref();
+            !harvesting.is_some_and(|it| it.is_guests(loaded))
+        };
+        let loaded = self.loaded(conversation, &maps);
+        for loaded in loaded.into_iter().filter(is_exchanged) {
             for chosen in self.chosen(&choices, &loaded) {
                 let here = |area: &&Arc<Area>| {
                     Arc::ptr_eq(&area.loaded.module, &chosen.module)

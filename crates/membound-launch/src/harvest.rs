@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use membound_rewrite::patch::{Body, Yield};
+use membound_rewrite::patch::{Body, Plan, Yield};
 use membound_wire::{
     Board, CREDIT_UNITS_PER_NS, GuestPlace, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode,
     class_begin,
@@ -23,7 +23,8 @@ use membound_wire::{
 use membound_platform::threads::Scheduled;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::area::NotInstalled;
+use crate::adopt::LatePlantings;
+use crate::area::{Area, NotInstalled};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
@@ -84,6 +85,8 @@ pub struct Harvest {
     pub requests: Option<RequestsBy>,
     /// How long the command waits for its guests to come to a yield.
     pub patience: Duration,
+    /// Where guests begin.
+    pub begins: GuestPlace,
 }
 
 impl Harvest {
@@ -100,6 +103,24 @@ pub struct Planting {
     pub choice: Choice,
     /// What stands there instead where a yield of the choice that others need has no place.
     pub otherwise: Option<Choice>,
+}
+
+impl Planting {
+    /// What may stand, the best first.
+    pub(crate) fn choices(&self) -> impl Iterator<Item = &Choice> {
+        std::iter::once(&self.choice).chain(&self.otherwise)
+    }
+
+    /// Whether it is of this file.
+    pub(crate) fn is_of(&self, loaded: &Loaded) -> bool {
+        loaded.module.identity() == Some(&self.choice.file)
+    }
+
+    /// Whether it is what a module was planned for.
+    fn is_in(&self, module: &Module) -> bool {
+        self.choices()
+            .any(|choice| module.is_chosen(&choice.file, &choice.options))
+    }
 }
 
 /// A program that runs inside another one.
@@ -214,6 +235,7 @@ struct State {
     missed: Vec<String>,
     requesting: Requesting,
     withdrawn: Withdrawn,
+    late: LatePlantings,
 }
 
 impl Harvesting {
@@ -355,11 +377,38 @@ impl Harvesting {
 
     /// Whether what stands in a module is yields of the command.
     pub(crate) fn yields_by(&self, module: &Module) -> bool {
-        self.wanted.primary.iter().any(|planting| {
-            let choices = [Some(&planting.choice), planting.otherwise.as_ref()];
-            let mut choices = choices.into_iter().flatten();
-            choices.any(|choice| module.is_chosen(&choice.file, &choice.options))
-        })
+        let is_here = |planting: &Planting| planting.is_in(module);
+        let late = |late: &mut LatePlantings| late.primary.iter().any(is_here);
+        self.wanted.primary.iter().any(is_here) || self.of_late(late)
+    }
+
+    /// Whether what stands in a module is yields, the command's or a guest's.
+    pub(crate) fn owns(&self, module: &Module) -> bool {
+        let is_here = |planting: &Planting| planting.is_in(module);
+        let late = |late: &mut LatePlantings| late.scavengers.iter().any(is_here);
+        self.yields_by(module) || self.wanted.scavengers.iter().any(is_here) || self.of_late(late)
+    }
+
+    /// Changes what is known of the yields that were planned while the command ran.
+    pub(crate) fn of_late<T>(&self, change: impl FnOnce(&mut LatePlantings) -> T) -> T {
+        change(&mut self.state().late)
+    }
+
+    /// All yields of the command, those included that were planned while it ran.
+    fn primary(&self) -> Vec<Planting> {
+        let late = self.of_late(|late| late.primary.clone());
+        self.wanted.primary.iter().cloned().chain(late).collect()
+    }
+
+    /// All yields of guests.
+    fn scavengers(&self) -> Vec<Planting> {
+        let late = self.of_late(|late| late.scavengers.clone());
+        self.wanted.scavengers.iter().cloned().chain(late).collect()
+    }
+
+    /// Notes something that could not be had.
+    pub(crate) fn miss(&self, missed: String) {
+        self.state().missed.push(missed);
     }
 
     /// Changes what is known of the yields that are taken out.
@@ -391,14 +440,8 @@ impl Harvesting {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
-        // Who runs first is for the launcher to say where there is no command to wait for.
-        let begins = if self.wanted.peers {
-            GuestPlace::Held
-        } else {
-            GuestPlace::Lanes
-        };
         for guest in &self.wanted.guests {
-            let started = request(guest, begins)
+            let started = request(guest, self.wanted.begins)
                 .map_err(Failure::from)
                 .and_then(|request| {
                     let at = request.memory.hang(conversation, maps)?;
@@ -612,8 +655,9 @@ impl Server {
         if !harvesting.open_lanes(conversation, maps)? {
             return Ok(());
         }
+        let primary = harvesting.primary();
         for module in loaded {
-            self.plant(conversation, maps, module, &harvesting.wanted.primary)?;
+            self.plant(conversation, maps, module, &primary)?;
         }
         harvesting.start_guests(conversation, maps)?;
         Ok(())
@@ -634,7 +678,7 @@ impl Server {
             self.mark_requests(conversation, maps, module)?;
         }
         if harvesting.is_in(key) {
-            self.plant(conversation, maps, module, &harvesting.wanted.primary)?;
+            self.plant(conversation, maps, module, &harvesting.primary())?;
             self.hold_out_at_first(conversation, harvesting, key, module)?;
         }
         Ok(())
@@ -662,15 +706,11 @@ impl Server {
         let span = start..end;
         harvesting.state().spans.push(span.clone());
         let mut maps = maps::of(key.pid)?;
+        let scavengers = harvesting.scavengers();
         for module in self.loaded(conversation, &maps) {
             let of_module = module.span();
             if of_module.start < span.end && span.start < of_module.end {
-                self.plant(
-                    conversation,
-                    &mut maps,
-                    &module,
-                    &harvesting.wanted.scavengers,
-                )?;
+                self.plant(conversation, &mut maps, &module, &scavengers)?;
             }
         }
         Ok(())
@@ -687,12 +727,9 @@ impl Server {
         if let Some(harvesting) = &self.harvesting {
             harvesting.heed_exceptions(module);
         }
-        let of_module =
-            |planting: &&Planting| module.module.identity() == Some(&planting.choice.file);
-        for planting in plantings.iter().filter(of_module) {
-            let choices = [Some(&planting.choice), planting.otherwise.as_ref()];
+        for planting in plantings.iter().filter(|it| it.is_of(module)) {
             let mut lost = None;
-            for choice in choices.into_iter().flatten() {
+            for choice in planting.choices() {
                 lost = self.plant_choice(conversation, maps, module, choice)?;
                 match &lost {
                     Some(Lost::All(_)) => {}
@@ -736,20 +773,13 @@ impl Server {
         let Ok(plan) = &chosen.module.plan else {
             return Ok(None);
         };
-        let lost: Vec<u64> = plan
-            .sites()
-            .filter(|site| site.number.is_ok() && !area.holds(std::iter::once(site.address)))
-            .map(|site| site.address)
-            .collect();
+        let lost = lost(plan, &area);
         if lost.iter().any(|address| gives_back(choice, *address)) {
             self.take_back(conversation, &area)?;
             let what = "one that others need has no place".to_owned();
             return Ok(Some(Lost::All(what)));
         }
-        Ok((!lost.is_empty()).then(|| {
-            let at: Vec<String> = lost.iter().map(|at| format!("{at:#x}")).collect();
-            Lost::Some(format!("no place for {}", at.join(", ")))
-        }))
+        Ok((!lost.is_empty()).then(|| Lost::Some(no_place(&lost))))
     }
 }
 
@@ -759,8 +789,22 @@ enum Lost {
     Some(String),
 }
 
+/// Addresses in the file of the sites of a plan that the text of an area does not lead to.
+pub(crate) fn lost(plan: &Plan, area: &Area) -> Vec<u64> {
+    plan.sites()
+        .filter(|site| site.number.is_ok() && !area.holds(std::iter::once(site.address)))
+        .map(|site| site.address)
+        .collect()
+}
+
+/// That there is no place for yields at these addresses, in words.
+pub(crate) fn no_place(lost: &[u64]) -> String {
+    let at: Vec<String> = lost.iter().map(|at| format!("{at:#x}")).collect();
+    format!("no place for {}", at.join(", "))
+}
+
 /// Whether what stands at an address gives a guest its own thread pointer back.
-fn gives_back(choice: &Choice, address: u64) -> bool {
+pub(crate) fn gives_back(choice: &Choice, address: u64) -> bool {
     let bodies = &choice.options.bodies;
     let body = bodies
         .binary_search_by_key(&address, |(at, _)| *at)

@@ -10,6 +10,7 @@
 //! A program is never made to fail: whatever cannot be had leaves it as it is, with the
 //! reason kept.
 
+mod adopt;
 mod allocation_memory;
 mod allocations;
 mod allocators;
@@ -60,6 +61,7 @@ mod timers;
 mod unwind;
 mod withdraw;
 
+pub use adopt::{Planted, Yielding};
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };

@@ -559,8 +559,8 @@ impl Server {
             unwinding.prepare(&self.plans, &self.loaded(conversation, &maps));
         }
         let choices = Arc::clone(&self.choices());
-        let wanted = !choices.is_empty() || conversation.modules_changed();
-        if !wanted || self.harvesting.is_some() {
+        self.plan_late(conversation);
+        if choices.is_empty() && !conversation.modules_changed() {
             return;
         }
         let Ok(maps) = maps::of(conversation.pid) else {
@@ -675,11 +675,12 @@ impl Server {
             }
         }
         self.change(conversation, change, refused)?;
-        match &self.harvesting {
-            // What stands there beside the session's own plan is the harvest's.
-            Some(harvesting) => self.hold_out(conversation, harvesting, key, refused),
-            None => self.apply_chosen(conversation, key, refused),
+        self.apply_chosen(conversation, key, refused)?;
+        if let Some(harvesting) = &self.harvesting {
+            self.plant_late(conversation, harvesting, key, refused)?;
+            self.hold_out(conversation, harvesting, key, refused)?;
         }
+        Ok(())
     }
 
     /// Wakes programs once more for what was refused, unless something else is wanted by then.

@@ -18,6 +18,7 @@ use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE, Runtime};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tempfile::TempDir;
 
+use crate::adopt::Planted;
 use crate::allocations::Objects;
 use crate::allocators::Allocators;
 use crate::cache::Cache;
@@ -25,7 +26,7 @@ use crate::channel::Listener;
 use crate::choice::{Choice, Pace};
 use crate::exchange::Executed;
 use crate::following::Following;
-use crate::harvest::{Harvest, Harvested, Harvesting};
+use crate::harvest::{Harvest, Harvested, Harvesting, Planting};
 use crate::hold::{Held, Holding};
 use crate::live::Doorbells;
 use crate::modules::Plans;
@@ -367,7 +368,7 @@ impl Remote {
 
     /// Makes `choices` all that is patched beside the session's own plan: in programs of a live
     /// session soon, in what they load and start later at once. The number returned is for
-    /// [`Self::settled`]. Not for sessions that harvest, whose choices are the harvest's.
+    /// [`Self::settled`]. Yields of a harvest, and what guests have mapped, stay as they are.
     pub fn exchange(&self, choices: Vec<Choice>) -> u64 {
         self.0.exchange(choices)
     }
@@ -441,6 +442,20 @@ impl Remote {
     /// [`Harvested::withdrawn`] says which are out. The number returned is for [`Self::settled`].
     pub fn withdraw(&self, yields: Vec<YieldPlace>) -> u64 {
         self.0.withdraw(yields)
+    }
+
+    /// Adds yields to those of the harvest, of the command and of guests: they are put into running text soon,
+    /// where the session is live. [`Self::planted`] says what became of them. The number returned is for
+    /// [`Self::settled`].
+    pub fn plant(&self, primary: Vec<Planting>, scavengers: Vec<Planting>) -> u64 {
+        self.0.plant_more(primary, scavengers)
+    }
+
+    /// What became of the yields that [`Self::plant`] was given, so far: one entry for each copy of a file.
+    #[must_use]
+    pub fn planted(&self) -> Vec<Planted> {
+        let harvesting = self.0.harvesting.as_ref();
+        harvesting.map_or_else(Vec::new, |it| it.of_late(|late| late.planted()))
     }
 
     /// Makes phases with guests and without at least this long, in nanoseconds, up to half a second:
