@@ -136,8 +136,15 @@ impl Server {
                 if harvesting.of_late(|late| late.knows(start, file)) {
                     continue;
                 }
-                let lost =
-                    self.plant_live(conversation, &mut maps, key, &loaded, planting, whose, refused)?;
+                let lost = self.plant_live(
+                    conversation,
+                    &mut maps,
+                    key,
+                    &loaded,
+                    planting,
+                    whose,
+                    refused,
+                )?;
                 if let Some(why) = &lost {
                     let path = loaded.module.path.display();
                     harvesting.miss(format!("yields in {path}: {why}"));
@@ -167,14 +174,15 @@ impl Server {
     ) -> Result<Option<String>, NotInstalled> {
         let mut why = "it has none".to_owned();
         for choice in planting.choices() {
-            let (area, is_whole) = match self.stand(conversation, maps, key, loaded, choice, refused)? {
-                Stand::In(area) => (area, true),
-                Stand::Partly(area) => (area, false),
-                Stand::Nowhere(reason) => {
-                    why = reason;
-                    continue;
-                }
-            };
+            let (area, is_whole) =
+                match self.stand(conversation, maps, key, loaded, choice, refused)? {
+                    Stand::In(area) => (area, true),
+                    Stand::Partly(area) => (area, false),
+                    Stand::Nowhere(reason) => {
+                        why = reason;
+                        continue;
+                    }
+                };
             let Ok(plan) = &area.loaded.module.plan else {
                 continue;
             };

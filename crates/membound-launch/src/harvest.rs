@@ -382,8 +382,12 @@ impl Harvesting {
         self.wanted.primary.iter().any(is_here) || self.of_late(late)
     }
 
-    /// Whether what stands in a module is yields, the command's or a guest's.
+    /// Whether what stands in a module is a harvest's: yields, or what tells requests.
     pub(crate) fn owns(&self, module: &Module) -> bool {
+        let is_mark = |choice: &Choice| module.is_chosen(&choice.file, &choice.options);
+        if self.of_requests(|requesting| requesting.marks.iter().any(is_mark)) {
+            return true;
+        }
         let is_here = |planting: &Planting| planting.is_in(module);
         let late = |late: &mut LatePlantings| late.scavengers.iter().any(is_here);
         self.yields_by(module) || self.wanted.scavengers.iter().any(is_here) || self.of_late(late)

@@ -54,6 +54,8 @@ pub(crate) struct Requesting {
     prevented: bool,
     /// Kinds of what was found: of receiving or beginning, and of sending or ending.
     found: [bool; 2],
+    /// What stands in modules to tell them.
+    pub(crate) marks: Vec<Choice>,
 }
 
 impl Requesting {
@@ -186,10 +188,12 @@ impl Server {
         let Some(file) = module.module.identity().cloned() else {
             return Ok(());
         };
-        let chosen = self.chosen(&[Choice { file, options }], module);
+        let choice = Choice { file, options };
+        let chosen = self.chosen(std::slice::from_ref(&choice), module);
         let Some(chosen) = chosen.first() else {
             return Ok(());
         };
+        harvesting.of_requests(|requesting| requesting.marks.push(choice));
         let mode = membound_wire::TextMode::Quiet;
         let given_up = crate::settling::Refused::GivenUp;
         let outcome = self.patch(conversation, maps, chosen, mode, given_up)?;

@@ -28,6 +28,7 @@ use crate::bursts::Collector;
 use crate::chooser::Chooser;
 use crate::clock::{Clock, Reading};
 use crate::cpu_time::CpuTime;
+use crate::cut_off::CutOff;
 use crate::dilation::{Dilation, Telling, Waiting};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
@@ -75,6 +76,8 @@ const SETTLED_A_MS: usize = 500;
 const BESIDE_EVERY_NS: u64 = 25_000_000;
 /// Between two transactions.
 const WRITE_EVERY_NS: u64 = 500_000_000;
+/// The same while somebody reads the file to plan a harvest of the program.
+const PLANNED_WRITE_EVERY_NS: u64 = 150_000_000;
 /// Between two looks at processes and threads.
 const TIDY_EVERY_NS: u64 = 100_000_000;
 /// Processes whose threads are looked at in one turn.
@@ -280,9 +283,14 @@ impl Driver {
     }
 
     /// Drives until `stop` is set, or the time asked for is over, which `ended` then says.
-    pub(crate) fn run(&mut self, stop: &AtomicBool, ended: &AtomicBool) {
+    pub(crate) fn run(&mut self, stop: &AtomicBool, ended: &AtomicBool, cut_off: &CutOff) {
         while !stop.load(Ordering::Acquire) {
             self.wait();
+            if cut_off.is_wanted() {
+                self.halt();
+                cut_off.is_done();
+                return;
+            }
             self.turn();
             let limit = self.options.duration.map(|limit| limit.as_nanos() as u64);
             let late = limit.is_some_and(|limit| self.clock.now_ns() >= limit);
@@ -330,6 +338,19 @@ impl Driver {
         self.meta.own_cpu_ns =
             cpu_time::of_this_process().saturating_sub(self.costs.own_cpu_before_ns);
         self.is_complete = true;
+    }
+
+    /// Between two transactions.
+    const fn write_every_ns(&self) -> u64 {
+        match self.options.harvest {
+            Some(_) => PLANNED_WRITE_EVERY_NS,
+            None => WRITE_EVERY_NS,
+        }
+    }
+
+    /// Whether programs make trials: not with scavengers inside, which they would hold as well.
+    const fn may_try(&self) -> bool {
+        self.options.harvest.is_none()
     }
 
     /// The next turn while a window is open, or about to be.
@@ -430,7 +451,7 @@ impl Driver {
             self.tidied_ns = now_ns;
             self.tidy(now_ns);
         }
-        if now_ns >= self.written_ns + WRITE_EVERY_NS && !self.is_complete {
+        if now_ns >= self.written_ns + self.write_every_ns() && !self.is_complete {
             self.written_ns = now_ns;
             self.write(now_ns);
         }
@@ -509,7 +530,8 @@ impl Driver {
 
     /// Takes a sample.
     fn sampled(&mut self, taken: Taken) {
-        if self.elapsed_ns.is_some() {
+        // What scavengers inside a command do says nothing of the command.
+        if self.elapsed_ns.is_some() || taken.whose == Whose::Guest {
             return;
         }
         self.sampled_ns += taken.weight_ns;
@@ -590,7 +612,7 @@ impl Driver {
             return;
         }
         let is_watching = self.watching.as_ref().is_some_and(Watching::is_watching);
-        if self.trials.is_trying() || !is_watching {
+        if self.may_try() && (self.trials.is_trying() || !is_watching) {
             let rows = &mut self.rows.holds;
             self.trials.step(&running, &mut self.windows, now, rows);
         }

@@ -11,6 +11,7 @@ pub mod calibrate;
 mod chooser;
 mod clock;
 mod cpu_time;
+mod cut_off;
 mod dilation;
 mod driver;
 mod duty;
@@ -50,12 +51,13 @@ mod watching;
 mod windows;
 mod world;
 
+pub use cut_off::CutOff;
 pub use error::Error;
 pub use options::{
     Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Latencies, Options,
     TimerChoice, Watch,
 };
-pub use recorder::{Ended, Over, Recorder, Stopper, Summary};
+pub use recorder::{Ended, Over, Recorder, Stopper, Summary, can_sample};
 
 /// Locks; what a thread that panicked left is as good as anything that is recorded.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

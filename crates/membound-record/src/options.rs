@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use membound_launch::Cache;
+use membound_launch::{Cache, Harvest};
 use membound_types::MachineProfile;
 
 /// What takes timer samples.
@@ -98,6 +98,9 @@ pub struct Options {
     pub directory: PathBuf,
     /// Version that goes into the run.
     pub membound_version: String,
+    /// What runs inside the program, if it is recorded for a harvest that begins while it runs. Scavengers are not
+    /// recorded. Programs then wait for the plans of all their files.
+    pub harvest: Option<Harvest>,
 }
 
 impl Options {
@@ -121,6 +124,7 @@ impl Options {
             revision: String::new(),
             directory: std::env::temp_dir(),
             membound_version: String::new(),
+            harvest: None,
         }
     }
 }

@@ -15,6 +15,7 @@ use membound_rewrite::patch::{self, Hooks};
 use membound_run::{Gap, Meta, TimerKind, Writer};
 
 use crate::clock::Clock;
+use crate::cut_off::CutOff;
 use crate::driver::{Costs, Driver};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
@@ -97,6 +98,7 @@ pub struct Recorder {
     /// Says that there is nothing more to be recorded.
     over: Arc<AtomicBool>,
     stopper: Stopper,
+    cut_off: CutOff,
     path: PathBuf,
     clock: Clock,
     duration: Option<Duration>,
@@ -182,6 +184,27 @@ impl Recorder {
         self.stopper.clone()
     }
 
+    /// Ends the recording while the program goes on, from any thread.
+    #[must_use]
+    pub fn cut_off(&self) -> CutOff {
+        self.cut_off.clone()
+    }
+
+    /// Ends the session of a program that was started, whether its recording was cut off or not; the run file stays
+    /// as it is.
+    #[must_use]
+    pub fn close(self) -> Option<Report> {
+        self.end_driver();
+        // What it has recorded is of no use any more.
+        drop(self.driver.join());
+        self.session.map(Session::finish)
+    }
+
+    fn end_driver(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.iter().for_each(|bell| bell.ring());
+    }
+
     /// Waits until the attached processes have ended, the time asked for is over, or a
     /// [`Stopper`] was used.
     #[must_use]
@@ -206,8 +229,7 @@ impl Recorder {
     /// When the run file could not be completed; what it holds stays.
     pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
         let elapsed_ns = self.clock.now_ns();
-        self.stop.store(true, Ordering::Release);
-        self.bell.iter().for_each(|bell| bell.ring());
+        self.end_driver();
         let output = |reason: String| Error::Output {
             path: self.path.clone(),
             reason,
@@ -312,6 +334,12 @@ fn config(options: &Options) -> perf::Config {
         period_ns: u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX),
         ..perf::Config::default()
     }
+}
+
+/// Whether the kernel permits timer samples of programs that are started with these options.
+#[must_use]
+pub fn can_sample(options: &Options) -> bool {
+    Sampler::for_children(&config(options)).is_ok()
 }
 
 /// What samples programs that the calling thread starts; none where the agent does that itself.
@@ -430,7 +458,7 @@ impl Parts {
             cache: options.cache.clone(),
             revision: options.revision.clone(),
             live: Live::On,
-            large_text_bytes: Some(LARGE_TEXT_BYTES),
+            large_text_bytes: options.harvest.is_none().then_some(LARGE_TEXT_BYTES),
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,
@@ -459,7 +487,7 @@ impl Parts {
                 period: options.period,
                 receiver: receiver as Arc<dyn TimerReceiver>,
             }),
-            harvest: None,
+            harvest: options.harvest.clone(),
             directory: options.directory.clone(),
             perf_maps: None,
         }
@@ -516,6 +544,7 @@ impl Parts {
         let clock = self.clock;
         let untouched = self.needs_no_agent();
         let bell = sampling.as_ref().map(Sampling::bell);
+        let cut_off = CutOff::default();
         let mut driver = Driver::new(
             self.options,
             self.clock,
@@ -532,9 +561,10 @@ impl Parts {
         let thread = std::thread::Builder::new().name("recorder".to_owned());
         let driver = {
             let (stop, over) = (Arc::clone(&stop), Arc::clone(&over));
+            let cut_off = cut_off.clone();
             thread.spawn(move || {
                 membound_launch::slice::shorten();
-                driver.run(&stop, &over);
+                driver.run(&stop, &over, &cut_off);
                 driver
             })
         };
@@ -545,6 +575,7 @@ impl Parts {
             bell,
             over,
             stopper: Stopper::default(),
+            cut_off,
             path,
             clock,
             duration,

@@ -37,6 +37,8 @@ pub(crate) enum Whose {
     Program,
     /// The agent's own.
     Agent,
+    /// That of a scavenger inside the program.
+    Guest,
 }
 
 /// Whether a sampled thread stood in code of membound's.
@@ -163,6 +165,10 @@ impl World {
             .threads
             .row(thread)
             .is_some_and(|row| row.is_agents(place.pid));
+        let guests = self
+            .threads
+            .row(thread)
+            .is_some_and(|row| row.is_guests(place.pid));
         if place.patched == Patched::Agent || own || agents {
             code = None;
             if !own {
@@ -189,7 +195,11 @@ impl World {
             code,
             registers: *registers,
             patched: place.patched,
-            whose: if agents { Whose::Agent } else { Whose::Program },
+            whose: match (agents, guests) {
+                (true, _) => Whose::Agent,
+                (false, true) => Whose::Guest,
+                (false, false) => Whose::Program,
+            },
         }
     }
 
@@ -212,7 +222,7 @@ impl World {
         // The agent's thread is none of the program's, and its stack may have become one mapping
         // with the program's memory.
         let row = self.threads.row(thread);
-        if row.is_some_and(|row| row.is_agents(place.pid)) {
+        if row.is_some_and(|row| row.is_agents(place.pid) || row.is_guests(place.pid)) {
             return;
         }
         let found = self.with_space(process, place.t_ns, |space, modules, _| {

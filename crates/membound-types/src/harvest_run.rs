@@ -225,7 +225,7 @@ pub struct HarvestRunOptions {
 }
 
 /// A plan that was followed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FollowedPlan {
     /// Whom it is for.
     pub role: HarvestRole,
@@ -236,6 +236,10 @@ pub struct FollowedPlan {
     pub path: Option<String>,
     /// The command that it was made from.
     pub command: Vec<String>,
+    /// Time from the start of the run until it was followed, in seconds, where it was made while its program ran in
+    /// this run; left out where it was followed from the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planted_after_s: Option<f64>,
 }
 
 /// The program whose stalls were harvested.
@@ -257,6 +261,10 @@ pub struct HarvestedPrimary {
     pub threads: u64,
     /// Turns that were begun: times that it gave way to a scavenger.
     pub yields: u64,
+    /// Time from the start of the run until the first turn was seen, in seconds, to some hundredths; left out where
+    /// there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_turn_s: Option<f64>,
     /// How much more CPU time it takes with scavengers than without, as a share: 0.02 is 2 %
     /// slower. Estimated: CPU time of its threads over their yields while scavengers are let in,
     /// over the same in short phases without, less 1.

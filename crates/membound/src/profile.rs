@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use membound_record::{Ended, Options, Over, Recorder};
+use membound_launch::{Harvest, Program};
+use membound_record::{Blocks, Bursts, Ended, Error, Options, Over, Recorder, TimerChoice};
 use membound_types::MachineProfile;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -97,6 +98,42 @@ pub(crate) fn in_place(
         ..usual(run)
     };
     record(name, arguments, options, Telling::Nothing)
+}
+
+/// Whether the kernel permits timer samples of programs that are started here.
+pub(crate) fn can_sample() -> bool {
+    let options = Options::new(PathBuf::new());
+    membound_record::can_sample(&options)
+}
+
+/// Starts a command with scavengers inside, and records what a plan of it is made from; `Err` with the code that a
+/// shell would exit with, after saying why, where it cannot be run.
+///
+/// # Errors
+/// When it cannot be recorded.
+pub(crate) fn for_harvest(
+    program: &Program,
+    run: PathBuf,
+    machine: Option<MachineProfile>,
+    harvest: Harvest,
+) -> anyhow::Result<Result<Recorder, ExitCode>> {
+    let options = Options {
+        machine,
+        timer: TimerChoice::Perf,
+        objects: None,
+        blocks: Blocks::Off,
+        bursts: Bursts::Off,
+        harvest: Some(harvest),
+        ..usual(run)
+    };
+    match Recorder::launch(program, options) {
+        Ok(recorder) => Ok(Ok(recorder)),
+        Err(Error::Launch(membound_launch::Error::CannotRun(error))) => {
+            output::complain(&error.to_string());
+            Ok(Err(ExitCode::from(error.code())))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCode> {

@@ -61,6 +61,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     if has_primary(run) {
         out.push(slowed(run));
     }
+    out.extend(first_turn(run));
     out.extend(run.balance.as_ref().and_then(balance));
     out.extend(came_back(run));
     if !run.scavengers.is_empty() {
@@ -68,6 +69,22 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     }
     out.retain(|sentence| !sentence.is_empty());
     out
+}
+
+/// When turns began, where a plan was made before they could.
+fn first_turn(run: &HarvestRun) -> Option<String> {
+    let mut plans = run.options.plans.iter();
+    let planted_s = plans.find_map(|plan| plan.planted_after_s)?;
+    let planted = units::seconds(planted_s);
+    Some(match run.primary.first_turn_s {
+        Some(first_s) => format!(
+            "The plan was made in this run and followed after {planted}; the first turn came after {}.",
+            units::seconds(first_s)
+        ),
+        None => {
+            format!("The plan was made in this run and followed after {planted}; no turn came.")
+        }
+    })
 }
 
 fn harvested(run: &HarvestRun) -> String {
@@ -588,6 +605,13 @@ fn plan(plan: &FollowedPlan) -> String {
         [] => String::new(),
         words => format!(" of {}", run::shell(words)),
     };
+    if let Some(after_s) = plan.planted_after_s {
+        let after = units::seconds(after_s);
+        return format!(
+            "as {}: made while it ran, and followed after {after}{of}",
+            plan.role
+        );
+    }
     match (plan.source, &plan.path) {
         (PlanSource::Made, _) => format!("as {}: made for this run{of}", plan.role),
         (PlanSource::Given, Some(path)) => format!("as {}: {path}{of}", plan.role),

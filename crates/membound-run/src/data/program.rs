@@ -39,15 +39,23 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// The name of the thread that the agent has in live programs. Threads bear the name of
-    /// their program until they are given another, so it is one that no command has.
-    const AGENTS: &'static str = "membound-agent";
+    /// The names of threads that the agent has in live programs, and in those that are harvested. Threads bear the
+    /// name of their program until they are given another, so they are such as no command has.
+    const AGENTS: [&'static str; 2] = ["membound-agent", "membound-lanes"];
+    /// The name of the thread of a program that runs inside another one, in a harvest.
+    const GUESTS: &'static str = "membound-guest";
 
     /// Whether this is the agent's own thread of a program with this number, and none of the
     /// program's. The first thread of a program is never the agent's, whatever its name.
     #[must_use]
     pub fn is_agents(&self, pid: u32) -> bool {
-        self.tid != pid && self.name == Self::AGENTS
+        self.tid != pid && Self::AGENTS.contains(&self.name.as_str())
+    }
+
+    /// Whether this is the thread of a scavenger inside a program with this number.
+    #[must_use]
+    pub fn is_guests(&self, pid: u32) -> bool {
+        self.tid != pid && self.name == Self::GUESTS
     }
 }
 

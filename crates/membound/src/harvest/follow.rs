@@ -11,18 +11,22 @@ use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
 use super::balance::{Balance, Found, Look};
-use super::guard::Guard;
+use super::guard::{Guard, Limits};
+use super::in_place::{Adopted, InPlace, Outcome};
 use super::off::{Listening, Off, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
+use super::worth::PlannedYield;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
 /// The same while turns of scavengers without a command are tried.
 const TRIAL_PERIOD: Duration = Duration::from_millis(10);
+/// Time for which looks come as often, to see when the first turn comes.
+const FIRST_TURNS: Duration = Duration::from_secs(2);
 /// Looks in a row at which nobody had a turn, after each so many of which they come half as often, and most
 /// times that they do: whoever shares its processor with them loses some fifty microseconds to each.
 const ENOUGH: u32 = 8;
@@ -37,7 +41,7 @@ const PUT_OFF: u32 = 20;
 const REQUESTS_A_PHASE: f64 = 20.0;
 
 /// What was seen last.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) harvested: Harvested,
     /// The same by the looks that it was seen at.
@@ -50,6 +54,10 @@ pub(super) struct Seen {
     pub(super) balance: Option<Found>,
     /// What came of switching it off.
     pub(super) off: Option<String>,
+    /// From the beginning to the look at which a scavenger had had a turn.
+    pub(super) first_turn: Option<Duration>,
+    /// The plan that was made meanwhile, and from when on it was followed; or why there is none.
+    pub(super) learned: Option<Result<(Box<Adopted>, Duration), String>>,
 }
 
 /// What somebody tells who follows a harvest.
@@ -74,11 +82,13 @@ impl Follower {
     pub(super) fn begin(
         remote: Remote,
         pid: u32,
-        mut guard: Option<Guard>,
+        (limits, yields): (Limits, Vec<PlannedYield>),
         mut span: Option<SpanControl>,
         mut slots: Slots,
         mut together: Together,
-        (switch, off): (Switch, Off),
+        (switch, mut off): (Switch, Off),
+        begun: Instant,
+        mut in_place: Option<InPlace>,
     ) -> Self {
         let (tell, heard) = mpsc::channel();
         let switched = tell.clone();
@@ -87,12 +97,14 @@ impl Follower {
             let _ = switched.send(Told::Off);
         });
         let thread = std::thread::spawn(move || {
+            let mut guard = Guard::new(limits, yields);
             let mut seen = Seen::default();
             let mut changing = None;
             let mut looks = 0_u32;
             let mut rest = Rest::default();
             loop {
-                let period = if together.is_watchful() {
+                let awaits_first = seen.first_turn.is_none() && begun.elapsed() < FIRST_TURNS;
+                let period = if together.is_watchful() || in_place.is_some() || awaits_first {
                     TRIAL_PERIOD
                 } else if slots.are_followed() || together.balance.is_some() {
                     PERIOD
@@ -102,11 +114,34 @@ impl Follower {
                 let told = heard.recv_timeout(period);
                 let over = matches!(told, Ok(Told::End) | Err(RecvTimeoutError::Disconnected));
                 if told == Ok(Told::Off) && seen.off.is_none() {
+                    // What was not planned yet is not planned any more.
+                    if let Some(planning) = in_place.take() {
+                        planning.give_up();
+                    }
                     seen.off = Some(off.take_away(&remote));
                 }
                 if let Some(harvested) = remote.harvested() {
                     rest.has_seen(&harvested, &seen.harvested);
-                    seen.look(harvested, pid);
+                    seen.look(harvested, pid, begun);
+                }
+                if let Some(outcome) = in_place.as_mut().and_then(|it| it.look(&remote)) {
+                    in_place = None;
+                    seen.learned = Some(match outcome {
+                        Outcome::Adopted(adopted) => {
+                            off.is_of(&adopted.choices.yields);
+                            guard = Guard::new(limits, adopted.choices.yields.clone());
+                            Ok((adopted, begun.elapsed()))
+                        }
+                        Outcome::NoPlan(why) => Err(why),
+                    });
+                    if let Some(guard) = &mut guard {
+                        guard.pass_over(&seen.harvested);
+                    }
+                }
+                if in_place.is_some() && !over {
+                    // There is nothing to be held to bounds yet.
+                    together.processes.look();
+                    continue;
                 }
                 if seen.off.is_some() && !over {
                     together.processes.look();
@@ -211,7 +246,10 @@ impl Seen {
         why.filter(|_| requested.prevented)
     }
 
-    fn look(&mut self, harvested: Harvested, pid: u32) {
+    fn look(&mut self, harvested: Harvested, pid: u32, begun: Instant) {
+        if self.first_turn.is_none() && harvested.with.count + harvested.waits.count > 0 {
+            self.first_turn = Some(begun.elapsed());
+        }
         self.own_thread_s.resize(harvested.guests.len(), 0.0);
         for (guest, seconds) in harvested.guests.iter().zip(&mut self.own_thread_s) {
             let own = if guest.cpu_ns > 0 {

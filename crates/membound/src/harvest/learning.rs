@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const PROFILER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The niceness of the thread that plans: programs that wait for their plan are held meanwhile.
-const PLANNING_NICENESS: i32 = 5;
+pub(super) const PLANNING_NICENESS: i32 = 5;
 
 /// How long plans that are being made are waited for when all programs have ended, which took `elapsed`.
 pub(super) fn planning_time(elapsed: Duration) -> Duration {

@@ -77,6 +77,11 @@ impl Off {
         }
     }
 
+    /// The command has these yields since a moment ago.
+    pub(super) fn is_of(&mut self, yields: &[PlannedYield]) {
+        self.yields = yields.iter().map(|planned| planned.place.clone()).collect();
+    }
+
     /// Takes it away, and says what came of it.
     pub(super) fn take_away(&self, remote: &Remote) -> String {
         let begun = Instant::now();

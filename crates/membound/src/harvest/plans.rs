@@ -108,6 +108,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
             source: PlanSource::Given,
             path: Some(path.display().to_string()),
             command: plan.command.clone(),
+            planted_after_s: None,
         },
         plan,
     })
@@ -284,6 +285,7 @@ fn made(plan: HarvestPlan) -> Followed {
             source: PlanSource::Made,
             path: None,
             command: plan.command.clone(),
+            planted_after_s: None,
         },
         plan,
     }

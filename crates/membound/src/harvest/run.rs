@@ -78,7 +78,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let done = match lesson {
         Some(lesson) => stage.first_run(command, cast, lesson)?,
         None if args.no_primary => stage.without_command(command, cast)?,
-        None => stage.harvest(command, cast, None)?,
+        None => stage.harvest(command, cast, None, None)?,
     };
     match done {
         Ok((document, end)) => conclude(args, outputs, &document, end),

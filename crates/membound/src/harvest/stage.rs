@@ -5,9 +5,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use membound_launch::{Harvest, Idle, Live};
+use membound_launch::{GuestPlace, Harvest, Idle, Live, Report, Session};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
+use membound_record::{CutOff, Recorder};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
     FollowedPlan, HarvestPart, HarvestPlan, HarvestRun, HarvestRunOptions, IdlePolicy, MachineInfo,
@@ -22,8 +23,9 @@ use super::copies::Member;
 use super::document::{self, Facts};
 use super::ended::EndWatch;
 use super::follow::{Follower, Seen, Together};
-use super::guard::{self, Guard};
-use super::learning::{self, Learned, Learning, Lesson};
+use super::guard;
+use super::in_place::{Adopted, InPlace};
+use super::learning::{self, Learned, Learning, Lesson, file_bytes};
 use super::off::{Off, Switch};
 use super::ordinary::Processes;
 use super::plans::{Followed, Maker};
@@ -41,6 +43,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two looks at ordinary processes beside a command that is profiled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Why no plan of a command was made.
+const TOO_SHORT: &str = "the command was too short for a plan to be made";
+/// Why a command without a plan has to wait for its next run to be harvested.
+const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan by which it could";
+const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
+const TOO_LARGE: &str = "its file is so large that it would have to wait for the patches";
+/// Bytes of a command's file beyond which it is not planned while it runs: it would wait for some tenths of a second
+/// until all its text is known.
+const MOST_BYTES: u64 = 8 << 20;
+
 /// What came of it; `Err` with an exit code where that was said already.
 pub(super) type Done = Result<(HarvestRun, job::End), ExitCode>;
 
@@ -53,6 +65,43 @@ pub(super) struct Stage<'a> {
     begun: Instant,
     /// CPU time of children before.
     cpu_before_s: f64,
+}
+
+/// A command that runs with scavengers.
+enum Running {
+    Plain(Session),
+    /// It is recorded to be planned.
+    Recorded(Box<Recorder>),
+}
+
+impl Running {
+    fn session(&self) -> anyhow::Result<&Session> {
+        match self {
+            Self::Plain(session) => Ok(session),
+            Self::Recorded(recorder) => {
+                let session = recorder.session();
+                session.context("a program that was started has a session")
+            }
+        }
+    }
+
+    const fn is_recorded(&self) -> bool {
+        matches!(self, Self::Recorded(_))
+    }
+
+    fn cut_off(&self) -> CutOff {
+        match self {
+            Self::Plain(_) => CutOff::default(),
+            Self::Recorded(recorder) => recorder.cut_off(),
+        }
+    }
+
+    fn finish(self) -> Option<Report> {
+        match self {
+            Self::Plain(session) => Some(session.finish()),
+            Self::Recorded(recorder) => recorder.close(),
+        }
+    }
 }
 
 /// Rings that a harvest without a command has, and the ordinary processes that were started.
@@ -103,7 +152,7 @@ impl<'a> Stage<'a> {
         // As many ordinary processes run at one time as there are processors beside the rings.
         processes.set_most(processors.saturating_sub(rings.threads as usize));
         command.words.push(rings.threads.to_string().into());
-        self.harvest(command, cast, Some(Ringed { rings, processes }))
+        self.harvest(command, cast, Some(Ringed { rings, processes }), None)
     }
 
     /// The document of a harvest in which nobody took turns.
@@ -129,10 +178,11 @@ impl<'a> Stage<'a> {
         command: Wanted,
         cast: Cast,
         ringed: Option<Ringed>,
+        in_place: Option<InPlace>,
     ) -> anyhow::Result<Done> {
         let args = self.args;
         let processors = self.processors();
-        let (options, plans): (Vec<_>, Vec<HarvestPlan>) = cast
+        let (mut options, mut plans): (Vec<_>, Vec<HarvestPlan>) = cast
             .followed
             .into_iter()
             .map(|followed| (followed.from, followed.plan))
@@ -141,11 +191,7 @@ impl<'a> Stage<'a> {
             Some(ringed) => ringed.rings.per_thread,
             None => per_thread(args, cast.turns.len()),
         };
-        let live = match args.max_slowdown {
-            // Its guard takes yields out.
-            Some(_) => Live::On,
-            None => Live::Off,
-        };
+        let live = self.live();
         let mut choices = Choices::of(&plans, &args.without, live)?;
         if args.no_primary {
             choices.primary.push(host_yield()?);
@@ -155,18 +201,37 @@ impl<'a> Stage<'a> {
             true => Live::Off,
             false => Live::On,
         };
-        let harvest = self.wanted(&cast.turns, &mut choices, per_thread);
+        let mut harvest = self.wanted(&cast.turns, &mut choices, per_thread);
+        if in_place.is_some() {
+            // They run as ordinary processes would until there is a plan, and the command does not wait for them.
+            harvest.begins = GuestPlace::Own;
+            harvest.patience = Duration::ZERO;
+        }
         let arguments = command.words.get(1..).unwrap_or_default();
         let program = launching::program(command.path.as_os_str(), arguments);
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
-        let session = match launching::start(&program, session_options(harvest, session_live))? {
-            Ok(session) => session,
+        let mut ordinary = Some(cast.ordinary);
+        let mut begin = || Processes::start(ordinary.take().unwrap_or_default(), usize::MAX, true);
+        // What this thread starts later would be sampled with the command.
+        let before = in_place.is_some().then(&mut begin);
+        let started = match &in_place {
+            Some(in_place) => {
+                let machine = self.maker.machine.clone();
+                profile::for_harvest(&program, in_place.run_file(), machine, harvest)?
+                    .map(|it| Running::Recorded(Box::new(it)))
+            }
+            None => launching::start(&program, session_options(harvest, session_live))?
+                .map(Running::Plain),
+        };
+        let running = match started {
+            Ok(running) => running,
             Err(code) => return Ok(Err(code)),
         };
+        let session = running.session()?;
         let processes = match ringed {
             Some(ringed) => ringed.processes,
-            None => Processes::start(cast.ordinary, usize::MAX, true),
+            None => before.unwrap_or_else(begin),
         };
         if let Some(obstacle) = session.obstacle() {
             output::complain(&format!("runs without scavengers: {obstacle}"));
@@ -179,7 +244,7 @@ impl<'a> Stage<'a> {
         let follower = Follower::begin(
             session.remote(),
             session.pid(),
-            Guard::new(limits, choices.yields.clone()),
+            (limits, choices.yields.clone()),
             span,
             Slots::new(args, &self.info.cpu, cast.turns.len(), limits),
             Together::new(
@@ -188,13 +253,16 @@ impl<'a> Stage<'a> {
                 processors,
             ),
             (switch, Off::new(args, &choices.yields, cast.turns.len())),
+            self.begun,
+            in_place.map(|it| it.follow(running.cut_off())),
         );
         let watch = args
             .finish
             .then(|| EndWatch::begin(session.pid(), self.begun));
-        let end = job.follow(&session)?;
+        let end = job.follow(session)?;
         let primary_wall = watch.and_then(EndWatch::end);
-        let (seen, processes) = follower.end();
+        let was_in_place = running.is_recorded();
+        let (mut seen, processes) = follower.end();
         if let Some(why) = seen.prevented() {
             output::complain(&format!("--requests: {why}"));
             return Ok(Err(ExitCode::FAILURE));
@@ -202,9 +270,29 @@ impl<'a> Stage<'a> {
         let ordinary = processes.end(args.finish || args.no_primary, processors);
         let wall_s = self.begun.elapsed().as_secs_f64();
         let process_cpu_s = self.process_cpu_s(&ordinary);
-        let report = session.finish();
-        let mut missed = report.missed.clone();
-        missed.extend(report.unpatched.iter().cloned());
+        let report = running.finish();
+        let mut missed: Vec<String> = report.iter().flat_map(|it| it.missed.clone()).collect();
+        missed.extend(report.and_then(|it| it.unpatched));
+        match seen.learned.take() {
+            Some(Ok((adopted, after))) => {
+                let Adopted {
+                    followed,
+                    choices: made,
+                } = *adopted;
+                options.push(FollowedPlan {
+                    planted_after_s: Some(after.as_secs_f64()),
+                    ..followed.from
+                });
+                plans.push(followed.plan);
+                choices.left_out.extend(made.left_out);
+                choices.yields = made.yields;
+            }
+            Some(Err(why)) => {
+                missed.push(format!("the command was profiled, and has no plan: {why}"))
+            }
+            None if was_in_place => missed.push(TOO_SHORT.to_owned()),
+            None => {}
+        }
         missed.extend(seen.off.clone());
         let document = document::document(Facts {
             wall_s,
@@ -252,6 +340,11 @@ impl<'a> Stage<'a> {
             // Phases without scavengers show what the command is without them.
             share: if args.no_primary { 1.0 } else { guard::MOST },
             peers: args.no_primary,
+            // Who runs first is for the follower to say where there is no command to wait for.
+            begins: match args.no_primary {
+                true => GuestPlace::Held,
+                false => GuestPlace::Lanes,
+            },
             // What scavengers take the command cannot have: the kernel would end them together.
             memory_bytes: args
                 .memory
@@ -282,15 +375,47 @@ impl<'a> Stage<'a> {
         (children_s - ordinary_s).max(0.0)
     }
 
-    /// Runs a command of which there is no plan, and profiles it meanwhile. Scavengers are ordinary processes.
+    /// Whether yields of the command are to be taken out of its text again.
+    const fn live(&self) -> Live {
+        match self.args.max_slowdown {
+            // Its guard takes yields out.
+            Some(_) => Live::On,
+            None => Live::Off,
+        }
+    }
+
+    /// Runs a command of which there is no plan.
     pub(super) fn first_run(
+        &self,
+        command: Wanted,
+        cast: Cast,
+        lesson: Lesson,
+    ) -> anyhow::Result<Done> {
+        if cast.turns.is_empty() {
+            return self.profiled_run(command, cast, lesson, NOBODY_TO_TAKE_TURNS);
+        }
+        if !profile::can_sample() {
+            return self.profiled_run(command, cast, lesson, NO_SAMPLES);
+        }
+        if file_bytes(&command.path) > MOST_BYTES {
+            return self.profiled_run(command, cast, lesson, TOO_LARGE);
+        }
+        let without = self.args.without.clone();
+        let in_place = InPlace::begin(lesson, without, self.live(), cast.turns.len());
+        self.harvest(command, cast, None, in_place.ok())
+    }
+
+    /// Runs a command of which there is no plan, and profiles it meanwhile for the next run; `why` no turns are taken
+    /// in this one. Scavengers are ordinary processes.
+    fn profiled_run(
         &self,
         command: Wanted,
         mut cast: Cast,
         lesson: Lesson,
+        why: &str,
     ) -> anyhow::Result<Done> {
         let Ok(mut learning) = Learning::begin(lesson) else {
-            return self.harvest(command, cast, None);
+            return self.harvest(command, cast, None, None);
         };
         let mut processes = Processes::start(cast.all_ordinary(), usize::MAX, true);
         let run = learning.run_file();
@@ -323,12 +448,15 @@ impl<'a> Stage<'a> {
         }
         let note = match learned {
             Some(Learned::Plan(_)) => {
-                "the command was profiled in this run, and nobody took turns: the next run follows the \
-                 plan that was made (--rehearse makes it beforehand)"
-                    .to_owned()
+                format!(
+                    "the command was profiled in this run, and nobody took turns, since {why}: the next run \
+                     follows the plan that was made (--rehearse makes it beforehand)"
+                )
             }
-            Some(Learned::NoPlan(why)) => format!("the command was profiled, and has no plan: {why}"),
-            None | Some(Learned::Took(_)) => "the command was too short for a plan to be made".to_owned(),
+            Some(Learned::NoPlan(why)) => {
+                format!("the command was profiled, and has no plan: {why}")
+            }
+            None | Some(Learned::Took(_)) => TOO_SHORT.to_owned(),
         };
         let document = document::document(Facts {
             wall_s: self.begun.elapsed().as_secs_f64(),

@@ -14,6 +14,7 @@ mod endings;
 mod explore;
 mod filters;
 mod guard;
+mod in_place;
 mod meddling;
 mod off;
 mod plan;

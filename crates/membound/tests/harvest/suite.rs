@@ -57,6 +57,16 @@ pub(crate) struct Harvest {
     words: Vec<String>,
     scavengers: Vec<(PathBuf, String)>,
     options: Vec<String>,
+    /// The machine profile.
+    machine: PathBuf,
+    /// Whether the program has a plan.
+    planned: Planned,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Planned {
+    Yes,
+    No,
 }
 
 /// What came of it.
@@ -77,7 +87,27 @@ impl Harvest {
             words: words.split_whitespace().map(str::to_owned).collect(),
             scavengers: Vec::new(),
             options: Vec::new(),
+            machine: machine().to_owned(),
+            planned: Planned::Yes,
         }
+    }
+
+    /// With no plan of the program; scavengers have theirs.
+    pub(crate) fn unplanned(mut self) -> Self {
+        self.planned = Planned::No;
+        self
+    }
+
+    /// With this machine profile.
+    pub(crate) fn on(mut self, machine: &Path) -> Self {
+        self.machine = machine.to_owned();
+        self
+    }
+
+    /// The program and its words.
+    pub(crate) fn primary_words(&self) -> Vec<String> {
+        let name = self.primary.display().to_string();
+        std::iter::once(name).chain(self.words.clone()).collect()
     }
 
     /// With a scavenger more.
@@ -150,15 +180,17 @@ impl Harvest {
         let room = self.room.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
         command.args(["harvest", subcommand, "--quiet", "--machine"]);
-        command.arg(machine()).args(&self.options);
+        command.arg(&self.machine).args(&self.options);
         let plan = |program: &Path, role: HarvestRole, name: &str| {
             let path = room.join(name);
             let text = serde_json::to_string(&plan::of(program, role)).expect("a plan is text");
             std::fs::write(&path, text).expect("the directory is ours");
             path
         };
-        let path = plan(&self.primary, HarvestRole::Primary, "primary.json");
-        command.arg("--plan").arg(path);
+        if self.planned == Planned::Yes {
+            let path = plan(&self.primary, HarvestRole::Primary, "primary.json");
+            command.arg("--plan").arg(path);
+        }
         let mut known: Vec<&Path> = Vec::new();
         for (index, (program, words)) in self.scavengers.iter().enumerate() {
             if !known.contains(&program.as_path()) {
@@ -235,6 +267,24 @@ pub(crate) fn machine() -> &'static Path {
         path
     });
     &MACHINE
+}
+
+/// A profile of this machine, measured once.
+pub(crate) fn measured() -> &'static Path {
+    static MEASURED: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = FIXTURES.directory().join("measured.json");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+        let parts = ["latency", "bandwidth", "calibration"];
+        command
+            .arg("measure")
+            .args(parts)
+            .args(["--quick", "--json"]);
+        let output = command.arg(&path).output().expect("the command starts");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        path
+    });
+    &MEASURED
 }
 
 /// Runs `command` to its end, in an environment of its own.

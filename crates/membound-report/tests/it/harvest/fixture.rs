@@ -184,12 +184,14 @@ fn options() -> HarvestRunOptions {
                 source: PlanSource::Given,
                 path: Some("store.plan.json".to_owned()),
                 command: words("./store --keys 1000000"),
+                planted_after_s: None,
             },
             FollowedPlan {
                 role: HarvestRole::Scavenger,
                 source: PlanSource::Made,
                 path: None,
                 command: words("./compress -9 logs.tar"),
+                planted_after_s: None,
             },
         ],
     }
@@ -224,6 +226,7 @@ pub(crate) fn full() -> HarvestRun {
             cpu_s: 11.8,
             threads: 2,
             yields: 41_200_000,
+            first_turn_s: Some(0.04),
             slowdown: Some(0.018),
             slowdown_low: Some(0.012),
             slowdown_high: Some(0.024),

@@ -1,0 +1,229 @@
+//! The plan of a command that has none, made while the command runs, and followed from then on.
+//!
+//! The command is recorded beside its scavengers, which run on threads of their own meanwhile. The run file is
+//! planned again and again as it grows, until the plan covers most of the stall so far; then the recording ends, the
+//! yields go into the running text, and scavengers may take turns. Nothing of this holds the command.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use membound_launch::{GuestPlace, Live, Remote};
+use membound_record::CutOff;
+use membound_run::RunData;
+use membound_types::{HarvestPart, HarvestRole};
+use tempfile::TempDir;
+
+use super::choices::Choices;
+use super::learning::{Lesson, PLANNING_NICENESS};
+use super::plans::Followed;
+use crate::output;
+
+/// From the start of the command to the first attempt at its plan.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(400);
+/// From one attempt to the next, at least.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+/// Part of the time that the last attempt took, and of the time so far, that passes before the next one.
+const PAUSE_PART_OF_ATTEMPT: u32 = 4;
+const PAUSE_DIVISOR_OF_ELAPSED: u32 = 5;
+/// Part of the stall so far that a plan has to cover, and part of the CPU time that this has to be, for it to be
+/// followed before the time for recording is over: a command that still prepares its data has other loads to wait for.
+const ENOUGH_COVERED: f64 = 0.5;
+const ENOUGH_STALL: f64 = 0.1;
+/// How long a command is waited for that does not change its text.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A plan that is being made.
+#[derive(Debug)]
+pub(super) struct InPlace {
+    lesson: Lesson,
+    scratch: TempDir,
+    without: Vec<HarvestPart>,
+    live: Live,
+    cut_off: CutOff,
+    guests: usize,
+    begun: Instant,
+    next_attempt: Instant,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The command is recorded.
+    Recording,
+    /// The run file is planned; since when.
+    Planning(Receiver<Attempt>, Instant),
+    /// The recording is to end.
+    Ending(Box<Ready>),
+    /// Yields are put into the text.
+    Planting(Box<Ready>, u64, Instant),
+    Over,
+}
+
+type Attempt = Result<Box<Ready>, String>;
+
+/// A plan, and what is to be patched for it.
+#[derive(Debug)]
+struct Ready {
+    followed: Followed,
+    choices: Choices,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The plan is followed.
+    Adopted(Box<Adopted>),
+    /// There is none, for this reason.
+    NoPlan(String),
+}
+
+/// A plan that is followed from some moment on.
+#[derive(Debug)]
+pub(super) struct Adopted {
+    pub(super) followed: Followed,
+    pub(super) choices: Choices,
+}
+
+impl InPlace {
+    /// Begins; the recording of the command goes into [`Self::run_file`].
+    ///
+    /// # Errors
+    /// When there is no room for a run file.
+    pub(super) fn begin(
+        lesson: Lesson,
+        without: Vec<HarvestPart>,
+        live: Live,
+        guests: usize,
+    ) -> std::io::Result<Self> {
+        let begun = Instant::now();
+        Ok(Self {
+            lesson,
+            scratch: tempfile::tempdir()?,
+            without,
+            live,
+            cut_off: CutOff::default(),
+            guests,
+            begun,
+            next_attempt: begun + FIRST_ATTEMPT,
+            stage: Stage::Recording,
+        })
+    }
+
+    pub(super) fn run_file(&self) -> PathBuf {
+        self.scratch.path().join("harvest.run")
+    }
+
+    /// `cut_off` ends the recording, which has begun.
+    pub(super) fn follow(self, cut_off: CutOff) -> Self {
+        Self { cut_off, ..self }
+    }
+
+    /// Ends the recording; no plan is made of it.
+    pub(super) fn give_up(self) {
+        self.cut_off.cut();
+    }
+
+    /// Advances; what came of it, once.
+    pub(super) fn look(&mut self, remote: &Remote) -> Option<Outcome> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Recording => {
+                self.stage = if Instant::now() < self.next_attempt {
+                    Stage::Recording
+                } else {
+                    Stage::Planning(self.attempt(), Instant::now())
+                };
+            }
+            Stage::Planning(planned, since) => match planned.try_recv() {
+                Err(TryRecvError::Empty) => self.stage = Stage::Planning(planned, since),
+                Ok(attempt) => return self.judge(attempt, since.elapsed()),
+                Err(TryRecvError::Disconnected) => {
+                    let failed = Err("planning it failed".to_owned());
+                    return self.judge(failed, since.elapsed());
+                }
+            },
+            Stage::Ending(ready) => {
+                self.stage = if self.cut_off.has_ended() {
+                    let plantings = ready.choices.primary.clone();
+                    let exchange = remote.plant(plantings, Vec::new());
+                    Stage::Planting(ready, exchange, Instant::now())
+                } else {
+                    Stage::Ending(ready)
+                };
+            }
+            Stage::Planting(ready, exchange, since) => {
+                if !remote.settled(exchange) && since.elapsed() < PATIENCE {
+                    self.stage = Stage::Planting(ready, exchange, since);
+                    return None;
+                }
+                remote.set_places(&vec![GuestPlace::Lanes; self.guests]);
+                let Ready { followed, choices } = *ready;
+                return Some(Outcome::Adopted(Box::new(Adopted { followed, choices })));
+            }
+            Stage::Over => {}
+        }
+        None
+    }
+
+    /// Decides on an attempt that took so long.
+    fn judge(&mut self, attempt: Attempt, took: Duration) -> Option<Outcome> {
+        let is_over = self.begun.elapsed() >= self.lesson.maker.duration;
+        match attempt {
+            Ok(ready) if is_over || is_enough(&ready) => {
+                let Lesson { maker, wish, .. } = &self.lesson;
+                maker.keep(wish, &ready.followed.plan);
+                self.cut_off.cut();
+                self.stage = Stage::Ending(ready);
+                None
+            }
+            Err(why) if is_over => {
+                let Lesson { maker, wish, .. } = &self.lesson;
+                maker.keep_refusal(wish, &why);
+                self.cut_off.cut();
+                Some(Outcome::NoPlan(why))
+            }
+            Ok(_) | Err(_) => {
+                let pause = (took * PAUSE_PART_OF_ATTEMPT)
+                    .max(self.begun.elapsed() / PAUSE_DIVISOR_OF_ELAPSED)
+                    .max(LEAST_PAUSE);
+                // At the end of the time for recording there is a last one.
+                let end = self.begun + self.lesson.maker.duration;
+                let next = Instant::now() + pause;
+                self.next_attempt = if next > end { end } else { next };
+                self.stage = Stage::Recording;
+                None
+            }
+        }
+    }
+
+    /// Plans what is recorded so far, beside the programs that run.
+    fn attempt(&self) -> Receiver<Attempt> {
+        let (sender, receiver) = mpsc::channel();
+        let (lesson, run) = (self.lesson.clone(), self.run_file());
+        let (without, live) = (self.without.clone(), self.live);
+        let thread = std::thread::Builder::new().name("planning".to_owned());
+        // Without a thread nothing is sent, and there is no plan.
+        let _ = thread.spawn(move || {
+            // Of this thread only, which is what the kernel means by no process.
+            let _ = rustix::process::setpriority_process(None, PLANNING_NICENESS);
+            let ready = || -> anyhow::Result<Box<Ready>> {
+                let data = RunData::open(&run)?;
+                let followed = lesson.maker.plan_of(&lesson.wish, &data)?;
+                let choices = Choices::of(std::slice::from_ref(&followed.plan), &without, live)?;
+                Ok(Box::new(Ready { followed, choices }))
+            };
+            let _ = sender.send(ready().map_err(|error| output::one_line(&error)));
+        });
+        receiver
+    }
+}
+
+/// Whether a plan is to be followed although more could be recorded.
+fn is_enough(ready: &Ready) -> bool {
+    let plan = &ready.followed.plan;
+    let totals = &plan.totals;
+    plan.role == HarvestRole::Primary
+        && !ready.choices.primary.is_empty()
+        && totals.stall_fraction >= ENOUGH_STALL
+        && totals.covered_fraction >= ENOUGH_COVERED * totals.stall_fraction
+}

@@ -1,0 +1,217 @@
+//! Commands without a plan: it is made while they run, and followed from then on in the same run.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use membound_testkit::inconclusive;
+use membound_types::{HarvestRole, ScavengerState};
+
+use crate::suite::{Harvest, Harvested, finish, fixture, measured, output_of, scavenger};
+
+/// A command whose loads miss, without a plan, and a scavenger with one.
+fn unplanned(words: &str, scavenger_words: &str) -> Option<Harvest> {
+    let (program, scavenger) = (fixture("late.c", "-O2")?, scavenger()?);
+    let harvest = Harvest::of(&program, words)
+        .with(&scavenger, scavenger_words)
+        .unplanned();
+    Some(harvest.on(measured()))
+}
+
+/// From when on the command's plan was followed, where it was made in this run.
+fn planted_after_s(harvested: &Harvested) -> Option<f64> {
+    let plans = &harvested.document.options.plans;
+    let plan = plans.iter().find(|it| it.role == HarvestRole::Primary)?;
+    plan.planted_after_s
+}
+
+/// Holds a command to itself alone, and to having had turns by a plan of this run.
+#[track_caller]
+fn check(words: &str) {
+    let Some(harvest) = unplanned(words, "forever") else {
+        return;
+    };
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    let document = &harvested.document;
+    assert_eq!(alone, harvested.left, "{document:#?}");
+    let Some(planted_s) = planted_after_s(&harvested) else {
+        // Without enough CPU time nothing can be known of it.
+        return inconclusive(format!("no plan was made: {:?}", document.notes));
+    };
+    if document.primary.yields == 0 {
+        return inconclusive(format!("nobody yielded: {document:#?}"));
+    }
+    let first_s = document.primary.first_turn_s.expect("there were turns");
+    assert!(
+        first_s <= document.wall_s && planted_s <= document.wall_s,
+        "{document:#?}"
+    );
+    // The scavenger was inside from the beginning, and takes turns now.
+    assert_eq!(document.scavengers.len(), 1, "{document:#?}");
+    assert_eq!(document.scavengers[0].state, ScavengerState::Unfinished);
+    assert!(document.scavengers[0].reason.is_none(), "{document:#?}");
+}
+
+#[test]
+fn it_yields_in_the_run_in_which_its_plan_is_made() {
+    check("plain 30");
+}
+
+#[test]
+fn its_threads_run_while_yields_come_into_their_text() {
+    check("threads 40");
+}
+
+#[test]
+fn signals_come_while_yields_come_into_its_text() {
+    check("storm 30");
+}
+
+#[test]
+fn it_kills_itself_after_its_plan_was_made() {
+    check("killed 30");
+}
+
+#[test]
+fn the_plan_that_was_made_is_kept_and_followed_from_the_start() {
+    let Some(harvest) = unplanned("plain 30", "forever") else {
+        return;
+    };
+    let first = harvest.run();
+    if planted_after_s(&first).is_none() {
+        return inconclusive(format!("no plan was made: {:?}", first.document.notes));
+    }
+    let second = harvest.check_noted();
+    let document = &second.document;
+    let plans = &document.options.plans;
+    assert!(
+        plans.iter().any(|it| it.role == HarvestRole::Primary),
+        "{document:#?}"
+    );
+    assert_eq!(planted_after_s(&second), None, "{document:#?}");
+}
+
+#[test]
+fn a_short_one_just_runs() {
+    let Some(harvest) = unplanned("plain 0 1", "work") else {
+        return;
+    };
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    let document = &harvested.document;
+    assert_eq!(alone, harvested.left, "{document:#?}");
+    assert_eq!(document.primary.yields, 0, "{document:#?}");
+    let told = document.notes.join("\n");
+    assert!(told.contains("too short for a plan"), "{told}");
+}
+
+#[test]
+fn scavengers_finish_after_a_short_one() {
+    let Some(harvest) = unplanned("plain 0 1", "work") else {
+        return;
+    };
+    let harvest = harvest.options("--finish");
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    let document = &harvested.document;
+    assert_eq!(alone, harvested.left, "{document:#?}");
+    let Some(scavenger) = scavenger() else { return };
+    assert_eq!(document.scavengers[0].state, ScavengerState::Finished);
+    assert_eq!(harvested.outputs[0], output_of(&scavenger, "work"));
+}
+
+#[test]
+fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
+    let Some(harvest) = unplanned("plain 4000", "forever") else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = harvest.command();
+    command.arg("--").args(harvest.primary_words());
+    let killing = std::thread::spawn(|| {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(20));
+            let found = Command::new("pgrep")
+                .args(["-fx", ".*/late.* plain 4000"])
+                .output();
+            let found = found.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
+            let Some(pid) = found
+                .ok()
+                .and_then(|it| it.lines().last()?.parse::<i32>().ok())
+            else {
+                continue;
+            };
+            std::thread::sleep(Duration::from_millis(300));
+            // SAFETY: it sends a signal.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            return;
+        }
+    });
+    let left = finish(&mut command, room.path());
+    killing.join().expect("it only waits");
+    assert_eq!(left.end, Err(libc::SIGKILL), "{left:#?}");
+}
+
+/// One that is recorded beside its scavengers, and ends as it does alone, whatever its plan is.
+#[track_caller]
+fn is_the_same(source: &str, words: &str) {
+    let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, words)
+        .with(&scavenger, "forever")
+        .with(&scavenger, "calls")
+        .unplanned();
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+}
+
+#[test]
+fn it_forks_while_it_is_recorded() {
+    is_the_same("processes.c", "fork");
+}
+
+#[test]
+fn its_children_of_vfork_execute_while_it_is_recorded() {
+    is_the_same("processes.c", "vfork-exec");
+}
+
+#[test]
+fn it_executes_another_image_while_it_is_recorded() {
+    is_the_same("processes.c", "exec");
+}
+
+#[test]
+fn it_aborts_while_it_is_recorded() {
+    is_the_same("ends.c", "abort");
+}
+
+#[test]
+fn it_loads_and_unloads_while_it_is_recorded() {
+    is_the_same("ends.c", "load");
+}
+
+#[test]
+fn its_threads_come_and_go_while_it_is_recorded() {
+    is_the_same("threads.c", "churn");
+}
+
+#[test]
+fn one_without_a_load_to_wait_for_says_so() {
+    let (Some(program), Some(scavenger)) = (fixture("late.c", "-O2"), scavenger()) else {
+        return;
+    };
+    // All of it lies in the first caches.
+    let harvest = Harvest::of(&program, "plain 3000 1")
+        .with(&scavenger, "forever")
+        .options("--profile-s 1")
+        .unplanned()
+        .on(measured());
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    let document = &harvested.document;
+    assert_eq!(alone, harvested.left, "{document:#?}");
+    let told = document.notes.join("\n");
+    let said = ["no load of the command yields", "has no plan", "too short"];
+    assert!(
+        document.primary.yields > 0 || said.iter().any(|it| told.contains(it)),
+        "{document:#?}"
+    );
+}
