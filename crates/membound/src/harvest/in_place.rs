@@ -30,6 +30,11 @@ const PAUSE_DIVISOR_OF_ELAPSED: u32 = 5;
 /// followed before the time for recording is over: a command that still prepares its data has other loads to wait for.
 const ENOUGH_COVERED: f64 = 0.5;
 const ENOUGH_STALL: f64 = 0.1;
+/// A recording is over when it holds as much CPU time of the command as a program is profiled for, or after so many
+/// times as much wall time: a command that waits, or has little of a processor, tells less.
+const MOST_DURATIONS: u32 = 4;
+/// Part of the time that a program is profiled for from which on it is known that there is nothing to yield for.
+const ENOUGH_RECORDED: f64 = 0.5;
 /// How long a command is waited for that does not change its text.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -60,13 +65,25 @@ enum Stage {
     Over,
 }
 
-type Attempt = Result<Box<Ready>, String>;
+/// What came of planning what was recorded so far.
+#[derive(Debug)]
+struct Attempt {
+    /// CPU time of the command that is in the recording, in seconds.
+    cpu_s: f64,
+    ready: Result<Box<Ready>, String>,
+}
 
 /// A plan, and what is to be patched for it.
 #[derive(Debug)]
 struct Ready {
     followed: Followed,
     choices: Choices,
+}
+
+impl Ready {
+    fn has_yields(&self) -> bool {
+        !self.choices.primary.is_empty()
+    }
 }
 
 /// What came of it.
@@ -136,10 +153,13 @@ impl InPlace {
             }
             Stage::Planning(planned, since) => match planned.try_recv() {
                 Err(TryRecvError::Empty) => self.stage = Stage::Planning(planned, since),
-                Ok(attempt) => return self.judge(attempt, since.elapsed()),
+                Ok(attempt) => return self.judge(remote, attempt, since.elapsed()),
                 Err(TryRecvError::Disconnected) => {
-                    let failed = Err("planning it failed".to_owned());
-                    return self.judge(failed, since.elapsed());
+                    let failed = Attempt {
+                        cpu_s: 0.0,
+                        ready: Err("planning it failed".to_owned()),
+                    };
+                    return self.judge(remote, failed, since.elapsed());
                 }
             },
             Stage::Ending(ready) => {
@@ -156,7 +176,6 @@ impl InPlace {
                     self.stage = Stage::Planting(ready, exchange, since);
                     return None;
                 }
-                remote.set_places(&vec![GuestPlace::Lanes; self.guests]);
                 let Ready { followed, choices } = *ready;
                 return Some(Outcome::Adopted(Box::new(Adopted { followed, choices })));
             }
@@ -166,34 +185,47 @@ impl InPlace {
     }
 
     /// Decides on an attempt that took so long.
-    fn judge(&mut self, attempt: Attempt, took: Duration) -> Option<Outcome> {
-        let is_over = self.begun.elapsed() >= self.lesson.maker.duration;
-        match attempt {
-            Ok(ready) if is_over || is_enough(&ready) => {
-                let Lesson { maker, wish, .. } = &self.lesson;
+    fn judge(&mut self, remote: &Remote, attempt: Attempt, took: Duration) -> Option<Outcome> {
+        let Lesson { maker, wish, .. } = &self.lesson;
+        let Attempt { cpu_s, ready } = attempt;
+        let wanted = maker.duration;
+        let is_known = cpu_s >= ENOUGH_RECORDED * wanted.as_secs_f64();
+        let is_over =
+            cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MOST_DURATIONS;
+        match ready {
+            Ok(ready) if is_enough(&ready) || is_over && (is_known || ready.has_yields()) => {
                 maker.keep(wish, &ready.followed.plan);
-                self.cut_off.cut();
+                self.end_recording(remote);
                 self.stage = Stage::Ending(ready);
                 None
             }
-            Err(why) if is_over => {
-                let Lesson { maker, wish, .. } = &self.lesson;
+            Err(why) if is_over && is_known => {
                 maker.keep_refusal(wish, &why);
-                self.cut_off.cut();
+                self.end_recording(remote);
                 Some(Outcome::NoPlan(why))
+            }
+            Ok(_) | Err(_) if is_over => {
+                self.end_recording(remote);
+                Some(Outcome::NoPlan(format!(
+                    "it took {cpu_s:.1} s of CPU time meanwhile, which is too little"
+                )))
             }
             Ok(_) | Err(_) => {
                 let pause = (took * PAUSE_PART_OF_ATTEMPT)
                     .max(self.begun.elapsed() / PAUSE_DIVISOR_OF_ELAPSED)
                     .max(LEAST_PAUSE);
-                // At the end of the time for recording there is a last one.
-                let end = self.begun + self.lesson.maker.duration;
-                let next = Instant::now() + pause;
-                self.next_attempt = if next > end { end } else { next };
+                self.next_attempt = Instant::now() + pause;
                 self.stage = Stage::Recording;
                 None
             }
         }
+    }
+
+    /// Nothing more is recorded, and scavengers may take turns: those that come to a yield now lie ready when the
+    /// command first does.
+    fn end_recording(&self, remote: &Remote) {
+        self.cut_off.cut();
+        remote.set_places(&vec![GuestPlace::Lanes; self.guests]);
     }
 
     /// Plans what is recorded so far, beside the programs that run.
@@ -206,13 +238,17 @@ impl InPlace {
         let _ = thread.spawn(move || {
             // Of this thread only, which is what the kernel means by no process.
             let _ = rustix::process::setpriority_process(None, PLANNING_NICENESS);
-            let ready = || -> anyhow::Result<Box<Ready>> {
+            let mut cpu_s = 0.0;
+            let mut ready = || -> anyhow::Result<Box<Ready>> {
                 let data = RunData::open(&run)?;
+                let recorded_ns: u64 = data.samples.iter().map(|sample| sample.weight_ns).sum();
+                cpu_s = recorded_ns as f64 * 1e-9;
                 let followed = lesson.maker.plan_of(&lesson.wish, &data)?;
                 let choices = Choices::of(std::slice::from_ref(&followed.plan), &without, live)?;
                 Ok(Box::new(Ready { followed, choices }))
             };
-            let _ = sender.send(ready().map_err(|error| output::one_line(&error)));
+            let ready = ready().map_err(|error| output::one_line(&error));
+            let _ = sender.send(Attempt { cpu_s, ready });
         });
         receiver
     }
@@ -223,7 +259,7 @@ fn is_enough(ready: &Ready) -> bool {
     let plan = &ready.followed.plan;
     let totals = &plan.totals;
     plan.role == HarvestRole::Primary
-        && !ready.choices.primary.is_empty()
+        && ready.has_yields()
         && totals.stall_fraction >= ENOUGH_STALL
         && totals.covered_fraction >= ENOUGH_COVERED * totals.stall_fraction
 }
