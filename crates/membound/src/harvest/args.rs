@@ -89,14 +89,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) per_thread: Option<u32>,
     /// A plan that `harvest plan` wrote, of the command or of a scavenger. May be repeated. A program
-    /// without one follows the plan that is kept of it; without that it is profiled while it runs, takes
-    /// no turns yet, and its plan is kept.
+    /// without one follows the plan that is kept of it; without that it is profiled while it runs, and its
+    /// plan is kept: the command follows it from then on, scavengers in the next run.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Vec<PathBuf>,
     /// Run programs without a plan once more beforehand to profile them, side effects included.
     #[arg(long)]
     pub(crate) rehearse: bool,
-    /// How long a program without a plan is profiled.
+    /// How long a program without a plan is profiled at most; the command, by its CPU time.
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub(crate) profile_s: Duration,
     /// Longest time from a yield of the command until it runs again, in nanoseconds.
