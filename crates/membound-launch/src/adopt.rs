@@ -10,61 +10,20 @@
 
 use std::sync::Arc;
 
-use membound_rewrite::image::Identity;
 use membound_wire::TextMode;
 
 use crate::area::{self, Area, NotInstalled};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
-use crate::harvest::{Harvesting, Planting, gives_back, lost, no_place};
+use crate::harvest::{Harvesting, gives_back, lost, no_place};
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::Loaded;
 use crate::patching::Outcome;
+use crate::planting::{Planted, Planting, Yielding};
 use crate::server::Server;
 use crate::settling::Refused;
 use crate::texts::{Change, Edits};
-
-/// Whose yields these are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Yielding {
-    /// The command's.
-    Command,
-    /// Those of guests.
-    Guest,
-}
-
-/// What became of the yields of a file that were planned while it ran.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planted {
-    /// The file.
-    pub file: Identity,
-    /// Whose copy of it.
-    pub whose: Yielding,
-    /// Why none of them stands; `None`: those that have room do.
-    pub lost: Option<String>,
-}
-
-/// Yields that were planned while the program ran.
-#[derive(Debug, Default)]
-pub(crate) struct LatePlantings {
-    pub(crate) primary: Vec<Planting>,
-    pub(crate) scavengers: Vec<Planting>,
-    /// By where its module begins in the process.
-    planted: Vec<(u64, Planted)>,
-}
-
-impl LatePlantings {
-    /// What has been planted, or could not be, so far.
-    pub(crate) fn planted(&self) -> Vec<Planted> {
-        self.planted.iter().map(|(_, it)| it.clone()).collect()
-    }
-
-    fn knows(&self, start: u64, file: &Identity) -> bool {
-        let mut planted = self.planted.iter();
-        planted.any(|(at, it)| *at == start && it.file == *file)
-    }
-}
 
 /// How the yields of a file stand in a running text.
 enum Stand {
@@ -154,7 +113,7 @@ impl Server {
                     whose,
                     lost,
                 };
-                harvesting.of_late(|late| late.planted.push((start, planted)));
+                harvesting.of_late(|late| late.note(start, planted));
             }
         }
         Ok(())

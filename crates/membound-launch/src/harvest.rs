@@ -23,7 +23,6 @@ use membound_wire::{
 use membound_platform::threads::Scheduled;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::adopt::LatePlantings;
 use crate::area::{Area, NotInstalled};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
@@ -33,6 +32,7 @@ use crate::marks::RequestsBy;
 use crate::memory::Shared;
 use crate::modules::{Loaded, Module};
 use crate::patching::Outcome;
+use crate::planting::{LatePlantings, Planting};
 use crate::requests::{Requested, Requesting};
 use crate::server::Server;
 use crate::settling::Refused;
@@ -93,33 +93,6 @@ impl Harvest {
     /// Whether threads of the command's yield where they would wait.
     pub(crate) fn in_waits(&self) -> bool {
         self.waits && self.idle == Idle::Harvest
-    }
-}
-
-/// The yields of a file.
-#[derive(Clone, Debug)]
-pub struct Planting {
-    /// What is to stand in it.
-    pub choice: Choice,
-    /// What stands there instead where a yield of the choice that others need has no place.
-    pub otherwise: Option<Choice>,
-}
-
-impl Planting {
-    /// What may stand, the best first.
-    pub(crate) fn choices(&self) -> impl Iterator<Item = &Choice> {
-        std::iter::once(&self.choice).chain(&self.otherwise)
-    }
-
-    /// Whether it is of this file.
-    pub(crate) fn is_of(&self, loaded: &Loaded) -> bool {
-        loaded.module.identity() == Some(&self.choice.file)
-    }
-
-    /// Whether it is what a module was planned for.
-    fn is_in(&self, module: &Module) -> bool {
-        self.choices()
-            .any(|choice| module.is_chosen(&choice.file, &choice.options))
     }
 }
 

@@ -39,6 +39,7 @@ mod orders;
 mod pace;
 mod patching;
 mod perf_map;
+mod planting;
 mod preload;
 mod program;
 mod records;
@@ -61,7 +62,6 @@ mod timers;
 mod unwind;
 mod withdraw;
 
-pub use adopt::{Planted, Yielding};
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
@@ -70,7 +70,7 @@ pub use cache::{Cache, LIMIT_BYTES};
 pub use choice::{Choice, Pace};
 pub use elf::Headers;
 pub use exchange::Executed;
-pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Planting, Turns};
+pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Turns};
 pub use hold::{HOLD_LINE_WORDS, HOLD_SPANS, HOLD_THREADS, Held, HeldSpan, Holding};
 pub use host::{host, host_load, own_file};
 pub use ledger::Program as RanProgram;
@@ -81,6 +81,7 @@ pub use modules::plan as plan_of;
 pub use object::{ObjectError, run_object};
 pub use pace::Processors;
 pub use perf_map::PerfMap;
+pub use planting::{Planted, Planting, Yielding};
 pub use preload::load_agent;
 pub use program::{CannotRun, Unpatched, examine, find};
 pub use records::{Bursts, RecordTotals, Recording};

@@ -1,5 +1,8 @@
 //! Running a harvest: with a command or without one, or a command's first run, of which its plan is made.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -47,6 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const TOO_SHORT: &str = "the command was too short for a plan to be made";
 /// Why a command without a plan has to wait for its next run to be harvested.
 const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan by which it could";
+const IS_SCRIPT: &str = "it is a script, and what that executes would end them";
 const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
 const TOO_LARGE: &str = "its file is so large that it would have to wait for the patches";
 /// Bytes of a command's file beyond which it is not planned while it runs: it would wait for some tenths of a second
@@ -391,6 +395,12 @@ impl<'a> Stage<'a> {
         cast: Cast,
         lesson: Lesson,
     ) -> anyhow::Result<Done> {
+        if let Some(obstacle) = membound_launch::examine(&command.path) {
+            return self.profiled_run(command, cast, lesson, &obstacle.to_string());
+        }
+        if is_script(&command.path) {
+            return self.profiled_run(command, cast, lesson, IS_SCRIPT);
+        }
         if cast.turns.is_empty() {
             return self.profiled_run(command, cast, lesson, NOBODY_TO_TAKE_TURNS);
         }
@@ -470,6 +480,13 @@ impl<'a> Stage<'a> {
         });
         Ok(Ok((document, end)))
     }
+}
+
+/// Whether the kernel has a file run by an interpreter.
+fn is_script(path: &Path) -> bool {
+    let mut start = [0; 2];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == *b"#!"
 }
 
 /// Most scavengers that a thread of the command has.
