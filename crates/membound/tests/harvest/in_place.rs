@@ -215,23 +215,3 @@ fn one_without_a_load_to_wait_for_says_so() {
         "{document:#?}"
     );
 }
-
-#[test]
-fn beside_a_script_scavengers_are_processes_and_the_reason_is_said() {
-    let Some(scavenger) = scavenger() else { return };
-    let room = tempfile::tempdir().expect("there is room for a directory");
-    let script = room.path().join("script");
-    std::fs::write(&script, "#!/bin/sh\necho done\nexit 4\n").expect("there is room");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("it is ours");
-    let harvest = Harvest::of(&script, "")
-        .with(&scavenger, "work")
-        .options("--finish")
-        .unplanned();
-    let (alone, harvested) = (harvest.alone(), harvest.run());
-    let document = &harvested.document;
-    assert_eq!(alone, harvested.left, "{document:#?}");
-    let reason = document.scavengers[0].reason.as_deref().unwrap_or_default();
-    assert!(reason.contains("ordinary process"), "{document:#?}");
-    assert_eq!(harvested.outputs[0], output_of(&scavenger, "work"));
-}
