@@ -13,7 +13,7 @@ const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// More samples than this do not wait, whatever it costs.
 const MOST_SAMPLES: usize = 50_000;
 /// While more other events than this wait for the samples, no sample waits either.
-pub(super) const MOST_EVENTS: usize = 200_000;
+const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are looked at in a turn.
 const TURN_NS: u64 = 20_000_000;
 
@@ -58,6 +58,11 @@ impl Driver {
             || self.beside.may_go_on(own_ns)
             || self.unseen.len() > MOST_SAMPLES
             || self.pending.len() > MOST_EVENTS
+    }
+
+    /// Whether rows are made of what happened: they can wait while the programs need all processors.
+    pub(super) fn may_settle(&self) -> bool {
+        self.over || !self.in_the_way || self.pending.len() > MOST_EVENTS
     }
 
     /// Takes into account what was done beside the programs.
