@@ -80,15 +80,13 @@ pub(super) struct Follower {
 impl Follower {
     /// Begins.
     pub(super) fn begin(
-        remote: Remote,
-        pid: u32,
+        (remote, pid): (Remote, u32),
         (limits, yields): (Limits, Vec<PlannedYield>),
         mut span: Option<SpanControl>,
         mut slots: Slots,
         mut together: Together,
         (switch, mut off): (Switch, Off),
-        begun: Instant,
-        mut in_place: Option<InPlace>,
+        (begun, mut in_place): (Instant, Option<InPlace>),
     ) -> Self {
         let (tell, heard) = mpsc::channel();
         let switched = tell.clone();

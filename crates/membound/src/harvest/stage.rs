@@ -246,8 +246,7 @@ impl<'a> Stage<'a> {
             slo_p95_ns: args.slo_p95,
         };
         let follower = Follower::begin(
-            session.remote(),
-            session.pid(),
+            (session.remote(), session.pid()),
             (limits, choices.yields.clone()),
             span,
             Slots::new(args, &self.info.cpu, cast.turns.len(), limits),
@@ -257,8 +256,7 @@ impl<'a> Stage<'a> {
                 processors,
             ),
             (switch, Off::new(args, &choices.yields, cast.turns.len())),
-            self.begun,
-            in_place.map(|it| it.follow(running.cut_off())),
+            (self.begun, in_place.map(|it| it.follow(running.cut_off()))),
         );
         let watch = args
             .finish
