@@ -32,6 +32,8 @@ fi
 
 # A machine profile, so that the first profile need not take a minute for one.
 code 0 $membound measure latency calibration --quick --sizes 16K,256K,4M,64M --json machine.json
+# The command has patched a process of its own.
+code 0 grep -q '"ticks"' machine.json
 # The program's own exit code is passed on.
 loop='i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done; exit 7'
 code 7 $membound profile --machine machine.json -o x.run -- sh -c "$loop"

@@ -1,6 +1,6 @@
 //! Commands without a plan: it is made while they run, and followed from then on in the same run.
 
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use membound_testkit::inconclusive;
@@ -117,6 +117,17 @@ fn scavengers_finish_after_a_short_one() {
     assert_eq!(harvested.outputs[0], output_of(&scavenger, "work"));
 }
 
+/// The process that runs this file with a word that nobody else gives it.
+fn process_of(program: &Path) -> Option<i32> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut numbers = processes.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
+    numbers.find(|pid| {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let words = std::fs::read(format!("/proc/{pid}/cmdline"));
+        exe.is_ok_and(|exe| exe == *program) && words.is_ok_and(|it| it.ends_with(b"\x004000\0"))
+    })
+}
+
 #[test]
 fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
     let Some(harvest) = unplanned("plain 4000", "forever") else {
@@ -125,18 +136,12 @@ fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
     command.arg("--").args(harvest.primary_words());
-    let killing = std::thread::spawn(|| {
+    let program = std::fs::canonicalize(&harvest.primary_words()[0]).expect("it was built");
+    let killing = std::thread::spawn(move || {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(20));
-            let found = Command::new("pgrep")
-                .args(["-fx", ".*/late.* plain 4000"])
-                .output();
-            let found = found.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
-            let Some(pid) = found
-                .ok()
-                .and_then(|it| it.lines().last()?.parse::<i32>().ok())
-            else {
+            let Some(pid) = process_of(&program) else {
                 continue;
             };
             std::thread::sleep(Duration::from_millis(300));
