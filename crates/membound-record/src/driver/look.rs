@@ -60,11 +60,6 @@ impl Driver {
             || self.pending.len() > MOST_EVENTS
     }
 
-    /// Whether rows are made of what happened: they can wait while the programs need all processors.
-    pub(super) fn may_settle(&self) -> bool {
-        self.over || !self.in_the_way || self.pending.len() > MOST_EVENTS
-    }
-
     /// Takes into account what was done beside the programs.
     pub(super) fn look_beside(&mut self, now_ns: u64) {
         self.looked_beside_ns = now_ns;
@@ -78,7 +73,7 @@ impl Driver {
             own_ns,
             others: self.others.processors(now_ns, now.cpu_ns + own_ns),
         });
-        // Windows and rows can wait, and a plan that takes long would not be there before a short program ends.
+        // A window can wait, and a plan that takes long would not be there before a short program ends.
         self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
         membound_launch::hold_planning(self.in_the_way);
     }
