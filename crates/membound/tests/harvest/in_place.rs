@@ -53,27 +53,27 @@ fn check(words: &str) {
 
 #[test]
 fn it_yields_in_the_run_in_which_its_plan_is_made() {
-    check("plain 20");
+    check("plain 60");
 }
 
 #[test]
 fn its_threads_run_while_yields_come_into_their_text() {
-    check("threads 30");
+    check("threads 80");
 }
 
 #[test]
 fn signals_come_while_yields_come_into_its_text() {
-    check("storm 20");
+    check("storm 60");
 }
 
 #[test]
 fn it_kills_itself_after_its_plan_was_made() {
-    check("killed 20");
+    check("killed 60");
 }
 
 #[test]
 fn the_plan_that_was_made_is_kept_and_followed_from_the_start() {
-    let Some(harvest) = unplanned("plain 20", "forever") else {
+    let Some(harvest) = unplanned("plain 60", "forever") else {
         return;
     };
     let first = harvest.run();
