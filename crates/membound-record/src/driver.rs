@@ -516,12 +516,8 @@ impl Driver {
             let taken = crate::lock(&self.world).take_told(pid, &sample, t_ns);
             self.sampled(taken);
         }
-        let mut accesses = told.accesses;
-        // Each thread's come together, and turns of threads are counted.
-        accesses.sort_by_key(|access| access.tsc);
-        for access in accesses {
+        for access in told.accesses {
             let t_ns = self.clock.of_tsc(access.tsc);
-            self.suspect_access(&access, t_ns);
             self.pending.push(t_ns, Happened::Accessed(access));
         }
     }
@@ -575,9 +571,6 @@ impl Driver {
                 }
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
-        }
-        if let Some(effective) = effective.filter(|it| it.exact) {
-            self.suspect_sample(&taken, effective.address);
         }
         let t_ns = taken.t_ns;
         let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);

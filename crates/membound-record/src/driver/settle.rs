@@ -12,6 +12,7 @@ use crate::bursts::Recorded;
 use crate::dilation::Inside;
 use crate::laps;
 use crate::sampling::{Patched, Taken, Whose};
+use crate::watch::Wrote;
 
 /// How long windows wait for their samples at most.
 const LATEST_NS: u64 = 2_000_000_000;
@@ -92,6 +93,7 @@ impl Driver {
         };
         if let Some(address) = effective.filter(|it| it.exact).map(|it| it.address) {
             self.pages.accessed(taken.process, address);
+            self.suspect_sample(taken, address);
         }
         let waited = self.sites.likeliest(taken.leaf);
         // The agent's own thread takes no time of the program's.
@@ -161,6 +163,10 @@ impl Driver {
         }
         let object = self.objects.at(&self.world, process, access.address, t_ns);
         let cpu = self.stays.cpu(thread, t_ns);
+        let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
+        let wrote = if access.store { Wrote::Yes } else { Wrote::No };
+        self.may_hold(process, thread, access.address, wrote);
+        self.watch(process, thread, (access.address, bytes), wrote);
         self.accesses += u64::from(access.ticks.is_some());
         self.pages.accessed(process, access.address);
         self.rows.accesses.push(membound_run::Access {
@@ -179,14 +185,14 @@ impl Driver {
     }
 
     /// The program and the thread that made an access.
-    pub(super) fn who(&self, access: &Access, t_ns: u64) -> (ProcessId, ThreadId) {
+    fn who(&self, access: &Access, t_ns: u64) -> (ProcessId, ThreadId) {
         let mut world = crate::lock(&self.world);
         let process = world.image(access.pid, t_ns);
         let thread = world.threads.of(process, access.pid, access.thread, t_ns);
         (process, thread)
     }
 
-    pub(super) fn site_of(&mut self, access: &Access) -> Option<SiteId> {
+    fn site_of(&mut self, access: &Access) -> Option<SiteId> {
         let module = match self.source_modules.get(&access.module) {
             Some(module) => Arc::clone(module),
             None => {

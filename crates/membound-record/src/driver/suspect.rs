@@ -1,7 +1,5 @@
-//! Which lines threads may fight over: trials and watchpoints depend on it, so it is noted as soon as it is known,
-//! however long the rows of a run wait.
+//! Which lines threads may fight over: trials and watchpoints depend on it.
 
-use membound_launch::Access;
 use membound_run::{ProcessId, ThreadId};
 
 use super::Driver;
@@ -25,25 +23,14 @@ impl Driver {
         self.watch(process, thread, (address, bytes), wrote);
     }
 
-    /// A patch told of an access.
-    pub(super) fn suspect_access(&mut self, access: &Access, t_ns: u64) {
-        // What is only a part of a long run of accesses comes from one thread for a while.
-        if access.burst {
-            return;
-        }
-        let (process, thread) = self.who(access, t_ns);
-        let wrote = if access.store { Wrote::Yes } else { Wrote::No };
-        self.may_hold(process, thread, access.address, wrote);
-        if self.watching.is_some() {
-            let site = self.site_of(access);
-            let row = site.and_then(|site| self.sites.row(site));
-            let bytes = row.map_or(0, |site| site.bytes);
-            self.watch(process, thread, (access.address, bytes), wrote);
-        }
-    }
-
     /// Takes an access into account where threads may fight over its line.
-    fn may_hold(&mut self, process: ProcessId, thread: ThreadId, address: u64, wrote: Wrote) {
+    pub(super) fn may_hold(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        address: u64,
+        wrote: Wrote,
+    ) {
         let world = crate::lock(&self.world);
         let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
             return;
@@ -57,8 +44,8 @@ impl Driver {
         });
     }
 
-    /// Takes an access of so many bytes into account where lines are watched.
-    fn watch(
+    /// Takes an access into account where lines are watched; it is given by its address and its number of bytes.
+    pub(super) fn watch(
         &mut self,
         process: ProcessId,
         thread: ThreadId,
