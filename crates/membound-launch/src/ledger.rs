@@ -11,6 +11,9 @@ use rustc_hash::FxHashMap;
 use crate::area::{Area, sampled};
 use crate::modules::Module;
 
+/// Why a program has no patches while it is still being patched.
+const UNFINISHED: &str = "it was not patched to its end";
+
 /// One program of the run: an exec begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -63,7 +66,7 @@ impl Ledger {
         self.programs.push(Program {
             pid: key.pid,
             path,
-            unpatched: Some("it was not patched to its end".to_owned()),
+            unpatched: Some(UNFINISHED.to_owned()),
         });
     }
 
@@ -78,6 +81,12 @@ impl Ledger {
     pub(crate) fn unpatched(&self, key: ProcessKey) -> Option<&str> {
         let program = &self.programs[*self.running.get(&key)?];
         program.unpatched.as_deref()
+    }
+
+    /// Why a program was given up that is not patched and will not be: of the first one.
+    pub(crate) fn given_up(&self) -> Option<&str> {
+        let reasons = (self.programs.iter()).filter_map(|program| program.unpatched.as_deref());
+        reasons.into_iter().find(|reason| *reason != UNFINISHED)
     }
 
     /// Remembers why a file is left alone.

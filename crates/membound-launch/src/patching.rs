@@ -85,7 +85,9 @@ impl Server {
                 break;
             }
         }
-        if signals.is_empty() {
+        // One that loads the agent itself is the command's own, and sets no handlers. Linked statically and
+        // stripped, it does not show where it would.
+        if signals.is_empty() && !self.loads_itself {
             unpatched = Some(Unpatched::NoSignalHook(path.display().to_string()));
         }
         if unpatched.is_none() {

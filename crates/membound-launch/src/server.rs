@@ -105,7 +105,7 @@ pub(crate) struct Server {
     /// The trial that is to be made, or was.
     pub(crate) trials: Trials,
     /// Statically linked programs bring the agent in by themselves.
-    pub(crate) may_be_static: bool,
+    pub(crate) loads_itself: bool,
 }
 
 impl Server {
@@ -141,7 +141,7 @@ impl Server {
             unwinding: None,
             harvesting: None,
             trials: Trials::default(),
-            may_be_static: false,
+            loads_itself: false,
         }
     }
 
@@ -350,7 +350,7 @@ impl Server {
         self.settling.forget(key);
         self.spaces
             .begin(key.pid, key.started, conversation.agent());
-        if let Some(emulator) = program::emulator(&path).filter(|_| !self.may_be_static) {
+        if let Some(emulator) = program::emulator(&path).filter(|_| !self.loads_itself) {
             self.ledger().settle(key, Some(emulator.to_string()));
             return Ok(());
         }

@@ -242,7 +242,7 @@ impl Session {
         server.harvesting = options.harvest.map(Harvesting::new);
         server.following = options.objects.map(Following::new);
         server.ticks = options.timers.map(Ticks::new);
-        server.may_be_static = presence == Agent::SelfLoaded;
+        server.loads_itself = presence == Agent::SelfLoaded;
         let server = Arc::new(server);
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
@@ -378,6 +378,12 @@ impl Remote {
     #[must_use]
     pub fn takes_part(&self) -> bool {
         self.0.settling.any()
+    }
+
+    /// Why a program of the session is not patched and will not be, if there is one: of the first.
+    #[must_use]
+    pub fn given_up(&self) -> Option<String> {
+        self.0.ledger().given_up().map(str::to_owned)
     }
 
     /// Whether every program of a live session that still runs has done the exchange of this

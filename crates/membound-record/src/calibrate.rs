@@ -359,6 +359,9 @@ impl Running<'_> {
             if (self.cancelled)() {
                 return Err(CalibrateError::Interrupted);
             }
+            if let Some(reason) = remote.given_up() {
+                return Err(CalibrateError::Unpatched(reason));
+            }
             if begun.elapsed() > PATIENCE {
                 return Err(CalibrateError::Unpatched(format!(
                     "it was not done within {} s",
