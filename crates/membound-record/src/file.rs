@@ -1,6 +1,6 @@
 //! The run file while the program runs: what fails is told once, and the program goes on.
 
-use membound_run::{Gap, Meta, Writer};
+use membound_run::{Gap, Meta, RunData, Writer};
 
 /// The run file, or what became of it.
 #[derive(Debug)]
@@ -37,6 +37,12 @@ impl RunFile {
         let new = gaps.get(self.gaps..).unwrap_or_default();
         self.put(|writer| writer.gaps(new));
         self.gaps = gaps.len();
+    }
+
+    /// The rows that the writer has kept, if it has and all could be written.
+    pub(crate) fn take_rows(&mut self, meta: &Meta, gaps: &[Gap]) -> Option<RunData> {
+        self.put_gaps(gaps);
+        self.writer.as_mut()?.take_rows(meta)
     }
 
     /// Marks it complete although the program goes on: what ends it is said by [`Self::finish`].

@@ -87,7 +87,7 @@ impl Driver {
     /// Adds the code of functions that were sampled or have sites.
     fn code(&mut self) {
         let modules = crate::lock(&self.world).modules.all().to_vec();
-        let rows = names::code(&self.sites, &modules);
+        let rows = names::code(&names::functions(&self.sites, &modules), &modules);
         self.file.put(|writer| writer.code(&rows));
     }
 }

@@ -15,12 +15,15 @@ mod perf_data;
 mod rate;
 mod script;
 
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use membound_run::{
-    FrameId, Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer,
+    Frame, FrameId, Gap, HardwareAccess, LoopAround, Mapping, Meta, ModuleId, ModuleKind, RunData,
+    Sample, Writer,
 };
 use membound_types::MachineProfile;
 
@@ -32,6 +35,7 @@ use crate::names;
 use crate::sites::Sites;
 use crate::threads::Threads;
 use images::Images;
+use leaves::OfFunction;
 use naming::Naming;
 use output::Output;
 
@@ -40,6 +44,8 @@ pub use script::script;
 
 /// Rows in one transaction.
 const AT_ONCE: usize = 100_000;
+/// Functions whose rows are written together.
+const FUNCTIONS_AT_ONCE: usize = 1000;
 
 /// Where a run goes, and what is said of it.
 #[derive(Clone, Debug)]
@@ -52,6 +58,8 @@ pub struct ImportOptions {
     pub date: String,
     /// The machine profile that levels and latencies are taken from.
     pub machine: Option<MachineProfile>,
+    /// Gets the run when all of it is known, a while before its file is complete.
+    pub rows: Option<Sender<RunData>>,
     /// The process ends soon after, and memory is not given back before.
     pub ends_soon: bool,
 }
@@ -77,6 +85,10 @@ struct Importer {
     threads: Threads,
     sites: Sites,
     images: Images,
+    /// Functions that were sampled.
+    functions: names::Functions,
+    /// Where loops around instructions begin, from the innermost outward.
+    loops: BTreeMap<FrameId, Vec<u64>>,
     mappings: Vec<Mapping>,
     samples: Vec<Sample>,
     accesses: Vec<HardwareAccess>,
@@ -85,6 +97,7 @@ struct Importer {
     /// Finds functions and lines, where the recording does not say them.
     naming: Option<Naming>,
     output: PathBuf,
+    rows: Option<Sender<RunData>>,
     ends_soon: bool,
 }
 
@@ -101,7 +114,10 @@ impl Importer {
             reason,
         };
         let writer = Writer::create(&options.output, &meta);
-        let writer = writer.map_err(|error| failed(error.to_string()))?;
+        let mut writer = writer.map_err(|error| failed(error.to_string()))?;
+        if options.rows.is_some() {
+            writer.keep_rows();
+        }
         let file = Output::new(writer).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
             file,
@@ -112,6 +128,8 @@ impl Importer {
             threads: Threads::default(),
             sites: Sites::default(),
             images: Images::default(),
+            functions: names::Functions::new(),
+            loops: BTreeMap::new(),
             mappings: Vec::new(),
             samples: Vec::new(),
             accesses: Vec::new(),
@@ -123,6 +141,7 @@ impl Importer {
             modules_written: 0,
             naming: None,
             output: options.output,
+            rows: options.rows,
             ends_soon: options.ends_soon,
         })
     }
@@ -149,6 +168,30 @@ impl Importer {
         self.imported.accesses += 1;
         self.accesses.push(access);
         if self.accesses.len() >= AT_ONCE {
+            self.write();
+        }
+    }
+
+    /// Takes in what is known of a function.
+    fn add_function(&mut self, found: OfFunction) {
+        let Self {
+            sites, interner, ..
+        } = self;
+        let module = &found.module;
+        for (frame, address, studied) in found.leaves {
+            let intern = |frame| interner.frame(frame);
+            sites.waits_by(frame, module, address, intern, || Some(studied));
+        }
+        for (address, starts) in found.loops {
+            let frame = interner.frame(Frame {
+                module: Some(module.id),
+                address,
+            });
+            self.loops.insert(frame, starts);
+        }
+        let bytes = found.range.end - found.range.start;
+        self.functions.insert((module.id, found.range.start), bytes);
+        if self.functions.len().is_multiple_of(FUNCTIONS_AT_ONCE) {
             self.write();
         }
     }
@@ -200,20 +243,12 @@ impl Importer {
     /// Adds names and code, and ends the file.
     fn finish(mut self) -> Result<Imported, Error> {
         let all: Vec<Arc<Module>> = self.modules.all().to_vec();
-        let met = names::met(&self.sites, |frame| self.interner.frame(frame));
         self.write();
         self.name(ModuleKind::Jit);
-        let (file, sites) = (&self.file, &self.sites);
-        rayon::join(
-            || {
-                let loops = names::loops(&met, &all);
-                file.put(move |writer| writer.loops(&loops));
-            },
-            || {
-                let code = names::code(sites, &all);
-                file.put(move |writer| writer.code(&code));
-            },
-        );
+        let loops = take(&mut self.loops);
+        self.file.put(move |writer| writer.loops(&rows_of(loops)));
+        let code = names::code(&self.functions, &all);
+        self.file.put(move |writer| writer.code(&code));
         if let Some(naming) = self.naming.take() {
             self.gaps.add(naming.end());
         }
@@ -261,6 +296,7 @@ impl Importer {
             gaps,
             mut imported,
             output,
+            rows,
             ends_soon,
             modules,
             interner,
@@ -274,13 +310,26 @@ impl Importer {
             std::mem::forget((modules, interner, sites, images));
         }
         imported.gaps = gaps.all().to_vec();
-        let ended = file.finish(&meta, gaps.all());
+        let ended = file.finish(&meta, gaps.all(), rows);
         ended.map_err(|reason| Error::Output {
             path: output,
             reason,
         })?;
         Ok(imported)
     }
+}
+
+/// Loops around instructions as rows.
+fn rows_of(loops: BTreeMap<FrameId, Vec<u64>>) -> Vec<LoopAround> {
+    let rows = loops.into_iter().flat_map(|(frame, starts)| {
+        let row = move |(level, start)| LoopAround {
+            frame,
+            level,
+            start,
+        };
+        (0..).zip(starts).map(row)
+    });
+    rows.collect()
 }
 
 fn module_id(index: usize) -> ModuleId {

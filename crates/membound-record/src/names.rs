@@ -178,9 +178,12 @@ pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -
     rows
 }
 
-/// Code of functions that were sampled or have sites.
-pub(crate) fn code(sites: &Sites, modules: &[Arc<Module>]) -> Vec<Code> {
-    let mut functions: BTreeMap<(ModuleId, u64), u64> = BTreeMap::new();
+/// Functions: by the module and the first address, the bytes of each.
+pub(crate) type Functions = BTreeMap<(ModuleId, u64), u64>;
+
+/// Functions that were sampled or have sites.
+pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
+    let mut functions = Functions::new();
     let mut sampled: Vec<(ModuleId, u64)> = sites.sampled().collect();
     sampled.sort_unstable();
     let mut last: Option<(ModuleId, Range<u64>)> = None;
@@ -198,9 +201,14 @@ pub(crate) fn code(sites: &Sites, modules: &[Arc<Module>]) -> Vec<Code> {
             last = Some((id, range));
         }
     }
+    functions
+}
+
+/// Their code.
+pub(crate) fn code(functions: &Functions, modules: &[Arc<Module>]) -> Vec<Code> {
     let mut rows = Vec::new();
     let mut left = CODE_BYTES;
-    for ((module, address), length) in functions {
+    for (&(module, address), &length) in functions {
         let length = length.min(FUNCTION_BYTES);
         let bytes = modules
             .get(module.index())

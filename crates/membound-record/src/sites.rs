@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use membound_launch::Registers;
-use membound_rewrite::stall::{Bases, Code, Effective, SiteInfo, SiteKind, Wait};
+use membound_rewrite::stall::{Bases, CodeFunction, Effective, SiteInfo, SiteKind, Wait};
 use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -34,14 +34,23 @@ pub(crate) struct Studied {
 
 impl Studied {
     /// Looks at what the instruction at an address may have waited for, and at the accesses among that.
-    pub(crate) fn of(code: &Code, address: u64) -> Self {
-        let waits = code.waits(address);
+    pub(crate) fn of(function: &CodeFunction, address: u64) -> Self {
+        let waits = function.waits(address);
         let sites = waits.iter().filter_map(|wait| wait.site);
-        let sites = sites.filter_map(|site| Some((site, code.site(site)?)));
+        let sites = sites.filter_map(|site| Some((site, function.site(site)?)));
         Self {
             sites: sites.collect(),
             waits,
         }
+    }
+
+    /// The access that it most likely waited for, if it was one.
+    pub(crate) fn likeliest(&self) -> Option<u64> {
+        let site = self.waits.first()?.site?;
+        self.sites
+            .iter()
+            .any(|(known, _)| *known == site)
+            .then_some(site)
     }
 
     /// What is known of the access at an address.

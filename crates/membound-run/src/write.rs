@@ -15,6 +15,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::process::{Resource, getrlimit};
 
+use crate::check;
 use crate::table::{self, Key, Record};
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
@@ -44,6 +45,8 @@ pub struct Writer {
     connection: Connection,
     path: PathBuf,
     state: State,
+    /// See [`Self::keep_rows`].
+    kept: Option<Box<RunData>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,10 @@ macro_rules! positioned {
         /// # Errors
         /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
         pub fn $name(&mut self, first: $Id, rows: &[$Row]) -> Result<(), Error> {
+            if let Some(kept) = &mut self.kept {
+                let numbered = (first.index()..).zip(rows.iter().cloned());
+                numbered.for_each(|(at, row)| put_at(&mut kept.$name, at, row));
+            }
             self.put::<$Row, _>(rows.iter().zip(u64::from(first.0)..).map(|(row, id)| (id, row)))
         }
 
@@ -79,7 +86,15 @@ macro_rules! positioned {
             &mut self,
             rows: impl IntoIterator<Item = ($Id, $Row)>,
         ) -> Result<(), Error> {
-            self.put::<$Row, _>(rows.into_iter().map(|(id, row)| (u64::from(id.0), row)))
+            let mut kept = self.kept.take();
+            let rows = rows.into_iter().inspect(|(id, row)| {
+                if let Some(kept) = &mut kept {
+                    put_at(&mut kept.$name, id.index(), row.clone());
+                }
+            });
+            let written = self.put::<$Row, _>(rows.map(|(id, row)| (u64::from(id.0), row)));
+            self.kept = kept;
+            written
         }
     )+};
 }
@@ -92,6 +107,9 @@ macro_rules! appended {
         /// # Errors
         /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
         pub fn $name(&mut self, rows: &[$Row]) -> Result<(), Error> {
+            if let Some(kept) = &mut self.kept {
+                kept.$name.extend_from_slice(rows);
+            }
             self.put::<$Row, _>(rows.iter().map(|row| (0, row)))
         }
     )+};
@@ -117,6 +135,7 @@ impl Writer {
             connection,
             path: given.to_owned(),
             state: State::Writing,
+            kept: None,
         };
         let begun = writer.begin_file(&Meta {
             complete: false,
@@ -125,6 +144,26 @@ impl Writer {
         writer.keep(begun)?;
         writer.flush()?;
         Ok(writer)
+    }
+
+    /// Has all rows from now on kept in memory too, for [`Self::take_rows`]: who goes on with the run need not read it
+    /// back.
+    pub fn keep_rows(&mut self) {
+        self.kept = Some(Box::default());
+    }
+
+    /// The rows that were kept, as [`RunData::open`] would read them from the file once that is complete; `None` where
+    /// none were. No more are kept.
+    pub fn take_rows(&mut self, meta: &Meta) -> Option<RunData> {
+        let mut run = *self.kept.take()?;
+        run.meta = Meta {
+            complete: true,
+            ..meta.clone()
+        };
+        let dangling = check::keep_what_refers(&mut run);
+        run.meta.complete = dangling.is_empty();
+        run.gaps.extend(dangling);
+        Some(run)
     }
 
     /// The file.
@@ -379,6 +418,15 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
         writer.finish(&run.meta)
     } else {
         writer.flush()
+    }
+}
+
+/// Puts a row at its position. Of positions that were never given the rows behind them are lost, as in a file.
+fn put_at<R>(rows: &mut Vec<R>, at: usize, row: R) {
+    if at == rows.len() {
+        rows.push(row);
+    } else if let Some(there) = rows.get_mut(at) {
+        *there = row;
     }
 }
 

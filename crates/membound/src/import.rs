@@ -3,8 +3,11 @@
 pub(crate) mod args;
 
 use std::io::Read;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
@@ -26,21 +29,31 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let machine = args.machine.as_deref().map(machine::read).transpose()?;
     let (bytes, date) = read(&args.file)?;
     let place = || format!("cannot import {}", args.file.display());
+    let (rows, known) = channel();
+    let summary = (!args.quiet).then(|| {
+        let style = output::error_style();
+        thread::spawn(move || Some(report::summary_of(known.recv().ok()?, style)))
+    });
+    let rows = summary.is_some().then_some(rows);
     let mut imported = None;
     // Nothing stands at the output before all of the run is there.
     output::replace_with(&args.output, |path| {
         let options = ImportOptions {
             output: path.to_owned(),
             membound_version: version::BUILD.to_owned(),
-            date: date.clone(),
-            machine: machine.clone(),
+            date,
+            machine,
+            rows,
             ends_soon: true,
         };
         imported = Some(import(&bytes, options).with_context(place)?);
         Ok(())
     })?;
     let imported = imported.context("nothing was imported")?;
-    tell(args, &imported);
+    if let Some(summary) = summary {
+        let summary = summary.join().unwrap_or_else(|why| resume_unwind(why));
+        tell(args, &imported, summary.as_deref());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,13 +88,9 @@ fn read(path: &Path) -> anyhow::Result<(Vec<u8>, String)> {
     Ok((bytes, date.unwrap_or_default()))
 }
 
-fn tell(args: &ImportArgs, imported: &Imported) {
-    if args.quiet {
-        return;
-    }
-    match report::summary(&args.output, output::error_style()) {
-        Ok(text) => output::tell(&text),
-        Err(error) => output::complain(&format!("{error:#}")),
+fn tell(args: &ImportArgs, imported: &Imported, summary: Option<&str>) {
+    if let Some(summary) = summary {
+        output::tell(summary);
     }
     output::complain(&format!(
         "{} samples and {} accesses of {} are in {}",

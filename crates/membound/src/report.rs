@@ -179,7 +179,11 @@ fn other_machine(path: &Path) -> anyhow::Result<(String, MachineProfile)> {
 
 /// The summary that ends a recording.
 pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
-    let run = membound_run::RunData::open(run)?;
+    Ok(summary_of(membound_run::RunData::open(run)?, style))
+}
+
+/// The same of a run in memory.
+pub(crate) fn summary_of(run: membound_run::RunData, style: Style) -> String {
     let options = Options {
         extent: Extent::Summary,
         ..Options::default()
@@ -189,7 +193,7 @@ pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
     // Commands end with a summary. To give back millions of rows one by one would take as long as to read them, and
     // the kernel takes all of them at once.
     std::mem::forget((run, views));
-    Ok(text)
+    text
 }
 
 /// All views of the run in a file.

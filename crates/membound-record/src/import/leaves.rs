@@ -1,102 +1,149 @@
-//! What sampled instructions waited for, found out for many of them at once by other threads, while the samples
-//! behind them are read.
+//! What sampled instructions waited for, function by function, when the recording has been read.
 //!
 //! A recording of a whole machine holds samples of tens of thousands of functions. To decode and study these takes
-//! longer than everything else that an import does.
+//! longer than everything else that an import does, and decoded they would fill gigabytes: each is decoded once, asked
+//! everything, and let go of.
 
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
+use membound_launch::Registers;
+use membound_rewrite::stall::{Bases, CodeFunction, Effective};
 use membound_run::{FrameId, ModuleId};
-use rustc_hash::FxHashMap;
+use rayon::prelude::*;
 
 use crate::modules::Module;
 use crate::sites::Studied;
 
-/// Instructions that a thread takes at once: neighbours, which mostly lie in few functions.
-const AT_ONCE: usize = 64;
-
-/// A sampled instruction: its frame, the file that holds it, its address there.
-pub(super) type Leaf = (FrameId, Arc<Module>, u64);
-
-/// Instructions that are being studied.
-pub(super) struct Study {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+/// A sampled instruction.
+#[derive(Debug)]
+pub(super) struct Leaf {
+    pub(super) frame: FrameId,
+    pub(super) module: Arc<Module>,
+    /// In the module's file.
+    pub(super) address: u64,
+    /// Samples of it that tell the address which was accessed.
+    pub(super) telling: Vec<Telling>,
 }
 
-/// What the threads of a study share.
-struct Shared {
-    /// By module and address, each once.
-    leaves: Vec<Leaf>,
-    /// How many were taken.
-    taken: AtomicUsize,
-    found: Mutex<FxHashMap<FrameId, Studied>>,
+/// A sample with the program's registers.
+#[derive(Debug)]
+pub(super) struct Telling {
+    /// Which sample.
+    pub(super) sample: usize,
+    pub(super) registers: Registers,
+    /// Address in the process minus address in the file.
+    pub(super) bias: u64,
 }
 
-impl Shared {
-    /// Studies instructions until all are taken.
-    fn work(&self) {
-        loop {
-            let from = self.taken.fetch_add(AT_ONCE, Ordering::Relaxed);
-            let until = from.saturating_add(AT_ONCE).min(self.leaves.len());
-            let Some(piece) = self.leaves.get(from..until).filter(|it| !it.is_empty()) else {
-                return;
-            };
-            let studied = piece.iter().filter_map(|(frame, module, address)| {
-                Some((*frame, Studied::of(module.code()?, *address)))
-            });
-            let studied: Vec<_> = studied.collect();
-            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            found.extend(studied);
+/// What is known of a function that was sampled.
+#[derive(Debug)]
+pub(super) struct OfFunction {
+    pub(super) module: Arc<Module>,
+    pub(super) range: Range<u64>,
+    /// By the frame and the address of the sampled instruction.
+    pub(super) leaves: Vec<(FrameId, u64, Studied)>,
+    /// Where the loops around sampled instructions and their accesses begin, from the innermost outward.
+    pub(super) loops: Vec<(u64, Vec<u64>)>,
+    /// Addresses that samples accessed, by the sample.
+    pub(super) accessed: Vec<(usize, Effective)>,
+}
+
+impl OfFunction {
+    /// `leaves` lie in it, ascending by address.
+    fn of(function: &CodeFunction, leaves: &[Leaf]) -> Option<Self> {
+        let module = Arc::clone(&leaves.first()?.module);
+        let mut accessed = Vec::new();
+        let mut studied = Vec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let found = Studied::of(function, leaf.address);
+            if let Some(site) = found.likeliest() {
+                accessed.extend(leaf.telling.iter().filter_map(|telling| {
+                    let bases = Bases {
+                        bias: telling.bias,
+                        ..Bases::default()
+                    };
+                    let registers = telling.registers.x86_64();
+                    let it = function.effective_address(site, leaf.address, registers, bases)?;
+                    Some((telling.sample, it))
+                }));
+            }
+            studied.push((leaf.frame, leaf.address, found));
         }
+        let sites = studied.iter().flat_map(|(_, _, found)| &found.sites);
+        let mut met: Vec<u64> = sites.map(|(site, _)| *site).collect();
+        met.extend(leaves.iter().map(|leaf| leaf.address));
+        met.sort_unstable();
+        met.dedup();
+        let loops = met.into_iter().map(|at| (at, function.loop_starts(at)));
+        Some(Self {
+            module,
+            range: function.range(),
+            loops: loops.filter(|(_, starts)| !starts.is_empty()).collect(),
+            leaves: studied,
+            accessed,
+        })
     }
 }
 
-impl Study {
-    /// Has `leaves` studied by one thread less than there are CPUs: the one that asks has something else to do until
-    /// it calls [`Self::end`].
-    pub(super) fn begin(mut leaves: Vec<Leaf>) -> Self {
-        let place = |(_, module, address): &Leaf| -> (ModuleId, u64) { (module.id, *address) };
-        leaves.sort_unstable_by_key(place);
-        leaves.dedup_by_key(|(frame, ..)| *frame);
-        let helpers = thread::available_parallelism().map_or(1, usize::from);
-        let helpers = helpers
-            .saturating_sub(1)
-            .min(leaves.len().div_ceil(AT_ONCE));
-        let shared = Arc::new(Shared {
-            leaves,
-            taken: AtomicUsize::new(0),
-            found: Mutex::default(),
-        });
-        // Where no thread can be had, the one that asks does it all.
-        let threads = (0..helpers).filter_map(|_| {
-            let shared = Arc::clone(&shared);
-            let thread = thread::Builder::new().name("study".to_owned());
-            thread.spawn(move || shared.work()).ok()
-        });
-        Self {
-            threads: threads.collect(),
-            shared,
+/// Gives what is known of the functions that hold `leaves` to `take`, by module and address. Instructions of no function
+/// are left out.
+pub(super) fn study(leaves: Vec<Leaf>, mut take: impl FnMut(OfFunction)) {
+    let (sender, found) = channel();
+    thread::scope(|scope| {
+        scope.spawn(move || study_all(leaves, &sender));
+        // They are begun in their order, and each takes as long as it takes.
+        let mut early = BTreeMap::new();
+        let mut next = 0;
+        for (at, function) in found {
+            early.insert(at, function);
+            while let Some(function) = early.remove(&next) {
+                function.map(&mut take);
+                next += 1;
+            }
         }
-    }
+    });
+}
 
-    /// What each of the instructions may have waited for; those without code are left out. What is still to be done
-    /// for that is done by this thread too.
-    pub(super) fn end(self) -> FxHashMap<FrameId, Studied> {
-        self.shared.work();
-        for thread in self.threads {
-            thread.join().unwrap_or_else(|why| resume_unwind(why));
-        }
-        let mut found = self
-            .shared
-            .found
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *found)
+/// The same from several threads, each function with its position.
+fn study_all(mut leaves: Vec<Leaf>, found: &Sender<(usize, Option<OfFunction>)>) {
+    let place = |leaf: &Leaf| -> (ModuleId, u64) { (leaf.module.id, leaf.address) };
+    leaves.par_sort_unstable_by_key(place);
+    let same_module = |one: &Leaf, other: &Leaf| one.module.id == other.module.id;
+    let of_modules: Vec<&[Leaf]> = leaves.chunk_by(same_module).collect();
+    let functions: Vec<&[Leaf]> = of_modules.into_par_iter().flat_map(by_function).collect();
+    let functions = functions.into_iter().enumerate().par_bridge();
+    functions.for_each(|(at, leaves)| {
+        let study = || {
+            let first = leaves.first()?;
+            OfFunction::of(&first.module.code()?.decode(first.address)?, leaves)
+        };
+        // Without a receiver the one that asked has panicked.
+        let _ = found.send((at, study()));
+    });
+}
+
+/// Instructions of one module, ascending, by the function that holds them.
+fn by_function(mut leaves: &[Leaf]) -> Vec<&[Leaf]> {
+    let mut functions = Vec::new();
+    while let Some(first) = leaves.first() {
+        let range = first
+            .module
+            .code()
+            .and_then(|it| it.function(first.address));
+        let Some(range) = range else {
+            leaves = &leaves[1..];
+            continue;
+        };
+        let inside = leaves.partition_point(|leaf| leaf.address < range.end);
+        let (of_function, others) = leaves.split_at(inside.max(1));
+        functions.push(of_function);
+        leaves = others;
     }
+    functions
 }
 
 #[cfg(test)]
@@ -108,37 +155,90 @@ mod tests {
     use super::*;
     use crate::modules::Modules;
 
-    #[test]
-    fn many_at_once_say_what_each_says_alone() {
+    fn leaf(frame: u32, module: &Arc<Module>, address: u64) -> Leaf {
+        Leaf {
+            frame: FrameId(frame),
+            module: Arc::clone(module),
+            address,
+            telling: Vec::new(),
+        }
+    }
+
+    fn studied(leaves: Vec<Leaf>) -> Vec<OfFunction> {
+        let mut functions = Vec::new();
+        study(leaves, |function| functions.push(function));
+        functions
+    }
+
+    /// This test's own file, and the address of a function in it.
+    fn own_code() -> (Arc<Module>, u64) {
         let mut modules = Modules::default();
-        let here = Study::begin as *const () as u64;
+        let here = own_code as *const () as u64;
         let maps = membound_launch::maps_of(std::process::id()).unwrap();
         let map = maps.iter().find(|map| map.range.contains(&here)).unwrap();
         let (module, bias) = modules.of(std::process::id(), ProcessId(0), map);
         assert!(Path::new(&module.path).is_absolute());
-        let start = here - bias;
-        let leaves: Vec<Leaf> = (0..500)
-            .map(|at| (FrameId(at), Arc::clone(&module), start + u64::from(at)))
-            .collect();
-        // Some twice, and in another order than that of their addresses.
-        let asked = leaves.iter().rev().chain(&leaves[..100]).cloned().collect();
-        let found = Study::begin(asked).end();
-        assert_eq!(found.len(), leaves.len());
-        for (frame, module, address) in leaves {
-            let code = module.code().unwrap();
-            assert_eq!(found[&frame].waits, code.waits(address));
-            for (site, info) in &found[&frame].sites {
-                assert_eq!(code.site(*site).as_ref(), Some(info));
-            }
-        }
-        assert!(found.values().any(|studied| !studied.sites.is_empty()));
+        (module, here - bias)
     }
 
     #[test]
-    fn what_has_no_code_waits_for_nothing_that_is_known() {
+    fn functions_that_are_studied_once_say_what_their_code_says() {
+        let (module, start) = own_code();
+        // Backwards, and with samples that tell registers.
+        let leaves = (0..4000).rev().map(|at| {
+            let mut leaf = leaf(at, &module, start + u64::from(at));
+            leaf.telling.push(Telling {
+                sample: at as usize,
+                registers: Registers::from([0x10_0000; 16]),
+                bias: 0x5000,
+            });
+            leaf
+        });
+        let functions = studied(leaves.collect());
+        let code = module.code().unwrap();
+        let starts: Vec<u64> = functions.iter().map(|it| it.range.start).collect();
+        assert!(
+            starts.len() > 3 && starts.is_sorted_by(|a, b| a < b),
+            "{starts:x?}"
+        );
+        let (mut leaves, mut sites, mut loops, mut accessed) = (0, 0, 0, 0);
+        for function in functions {
+            for (frame, address, found) in &function.leaves {
+                assert_eq!(u64::from(frame.0), address - start);
+                assert!(function.range.contains(address));
+                assert_eq!(found.waits, code.waits(*address));
+                for (site, info) in &found.sites {
+                    assert_eq!(code.site(*site).as_ref(), Some(info));
+                    sites += 1;
+                }
+                let told = function
+                    .accessed
+                    .iter()
+                    .find(|(sample, _)| *sample == frame.index());
+                let site = found.likeliest();
+                let bases = Bases {
+                    bias: 0x5000,
+                    ..Bases::default()
+                };
+                let expected = site.and_then(|site| {
+                    code.effective_address(site, *address, &[0x10_0000; 16], bases)
+                });
+                assert_eq!(told.map(|(_, it)| *it), expected);
+                accessed += usize::from(expected.is_some());
+                leaves += 1;
+            }
+            for (address, starts) in &function.loops {
+                assert_eq!(*starts, code.loop_starts(*address));
+                loops += 1;
+            }
+        }
+        assert!(leaves > 3000 && sites > 100 && loops > 0 && accessed > 100);
+    }
+
+    #[test]
+    fn what_has_no_code_is_left_out() {
         let module = Modules::default().named(b"/no/such/file");
-        let leaves = vec![(FrameId(0), module, 0x1000)];
-        assert!(Study::begin(leaves).end().is_empty());
-        assert!(Study::begin(Vec::new()).end().is_empty());
+        assert!(studied(vec![leaf(0, &module, 0x1000)]).is_empty());
+        assert!(studied(Vec::new()).is_empty());
     }
 }

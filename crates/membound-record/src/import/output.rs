@@ -2,10 +2,10 @@
 //! recording as it takes to find them out.
 
 use std::panic::resume_unwind;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use membound_run::{Gap, Meta, Writer};
+use membound_run::{Gap, Meta, RunData, Writer};
 
 use crate::file::RunFile;
 
@@ -70,10 +70,19 @@ impl Output {
         self.writing.put(job);
     }
 
-    /// Completes the file.
-    pub(super) fn finish(self, meta: &Meta, gaps: &[Gap]) -> Result<(), String> {
+    /// Completes the file. `rows` is given what the writer has kept before that.
+    pub(super) fn finish(
+        self,
+        meta: &Meta,
+        gaps: &[Gap],
+        rows: Option<Sender<RunData>>,
+    ) -> Result<(), String> {
         drop(self.writing);
-        let file = self.thread.join().unwrap_or_else(|why| resume_unwind(why));
+        let mut file = self.thread.join().unwrap_or_else(|why| resume_unwind(why));
+        if let (Some(rows), Some(run)) = (rows, file.take_rows(meta, gaps)) {
+            // Who asked may have gone.
+            let _ = rows.send(run);
+        }
         file.finish(meta, gaps)
     }
 }
@@ -98,7 +107,7 @@ mod tests {
         for (first, frame) in (0..).zip(frames.clone()) {
             output.put(move |writer| writer.frames(FrameId(first), &[frame]));
         }
-        output.finish(&Meta::default(), &[]).unwrap();
+        output.finish(&Meta::default(), &[], None).unwrap();
         assert_eq!(RunData::open(&path).unwrap().frames, frames);
     }
 
@@ -110,7 +119,7 @@ mod tests {
         let full = membound_run::Error::Full { path };
         output.put(move |_| Err(full));
         output.put(|_| panic!("nothing is written after an error"));
-        let reason = output.finish(&Meta::default(), &[]).unwrap_err();
+        let reason = output.finish(&Meta::default(), &[], None).unwrap_err();
         assert!(reason.contains("no room"), "{reason}");
     }
 }

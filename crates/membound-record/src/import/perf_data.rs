@@ -8,25 +8,22 @@ use membound_import::{
     About, Context, Event, Mode, PerfData, Record, Sample as PerfSample, Sampler, Step, chain,
 };
 use membound_launch::Registers;
-use membound_rewrite::stall::Effective;
 use membound_run::{Frame, FrameId, Meta, ModuleKind, ProcessId, Sample, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use super::identity::{Identities, Verdict};
 use super::images::{CodeMap, number};
-use super::leaves::Study;
+use super::leaves::{self, Leaf, Telling};
 use super::rate::Timer;
 use super::{ImportOptions, Imported, Importer, access, cpu};
+use crate::Error;
 use crate::modules::Module;
 use crate::perf::RegisterSet;
 use crate::sampling::word;
 use crate::space::Space;
-use crate::{Error, sites};
 
-/// Number of samples whose accesses are looked for together.
-const TIMED_AT_ONCE: usize = 50_000;
-/// The same at the beginning, so that there is soon something to be done beside reading; it doubles from there.
-const FIRST_AT_ONCE: usize = 2_000;
+/// Samples that wait until the addresses which they accessed are looked for, at most.
+const MOST_WAITING: usize = 500_000;
 
 /// Writes a run with what is in a recording.
 ///
@@ -46,9 +43,9 @@ pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported
         idle: 0,
         files: FxHashMap::default(),
         chain: Vec::new(),
-        timed: Vec::new(),
-        at_once: FIRST_AT_ONCE,
-        studied: None,
+        leaves: Vec::new(),
+        leaf_of: FxHashMap::default(),
+        waiting: Vec::new(),
         importer,
         timer,
     };
@@ -118,22 +115,12 @@ struct Reader {
     files: FxHashMap<OsString, Arc<Module>>,
     /// Return addresses; kept for its room.
     chain: Vec<u64>,
-    /// Samples whose accesses are not looked for yet.
-    timed: Vec<Timed>,
-    /// How many of them are kept until they are looked for.
-    at_once: usize,
-    /// Samples whose accesses are being looked for.
-    studied: Option<(Vec<Timed>, Study)>,
-}
-
-/// A sample that stands for time.
-struct Timed {
-    sample: Sample,
-    leaf: FrameId,
-    /// See [`Place::code`].
-    code: Option<CodePlace>,
-    /// Those of the program, where it ran itself.
-    registers: Option<Registers>,
+    /// Sampled instructions that are not studied yet.
+    leaves: Vec<Leaf>,
+    /// Where each is in `leaves`, by its frame.
+    leaf_of: FxHashMap<FrameId, usize>,
+    /// Samples that may be told what they accessed, and all that come after such.
+    waiting: Vec<Sample>,
 }
 
 /// Module, address in its file, and difference to that in the process.
@@ -293,70 +280,67 @@ impl Reader {
         }
         let place = self.place(sample, t_ns);
         let registers = self.registers(sample).filter(|_| sample.mode.is_user());
-        self.timed.push(Timed {
-            sample: Sample {
-                t_ns,
-                thread: place.thread,
-                cpu: cpu(sample.cpu),
-                stack: place.stack,
-                weight_ns: self.timer.weight_ns(sample.period),
-                address: None,
-                exact: false,
-                object: None,
-            },
-            leaf: place.leaf,
-            code: place.code,
-            registers,
-        });
-        if self.timed.len() >= self.at_once {
-            self.at_once = (2 * self.at_once).min(TIMED_AT_ONCE);
-            self.attribute();
-        }
-    }
-
-    /// Has it found out what samples that stand for time waited for, while the next ones are read.
-    fn attribute(&mut self) {
-        self.end_study();
-        let timed = take(&mut self.timed);
-        let sites = &self.importer.sites;
-        let unknown = timed.iter().filter(|timed| !sites.are_known(timed.leaf));
-        let unknown = unknown.filter_map(|timed| {
-            let (module, address, _) = timed.code.as_ref()?;
-            Some((timed.leaf, Arc::clone(module), *address))
-        });
-        let study = Study::begin(unknown.collect());
-        self.studied = Some((timed, study));
-    }
-
-    /// Takes in the samples that are studied.
-    fn end_study(&mut self) {
-        let Some((timed, study)) = self.studied.take() else {
-            return;
+        let row = Sample {
+            t_ns,
+            thread: place.thread,
+            cpu: cpu(sample.cpu),
+            stack: place.stack,
+            weight_ns: self.timer.weight_ns(sample.period),
+            address: None,
+            exact: false,
+            object: None,
         };
-        let mut studied = study.end();
-        let Importer {
-            sites, interner, ..
-        } = &mut self.importer;
-        let mut samples = Vec::with_capacity(timed.len());
-        for Timed {
-            mut sample,
-            leaf,
-            code,
-            registers,
-        } in timed
-        {
-            if let Some((module, address, bias)) = code {
-                let intern = |frame| interner.frame(frame);
-                let study = || studied.remove(&leaf);
-                let waits = sites.waits_by(leaf, &module, address, intern, study);
-                let effective = registers.and_then(|registers| {
-                    sites::effective(&waits, &module, address, bias, &registers)
-                });
-                sample.address = effective.map(|it: Effective| it.address);
-                sample.exact = effective.is_some_and(|it| it.exact);
-            }
-            samples.push(sample);
+        let waits = registers.is_some() || !self.waiting.is_empty();
+        if let Some(code) = place.code {
+            self.ask(place.leaf, code, registers);
         }
+        if !waits {
+            self.importer.add_sample(row);
+            return;
+        }
+        self.waiting.push(row);
+        if self.waiting.len() >= MOST_WAITING {
+            self.study();
+        }
+    }
+
+    /// Has it found out what a sampled instruction waits for and, where registers are told, what the next sample
+    /// accessed.
+    fn ask(&mut self, frame: FrameId, code: CodePlace, registers: Option<Registers>) {
+        if registers.is_none() && self.importer.sites.are_known(frame) {
+            return;
+        }
+        let (module, address, bias) = code;
+        let leaves = &mut self.leaves;
+        let at = *self.leaf_of.entry(frame).or_insert_with(|| {
+            leaves.push(Leaf {
+                frame,
+                module,
+                address,
+                telling: Vec::new(),
+            });
+            leaves.len() - 1
+        });
+        let telling = registers.map(|registers| Telling {
+            sample: self.waiting.len(),
+            registers,
+            bias,
+        });
+        leaves[at].telling.extend(telling);
+    }
+
+    /// Finds out what sampled instructions waited for and what waiting samples accessed.
+    fn study(&mut self) {
+        let leaves = take(&mut self.leaves);
+        self.leaf_of.clear();
+        let mut samples = take(&mut self.waiting);
+        leaves::study(leaves, |function| {
+            for (sample, accessed) in &function.accessed {
+                samples[*sample].address = Some(accessed.address);
+                samples[*sample].exact = accessed.exact;
+            }
+            self.importer.add_function(function);
+        });
         for sample in samples {
             self.importer.add_sample(sample);
         }
@@ -472,8 +456,7 @@ impl Reader {
     }
 
     fn end(mut self, data: &PerfData<'_>) -> Result<Imported, Error> {
-        self.attribute();
-        self.end_study();
+        self.study();
         self.importer.meta.elapsed_ns = self.last_ns;
         let gaps = &mut self.importer.gaps;
         if let Some(note) = self.timer.note.take() {

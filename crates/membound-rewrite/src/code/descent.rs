@@ -108,6 +108,8 @@ const INSIDE: u32 = u32::MAX;
 pub(super) struct Descent<'a, 'data> {
     pub(super) surroundings: Surroundings<'a, 'data>,
     bytes: &'a [u8],
+    /// Of `bytes`. One for all of the function: to make one takes as long as to decode some instructions.
+    decoder: Decoder<'a>,
     start: u64,
     /// For each byte: nothing known, inside an instruction, or one more than the index of
     /// the instruction that begins there.
@@ -142,6 +144,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         Self {
             surroundings,
             bytes,
+            decoder: Decoder::with_ip(64, bytes, start, DecoderOptions::NONE),
             start,
             map: vec![UNKNOWN; bytes.len()],
             leader: vec![false; bytes.len()],
@@ -290,7 +293,10 @@ impl<'a, 'data> Descent<'a, 'data> {
         let Some(mut at) = self.offset(address) else {
             return;
         };
-        let mut decoder = Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE);
+        if self.decoder.set_position(at).is_err() {
+            return;
+        }
+        self.decoder.set_ip(address);
         let mut instruction = Instruction::default();
         while at < self.bytes.len() {
             match self.map[at] {
@@ -301,7 +307,7 @@ impl<'a, 'data> Descent<'a, 'data> {
                 }
                 _ => return,
             }
-            decoder.decode_out(&mut instruction);
+            self.decoder.decode_out(&mut instruction);
             let next = at + instruction.len();
             if instruction.is_invalid() {
                 self.undecodable.get_or_insert(self.start + at as u64);

@@ -4,13 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use iced_x86::{Formatter as _, Instruction, IntelFormatter};
+use iced_x86::Instruction;
 use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
+use super::function::CodeFunction;
 use super::laps::{CodeLoop, LoopNest};
-use super::studied::Studied;
 use super::waits::Wait;
 use crate::code::{Function, Knowledge, Tables};
 use crate::flow::{self, Direction};
@@ -30,7 +30,7 @@ self_cell! {
 /// The code of a file.
 pub struct Code {
     source: Source,
-    functions: RwLock<FxHashMap<u64, Arc<Studied>>>,
+    functions: RwLock<FxHashMap<u64, Arc<CodeFunction>>>,
     /// By the function's first address.
     nests: RwLock<FxHashMap<u64, Arc<LoopNest>>>,
 }
@@ -213,23 +213,14 @@ impl Code {
     /// [`CodeLoop::start`] of each, without what else would have to be found out about all loops of the function.
     #[must_use]
     pub fn loop_starts(&self, address: u64) -> Vec<u64> {
-        let studied = self.studied(address);
-        studied.map_or_else(Vec::new, |studied| super::laps::starts(&studied, address))
+        let function = self.studied(address);
+        function.map_or_else(Vec::new, |function| function.loop_starts(address))
     }
 
     /// The access of the instruction at an address; `None` where there is none.
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {
-        let studied = self.studied(address)?;
-        let instruction = &studied.function().instructions[studied.index_of(address)?];
-        let access = flow::access(instruction)?;
-        let mut text = String::new();
-        IntelFormatter::new().format(instruction, &mut text);
-        Some(SiteInfo {
-            kind: kind(instruction, access.direction),
-            bytes: access.bytes,
-            text,
-        })
+        self.studied(address)?.site(address)
     }
 
     /// Addresses of all accesses of the blocks that lead to the one that begins at `sampled`,
@@ -247,7 +238,7 @@ impl Code {
     #[must_use]
     pub fn waits(&self, sampled: u64) -> Vec<Wait> {
         self.studied(sampled)
-            .map(|studied| super::waits::waits(&studied, sampled))
+            .map(|function| function.waits(sampled))
             .unwrap_or_default()
     }
 
@@ -271,16 +262,31 @@ impl Code {
         registers: &[u64; 16],
         bases: Bases,
     ) -> Option<Effective> {
-        let function = self.decoded(site)?;
-        super::address::effective(&function, site, sampled, registers, bases)
+        let function = self.studied(site)?;
+        function.effective_address(site, sampled, registers, bases)
+    }
+
+    /// The function that holds an address, decoded for the caller alone: the code of a whole machine's programs does
+    /// not fit into memory decoded.
+    #[must_use]
+    pub fn decode(&self, address: u64) -> Option<CodeFunction> {
+        let function = match &self.source {
+            Source::File(images, knowledge) => images.function(address, |image, index| {
+                Function::decode(image, knowledge, index)
+            })?,
+            Source::Piece(range, bytes) => {
+                range.contains(&address).then_some(())?;
+                Function::from_code(bytes, range.start)
+            }
+        };
+        Some(CodeFunction::new(function))
     }
 
     fn decoded(&self, address: u64) -> Option<Arc<Function>> {
-        self.studied(address)
-            .map(|studied| Arc::clone(studied.function()))
+        self.studied(address).map(|it| Arc::clone(it.function()))
     }
 
-    fn studied(&self, address: u64) -> Option<Arc<Studied>> {
+    fn studied(&self, address: u64) -> Option<Arc<CodeFunction>> {
         let range = self.function(address)?;
         let known = self
             .functions
@@ -291,18 +297,12 @@ impl Code {
         if known.is_some() {
             return known;
         }
-        let function = match &self.source {
-            Source::File(images, knowledge) => images.function(address, |image, index| {
-                Function::decode(image, knowledge, index)
-            })?,
-            Source::Piece(range, bytes) => Function::from_code(bytes, range.start),
-        };
-        let studied = Arc::new(Studied::new(function));
+        let function = Arc::new(self.decode(address)?);
         let mut functions = self
             .functions
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        Some(Arc::clone(functions.entry(range.start).or_insert(studied)))
+        Some(Arc::clone(functions.entry(range.start).or_insert(function)))
     }
 }
 

@@ -3,13 +3,19 @@
 //! A recording of a large program samples thousands of instructions of one function. Its loops and its
 //! edges are therefore found once, and not again for each of them.
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use iced_x86::Instruction;
+use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use self_cell::self_cell;
 
+use super::address::{self, Bases, Effective};
+use super::code::{SiteInfo, kind};
+use super::laps;
+use super::waits::{self, Wait};
 use crate::code::{BlockId, Function};
-use crate::flow::{Conventions, Graph, Loops, Reaching, Summaries};
+use crate::flow::{self, Conventions, Graph, Loops, Reaching, Summaries};
 use crate::image::Convention;
 
 /// Nothing is known of what calls do.
@@ -33,7 +39,7 @@ self_cell! {
 const PIECE_BYTES: u64 = 64;
 
 /// A function of a file.
-pub(super) struct Studied {
+pub struct CodeFunction {
     function: Arc<Function>,
     /// By piece of [`PIECE_BYTES`]: the position of the first instruction that begins in it or behind it. To search
     /// the instructions themselves by halves misses the caches at each step in a function of megabytes.
@@ -43,7 +49,58 @@ pub(super) struct Studied {
     origins: OnceLock<Origins>,
 }
 
-impl Studied {
+impl fmt::Debug for CodeFunction {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = self.range();
+        write!(out, "CodeFunction({:#x}..{:#x})", range.start, range.end)
+    }
+}
+
+impl CodeFunction {
+    /// Where it lies in the file.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.function.bounds.range.clone()
+    }
+
+    /// See [`super::Code::waits`].
+    #[must_use]
+    pub fn waits(&self, sampled: u64) -> Vec<Wait> {
+        waits::waits(self, sampled)
+    }
+
+    /// See [`super::Code::site`].
+    #[must_use]
+    pub fn site(&self, address: u64) -> Option<SiteInfo> {
+        let instruction = &self.function.instructions[self.index_of(address)?];
+        let access = flow::access(instruction)?;
+        let mut text = String::new();
+        IntelFormatter::new().format(instruction, &mut text);
+        Some(SiteInfo {
+            kind: kind(instruction, access.direction),
+            bytes: access.bytes,
+            text,
+        })
+    }
+
+    /// See [`super::Code::loop_starts`].
+    #[must_use]
+    pub fn loop_starts(&self, address: u64) -> Vec<u64> {
+        laps::starts(self, address)
+    }
+
+    /// See [`super::Code::effective_address`].
+    #[must_use]
+    pub fn effective_address(
+        &self,
+        site: u64,
+        sampled: u64,
+        registers: &[u64; 16],
+        bases: Bases,
+    ) -> Option<Effective> {
+        address::effective(&self.function, site, sampled, registers, bases)
+    }
+
     pub(super) fn new(function: Function) -> Self {
         Self {
             function: Arc::new(function),
@@ -102,7 +159,7 @@ impl Studied {
     }
 }
 
-/// See [`Studied::pieces`].
+/// See [`CodeFunction::pieces`].
 fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
     let mut pieces = Vec::new();
     for (position, instruction) in (0_u32..).zip(instructions) {
@@ -120,7 +177,7 @@ mod tests {
     use super::*;
 
     /// Two loops, an entry that is jumped to twice, and more bytes than one piece has.
-    fn studied() -> Studied {
+    fn studied() -> CodeFunction {
         let mut code = vec![0x48, 0x01, 0xd8]; // add rax, rbx
         code.extend([0x90; 90]);
         code.extend([0x75, 0xa1]); // jne to the first instruction
@@ -128,7 +185,7 @@ mod tests {
         code.extend([0x48, 0x8b, 0x03]); // mov rax, [rbx]
         code.extend([0x75, 0xfb]); // jne to it
         code.push(0xc3); // ret
-        Studied::new(Function::from_code(&code, 0x1007))
+        CodeFunction::new(Function::from_code(&code, 0x1007))
     }
 
     #[test]
@@ -164,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_function_without_instructions_has_none_at_any_address() {
-        let studied = Studied::new(Function::from_code(&[], 0x1000));
+        let studied = CodeFunction::new(Function::from_code(&[], 0x1000));
         assert_eq!(studied.index_of(0x1000), None);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::code::index_of;
-use super::studied::Studied;
+use super::function::CodeFunction;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
@@ -93,12 +93,12 @@ fn repeats(instruction: &Instruction) -> bool {
 }
 
 /// The address of the first block of each loop around the instruction at `address`, from the innermost loop outward.
-pub(super) fn starts(studied: &Studied, address: u64) -> Vec<u64> {
-    let function = studied.function();
-    let block = studied
+pub(super) fn starts(code: &CodeFunction, address: u64) -> Vec<u64> {
+    let function = code.function();
+    let block = code
         .index_of(address)
         .and_then(|index| function.block_of(index));
-    let loops = studied.loops();
+    let loops = code.loops();
     let around = block.into_iter().flat_map(|block| loops.around(block));
     around.map(|id| start(function, loops.get(id))).collect()
 }
@@ -338,7 +338,7 @@ mod tests {
         let code = looped(&[
             0x31, 0xc9, 0xff, 0xc1, 0x39, 0xf9, 0x75, 0xfa, 0xff, 0xc0, 0x39, 0xf0,
         ]);
-        let studied = Studied::new(Function::from_code(&code, 0x1000));
+        let studied = CodeFunction::new(Function::from_code(&code, 0x1000));
         assert_eq!(starts(&studied, 0x1006), [0x1004, 0x1002]);
         assert_eq!(starts(&studied, 0x100a), [0x1002]);
         assert!(starts(&studied, 0x1000).is_empty());

@@ -4,11 +4,12 @@
 
 mod address;
 mod code;
+mod function;
 mod laps;
-mod studied;
 mod waits;
 
 pub use address::{Bases, Effective};
 pub use code::{Code, CodeBlock, SiteInfo, SiteKind};
+pub use function::CodeFunction;
 pub use laps::{CodeLoop, LapRegister};
 pub use waits::Wait;

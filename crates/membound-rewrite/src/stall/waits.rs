@@ -38,7 +38,7 @@
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
 use super::code::{SiteKind, index_of, kind};
-use super::studied::Studied;
+use super::function::CodeFunction;
 use crate::Gpr;
 use crate::code::{Block, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
@@ -113,9 +113,9 @@ struct Candidate {
 }
 
 /// See [`super::Code::waits`].
-pub(super) fn waits(studied: &Studied, sampled: u64) -> Vec<Wait> {
-    let function = studied.function();
-    let Some(index) = studied.index_of(sampled) else {
+pub(super) fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
+    let function = code.function();
+    let Some(index) = code.index_of(sampled) else {
         return Vec::new();
     };
     if is_interrupted_midway(&function.instructions[index]) {
@@ -125,7 +125,7 @@ pub(super) fn waits(studied: &Studied, sampled: u64) -> Vec<Wait> {
             confidence: Habit::LOAD.confidence,
         }];
     }
-    let candidates = candidates(studied, index);
+    let candidates = candidates(code, index);
     let weight = |candidate: &Candidate| candidate.frequency * candidate.habit.weight;
     let total: f64 = candidates.iter().map(weight).sum();
     let mut found = Vec::new();
@@ -141,7 +141,7 @@ pub(super) fn waits(studied: &Studied, sampled: u64) -> Vec<Wait> {
                 share,
                 confidence,
             ),
-            Some(at) => fed(studied, at, share, confidence, &mut found),
+            Some(at) => fed(code, at, share, confidence, &mut found),
             None => add(&mut found, None, share, confidence),
         }
     }
@@ -195,8 +195,8 @@ pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64
 }
 
 /// The ways by which control comes to an instruction; at least one.
-fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
-    let function = studied.function();
+fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
+    let function = code.function();
     let Some(to) = function.block_of(index) else {
         // No block: nothing was seen to lead here, so control falls into it.
         return vec![before(function, index)];
@@ -205,9 +205,9 @@ fn candidates(studied: &Studied, index: usize) -> Vec<Candidate> {
     if target.first as usize != index {
         return vec![before(function, index)];
     }
-    let loops = studied.loops();
+    let loops = code.loops();
     let mut found = Vec::new();
-    for number in studied.predecessors(to) {
+    for number in code.predecessors(to) {
         let block = &function.blocks[number.index()];
         if block.first == block.end {
             continue;
@@ -295,10 +295,10 @@ fn habit(function: &Function, at: usize) -> (usize, Habit) {
 
 /// Gives the samples of an instruction without an access: to its own work, but for what the
 /// measurements leave open, which goes to the loads that feed it.
-fn fed(studied: &Studied, at: usize, share: f64, confidence: f64, found: &mut Vec<Wait>) {
-    let function = studied.function();
+fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut Vec<Wait>) {
+    let function = code.function();
     let mut analyst = Analyst::new();
-    let reaching = studied.origins();
+    let reaching = code.origins();
     let mut layer = vec![at];
     let mut seen = layer.clone();
     let mut rest = share;

@@ -26,6 +26,7 @@ fn rows_with_positions_can_be_written_again() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = Writer::create(&path, &Meta::default()).unwrap();
+    writer.keep_rows();
     let mut process = Process {
         pid: 7,
         ..Process::default()
@@ -71,8 +72,19 @@ fn rows_with_positions_can_be_written_again() {
     let run = RunData::open(&path).unwrap();
     assert_eq!(run.meta.elapsed_ns, 10);
     assert!(!run.meta.complete, "only the end makes it complete");
+    // One thread of a process that was never given: the reader leaves it out, and says so.
+    let lost = Thread {
+        process: ProcessId(5),
+        ..thread("d", None)
+    };
+    writer.threads(ThreadId(2), &[lost]).unwrap();
+    let kept = writer.take_rows(&meta).unwrap();
+    assert_eq!(writer.take_rows(&meta), None, "they are no longer kept");
     writer.finish(&meta).unwrap();
-    let run = RunData::open(&path).unwrap();
+    let mut run = RunData::open(&path).unwrap();
+    assert_eq!(kept, run);
+    assert_eq!(kept.gaps.len(), 1);
+    run.meta.complete = true;
     assert_eq!(run.meta, meta);
     assert_eq!(run.processes, [process]);
     assert_eq!(run.threads, [thread("a", None), thread("c", Some(9))]);
