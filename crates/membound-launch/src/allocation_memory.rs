@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use membound_wire::{
     ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing, AllocationWhat,
@@ -168,9 +169,11 @@ impl Memory {
         )
     }
 
-    /// From now on what is reserved and not written is given up at once.
-    pub(crate) fn finish(&mut self) {
+    /// From now on what is reserved and not written is given up at once, and the next [`Self::drain`] finds all
+    /// rings.
+    pub(crate) const fn finish(&mut self) {
         self.patience = 0;
+        self.used.search_at_once();
     }
 
     /// Takes every complete event out, in the order of each thread's.
@@ -189,7 +192,8 @@ impl Memory {
     fn used(&mut self) -> Vec<usize> {
         let count = self.rings.len();
         let bytes = size_of::<AllocationRing>();
-        let used = self.used.look(&self.memory, ring(0), bytes, count);
+        let now = Instant::now();
+        let used = self.used.look(now, &self.memory, ring(0), bytes, count);
         used.to_vec()
     }
 

@@ -16,15 +16,18 @@ use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
 use crate::pace::{self, Account, Pace, Processors, Window};
 
-/// Between two looks into the rings: while nothing happens, while something does, and while so
-/// much does that blocks would be sampled lest the rings overflow.
-const POLL: [Duration; 3] = [
-    Duration::from_millis(2),
-    Duration::from_millis(1),
-    Duration::from_micros(300),
-];
-/// Events between two looks that are much.
-const MUCH: u64 = 1000;
+/// Between two looks into the rings while they have events.
+const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// The same while there are more than [`FLOOD_EVENTS`] at each look: blocks would be sampled lest the rings overflow.
+const FLOOD_POLL_INTERVAL: Duration = Duration::from_micros(300);
+/// The same after a look that found nothing, for the first time. It doubles with each further one, up to
+/// [`LONGEST_POLL_INTERVAL`]: each look wakes a thread, for which a program may have to leave its processor.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The longest time between two looks. A thread that begins to allocate as fast as it can fills a ring to the mark
+/// from which on the agent samples in about this time.
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(8);
+/// Events at one look from which on the next one is early.
+const FLOOD_EVENTS: u64 = 1000;
 /// Between two looks for threads that are gone.
 const FREE_EVERY: Duration = Duration::from_millis(100);
 /// Between two looks for programs that are gone.
@@ -154,7 +157,7 @@ impl Following {
     pub(crate) fn run(&self, stopped: impl Fn(Duration) -> bool) {
         let mut freed = Instant::now();
         let mut closed = freed;
-        let mut poll = POLL[0];
+        let mut poll = IDLE_POLL_INTERVAL;
         let mut receiver_ns = 0;
         loop {
             let stop = stopped(poll);
@@ -182,11 +185,7 @@ impl Following {
             for image in images.iter_mut().filter(|image| !image.quiet) {
                 image.window.reading_ns += reading_ns as f64;
             }
-            poll = match found {
-                0 => POLL[0],
-                1..=MUCH => POLL[1],
-                _ => POLL[2],
-            };
+            poll = next_poll(poll, found);
             if free {
                 freed = now;
             }
@@ -198,6 +197,16 @@ impl Following {
                 return;
             }
         }
+    }
+}
+
+/// Time until the next look into the rings, after one that came `interval` after the look before it and found so many
+/// `events`.
+fn next_poll(interval: Duration, events: u64) -> Duration {
+    match events {
+        0 => (2 * interval).clamp(IDLE_POLL_INTERVAL, LONGEST_POLL_INTERVAL),
+        1..=FLOOD_EVENTS => BUSY_POLL_INTERVAL,
+        _ => FLOOD_POLL_INTERVAL,
     }
 }
 
@@ -406,4 +415,23 @@ fn close(images: &mut Vec<Image>, objects: &Objects) {
         }
         keep
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_into_empty_rings_back_off_and_come_often_again_with_the_first_event() {
+        let mut poll = FLOOD_POLL_INTERVAL;
+        let mut after = |events| {
+            poll = next_poll(poll, events);
+            poll.as_micros()
+        };
+        let idle = [0; 5].map(&mut after);
+        assert_eq!(idle, [2000, 4000, 8000, 8000, 8000]);
+        assert_eq!(after(1), 1000);
+        assert_eq!(after(FLOOD_EVENTS + 1), 300);
+        assert_eq!(after(0), 2000);
+    }
 }

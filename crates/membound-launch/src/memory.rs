@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
@@ -156,32 +157,64 @@ pub(crate) fn read(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<()>
     file.read_exact_at(bytes, offset)
 }
 
+/// Shortest time between two searches for rings in use. It doubles, up to [`LONGEST_SEARCH_INTERVAL`], with every
+/// search that finds no new ring.
+const SHORTEST_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
+/// Longest time between two searches for rings in use.
+const LONGEST_SEARCH_INTERVAL: Duration = Duration::from_millis(8);
+
 /// Finds those of many rings in one memory that were ever used, without touching the others.
-#[derive(Debug, Default)]
+///
+/// A search takes at least one system call for each ring in use, some microseconds together, so searches back off
+/// while they find nothing new.
+#[derive(Debug)]
 pub(crate) struct UsedRings {
     /// Their indices, sorted.
     known: Vec<usize>,
-    looks: u32,
+    /// When the next search is due; `None`: at once.
+    next_search: Option<Instant>,
+    search_interval: Duration,
+}
+
+impl Default for UsedRings {
+    fn default() -> Self {
+        Self {
+            known: Vec::new(),
+            next_search: None,
+            search_interval: SHORTEST_SEARCH_INTERVAL,
+        }
+    }
 }
 
 impl UsedRings {
-    /// Rings beyond which it is looked for others at every so many looks only.
-    const FEW: usize = 8;
-    const SELDOM: u32 = 4;
-
-    /// Looks for rings, each of `bytes` from `first` on, that are used since the last look; all that
-    /// are known.
+    /// All known rings, each of `bytes` from `first` on. Searches for new ones before, where a search is due at `now`.
     pub(crate) fn look(
         &mut self,
+        now: Instant,
         memory: &Shared,
         first: usize,
         bytes: usize,
         count: usize,
     ) -> &[usize] {
-        self.looks = self.looks.wrapping_add(1);
-        if self.known.len() > Self::FEW && !self.looks.is_multiple_of(Self::SELDOM) {
-            return &self.known;
+        if self.next_search.is_none_or(|due| now >= due) {
+            let known = self.known.len();
+            self.search(memory, first, bytes, count);
+            self.search_interval = if self.known.len() > known {
+                SHORTEST_SEARCH_INTERVAL
+            } else {
+                (2 * self.search_interval).min(LONGEST_SEARCH_INTERVAL)
+            };
+            self.next_search = Some(now + self.search_interval);
         }
+        &self.known
+    }
+
+    /// Makes the next [`Self::look`] search whatever the time.
+    pub(crate) const fn search_at_once(&mut self) {
+        self.next_search = None;
+    }
+
+    fn search(&mut self, memory: &Shared, first: usize, bytes: usize, count: usize) {
         let start = |index: usize| first + index * bytes;
         // A ring is used from when a thread has put its number at the ring's start.
         let mut next = 0;
@@ -197,7 +230,6 @@ impl UsedRings {
                 next += 1;
             }
         }
-        &self.known
     }
 }
 
@@ -211,7 +243,11 @@ mod tests {
         const FIRST: usize = 64;
         let memory = Shared::zeroed("test", FIRST + 40 * BYTES).unwrap();
         let mut used = UsedRings::default();
-        let mut look = || used.look(&memory, FIRST, BYTES, 40).to_vec();
+        let mut look = || {
+            used.search_at_once();
+            used.look(Instant::now(), &memory, FIRST, BYTES, 40)
+                .to_vec()
+        };
         assert!(look().is_empty());
         for index in [39, 0, 7, 8] {
             let owner = memory.word32(FIRST + index * BYTES);
@@ -226,13 +262,39 @@ mod tests {
             memory.word32(FIRST + index * BYTES).load(Ordering::Relaxed);
         }
         assert_eq!(look(), [0, 7, 8, 39]);
-        for index in 10..20 {
-            memory
-                .word32(FIRST + index * BYTES)
-                .store(1, Ordering::Relaxed);
-        }
-        let looks: Vec<usize> = (0..5).map(|_| look().len()).collect();
-        assert_eq!(looks.last(), Some(&14));
+    }
+
+    #[test]
+    fn searches_for_rings_back_off_until_one_is_found() {
+        const RING_BYTES: usize = PAGE_BYTES;
+        let memory = Shared::zeroed("test", 8 * RING_BYTES).unwrap();
+        let mut used = UsedRings::default();
+        let begun = Instant::now();
+        // Milliseconds after which a ring that is used from `from_ms` on is found.
+        let mut found_after = |from_ms: u64, ring: usize| {
+            memory.word32(ring * RING_BYTES).store(1, Ordering::Relaxed);
+            let found = (0..100).find(|ms| {
+                let now = begun + Duration::from_millis(from_ms + ms);
+                used.look(now, &memory, 0, RING_BYTES, 8).contains(&ring)
+            });
+            let interval = used.search_interval;
+            // Nothing comes for a while.
+            for ms in 0..100 {
+                let now = begun + Duration::from_millis(from_ms + 100 + ms);
+                used.look(now, &memory, 0, RING_BYTES, 8);
+            }
+            (found, interval, used.search_interval)
+        };
+        assert_eq!(
+            found_after(0, 3),
+            (Some(0), SHORTEST_SEARCH_INTERVAL, LONGEST_SEARCH_INTERVAL)
+        );
+        let (found, after, later) = found_after(1000, 5);
+        assert!(found.is_some_and(|ms| ms <= 8), "{found:?}");
+        assert_eq!(
+            (after, later),
+            (SHORTEST_SEARCH_INTERVAL, LONGEST_SEARCH_INTERVAL)
+        );
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl Records {
             let mut state = self.state();
             let before = state.totals;
             if stop {
-                state.each_image(|_| true, |rings, each| rings.drain(each));
+                state.drain_last();
             } else {
                 state.drain();
             }
@@ -318,6 +318,17 @@ impl State {
         self.each_image(|_| true, |rings, each| rings.free(each));
     }
 
+    /// Drains the rings of all images, those included that threads have just begun to use.
+    fn drain_last(&mut self) {
+        self.each_image(
+            |_| true,
+            |rings, each| {
+                rings.find_all();
+                rings.drain(each)
+            },
+        );
+    }
+
     fn each_image(
         &mut self,
         wanted: impl Fn(&Image) -> bool,
@@ -385,7 +396,7 @@ impl State {
         }
         let used: FxHashSet<u64> = crate::server::used_inodes();
         // What was written between the last look and the end is drained before it is let go.
-        self.each_image(|_| true, |rings, each| rings.drain(each));
+        self.drain_last();
         self.images
             .retain(|image| !image.is_over() || used.contains(&image.rings.memory.inode));
     }

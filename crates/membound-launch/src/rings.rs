@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use membound_wire::{RECORDS, Record, Ring, RingSet};
 
@@ -92,6 +93,11 @@ impl Rings {
         hung.map(drop)
     }
 
+    /// Makes the next [`Self::drain`] find all rings, those included that threads have just begun to use.
+    pub(crate) const fn find_all(&mut self) {
+        self.used.search_at_once();
+    }
+
     /// Takes every record out, in the order of each thread's.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
         let homeless = self.memory.word64(offset_of!(RingSet, homeless));
@@ -108,7 +114,8 @@ impl Rings {
 
     fn used(&mut self) -> Vec<usize> {
         let (first, bytes) = (Self::ring(0), size_of::<Ring>());
-        let used = self.used.look(&self.memory, first, bytes, self.count);
+        let now = Instant::now();
+        let used = self.used.look(now, &self.memory, first, bytes, self.count);
         used.to_vec()
     }
 
