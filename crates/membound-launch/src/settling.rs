@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use membound_platform::stat::Stat;
 use rustc_hash::FxHashMap;
@@ -14,6 +15,10 @@ use crate::ledger::ProcessKey;
 /// Times that a program is asked again for an exchange that found it at the wrong moment. Each
 /// may have its threads stand still for as long as the agent is patient.
 const MOST_AGAIN: u32 = 2;
+
+/// Between two questions to the kernel whether the programs that an exchange waits for still run. A caller that waits
+/// for an exchange asks every millisecond, and reading `/proc` takes longer than all else that its question does.
+const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What is to become of a change that is refused for reasons that pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +34,41 @@ pub(crate) enum Refused {
 pub(crate) struct Settling {
     /// Exchanges so far.
     number: AtomicU64,
-    /// The last that each program with a control thread has done.
-    done: Mutex<FxHashMap<ProcessKey, u64>>,
+    done: Mutex<Done>,
     /// Exchanges that were refused last, and how often.
     refused: Mutex<FxHashMap<ProcessKey, (u64, u32)>>,
+}
+
+/// The last exchange that each program with a control thread has done.
+#[derive(Debug, Default)]
+struct Done {
+    last: FxHashMap<ProcessKey, u64>,
+    /// When the kernel was last asked which of the programs still run.
+    checked: Option<Instant>,
+}
+
+impl Done {
+    /// Whether every program has done `exchange`; programs that ended are forgotten, where `runs` may be asked at `now`.
+    fn is_settled(
+        &mut self,
+        exchange: u64,
+        now: Instant,
+        runs: impl Fn(ProcessKey) -> bool,
+    ) -> bool {
+        let is_settled =
+            |last: &FxHashMap<ProcessKey, u64>| last.values().all(|it| *it >= exchange);
+        if is_settled(&self.last) {
+            return true;
+        }
+        let is_due = |checked: Instant| now.duration_since(checked) >= LIVENESS_CHECK_INTERVAL;
+        if !self.checked.is_none_or(is_due) {
+            return false;
+        }
+        self.checked = Some(now);
+        self.last
+            .retain(|key, last| *last >= exchange || runs(*key));
+        is_settled(&self.last)
+    }
 }
 
 impl Settling {
@@ -48,8 +84,8 @@ impl Settling {
 
     /// The program in `key` has done everything up to this exchange.
     pub(crate) fn done(&self, key: ProcessKey, exchange: u64) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = done.entry(key).or_default();
+        let mut done = self.programs();
+        let last = done.last.entry(key).or_default();
         *last = exchange.max(*last);
     }
 
@@ -80,21 +116,22 @@ impl Settling {
     /// Nobody in `key` will do anything any more.
     pub(crate) fn forget(&self, key: ProcessKey) {
         self.refused().remove(&key);
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.remove(&key);
+        self.programs().last.remove(&key);
     }
 
     /// Whether there is a program that does exchanges. One that is being started does none yet.
     pub(crate) fn any(&self) -> bool {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        !done.is_empty()
+        !self.programs().last.is_empty()
     }
 
-    /// Whether every program that is still there has done `exchange`.
+    /// Whether every program that is still there has done `exchange`. The end of a program is noticed within
+    /// [`LIVENESS_CHECK_INTERVAL`].
     pub(crate) fn is_settled(&self, exchange: u64) -> bool {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.retain(|key, last| *last >= exchange || runs(*key));
-        done.values().all(|last| *last >= exchange)
+        self.programs().is_settled(exchange, Instant::now(), runs)
+    }
+
+    fn programs(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,6 +174,28 @@ mod tests {
         settling.forget(here);
         assert!(settling.is_settled(exchange));
         assert!(!settling.any());
+    }
+
+    #[test]
+    fn the_kernel_is_asked_seldom_whether_programs_run() {
+        let begun = Instant::now();
+        let asked = std::cell::Cell::new(0);
+        let mut done = Done::default();
+        done.last.insert(ProcessKey { pid: 1, started: 2 }, 0);
+        let mut is_settled = |ms: u64, runs: bool| {
+            let now = begun + Duration::from_millis(ms);
+            done.is_settled(1, now, |_| {
+                asked.set(asked.get() + 1);
+                runs
+            })
+        };
+        assert!((0..100).all(|ms| !is_settled(ms, true)));
+        assert_eq!(asked.get(), 10);
+        let settled_ms = (100..200).find(|ms| is_settled(*ms, false));
+        assert!(settled_ms.is_some_and(|ms| ms <= 110), "{settled_ms:?}");
+        // Nothing is waited for any more.
+        assert!(is_settled(201, true));
+        assert_eq!(asked.get(), 11);
     }
 
     #[test]
