@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use membound_types::MachineProfile;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::process::{Resource, getrlimit};
 
@@ -47,6 +48,16 @@ pub struct Writer {
     state: State,
     /// See [`Self::keep_rows`].
     kept: Option<Box<RunData>>,
+    /// The machine profile that the file holds. It is 0.1 MB of JSON: as long as it stays the same, it is not written
+    /// with every change of the other facts.
+    machine: Option<Box<MachineProfile>>,
+}
+
+/// Whether a file is marked as ended in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    No,
+    InOrder,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +147,9 @@ impl Writer {
             path: given.to_owned(),
             state: State::Writing,
             kept: None,
+            machine: None,
         };
-        let begun = writer.begin_file(&Meta {
-            complete: false,
-            ..meta.clone()
-        });
+        let begun = writer.begin_file(meta);
         writer.keep(begun)?;
         writer.flush()?;
         Ok(writer)
@@ -236,11 +245,7 @@ impl Writer {
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
     pub fn meta(&mut self, meta: &Meta) -> Result<(), Error> {
         self.writing()?;
-        let incomplete = Meta {
-            complete: false,
-            ..meta.clone()
-        };
-        let written = self.begin().and_then(|()| self.put_meta(&incomplete));
+        let written = self.begin().and_then(|()| self.put_meta(meta, Ended::No));
         self.keep(written)
     }
 
@@ -265,15 +270,11 @@ impl Writer {
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
     pub fn complete(&mut self, meta: &Meta) -> Result<(), Error> {
         self.writing()?;
-        let complete = Meta {
-            complete: true,
-            ..meta.clone()
-        };
         let ended = self
             .connection
             .busy_timeout(LAST_PATIENCE)
             .and_then(|()| self.begin())
-            .and_then(|()| self.put_meta(&complete))
+            .and_then(|()| self.put_meta(meta, Ended::InOrder))
             .and_then(|()| self.connection.execute_batch("COMMIT"));
         self.keep(ended)
     }
@@ -297,20 +298,30 @@ impl Writer {
         }
     }
 
-    fn begin_file(&self, meta: &Meta) -> rusqlite::Result<()> {
+    fn begin_file(&mut self, meta: &Meta) -> rusqlite::Result<()> {
         self.connection.execute_batch(&format!(
             "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {LAYOUT}"
         ))?;
         for statement in table::create_all() {
             self.connection.execute_batch(&statement)?;
         }
-        self.put_meta(meta)
+        self.put_meta(meta, Ended::No)
     }
 
-    fn put_meta(&self, meta: &Meta) -> rusqlite::Result<()> {
+    fn put_meta(&mut self, meta: &Meta, ended: Ended) -> rusqlite::Result<()> {
         insert::<Meta, _>(&self.connection, std::iter::once((0, meta)))?;
+        self.connection
+            .execute("UPDATE run SET complete = ?1", [ended == Ended::InOrder])?;
+        if self.machine != meta.machine {
+            self.put_machine(meta.machine.as_deref())?;
+            self.machine.clone_from(&meta.machine);
+        }
+        Ok(())
+    }
+
+    fn put_machine(&self, machine: Option<&MachineProfile>) -> rusqlite::Result<()> {
         self.connection.execute_batch("DELETE FROM machine")?;
-        if let Some(machine) = &meta.machine {
+        if let Some(machine) = machine {
             let text = serde_json::to_string(machine)
                 .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             self.connection
@@ -532,4 +543,50 @@ fn is_full(error: &rusqlite::Error) -> bool {
         || error
             .sqlite_error()
             .is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: &str = include_str!("../../membound-input/tests/data/machine.json");
+
+    #[test]
+    fn a_machine_profile_is_written_when_it_changes() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("run");
+        let mut meta = Meta {
+            machine: Some(serde_json::from_str(MACHINE).unwrap()),
+            ..Meta::default()
+        };
+        let mut writer = Writer::create(&path, &meta).unwrap();
+        let count = "CREATE TEMP TABLE written (at INTEGER);
+                     CREATE TEMP TRIGGER written AFTER INSERT ON main.machine
+                     BEGIN INSERT INTO temp.written VALUES (1); END";
+        writer.connection.execute_batch(count).unwrap();
+        let written = |writer: &Writer| -> u32 {
+            let count = "SELECT count(*) FROM temp.written";
+            let mut statement = writer.connection.prepare(count).unwrap();
+            statement.query_row([], |row| row.get(0)).unwrap()
+        };
+        for elapsed_ns in 1..20 {
+            meta.elapsed_ns = elapsed_ns;
+            writer.meta(&meta).unwrap();
+            writer.flush().unwrap();
+        }
+        assert_eq!(written(&writer), 0, "it is the one that it began with");
+        let another = MachineProfile::unmeasured(membound_types::MachineInfo::default());
+        meta.machine = Some(Box::new(another));
+        writer.meta(&meta).unwrap();
+        assert_eq!(written(&writer), 1);
+        writer.finish(&meta).unwrap();
+        let read = RunData::open(&path).unwrap();
+        assert_eq!(
+            read.meta,
+            Meta {
+                complete: true,
+                ..meta
+            }
+        );
+    }
 }
