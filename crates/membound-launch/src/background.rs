@@ -24,6 +24,19 @@ const NEVER_HELD_NS: u64 = 25_000_000;
 /// The longest that it pauses at a time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a large file waits for its plan to be begun, for each mebibyte of its text: a fifth of what planning takes.
+/// Most programs end before that, and need no plan.
+const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(20);
+/// The same while programs lack processors: twice what planning takes. Each millisecond of planning is one that the
+/// program loses then, so that the plan has to pay for itself in a program that runs for longer.
+const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(200);
+/// The longest such wait. Exchanges that need the plan wait for it as well, for some seconds before they are given up.
+const LONGEST_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
+/// How often it is looked whether programs still lack processors.
+const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Whether programs lack processors.
+static SHORT: AtomicBool = AtomicBool::new(false);
 /// Whether work is held.
 static HELD: AtomicBool = AtomicBool::new(false);
 
@@ -36,6 +49,33 @@ thread_local! {
 /// another, and need all processors at once.
 pub fn hold_planning(held: bool) {
     HELD.store(held, Ordering::Relaxed);
+}
+
+/// Says whether programs lack processors: while they do, planning of large files begins later.
+pub fn lack_processors(short: bool) {
+    SHORT.store(short, Ordering::Relaxed);
+}
+
+/// Waits until a file with so much text may be planned that no program waits for.
+pub(crate) fn wait(text_bytes: u64) {
+    wait_by(
+        text_bytes,
+        || SHORT.load(Ordering::Relaxed),
+        std::thread::sleep,
+    );
+}
+
+fn wait_by(text_bytes: u64, is_short: impl Fn() -> bool, mut sleep: impl FnMut(Duration)) {
+    let mebibytes = u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX);
+    let mut waited = WAIT_A_MEBIBYTE.saturating_mul(mebibytes);
+    sleep(waited);
+    let most = WAIT_A_MEBIBYTE_WHERE_SHORT
+        .saturating_mul(mebibytes)
+        .min(LONGEST_WAIT_WHERE_SHORT);
+    while waited < most && is_short() {
+        sleep(SHORTAGE_CHECK_INTERVAL);
+        waited += SHORTAGE_CHECK_INTERVAL;
+    }
 }
 
 /// Between two functions.
@@ -127,6 +167,27 @@ mod tests {
         assert!(there.0 && !here.0);
         // A sleep is never shorter than it was asked for.
         assert!(there.1 >= LONGEST_PAUSE, "{there:?}");
+    }
+
+    #[test]
+    fn large_files_wait_longer_for_their_plans_while_processors_are_short() {
+        let waited = |mebibytes: u64, short_ms: u128| {
+            let waited = Cell::new(Duration::ZERO);
+            wait_by(
+                mebibytes << 20,
+                || waited.get().as_millis() < short_ms,
+                |time| waited.set(waited.get() + time),
+            );
+            waited.get().as_millis()
+        };
+        assert_eq!(waited(5, 0), 100);
+        assert_eq!(waited(5, u128::MAX), 1000);
+        // The shortage ends.
+        assert_eq!(waited(5, 300), 300);
+        assert_eq!(waited(40, u128::MAX), 2000);
+        // One so large is late in any case.
+        assert_eq!(waited(200, u128::MAX), 4000);
+        assert_eq!(waited(0, u128::MAX), 0);
     }
 
     #[test]

@@ -65,7 +65,7 @@ mod withdraw;
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
-pub use background::{hold_planning, spawn_idle};
+pub use background::{hold_planning, lack_processors, spawn_idle};
 pub use cache::{Cache, LIMIT_BYTES};
 pub use choice::{Choice, Pace};
 pub use elf::Headers;

@@ -11,7 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan, Wrapped};
@@ -242,10 +241,6 @@ impl FileKey {
 
 type Slot = Arc<OnceLock<Arc<Module>>>;
 
-/// How long it is waited before a large file is planned, for each mebibyte of its text: a fifth of what planning takes.
-/// Most programs end before that, and need no plan.
-const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(20);
-
 /// How files are planned while their programs run.
 #[derive(Debug)]
 struct Later {
@@ -461,9 +456,8 @@ impl Plans {
             pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
-        let mebibytes = u32::try_from(headers.text_bytes() >> 20).unwrap_or(u32::MAX);
         let work = move || {
-            std::thread::sleep(WAIT_A_MEBIBYTE.saturating_mul(mebibytes));
+            background::wait(headers.text_bytes());
             let Some(later) = &plans.later else { return };
             let _ended = Ended { later, key };
             let identity = Image::identify(&bytes);

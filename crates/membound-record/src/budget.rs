@@ -174,6 +174,11 @@ impl Beside {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
     }
 
+    /// Whether programs wanted nearly all processors when it was last looked at.
+    pub(crate) fn lacks_processors(&self) -> bool {
+        self.last.is_some() && self.part > IN_THE_WAY
+    }
+
     /// What the programs have lost until now, in nanoseconds, by what is known now.
     pub(crate) fn lost_ns(&mut self, now: Look) -> f64 {
         let first = Look { own_ns: 0, ..now };
@@ -255,6 +260,14 @@ mod tests {
             is_in_the_way(1, 1, 50_000_000),
             "two threads take turns on one"
         );
+        let lacks_processors = |busy: u64, waits: u64| {
+            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            beside.lost_ns(Look::default());
+            beside.lost_ns(after_100_ms(busy, waits));
+            beside.lacks_processors()
+        };
+        assert!(lacks_processors(2, 0) && lacks_processors(1, 1));
+        assert!(!lacks_processors(1, 0) && !lacks_processors(0, 0));
         let mut beside_clients = Beside::new(Processors::cores(2), 0.05);
         beside_clients.lost_ns(Look::default());
         beside_clients.lost_ns(Look {

@@ -690,6 +690,7 @@ impl Driver {
         self.look_beside(now_ns);
         self.in_the_way = false;
         membound_launch::hold_planning(false);
+        membound_launch::lack_processors(false);
         if let Some(remote) = &self.remote {
             let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
             let running = Running {

@@ -76,6 +76,7 @@ impl Driver {
         // A window can wait, and a plan that takes long would not be there before a short program ends.
         self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
         membound_launch::hold_planning(self.in_the_way);
+        membound_launch::lack_processors(!self.over && self.beside.lacks_processors());
     }
 
     /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
