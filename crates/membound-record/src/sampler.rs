@@ -157,7 +157,10 @@ impl Reader {
         sampler.read(&mut |event| {
             let t_ns = |raw| clock.of_raw(raw);
             match event {
-                PerfEvent::Lost(count) => batch.lost += count,
+                PerfEvent::Lost(count) => {
+                    batch.lost += count;
+                    world.threads.events_were_lost();
+                }
                 // Threads that the one which started the program made later inherit its events.
                 other if other.pid() == Some(own) => {}
                 PerfEvent::Sample(sample) => {
@@ -202,17 +205,24 @@ fn follow(world: &mut World, clock: &Clock, event: &PerfEvent<'_>) {
             pid,
             tid,
             parent_pid,
+            parent_tid,
             t_ns,
-            ..
         } => {
             let t_ns = clock.of_raw(t_ns);
             // membound itself is no process of the run.
-            if pid == parent_pid || parent_pid == std::process::id() {
+            if parent_pid == std::process::id() {
                 met(world, pid, tid, t_ns);
+                return;
+            }
+            let (process, makers) = if pid == parent_pid {
+                let process = world.image(pid, t_ns);
+                (process, Some(process))
             } else {
                 let process = world.forked(parent_pid, pid, t_ns);
-                world.threads.of(process, pid, tid, t_ns);
-            }
+                (process, world.forked_from(process))
+            };
+            let maker = makers.and_then(|it| world.threads.known(it, parent_tid));
+            world.threads.made(process, (pid, tid), maker, t_ns);
         }
         PerfEvent::Exit { pid, tid, t_ns } => {
             let t_ns = clock.of_raw(t_ns);
@@ -230,8 +240,8 @@ fn follow(world: &mut World, clock: &Clock, event: &PerfEvent<'_>) {
             if cause == Named::Exec {
                 world.executed(pid, t_ns);
             }
-            let (_, thread) = met(world, pid, tid, t_ns);
-            world.threads.name(thread, name);
+            let process = world.image(pid, t_ns);
+            world.threads.named(process, tid, name, t_ns);
         }
         PerfEvent::Mmap(map) => {
             use std::os::unix::ffi::OsStrExt;
@@ -278,11 +288,24 @@ mod tests {
             parent_tid: parent,
             t_ns: at(0),
         };
+        let named = PerfEvent::Comm {
+            pid: parent,
+            tid: parent,
+            name: b"shell",
+            cause: Named::Set,
+            t_ns: at(0),
+        };
+        follow(&mut world, &clock, &named);
+        let name = |world: &World, process, tid| {
+            let thread = world.threads.known(process, tid).unwrap();
+            world.threads.row(thread).unwrap().name.clone()
+        };
         follow(&mut world, &clock, &fork(parent, parent + 7));
-        assert!(world.threads.known(process, parent + 7).is_some());
+        assert_eq!(name(&world, process, parent + 7), "shell");
         follow(&mut world, &clock, &fork(child, child));
         let forked = world.known_image(child, u64::MAX).unwrap();
         assert_eq!(world.forked_from(forked), Some(process));
+        assert_eq!(name(&world, forked, child), "shell");
         let exec = PerfEvent::Comm {
             pid: child,
             tid: child,
@@ -293,8 +316,8 @@ mod tests {
         follow(&mut world, &clock, &exec);
         let executed = world.known_image(child, u64::MAX).unwrap();
         assert_ne!(executed, forked);
+        assert_eq!(name(&world, executed, child), "tool");
         let thread = world.threads.known(executed, child).unwrap();
-        assert_eq!(world.threads.row(thread).unwrap().name, "tool");
         let map = PerfEvent::Mmap(perf::Mmap {
             pid: child,
             tid: child,

@@ -27,26 +27,85 @@ struct Known {
     row: Thread,
     /// Where its stack pointer was seen.
     stack: Option<Range<u64>>,
+    named_by: NamedBy,
+}
+
+/// Who says what a thread is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NamedBy {
+    /// `/proc`, which has to be read again and again.
+    Proc,
+    /// The kernel's events: those of threads that are made, and those of names that change.
+    Events,
 }
 
 impl Threads {
-    /// The number of a thread, which is made when it is first met.
+    /// The number of a thread, which is made when it is first met. Its name is read from `/proc` then.
     pub(crate) fn of(&mut self, process: ProcessId, pid: u32, tid: u32, t_ns: u64) -> ThreadId {
-        if let Some(number) = self.numbers.get(&(process, tid)) {
-            return *number;
+        self.known(process, tid).unwrap_or_else(|| {
+            let name = name_of(pid, tid).unwrap_or_default();
+            self.add(process, tid, t_ns, name, NamedBy::Proc)
+        })
+    }
+
+    /// The number of a thread that `maker` has just made: it has its maker's name until an event says another. Where
+    /// nothing is known of the maker, as [`Self::of`].
+    pub(crate) fn made(
+        &mut self,
+        process: ProcessId,
+        (pid, tid): (u32, u32),
+        maker: Option<ThreadId>,
+        t_ns: u64,
+    ) -> ThreadId {
+        if let Some(number) = self.known(process, tid) {
+            return number;
         }
+        let name = maker
+            .and_then(|maker| self.row(maker))
+            .map(|maker| maker.name.clone())
+            .filter(|name| !name.is_empty());
+        match name {
+            Some(name) => self.add(process, tid, t_ns, name, NamedBy::Events),
+            None => self.of(process, pid, tid, t_ns),
+        }
+    }
+
+    /// The number of a thread that an event gives this name.
+    pub(crate) fn named(
+        &mut self,
+        process: ProcessId,
+        tid: u32,
+        name: &[u8],
+        t_ns: u64,
+    ) -> ThreadId {
+        let thread = self
+            .known(process, tid)
+            .unwrap_or_else(|| self.add(process, tid, t_ns, String::new(), NamedBy::Events));
+        self.name(thread, name);
+        thread
+    }
+
+    fn add(
+        &mut self,
+        process: ProcessId,
+        tid: u32,
+        t_ns: u64,
+        name: String,
+        named_by: NamedBy,
+    ) -> ThreadId {
         let number = ThreadId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
         self.numbers.insert((process, tid), number);
         self.all.push(Known {
             row: Thread {
                 process,
                 tid,
-                name: name_of(pid, tid).unwrap_or_default(),
+                name,
                 start_ns: t_ns,
                 end_ns: None,
                 cpu_ns: None,
             },
             stack: None,
+            named_by,
         });
         self.changed.insert(number);
         number
@@ -150,10 +209,24 @@ impl Threads {
             let cpu_ns = self.recorded_ns(pid, tid, cpu_ns);
             let thread = self.of(process, pid, tid, t_ns);
             self.ran(thread, cpu_ns);
-            if let Some(name) = name_of(pid, tid) {
+            if self.is_named_by_proc(thread)
+                && let Some(name) = name_of(pid, tid)
+            {
                 self.name(thread, name.as_bytes());
             }
         }
+    }
+
+    /// Events were lost, which may have told of other names: the names of the threads that are known are read again.
+    pub(crate) fn events_were_lost(&mut self) {
+        for known in &mut self.all {
+            known.named_by = NamedBy::Proc;
+        }
+    }
+
+    fn is_named_by_proc(&self, thread: ThreadId) -> bool {
+        let known = self.all.get(thread.index());
+        known.is_some_and(|known| known.named_by == NamedBy::Proc)
     }
 
     fn change(&mut self, thread: ThreadId, change: impl FnOnce(&mut Thread) -> bool) {
@@ -214,6 +287,31 @@ mod tests {
         threads.end(thread, 99);
         threads.end(thread, 100);
         assert_eq!(threads.take_changed().len(), 1);
+    }
+
+    #[test]
+    fn a_new_thread_has_its_maker_s_name_until_it_is_given_another() {
+        // Numbers above the largest that the kernel gives: nothing can be read of them.
+        let (process, pid) = (ProcessId(0), 5_000_000);
+        let mut threads = Threads::default();
+        let name = |threads: &Threads, thread| threads.row(thread).unwrap().name.clone();
+        let main = threads.named(process, pid, b"server", 0);
+        let first = threads.made(process, (pid, pid + 1), Some(main), 10);
+        assert_eq!(name(&threads, first), "server");
+        assert!(!threads.is_named_by_proc(first));
+        assert_eq!(threads.named(process, pid + 1, b"worker", 20), first);
+        let second = threads.made(process, (pid, pid + 2), Some(first), 30);
+        assert_eq!(name(&threads, second), "worker");
+        assert_eq!(name(&threads, main), "server");
+        threads.events_were_lost();
+        assert!(threads.is_named_by_proc(second));
+        // Nothing is known of the maker.
+        let third = threads.made(process, (pid, pid + 3), None, 40);
+        assert!(threads.is_named_by_proc(third));
+        assert_eq!(
+            threads.made(process, (pid, pid + 3), Some(first), 50),
+            third
+        );
     }
 
     #[test]
