@@ -1,5 +1,7 @@
 //! Objects as a person counts them: blocks of one allocating call chain are one.
 
+use std::collections::BTreeMap;
+
 use membound_run::{
     FrameId, LiveBytes, ObjectId, ObjectKind, ProcessId, RunData, StackId, ThreadId,
 };
@@ -7,6 +9,11 @@ use rustc_hash::FxHashMap;
 
 use crate::alloc_frames;
 use crate::places::Places;
+
+/// Part of all bytes of one kind (heap, or mappings) that a call chain has to have allocated to be worth a row whether
+/// any access to its objects was sampled or not. Where blocks are sampled, the chain that allocates most may have no
+/// other trace: an access belongs to an object only if its block was told of.
+const MUCH_ALLOCATED: f64 = 0.01;
 
 /// Position in [`Groups::groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +55,8 @@ pub(crate) struct Groups {
     of_object: Vec<GroupId>,
     /// Of call chains that [`RunData::live`] tells of.
     of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
+    /// Those with at least [`MUCH_ALLOCATED`] of the bytes, sorted.
+    much_allocated: Vec<GroupId>,
 }
 
 /// Call chains that look alike in source code have one identity.
@@ -127,6 +136,18 @@ impl Groups {
                     })
             });
         }
+        let much_allocated: Vec<GroupId> = much_allocated(run, &chains)
+            .into_iter()
+            .map(|(kind, chain, stack)| {
+                let key = GroupKey::Chain(kind, chain);
+                *known.entry(key).or_insert_with(|| {
+                    let id = GroupId(groups.len() as u32);
+                    groups.push(Group::new(kind, Some(stack)));
+                    by_chain.entry(chain).or_default().push(id);
+                    id
+                })
+            })
+            .collect();
         for allocations in &run.allocations {
             let mapped = is_mapping(&allocations.function);
             for &id in by_chain
@@ -154,7 +175,13 @@ impl Groups {
             groups,
             of_object,
             of_live,
+            much_allocated,
         }
+    }
+
+    /// Groups with so many of the allocated bytes that each has a row, accessed or not.
+    pub(crate) fn much_allocated(&self) -> &[GroupId] {
+        &self.much_allocated
     }
 
     /// The group of what a call chain allocated.
@@ -247,6 +274,34 @@ fn live_kind(live: &LiveBytes) -> ObjectKind {
     } else {
         ObjectKind::Heap
     }
+}
+
+/// Kind and call chain of what has at least [`MUCH_ALLOCATED`] of the bytes of its kind, each with one of the chain's
+/// stacks.
+fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
+    let mut sums: BTreeMap<(bool, ChainId), (u64, StackId)> = BTreeMap::new();
+    let mut all: [u64; 2] = [0; 2];
+    for it in &run.allocations {
+        let mapped = is_mapping(&it.function);
+        let chain = chains[it.stack.index()];
+        let (bytes, _) = sums.entry((mapped, chain)).or_insert((0, it.stack));
+        *bytes = bytes.saturating_add(it.bytes);
+        all[usize::from(mapped)] = all[usize::from(mapped)].saturating_add(it.bytes);
+    }
+    let is_much = |mapped: bool, bytes: u64| {
+        bytes > 0 && bytes as f64 >= MUCH_ALLOCATED * all[usize::from(mapped)] as f64
+    };
+    sums.into_iter()
+        .filter(|((mapped, _), (bytes, _))| is_much(*mapped, *bytes))
+        .map(|((mapped, chain), (_, stack))| {
+            let kind = if mapped {
+                ObjectKind::Mapped
+            } else {
+                ObjectKind::Heap
+            };
+            (kind, chain, stack)
+        })
+        .collect()
 }
 
 /// Whether an allocating function of this name maps memory.

@@ -25,9 +25,23 @@ const MOST_OFFSETS: usize = 64;
 /// Lines of code that a row has at most.
 const MOST_CODE: usize = 8;
 
+/// Which objects have rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rowed {
+    /// Those that were accessed.
+    Accessed,
+    /// Those too of which much was allocated ([`Groups::much_allocated`]).
+    AllocatedToo,
+}
+
 /// The table of objects, each with its group.
-pub(crate) fn objects(context: &Context<'_>) -> Vec<(GroupId, ObjectRow)> {
-    let sums = rows::grouped(context, |part| Some(part.group));
+pub(crate) fn objects(context: &Context<'_>, rowed: Rowed) -> Vec<(GroupId, ObjectRow)> {
+    let mut sums = rows::grouped(context, |part| Some(part.group));
+    if rowed == Rowed::AllocatedToo {
+        for id in context.groups.much_allocated() {
+            sums.entry(*id).or_default();
+        }
+    }
     let mut offsets = offsets(context);
     let mut code = code(context);
     let mut table: Vec<(GroupId, ObjectRow)> = sums

@@ -140,6 +140,49 @@ fn hot_fields_show_over_all_blocks_of_a_group() {
 }
 
 #[test]
+fn what_much_was_allocated_of_has_a_row_without_a_sampled_access() {
+    let mut program = Synthetic::new(10.0, 1);
+    let main = program.thread("main");
+    let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
+    let array = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    program.access(main, 0, walk, 0.0..10.0, &Like::chase(From::Dram, &[array]));
+    let mut allocated = |line: u32, blocks: u64| {
+        let stack = program.stack(&[("node_new", "node.c", line), ("main", "main.c", 3)]);
+        program.run.allocations.push(Allocations {
+            stack,
+            process: ProcessId(0),
+            function: "malloc".to_owned(),
+            blocks,
+            blocks_variance: Some(blocks as f64 * 1000.0),
+            bytes: blocks * 96,
+            freed: blocks,
+            lifetime_ns: 0,
+            peak_bytes: 96,
+        });
+    };
+    allocated(9, 98_500);
+    allocated(10, 900);
+    allocated(11, 600);
+    allocated(11, 500);
+    let profile = views(&program.finish()).profile;
+    let rows: Vec<(&str, u64)> = profile
+        .objects
+        .iter()
+        .map(|row| (row.name.as_str(), row.blocks))
+        .collect();
+    // The one with an access first; a hundredth of the bytes is enough, and 0.9 % are not.
+    assert_eq!(
+        rows[1..],
+        [("node.c:11 (96 B)", 1100), ("node.c:9 (96 B)", 98_500)],
+        "{rows:?}"
+    );
+    let row = &profile.objects[2];
+    assert_eq!((row.share.samples, row.share.stall_fraction), (0, 0.0));
+    assert!(row.blocks_low.unwrap() < 98_500 && row.blocks_high.unwrap() > 98_500);
+    assert_eq!(row.alloc_stack[0].line, Some(9));
+}
+
+#[test]
 fn stretches_of_arrays_are_told_and_not_each_element() {
     let mut program = Synthetic::new(10.0, 1);
     let main = program.thread("main");
