@@ -78,6 +78,8 @@ struct Image {
     cpu_ns: u64,
     /// Events lost in the window.
     lost: u64,
+    /// Events that the last look found.
+    found: u64,
     /// Time stamp counter and clock when the image began.
     clock: (u64, Instant),
 }
@@ -148,6 +150,7 @@ impl Following {
             window: Window::default(),
             cpu_ns: 0,
             lost: 0,
+            found: 0,
             clock: (time_stamp(), Instant::now()),
         });
         Ok(())
@@ -159,6 +162,7 @@ impl Following {
         let mut closed = freed;
         let mut poll = IDLE_POLL_INTERVAL;
         let mut receiver_ns = 0;
+        let mut looks = Looks::default();
         loop {
             let stop = stopped(poll);
             let now = Instant::now();
@@ -173,6 +177,7 @@ impl Following {
                 }
                 let told = image.drain(&self.objects);
                 found += told;
+                image.found = told;
                 if free {
                     image.free(&self.objects);
                     image.quiet = told == 0 && image.is_over();
@@ -181,9 +186,17 @@ impl Following {
             }
             let spent_ns = self.objects.receiver.spent_ns();
             let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
-            let reading_ns = cpu_time::of_this_thread().saturating_sub(begun_ns) + receiving_ns;
+            let own_ns = cpu_time::of_this_thread().saturating_sub(begun_ns);
+            let cost = looks.cost(own_ns as f64, found);
+            let followed = images.iter().filter(|image| !image.quiet).count().max(1) as f64;
             for image in images.iter_mut().filter(|image| !image.quiet) {
-                image.window.reading_ns += reading_ns as f64;
+                // What was received belongs to events of some time ago: nobody knows of whose.
+                let part = match found {
+                    0 => 1.0 / followed,
+                    found => image.found as f64 / found as f64,
+                };
+                image.window.reading_ns += part * (cost.reading_ns + receiving_ns as f64);
+                image.window.looking_ns += cost.looking_ns / followed;
             }
             poll = next_poll(poll, found);
             if free {
@@ -196,6 +209,44 @@ impl Following {
             if stop {
                 return;
             }
+        }
+    }
+}
+
+/// What a look into the rings cost, in nanoseconds of CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct LookCost {
+    /// What more events would cost more of.
+    reading_ns: f64,
+    /// What the look cost by itself.
+    looking_ns: f64,
+}
+
+/// Tells what looks into the rings cost apart from what they find.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    /// What a look that finds nothing costs on average.
+    empty_ns: f64,
+}
+
+impl Looks {
+    /// Events from which on what a look costs depends on their number. With fewer, most of it is spent on waking up
+    /// and on passing anything on at all.
+    const MANY_EVENTS: u64 = 100;
+    /// What a new figure counts for in the average.
+    const NEW_PART: f64 = 0.1;
+
+    fn cost(&mut self, own_ns: f64, events: u64) -> LookCost {
+        if events == 0 {
+            self.empty_ns += Self::NEW_PART * (own_ns - self.empty_ns);
+        }
+        let looking_ns = match events < Self::MANY_EVENTS {
+            true => own_ns,
+            false => own_ns.min(self.empty_ns),
+        };
+        LookCost {
+            reading_ns: own_ns - looking_ns,
+            looking_ns,
         }
     }
 }
@@ -433,5 +484,17 @@ mod tests {
         assert_eq!(after(1), 1000);
         assert_eq!(after(FLOOD_EVENTS + 1), 300);
         assert_eq!(after(0), 2000);
+    }
+
+    #[test]
+    fn what_looks_cost_is_no_cost_of_the_events_that_they_find() {
+        let mut looks = Looks::default();
+        for _ in 0..200 {
+            assert_eq!(looks.cost(20_000.0, 0).reading_ns, 0.0);
+        }
+        assert_eq!(looks.cost(25_000.0, 3).reading_ns, 0.0);
+        let cost = looks.cost(520_000.0, 10_000);
+        assert!((cost.reading_ns - 500_000.0).abs() < 1.0, "{cost:?}");
+        assert!((cost.looking_ns - 20_000.0).abs() < 1.0, "{cost:?}");
     }
 }

@@ -4,7 +4,8 @@
 //! earned by then, so that programs with a modest number of allocations are followed exactly. From then
 //! on blocks are sampled: [`membound_wire::allocation_interval`] is set so that the cost of the
 //! last window, had it been sampled so, is the share, and at first a part of what is left of
-//! [`ADVANCE_NS`] as well: short programs, which end soon, are sampled closely. The window after next may
+//! [`ADVANCE_NS`] as well: short programs, which end soon, are sampled closely. What an event costs to read is known from
+//! several windows ([`Reading`]). The window after next may
 //! be another; going back to shorter intervals therefore waits for several that permit it. Programs that run one
 //! after the other share one account: a shell that starts thousands of them would be given thousands of advances.
 
@@ -47,10 +48,41 @@ pub(crate) struct Window {
     pub(crate) span_bytes: f64,
     /// CPU time that an event took of the program, in nanoseconds.
     pub(crate) event_ns: f64,
-    /// CPU time that reading the events and keeping account of blocks took, in nanoseconds.
+    /// CPU time that reading events and keeping account of blocks took, in nanoseconds. The events may have come in the
+    /// windows before.
     pub(crate) reading_ns: f64,
-    /// What part of that the program loses: see [`Processors::lost_beside`].
+    /// CPU time that looking for events took, in nanoseconds, however many there were.
+    pub(crate) looking_ns: f64,
+    /// What part of both the program loses: see [`Processors::lost_beside`].
     pub(crate) beside: f64,
+}
+
+/// What it costs the program that its events are read, from the last windows.
+///
+/// Events are read up to some hundred milliseconds after they came. In a single window, what a flood left to be read
+/// would be set against the few events that came since, and the interval would grow to its longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Reading {
+    events: f64,
+    ns: f64,
+}
+
+impl Reading {
+    /// What a window counts for when the next one is added: about ten windows matter.
+    const KEPT: f64 = 0.9;
+
+    fn add(&mut self, window: &Window) {
+        self.events = Self::KEPT * self.events + window.events;
+        self.ns = Self::KEPT * self.ns + window.beside * window.reading_ns;
+    }
+
+    /// Nanoseconds that the program loses when one event is read.
+    fn event_ns(&self) -> f64 {
+        match self.events >= 1.0 {
+            true => self.ns / self.events,
+            false => 0.0,
+        }
+    }
 }
 
 /// The processors that this process and what it starts may run on.
@@ -144,7 +176,8 @@ impl Account {
     /// Takes down what a window has cost and earned; what it earned.
     pub(crate) fn book(&mut self, window: &Window) -> f64 {
         let earned_ns = self.share * window.cpu_ns;
-        let told_ns = window.events * window.event_ns + window.beside * window.reading_ns;
+        let beside_ns = window.beside * (window.reading_ns + window.looking_ns);
+        let told_ns = window.events * window.event_ns + beside_ns;
         self.spent_ns = (self.spent_ns + told_ns + window.fixed_ns() - earned_ns).max(0.0);
         earned_ns
     }
@@ -160,6 +193,7 @@ impl Account {
 pub(crate) struct Pace {
     level: u32,
     calm: u32,
+    reading: Reading,
 }
 
 impl Pace {
@@ -169,7 +203,10 @@ impl Pace {
             true => 0,
             false => account.level.max(1),
         };
-        Self { level, calm: 0 }
+        Self {
+            level,
+            ..Self::default()
+        }
     }
 
     /// The level that holds.
@@ -180,12 +217,14 @@ impl Pace {
     /// The level after a window, which goes into the account.
     pub(crate) fn next(&mut self, account: &mut Account, window: &Window) -> u32 {
         let earned_ns = account.book(window);
+        self.reading.add(window);
         let wanted = match self.level {
             0 if account.pays_for_all() => 0,
             _ => {
                 let left_ns = (ADVANCE_NS - account.spent_ns).max(0.0);
                 let for_told_ns = (earned_ns - window.fixed_ns()).max(LEAST_FOR_TOLD * earned_ns);
-                level_within(window, for_told_ns + PART_OF_ADVANCE * left_ns)
+                let event_ns = window.event_ns + self.reading.event_ns();
+                level_within(window, event_ns, for_told_ns + PART_OF_ADVANCE * left_ns)
             }
         };
         if wanted >= self.level {
@@ -206,13 +245,10 @@ impl Pace {
     }
 }
 
-/// The lowest level at which following what was allocated in `window` costs no more than this.
-fn level_within(window: &Window, budget_ns: f64) -> u32 {
-    let reading_ns = match window.events > 0.0 {
-        true => window.beside * window.reading_ns / window.events,
-        false => 0.0,
-    };
-    let each_ns = EVENTS_A_BLOCK * (window.event_ns + reading_ns);
+/// The lowest level at which following what was allocated in `window` costs no more than this, when an event costs the
+/// program `event_ns`.
+fn level_within(window: &Window, event_ns: f64, budget_ns: f64) -> u32 {
+    let each_ns = EVENTS_A_BLOCK * event_ns;
     if window.blocks * each_ns <= PART_FOR_ALL * budget_ns {
         return 0;
     }
@@ -245,6 +281,7 @@ mod tests {
             span_bytes: blocks * 64.0,
             event_ns: 70.0,
             reading_ns: told * 2.0 * 30.0,
+            looking_ns: 0.0,
             beside: Processors::cores(2).lost_beside(1.0),
         }
     }
@@ -324,6 +361,34 @@ mod tests {
         let (first, last) = (levels[sampled.unwrap_or(0)], levels[399]);
         assert!(first < last, "{levels:?}");
         assert!(last.abs_diff(levels[398]) <= 1, "{levels:?}");
+    }
+
+    /// The events of a flood's first window are read in the windows after it, when few events come, and looks cost some
+    /// time whatever they find: neither makes the interval longer than the flood itself does.
+    #[test]
+    fn what_is_read_late_does_not_lengthen_the_interval() {
+        let levels = |lag: usize, looking_ns: f64| {
+            let (mut account, mut pace) = begun(0.05);
+            let mut unread = std::collections::VecDeque::from(vec![0.0; lag]);
+            let next = |_| {
+                let come = Window {
+                    looking_ns,
+                    ..window(1e6, pace.level())
+                };
+                unread.push_back(10.0 * come.reading_ns);
+                let reading_ns = unread.pop_front().unwrap_or(0.0);
+                pace.next(&mut account, &Window { reading_ns, ..come })
+            };
+            (0..40).map(next).collect::<Vec<u32>>()
+        };
+        let at_once = levels(0, 0.0);
+        let late = levels(2, 2e6);
+        let most = |levels: &[u32]| levels.iter().copied().max().unwrap_or(0);
+        assert!(most(&at_once) < ALLOCATION_LEVELS, "{at_once:?}");
+        assert!(
+            most(&late) <= most(&at_once) + 1,
+            "{late:?} and not {at_once:?}"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! until nothing earlier can come any more; only then are addresses looked up, so that a
 //! block that was freed a moment later is still found, and one that came later is not.
 
+mod allocation_cost;
 mod look;
 mod pending;
 mod settle;
@@ -53,6 +54,7 @@ use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
 use crate::{Blocks, Bursts, Latencies, Options, Watch};
+use allocation_cost::AllocationCost;
 use pending::Pending;
 use unseen::Unseen;
 
@@ -139,6 +141,7 @@ pub(crate) struct Driver {
     lost_beside_ns: f64,
     waited: Waited,
     others: Others,
+    allocation_cost: AllocationCost,
     /// When it was last looked at what the programs lose.
     looked_beside_ns: u64,
     /// Programs use all processors, and have lost as much by what is done beside them as they may.
@@ -254,6 +257,7 @@ impl Driver {
             lost_beside_ns: 0.0,
             waited: Waited::default(),
             others: Others::here(),
+            allocation_cost: AllocationCost::default(),
             in_the_way: false,
             looked_beside_ns: 0,
             switching_ns: 0.0,

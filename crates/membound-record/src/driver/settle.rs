@@ -42,9 +42,10 @@ impl Driver {
         }
         if allocations > 0 {
             let spent_ns = cpu_time::of_this_thread().saturating_sub(begun_ns);
-            let part = allocations as f64 / events as f64;
-            let spent_ns = (spent_ns as f64 * part) as u64;
-            self.inbox.spent_on_allocations(spent_ns);
+            let spent_ns = self
+                .allocation_cost
+                .of(allocations, events, spent_ns as f64);
+            self.inbox.spent_on_allocations(spent_ns as u64);
         }
         if !all {
             return;
