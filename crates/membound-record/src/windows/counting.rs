@@ -1,0 +1,153 @@
+//! What is counted in a window: read when it opens, and again before it closes.
+
+use membound_run::Executions;
+
+use super::window::{Closed, Now, Part, Phase, Window};
+use super::{UNKNOWN_COST, Windows};
+use crate::budget::Work;
+use crate::groups::{Group, Threads};
+use crate::patcher::{Counts, Patcher};
+use crate::sites::Sites;
+
+/// A window lasts at most so many times the CPU time that it is open for.
+const IDLE_TIMES: u64 = 2;
+
+impl Windows {
+    /// All programs have the patches: the window is open.
+    pub(super) fn begin(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        window: Window,
+        sites: &mut Sites,
+    ) -> Phase {
+        let mut placed = Vec::new();
+        for part in window.parts {
+            // Bodies that record do not count; that they were planned shows in what they refuse.
+            let executed = patcher.executed(&part.choice);
+            let refused = patcher.refused(&part.choice);
+            if executed.is_none() && (window.work != Work::Record || refused.is_none()) {
+                self.put_off(part.group, window.work, now, sites);
+                continue;
+            }
+            if matches!(window.work, Work::Time) {
+                let group = &self.groups.all[part.group];
+                for (address, refusal) in refused.unwrap_or_default() {
+                    if let Some((_, site)) = group.sites.iter().find(|(it, _)| *it == address) {
+                        sites.refuse(*site, refusal.to_string());
+                    }
+                }
+            }
+            placed.push(part);
+        }
+        if placed.is_empty() {
+            return self.close(patcher, now);
+        }
+        self.failures = 0;
+        let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
+        Phase::Open {
+            from: now,
+            until_cpu_ns: now.cpu_ns + window.length_ns,
+            until_ns: now.t_ns + IDLE_TIMES * window.length_ns,
+            before: placed.iter().map(read).collect(),
+            window: Window {
+                parts: placed,
+                ..window
+            },
+        }
+    }
+
+    fn put_off(&mut self, group: usize, work: Work, now: Now, sites: &mut Sites) {
+        let group = &mut self.groups.all[group];
+        if group.put_off(work, now.t_ns) {
+            self.given_up += group.sites.len() as u64;
+            for (_, site) in &group.sites {
+                sites.refuse(*site, "not-placed".to_owned());
+            }
+        }
+    }
+
+    /// Reads what was counted in a window that is about to close.
+    pub(super) fn end(
+        &mut self,
+        patcher: &impl Patcher,
+        from: Now,
+        now: Now,
+        before: &[Counts],
+        window: &Window,
+    ) -> Closed {
+        // All of them first: what is done with them takes its time.
+        let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
+        let after: Vec<Counts> = window.parts.iter().map(read).collect();
+        let ends = |counts: &[Counts]| {
+            let known: Vec<u64> = counts
+                .iter()
+                .filter_map(|it| (it.at_ns > 0).then_some(it.at_ns))
+                .collect();
+            known.iter().min().copied().zip(known.iter().max().copied())
+        };
+        let mut closed = Closed {
+            work: window.work,
+            from_ns: ends(before).map_or(from.t_ns, |(first, _)| first),
+            to_ns: ends(&after).map_or(now.t_ns, |(_, last)| last),
+            cpu_ns: now.cpu_ns.saturating_sub(from.cpu_ns),
+            cost_ns: 0.0,
+            executions: Vec::new(),
+            blocks: Vec::new(),
+            sites: Vec::new(),
+        };
+        let length_ns = closed.to_ns.saturating_sub(closed.from_ns).max(1) as f64;
+        // Counts that race are too low: they serve for the rate, and for no figure.
+        let counts_true = window.work == Work::Count || now.threads == Threads::One;
+        for ((part, before), after) in window.parts.iter().zip(before).zip(&after) {
+            let group = &mut self.groups.all[part.group];
+            closed
+                .sites
+                .extend(group.sites.iter().map(|(_, site)| *site));
+            let grown = before.until(after);
+            let all: u64 = grown.values().sum();
+            let part_ns = after.at_ns.saturating_sub(before.at_ns) as f64;
+            let cpu_ns = (closed.cpu_ns as f64 * (part_ns / length_ns).min(1.0)) as u64;
+            let sharp = before.is_sharp(after);
+            self.blurred += u64::from(!sharp && window.work != Work::Record);
+            match window.work {
+                Work::Time | Work::Count if counts_true && sharp => {
+                    let rows = group.sites.iter().filter_map(|(address, site)| {
+                        Some(Executions {
+                            site: *site,
+                            from_ns: before.at_ns,
+                            to_ns: after.at_ns,
+                            count: *grown.get(address)?,
+                            cpu_ns,
+                            least_cpu_ns: None,
+                            most_cpu_ns: None,
+                        })
+                    });
+                    closed.executions.extend(rows);
+                }
+                Work::Blocks => {
+                    let rows = group.blocks.iter().filter_map(|block| {
+                        Some((group.function.0, *block, *grown.get(&block.start)?))
+                    });
+                    closed.blocks.extend(rows);
+                }
+                Work::Time | Work::Count | Work::Record => {}
+            }
+            let taken = match window.work {
+                Work::Time => Group::taken(&part.paces, &grown),
+                Work::Count | Work::Blocks | Work::Record => 0.0,
+            };
+            closed.cost_ns += window.work.cost_ns(now.threads, all as f64, taken);
+            group.counted(window.work, &grown, closed.cpu_ns);
+            if window.work != Work::Record {
+                group.next_window(window.work, now.threads, self.wants.blocks);
+            }
+        }
+        let all_ns = closed.cpu_ns as f64 * UNKNOWN_COST;
+        self.budget.spend(match window.work {
+            Work::Record => all_ns,
+            Work::Time | Work::Count | Work::Blocks => closed.cost_ns.min(all_ns),
+        });
+        closed
+    }
+}

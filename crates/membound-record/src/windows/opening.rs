@@ -1,0 +1,184 @@
+//! What the next window is for: the hottest groups that are due, as many as can be paid for.
+
+use membound_run::SiteId;
+use rustc_hash::FxHashSet;
+
+use super::window::{Now, Part, Phase, Window};
+use super::{PAUSE_NS, UNKNOWN_COST, Windows};
+use crate::budget::Work;
+use crate::groups::{COUNT_NS, FIRST_NS, USUAL_NS, Wanted};
+use crate::patcher::Patcher;
+
+/// A window that cannot be this long is not opened.
+const LEAST_NS: u64 = 4_000_000;
+/// Length of a window in which everything is recorded.
+const BURST_NS: u64 = 5_000_000;
+/// CPU time of the programs before the first of those. What was short is told by the rest.
+const BURST_AFTER_CPU_NS: u64 = 400_000_000;
+/// Between two of those, or this part of the time that was recorded for.
+const BURST_EVERY_NS: u64 = 500_000_000;
+const BURST_PART: u64 = 120;
+/// Functions whose accesses are recorded together.
+const BURST_FUNCTIONS: usize = 16;
+/// Groups in one window.
+const AT_ONCE: usize = 64;
+
+impl Windows {
+    /// Chooses what the next window is for, and has programs exchange their patches.
+    pub(super) fn open(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        hot: &[(SiteId, f64)],
+    ) -> Phase {
+        let closed = Phase::Closed {
+            until_ns: now.t_ns + PAUSE_NS,
+        };
+        let left_ns = self.budget.left_ns(now.cpu_ns);
+        let chosen = match self.burst(now, hot) {
+            // Short windows would spend whatever there is before it is enough.
+            Some(_) if !self.affords_burst(left_ns) => None,
+            Some(groups) => {
+                self.burst_due_ns = now.t_ns + BURST_EVERY_NS.max(now.t_ns / BURST_PART);
+                Some((Work::Record, groups, BURST_NS))
+            }
+            None => self.due(now, hot, left_ns),
+        };
+        let Some((work, groups, length_ns)) = chosen else {
+            return closed;
+        };
+        // Patches stand in the text before everybody is known to have them. Exchanges in which
+        // something was planned take longer than that: the shortest counts.
+        let stands_ns = USUAL_NS.max(self.exchanges_ns.into_iter().min().unwrap_or(0));
+        let mut parts = Vec::new();
+        for index in groups {
+            let group = &mut self.groups.all[index];
+            let choice = group.choice(work, now.threads).clone();
+            let paces = match work {
+                Work::Time => group.paces(stands_ns),
+                Work::Count | Work::Blocks | Work::Record => Vec::new(),
+            };
+            if !paces.is_empty() {
+                patcher.arm(&choice, &paces);
+            }
+            parts.push(Part {
+                group: index,
+                choice,
+                paces,
+            });
+        }
+        if work == Work::Record {
+            self.burst_since_ns = Some(now.t_ns);
+        }
+        self.stand(now);
+        let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
+        Phase::Opening {
+            exchange,
+            window: Window {
+                work,
+                parts,
+                since_ns: now.t_ns,
+                since_cpu_ns: now.cpu_ns,
+                length_ns,
+            },
+        }
+    }
+
+    /// Whether a window can be paid for in which everything is recorded. The first is had in
+    /// any case: without one, nothing is known of traffic.
+    fn affords_burst(&self, left_ns: f64) -> bool {
+        self.burst_due_ns == 0 || left_ns >= BURST_NS as f64 * UNKNOWN_COST
+    }
+
+    /// The hottest functions when it is time to record everything that they access.
+    fn burst(&self, now: Now, hot: &[(SiteId, f64)]) -> Option<Vec<usize>> {
+        if self.wants.bursts == Wanted::No
+            || now.t_ns < self.burst_due_ns
+            || now.cpu_ns < self.burst_due_cpu_ns
+            || now.cpu_ns < BURST_AFTER_CPU_NS
+            || self.is_untimed(now, hot)
+        {
+            return None;
+        }
+        let mut functions = FxHashSet::default();
+        let groups = self.hot_groups(hot);
+        // Latencies and counts come first: only what had its windows is recorded.
+        let chosen: Vec<usize> = groups
+            .filter(|group| {
+                let group = &self.groups.all[*group];
+                group.windows > 0 && group.next != Work::Count
+            })
+            .filter(|group| functions.insert(self.groups.all[*group].function))
+            .take(BURST_FUNCTIONS)
+            .collect();
+        (!chosen.is_empty()).then_some(chosen)
+    }
+
+    /// The groups of these sites, as often as they have one of them, in their order.
+    fn hot_groups(&self, hot: &[(SiteId, f64)]) -> impl Iterator<Item = usize> {
+        hot.iter().filter_map(|(site, _)| self.groups.of(*site))
+    }
+
+    /// Whether nothing is known yet of some hot group: nothing else is worth as much as its first window.
+    fn is_untimed(&self, now: Now, hot: &[(SiteId, f64)]) -> bool {
+        self.hot_groups(hot).any(|group| {
+            let group = &self.groups.all[group];
+            group.windows == 0 && group.is_due(now.t_ns)
+        })
+    }
+
+    /// Groups that are due, the hottest first, as many as can be paid for, and for how long.
+    /// Of each function there is one: two may want the same bytes, and what cannot be placed
+    /// once is barred.
+    fn due(
+        &self,
+        now: Now,
+        hot: &[(SiteId, f64)],
+        left_ns: f64,
+    ) -> Option<(Work, Vec<usize>, u64)> {
+        let mut due: Vec<usize> = Vec::new();
+        for group in self.hot_groups(hot) {
+            let it = &self.groups.all[group];
+            if it.is_due(now.t_ns) && !due.contains(&group) {
+                due.push(group);
+            }
+        }
+        // Those that had the fewest windows first; the order of heat stays among equals.
+        due.sort_by_key(|group| self.groups.all[*group].windows.min(3));
+        let work = self.groups.all[*due.first()?].next;
+        let mut functions = FxHashSet::default();
+        let mut chosen = Vec::new();
+        let mut cost = 0.0;
+        let mut unknown = 0.0;
+        for index in due {
+            let group = &self.groups.all[index];
+            if group.next != work || chosen.len() == AT_ONCE || functions.contains(&group.function)
+            {
+                continue;
+            }
+            let more = group.cost(work, now.threads);
+            // All that is unknown together cannot run more often than a processor does.
+            let unknown_with = if more.is_none() {
+                UNKNOWN_COST
+            } else {
+                unknown
+            };
+            let with = cost + more.unwrap_or(0.0).min(UNKNOWN_COST);
+            if !chosen.is_empty() && (with + unknown_with) * LEAST_NS as f64 > left_ns {
+                continue;
+            }
+            (cost, unknown) = (with, unknown_with);
+            functions.insert(group.function);
+            chosen.push(index);
+        }
+        // A processor's time is all that patches can take of it.
+        cost = cost.min(UNKNOWN_COST);
+        let usual = match work {
+            _ if unknown > 0.0 => FIRST_NS,
+            Work::Count | Work::Blocks => COUNT_NS,
+            Work::Time | Work::Record => USUAL_NS,
+        };
+        let length_ns = (left_ns / (cost + unknown).max(1e-9)).min(usual as f64) as u64;
+        (length_ns >= LEAST_NS).then_some((work, chosen, length_ns))
+    }
+}

@@ -1,0 +1,78 @@
+//! Whether programs get on while patches stand in their text, or are put there.
+
+use super::window::Now;
+
+/// A program has got stuck that takes less than this part of the CPU time that it took before patches
+/// were put in, for so long.
+const STUCK_PART: f64 = 0.25;
+const STUCK_NS: u64 = 40_000_000;
+/// Programs that took less of a processor than this before wait for others in any case.
+const LEAST_BUSY: f64 = 0.3;
+/// Time over which it is found out how busy programs are without patches.
+const BUSY_OVER_NS: u64 = 100_000_000;
+
+/// Tells whether programs get on while patches stand in their text, or are put there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// CPU time in a second without patches.
+    pub(super) busy: f64,
+    /// Since when that is found out, or since when patches were there: time and CPU time.
+    since: Option<(u64, u64)>,
+    was_clear: bool,
+}
+
+impl Progress {
+    /// Takes a look; whether programs have got stuck. `is_clear`: no patches are in the text.
+    pub(super) fn is_stuck(&mut self, now: Now, is_clear: bool) -> bool {
+        let here = (now.t_ns, now.cpu_ns);
+        let (since_ns, cpu_ns) = match self.since {
+            Some(since) if self.was_clear == is_clear => since,
+            _ => here,
+        };
+        self.since = Some((since_ns, cpu_ns));
+        self.was_clear = is_clear;
+        let passed_ns = now.t_ns.saturating_sub(since_ns);
+        let least_ns = if is_clear { BUSY_OVER_NS } else { STUCK_NS };
+        if passed_ns < least_ns {
+            return false;
+        }
+        self.since = Some(here);
+        let busy = now.cpu_ns.saturating_sub(cpu_ns) as f64 / passed_ns as f64;
+        if is_clear {
+            self.busy = busy;
+            return false;
+        }
+        self.busy >= LEAST_BUSY && busy < STUCK_PART * self.busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups::Threads;
+
+    #[test]
+    fn a_program_that_gets_stuck_is_told_from_one_that_waits() {
+        let at = |t_ms: u64, cpu_ms: u64| Now {
+            t_ns: t_ms * 1_000_000,
+            cpu_ns: cpu_ms * 1_000_000,
+            threads: Threads::One,
+        };
+        let mut progress = Progress::default();
+        for t_ms in 0..300 {
+            assert!(!progress.is_stuck(at(t_ms, t_ms), true));
+        }
+        // Patches that slow it down to a half are none of that.
+        for t_ms in 300..400 {
+            assert!(!progress.is_stuck(at(t_ms, 300 + (t_ms - 300) / 2), false));
+        }
+        let stuck = (400..500).position(|t_ms| progress.is_stuck(at(t_ms, 350), false));
+        assert!(stuck.is_some_and(|ms| (20..=90).contains(&ms)), "{stuck:?}");
+        // One that waited before as well does not get on with patches either.
+        let mut progress = Progress::default();
+        for t_ms in 0..300 {
+            progress.is_stuck(at(t_ms, 5), true);
+        }
+        assert!(!(300..900).any(|t_ms| progress.is_stuck(at(t_ms, 5), false)));
+    }
+}
