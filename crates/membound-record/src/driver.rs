@@ -6,10 +6,13 @@
 //! block that was freed a moment later is still found, and one that came later is not.
 
 mod allocation_cost;
+mod ending;
 mod look;
+mod patching;
 mod pending;
 mod settle;
 mod suspect;
+mod taking;
 mod unseen;
 
 use std::path::PathBuf;
@@ -21,47 +24,44 @@ use std::time::Duration;
 use membound_launch::{Access, AllocationEvent, Processors, Remote};
 use membound_platform::{Root, cpu_time};
 use membound_rewrite::stall::Effective;
-use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
-use rustc_hash::{FxHashMap, FxHashSet};
+use membound_run::{Meta, ProcessId, ThreadId, TimerKind};
+use rustc_hash::FxHashMap;
 
-use crate::budget::{Beside, Work};
+use crate::budget::Beside;
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
 use crate::clock::{Clock, Reading};
 use crate::cpu_time::CpuTime;
 use crate::cut_off::CutOff;
-use crate::dilation::{Dilation, Telling, Waiting};
+use crate::dilation::{Dilation, Telling};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
-use crate::groups::{Threads, Wanted};
+use crate::groups::Wanted;
 use crate::holding::Trials;
-use crate::inbox::{Inbox, Told};
+use crate::inbox::Inbox;
 use crate::laps::LapCounter;
 use crate::modules::Module;
 use crate::nodes::Nodes;
 use crate::objects::Objects;
 use crate::others::Others;
 use crate::pages::Pages;
-use crate::patcher::Running;
 use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
-use crate::sampling::{Patched, Taken, Whose};
-use crate::sites::{self, Sites};
+use crate::sampling::Taken;
+use crate::sites::Sites;
 use crate::stays::Stays;
 use crate::traffic::TrafficCounters;
 use crate::waited::Waited;
 use crate::watching::Watching;
-use crate::windows::{Closed, Now, Wants, Windows};
+use crate::windows::{Wants, Windows};
 use crate::world::World;
-use crate::{Blocks, Bursts, Latencies, Options, Watch};
+use crate::{Blocks, Bursts, Options, Watch};
 use allocation_cost::AllocationCost;
 use pending::Pending;
 use unseen::Unseen;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
-/// How long after the end of a recording what was recorded may still come.
-const LATEST_NS: u64 = 4 * DELAY_NS;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Between two turns.
@@ -84,8 +84,6 @@ const PLANNED_WRITE_EVERY_NS: u64 = 150_000_000;
 const TIDY_EVERY_NS: u64 = 100_000_000;
 /// Processes whose threads are looked at in one turn.
 const LOOKED_AT: usize = 64;
-/// Time in samples before sites are chosen for the first time.
-const FIRST_CHOICE_NS: u64 = 100_000_000;
 /// Threads that were sampled this long ago run at the same time as those sampled now.
 const TOGETHER_NS: u64 = 500_000_000;
 
@@ -308,53 +306,12 @@ impl Driver {
         self.halt();
     }
 
-    /// Ends recording although programs go on, and completes the file when all that was recorded has come.
-    fn end_early(&mut self) {
-        let now_ns = self.clock.now_ns();
-        match self.elapsed_ns {
-            None => {
-                self.halt();
-                self.elapsed_ns = Some(now_ns);
-            }
-            Some(elapsed_ns) if !self.is_complete && now_ns >= elapsed_ns + LATEST_NS => {
-                self.drain();
-                self.write_all(elapsed_ns);
-                let Self {
-                    file, meta, gaps, ..
-                } = self;
-                file.complete(meta, gaps.all());
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Writes everything that was recorded until then, with names and code.
-    pub(crate) fn write_all(&mut self, until_ns: u64) {
-        self.write(until_ns);
-        self.complete();
-        self.rows.write(
-            &mut self.file,
-            &self.world,
-            &mut self.sites,
-            &mut self.objects,
-        );
-        self.meta.lost_cpu_ns = self.lost_outside_ns() as u64;
-        self.meta.own_cpu_ns =
-            cpu_time::of_this_process().saturating_sub(self.costs.own_cpu_before_ns);
-        self.is_complete = true;
-    }
-
     /// Between two transactions.
     const fn write_every_ns(&self) -> u64 {
         match self.options.harvest {
             Some(_) => PLANNED_WRITE_EVERY_NS,
             None => WRITE_EVERY_NS,
         }
-    }
-
-    /// Whether programs make trials: not with scavengers inside, which they would hold as well.
-    const fn may_try(&self) -> bool {
-        self.options.harvest.is_none()
     }
 
     /// The next turn while a window is open, or about to be.
@@ -394,22 +351,6 @@ impl Driver {
             .collect();
         for batch in rest {
             self.batch(batch);
-        }
-    }
-
-    fn batch(&mut self, batch: Batch) {
-        self.over |= batch.over;
-        let until_ns = match batch.over {
-            true => u64::MAX,
-            false => batch.until_ns,
-        };
-        let remedy = Some("sample less often with --period");
-        self.gaps
-            .count("samples", "perf's rings were full", remedy, batch.lost);
-        self.switching_ns += batch.switching_ns;
-        self.sampled_until_ns = until_ns.max(self.sampled_until_ns);
-        for taken in batch.samples {
-            self.sampled(taken);
         }
     }
 
@@ -476,188 +417,6 @@ impl Driver {
         self.file.put(|writer| writer.meta(meta));
     }
 
-    fn told(&mut self, told: Told, now_ns: u64) {
-        self.sources.extend(told.sources);
-        let lost = told.lost;
-        let reason = "they came faster than they could be kept";
-        let remedy = Some("follow larger blocks only (--object-size)");
-        self.gaps.count("objects", reason, remedy, lost.allocations);
-        self.gaps.count("latencies", reason, None, lost.accesses);
-        self.gaps.count("samples", reason, None, lost.samples);
-        for (pid, _, reason) in told.refused {
-            self.gaps
-                .note("samples", format!("process {pid}: {reason}"), None);
-        }
-        // Perf tells both by itself.
-        if self.meta.timer == TimerKind::AgentTimer {
-            for (pid, since) in told.begun {
-                let t_ns = now_ns.saturating_sub(since.elapsed().as_nanos() as u64);
-                crate::lock(&self.world).begun(pid, t_ns);
-            }
-            let covered = told.covered;
-            let ask = |pid: u32| covered.get(&pid).copied();
-            self.covered_ns = self.covered.of_with(covered.keys().copied(), ask);
-        }
-        // A chain belongs to the program that allocated by it, which may have been started so
-        // lately that perf has not told of it yet.
-        let mut first: FxHashMap<(u32, u32), u64> = FxHashMap::default();
-        for (pid, event) in &told.allocations {
-            first.entry((*pid, event.chain)).or_insert(event.tsc);
-        }
-        for (pid, number, addresses) in told.chains {
-            let first = first.get(&(pid, number));
-            let t_ns = first.map_or(now_ns, |tsc| self.clock.of_tsc(*tsc));
-            let chained = Happened::Chained(pid, number, addresses);
-            self.pending.push(t_ns, chained);
-        }
-        for (pid, event) in told.allocations {
-            let t_ns = self.clock.of_tsc(event.tsc);
-            self.pending.push(t_ns, Happened::Allocated(pid, event));
-        }
-        self.sampled_interval_bytes = self.sampled_interval_bytes.max(told.sampled_interval_bytes);
-        for (pid, sample) in told.samples {
-            let t_ns = self.clock.of_tsc(sample.tsc);
-            let taken = crate::lock(&self.world).take_told(pid, &sample, t_ns);
-            self.sampled(taken);
-        }
-        for access in told.accesses {
-            let t_ns = self.clock.of_tsc(access.tsc);
-            self.pending.push(t_ns, Happened::Accessed(access));
-        }
-    }
-
-    /// Takes a sample.
-    fn sampled(&mut self, taken: Taken) {
-        // What scavengers inside a command do says nothing of the command.
-        if self.elapsed_ns.is_some() || taken.whose == Whose::Guest {
-            return;
-        }
-        self.sampled_ns += taken.weight_ns;
-        // The agent's thread executes no patches: no count races with it.
-        if taken.whose == Whose::Program {
-            self.recent
-                .insert(taken.thread, (taken.t_ns, taken.process));
-            if let Some(cpu) = taken.cpu {
-                self.stays.seen(taken.thread, taken.t_ns, cpu);
-            }
-        }
-        let clear_since_ns = self.windows.clear_since_ns(taken.t_ns);
-        self.unseen.push(taken, clear_since_ns);
-    }
-
-    /// Finds out what a sample waited for: what is patched next depends on it.
-    fn find_wait(&mut self, taken: Taken, clear_since_ns: Option<u64>) {
-        let mut effective = None;
-        if let Some((module, address, bias)) = &taken.code {
-            let world = &self.world;
-            let intern = |frame| crate::lock(world).interner.frame(frame);
-            let waits = self.sites.waits(taken.leaf, module, *address, intern);
-            for wait in waits.iter() {
-                if let Some(site) = wait.site {
-                    let weight_ns = taken.weight_ns as f64 * wait.share;
-                    self.chooser.add(site, weight_ns);
-                    self.windows.lost(site, weight_ns);
-                }
-            }
-            // What lies in a patch is of our making, and blocks begin behind it that are none
-            // of the program's.
-            let clear = taken.patched == Patched::No && clear_since_ns.is_some();
-            if clear && !waits.is_empty() {
-                let weight_ns = taken.weight_ns as f64;
-                self.chooser.sampled(weight_ns);
-                if let Some(before) = self.sites.before(taken.leaf, module, *address, intern) {
-                    self.chooser.add_before(&before, weight_ns);
-                    if self.chooser.puts_off() {
-                        for site in before.iter() {
-                            self.windows.lost(*site, weight_ns / before.len() as f64);
-                        }
-                    }
-                }
-            }
-            effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
-        }
-        let t_ns = taken.t_ns;
-        let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);
-        self.pending.push(t_ns, sampled);
-    }
-
-    fn step_windows(&mut self, now_ns: u64) {
-        let Some(remote) = &self.remote else { return };
-        if self.options.latencies == Latencies::Off || self.sampled_ns < FIRST_CHOICE_NS {
-            return;
-        }
-        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        // One budget for all: windows have what samples and allocations leave of it.
-        self.windows
-            .lost_otherwise(self.lost_outside_ns() + self.in_hooks_ns);
-        let running = Running {
-            remote,
-            clock: self.clock,
-        };
-        if self.over {
-            self.trials.stop(&mut self.windows, now);
-            if let Some(closed) = self.windows.stop(&running, now) {
-                self.closed(closed);
-            }
-            return;
-        }
-        // Where it takes long to plan a program's libraries, what the loader does meanwhile is hot
-        // long before anything can be patched. That says nothing against its accesses.
-        if !self.windows.is_open() && !remote.takes_part() {
-            return;
-        }
-        let is_watching = self.watching.as_ref().is_some_and(Watching::is_watching);
-        if self.may_try() && (self.trials.is_trying() || !is_watching) {
-            let rows = &mut self.rows.holds;
-            self.trials.step(&running, &mut self.windows, now, rows);
-        }
-        let hot = if self.windows.is_open() {
-            Vec::new()
-        } else {
-            self.chooser.hot()
-        };
-        let closed = self.windows.step(&running, now, &hot, &mut self.sites);
-        if let Some(since_ns) = self.windows.take_burst() {
-            self.bursts.window(since_ns);
-        }
-        if let Some(closed) = closed {
-            self.closed(closed);
-        }
-    }
-
-    /// What came of a window waits until its samples are there.
-    fn closed(&mut self, closed: Closed) {
-        let (from_ns, to_ns) = (closed.from_ns, closed.to_ns);
-        if closed.work == Work::Record {
-            return;
-        }
-        let mut world = crate::lock(&self.world);
-        let blocks = closed
-            .blocks
-            .iter()
-            .map(|(module, block, count)| BlockCount {
-                frame: world.interner.frame(Frame {
-                    module: Some(*module),
-                    address: block.start,
-                }),
-                length: block.length,
-                from_ns,
-                to_ns,
-                count: *count,
-            });
-        let blocks = blocks.collect();
-        drop(world);
-        let waiting = Waiting::new(
-            closed.work,
-            (from_ns, to_ns),
-            closed.cost_ns,
-            closed.sites.into_iter().collect(),
-            closed.executions,
-            blocks,
-        );
-        self.dilation.wait(waiting);
-    }
-
     fn count_traffic(&mut self, now_ns: u64) {
         let moved = self.traffic.read(now_ns);
         self.file.put(|writer| writer.traffic(&moved));
@@ -686,145 +445,5 @@ impl Driver {
             world.threads.look(process, pid, now_ns);
         }
         self.look_from = (self.look_from + LOOKED_AT) % alive.len();
-    }
-
-    /// Ends what changes programs and what samples them.
-    fn halt(&mut self) {
-        let now_ns = self.clock.now_ns();
-        self.look_beside(now_ns);
-        self.in_the_way = false;
-        membound_launch::hold_planning(false);
-        membound_launch::lack_processors(false);
-        if let Some(remote) = &self.remote {
-            let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-            let running = Running {
-                remote,
-                clock: self.clock,
-            };
-            self.trials.stop(&mut self.windows, now);
-            if let Some(closed) = self.windows.stop(&running, now) {
-                self.closed(closed);
-            }
-        }
-        self.trials.tell(&mut self.gaps);
-        if let Some(sampling) = self.sampling.take() {
-            let (counted_ns, batches) = sampling.end();
-            for batch in batches {
-                self.batch(batch);
-            }
-            self.look_at_all();
-            self.unsampled(counted_ns);
-            self.sampled_until_ns = u64::MAX;
-        }
-        if let Some(mut watching) = self.watching.take() {
-            watching.end(
-                &self.world,
-                &self.clock,
-                self.remote.as_ref(),
-                &mut self.rows.watched,
-                &mut self.gaps,
-            );
-        }
-        if self.chooser.puts_off() {
-            let reason = "timer interrupts are put off until a block of code begins, as emulators \
-                          do: which access was waited for is not known, and all of hot blocks \
-                          were timed";
-            self.gaps.note("samples", reason, None);
-        }
-        if self.windows.unsettled > 0 {
-            let reason = "programs did not exchange their patches in time";
-            self.gaps.count(
-                "latencies",
-                reason,
-                None,
-                std::mem::take(&mut self.windows.unsettled),
-            );
-        }
-        let stuck = std::mem::take(&mut self.windows.stuck);
-        let reason = "patches were taken out early because programs made no progress with them";
-        self.gaps.count("latencies", reason, None, stuck);
-        let blurred = std::mem::take(&mut self.windows.blurred);
-        let reason = "counts of executions were read too late to be of use: the machine was busy";
-        self.gaps.count("latencies", reason, None, blurred);
-        let given_up = std::mem::take(&mut self.windows.given_up);
-        let reason = "hot accesses could be patched in no program: their file has lost its name, \
-                      or is not patched at all";
-        self.gaps.count("latencies", reason, None, given_up);
-    }
-
-    /// Says how much CPU time the kernel counted that no sample stands for.
-    fn unsampled(&mut self, counted_ns: u64) {
-        const NOTED: f64 = 0.05;
-        let missing = counted_ns.saturating_sub(self.sampled_ns);
-        if missing as f64 > NOTED * counted_ns as f64 && missing > self.meta.period_ns * 10 {
-            let reason = "milliseconds of CPU time are in no sample: of threads shorter than the \
-                          period, and of the kernel where it may not be seen";
-            let remedy = Some("sample more often with --period");
-            self.gaps
-                .count("samples", reason, remedy, missing / 1_000_000);
-        }
-    }
-
-    /// Takes everything that is still on its way.
-    pub(crate) fn drain(&mut self) {
-        let now_ns = self.clock.now_ns();
-        let told = self.inbox.take();
-        self.told(told, now_ns);
-        self.look_at_all();
-        self.settle(u64::MAX, usize::MAX);
-        self.laps.end(&self.sites, &mut self.rows.laps);
-        if self.sampled_interval_bytes > 0 {
-            let wanted = self.options.objects.unwrap_or(u64::MAX);
-            let from = membound_launch::certain_from_bytes(self.sampled_interval_bytes, wanted);
-            let reason = format!(
-                "blocks below {from} bytes were sampled, on average once in up to {} bytes, because \
-                 there were too many to follow all: their counts and bytes are estimates",
-                self.sampled_interval_bytes
-            );
-            self.gaps.note("objects", reason, None);
-        }
-        let unkept = self.objects.unkept();
-        let reason = "there were too many blocks to keep";
-        let remedy = Some("follow larger blocks only (--object-size)");
-        self.gaps.count("objects", reason, remedy, unkept);
-        let shortened = crate::lock(&self.world).interner.shortened;
-        let reason = "call chains beyond the first four millions are known by their innermost \
-                      frames only";
-        self.gaps.count("samples", reason, None, shortened);
-        self.unsampled(self.covered_ns);
-        if self.meta.timer == TimerKind::AgentTimer && self.samples == 0 {
-            self.gaps.note(
-                "samples",
-                "the agent took none: the program was too short, or the agent is not in it",
-                None,
-            );
-        }
-    }
-}
-
-fn now(
-    world: &Mutex<World>,
-    cpu_time: &mut CpuTime,
-    recent: &FxHashMap<ThreadId, (u64, ProcessId)>,
-    now_ns: u64,
-) -> Now {
-    let pids: FxHashSet<u32> = crate::lock(world)
-        .alive()
-        .into_iter()
-        .map(|(pid, _)| pid)
-        .collect();
-    let mut seen = FxHashSet::default();
-    let several = recent
-        .values()
-        .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
-        .any(|(_, process)| !seen.insert(*process));
-    Now {
-        t_ns: now_ns,
-        cpu_ns: cpu_time.of(pids),
-        threads: if several {
-            Threads::Several
-        } else {
-            Threads::One
-        },
     }
 }

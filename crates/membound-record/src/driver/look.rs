@@ -63,7 +63,7 @@ impl Driver {
     /// Takes into account what was done beside the programs.
     pub(super) fn look_beside(&mut self, now_ns: u64) {
         self.looked_beside_ns = now_ns;
-        let now = super::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        let now = super::patching::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         let pids = crate::lock(&self.world).alive().into_iter();
         self.lost_beside_ns = self.beside.lost_ns(Look {

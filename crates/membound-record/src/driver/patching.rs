@@ -1,0 +1,132 @@
+//! Decides what is patched when, by what samples waited for.
+
+use std::sync::Mutex;
+
+use membound_run::{BlockCount, Frame, ProcessId, ThreadId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Driver, TOGETHER_NS};
+use crate::Latencies;
+use crate::budget::Work;
+use crate::cpu_time::CpuTime;
+use crate::dilation::Waiting;
+use crate::groups::Threads;
+use crate::patcher::Running;
+use crate::watching::Watching;
+use crate::windows::{Closed, Now};
+use crate::world::World;
+
+/// Time in samples before sites are chosen for the first time.
+const FIRST_CHOICE_NS: u64 = 100_000_000;
+
+impl Driver {
+    pub(super) fn step_windows(&mut self, now_ns: u64) {
+        let Some(remote) = &self.remote else { return };
+        if self.options.latencies == Latencies::Off || self.sampled_ns < FIRST_CHOICE_NS {
+            return;
+        }
+        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        // One budget for all: windows have what samples and allocations leave of it.
+        self.windows
+            .lost_otherwise(self.lost_outside_ns() + self.in_hooks_ns);
+        let running = Running {
+            remote,
+            clock: self.clock,
+        };
+        if self.over {
+            self.trials.stop(&mut self.windows, now);
+            if let Some(closed) = self.windows.stop(&running, now) {
+                self.closed(closed);
+            }
+            return;
+        }
+        // Where it takes long to plan a program's libraries, what the loader does meanwhile is hot
+        // long before anything can be patched. That says nothing against its accesses.
+        if !self.windows.is_open() && !remote.takes_part() {
+            return;
+        }
+        let is_watching = self.watching.as_ref().is_some_and(Watching::is_watching);
+        if self.may_try() && (self.trials.is_trying() || !is_watching) {
+            let rows = &mut self.rows.holds;
+            self.trials.step(&running, &mut self.windows, now, rows);
+        }
+        let hot = if self.windows.is_open() {
+            Vec::new()
+        } else {
+            self.chooser.hot()
+        };
+        let closed = self.windows.step(&running, now, &hot, &mut self.sites);
+        if let Some(since_ns) = self.windows.take_burst() {
+            self.bursts.window(since_ns);
+        }
+        if let Some(closed) = closed {
+            self.closed(closed);
+        }
+    }
+
+    /// What came of a window waits until its samples are there.
+    pub(super) fn closed(&mut self, closed: Closed) {
+        let (from_ns, to_ns) = (closed.from_ns, closed.to_ns);
+        if closed.work == Work::Record {
+            return;
+        }
+        let mut world = crate::lock(&self.world);
+        let blocks = closed
+            .blocks
+            .iter()
+            .map(|(module, block, count)| BlockCount {
+                frame: world.interner.frame(Frame {
+                    module: Some(*module),
+                    address: block.start,
+                }),
+                length: block.length,
+                from_ns,
+                to_ns,
+                count: *count,
+            });
+        let blocks = blocks.collect();
+        drop(world);
+        let waiting = Waiting::new(
+            closed.work,
+            (from_ns, to_ns),
+            closed.cost_ns,
+            closed.sites.into_iter().collect(),
+            closed.executions,
+            blocks,
+        );
+        self.dilation.wait(waiting);
+    }
+
+    /// Whether programs make trials: not with scavengers inside, which they would hold as well.
+    const fn may_try(&self) -> bool {
+        self.options.harvest.is_none()
+    }
+}
+
+/// The present moment for windows.
+pub(super) fn now(
+    world: &Mutex<World>,
+    cpu_time: &mut CpuTime,
+    recent: &FxHashMap<ThreadId, (u64, ProcessId)>,
+    now_ns: u64,
+) -> Now {
+    let pids: FxHashSet<u32> = crate::lock(world)
+        .alive()
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
+    let mut seen = FxHashSet::default();
+    let several = recent
+        .values()
+        .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
+        .any(|(_, process)| !seen.insert(*process));
+    Now {
+        t_ns: now_ns,
+        cpu_ns: cpu_time.of(pids),
+        threads: if several {
+            Threads::Several
+        } else {
+            Threads::One
+        },
+    }
+}
