@@ -41,6 +41,8 @@ pub(crate) struct Group {
     pub mean_weight: f64,
     /// Variance of `blocks` where they were sampled.
     pub blocks_variance: Option<f64>,
+    /// Allocation events of the run that were lost. Any of them may have been one of this group's blocks.
+    pub lost_events: u64,
     pub total_bytes: u64,
     pub freed: u64,
     pub lifetime_ns: u64,
@@ -167,8 +169,13 @@ impl Groups {
                 }
             }
         }
+        let lost_events = crate::missing::count(run, "objects");
         for group in &mut groups {
             group.count_what_was_seen(run);
+            if matches!(group.kind, ObjectKind::Heap | ObjectKind::Mapped) && group.stack.is_some()
+            {
+                group.lost_events = lost_events;
+            }
         }
         crate::object_names::name(run, places, &mut groups);
         Self {
@@ -212,6 +219,7 @@ impl Group {
             mean_weight: 1.0,
             blocks: 0,
             blocks_variance: None,
+            lost_events: 0,
             total_bytes: 0,
             freed: 0,
             lifetime_ns: 0,
@@ -228,13 +236,21 @@ impl Group {
         }
     }
 
-    /// Fewest and most blocks with 95 % confidence, where they were sampled.
+    /// Fewest and most blocks with 95 % confidence, where they were sampled or events were lost.
     pub(crate) fn blocks_interval(&self) -> Option<(u64, u64)> {
         const DEVIATIONS: f64 = 1.96;
-        let beside = (DEVIATIONS * self.blocks_variance?.sqrt()).ceil() as u64;
+        if self.blocks_variance.is_none() && self.lost_events == 0 {
+            return None;
+        }
+        let variance = self.blocks_variance.unwrap_or(0.0);
+        let beside = (DEVIATIONS * variance.sqrt()).ceil() as u64;
+        // An event stands for so many blocks: the variance is the sum of weight · (weight − 1).
+        let weight = 1.0 + variance / self.blocks.max(1) as f64;
+        let lost = (self.lost_events as f64 * weight).ceil() as u64;
         let seen = self.objects.len() as u64;
         let low = self.blocks.saturating_sub(beside).max(seen);
-        Some((low.min(self.blocks), self.blocks.saturating_add(beside)))
+        let high = self.blocks.saturating_add(beside).saturating_add(lost);
+        Some((low.min(self.blocks), high))
     }
 
     /// Sizes, and counts where allocations were not counted for themselves.

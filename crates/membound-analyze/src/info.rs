@@ -6,7 +6,7 @@ use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, TimerKind};
 use membound_types::{Missing, NotMeasured, Overhead, RunInfo, StopCount};
 
 use crate::context::Context;
-use crate::names;
+use crate::{missing, names};
 
 /// Nanoseconds in seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
@@ -81,13 +81,6 @@ pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
 
 /// What recording cost.
 pub(crate) fn overhead(run: &RunData) -> Overhead {
-    let lost = |about: &str| {
-        run.gaps
-            .iter()
-            .filter(|gap| gap.about == about)
-            .filter_map(|gap| gap.count)
-            .sum()
-    };
     let (mut inside, mut all) = (0_u128, 0_u128);
     for sample in &run.samples {
         let weight = u128::from(sample.weight_ns);
@@ -118,9 +111,9 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
                 changes: *changes,
             })
             .collect(),
-        lost_samples: lost("samples"),
-        lost_accesses: lost("latencies"),
-        lost_allocations: lost("objects"),
+        lost_samples: missing::count(run, "samples"),
+        lost_accesses: missing::count(run, "latencies"),
+        lost_allocations: missing::count(run, "objects"),
     }
 }
 

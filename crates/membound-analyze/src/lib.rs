@@ -23,6 +23,7 @@ mod info;
 mod levels;
 mod listing;
 mod machine;
+mod missing;
 mod names;
 mod numa;
 mod object_names;

@@ -46,6 +46,16 @@ pub(crate) struct Totals {
     pub(crate) peak_bytes: f64,
 }
 
+impl Totals {
+    /// How many events told of the blocks: the variance is the sum of weight · (weight − 1) over them.
+    pub(crate) fn events(&self) -> f64 {
+        match self.blocks > 0.0 {
+            true => self.blocks / (1.0 + self.blocks_variance / self.blocks),
+            false => 0.0,
+        }
+    }
+}
+
 /// A block that something fell into was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {

@@ -336,6 +336,19 @@ impl Objects {
         all
     }
 
+    /// Events of blocks that [`Self::totals`] leaves out because their call chains are not known.
+    pub(crate) fn chainless_events(&self) -> u64 {
+        let mut events = 0.0;
+        for (process, heap) in &self.heaps {
+            for ((chain, _), totals) in &heap.totals {
+                if !self.chains.contains_key(&(*process, *chain)) {
+                    events += totals.events();
+                }
+            }
+        }
+        events.round() as u64
+    }
+
     /// Live bytes over time by call chain.
     pub(crate) fn live(&mut self) -> Vec<LiveBytes> {
         let mut heaps = std::mem::take(&mut self.heaps);
@@ -462,10 +475,30 @@ mod tests {
         assert_ne!(objects.at(&world, process, 0x1010, 41), Some(object));
         let totals = objects.totals();
         assert_eq!(totals.len(), 1);
+        assert_eq!(objects.chainless_events(), 0);
         assert_eq!(
             (totals[0].blocks, totals[0].freed, totals[0].lifetime_ns),
             (2, 1, 20)
         );
+    }
+
+    #[test]
+    fn blocks_of_unknown_call_chains_are_counted_as_missing() {
+        let world = Mutex::new(World::default());
+        let process = crate::lock(&world).image(u32::MAX, 0);
+        let mut objects = Objects::new(Vec::new());
+        for block in 0..10 {
+            let event = AllocationEvent {
+                weight: 40.0,
+                ..malloc(0x1000 * (block + 1), 100)
+            };
+            objects.apply(process, &event, block);
+        }
+        assert!(objects.totals().is_empty());
+        assert_eq!(objects.chainless_events(), 10);
+        objects.chain(process, 3, StackId(9));
+        assert_eq!(objects.chainless_events(), 0);
+        assert_eq!(objects.totals()[0].blocks, 400);
     }
 
     #[test]

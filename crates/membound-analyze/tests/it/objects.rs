@@ -1,6 +1,6 @@
 //! Stalls by object: who allocated it, what it has, where inside.
 
-use membound_run::{Allocations, Object, ObjectKind, ProcessId, SiteKind};
+use membound_run::{Allocations, Gap, Object, ObjectKind, ProcessId, SiteKind};
 use membound_types::ObjectClass;
 
 use crate::synthetic::{At, From, Like, Synthetic, Target};
@@ -180,6 +180,42 @@ fn what_much_was_allocated_of_has_a_row_without_a_sampled_access() {
     assert_eq!((row.share.samples, row.share.stall_fraction), (0, 0.0));
     assert!(row.blocks_low.unwrap() < 98_500 && row.blocks_high.unwrap() > 98_500);
     assert_eq!(row.alloc_stack[0].line, Some(9));
+}
+
+#[test]
+fn lost_events_widen_the_interval_of_blocks() {
+    let interval = |variance: Option<f64>, lost: u64| {
+        let mut program = Synthetic::new(10.0, 1);
+        let main = program.thread("main");
+        let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
+        let stack = program.stack(&[("node_new", "node.c", 9), ("main", "main.c", 3)]);
+        let block = program.block(stack, 96);
+        program.access(main, 0, walk, 0.0..10.0, &Like::chase(From::Dram, &[block]));
+        program.run.allocations.push(Allocations {
+            stack,
+            process: ProcessId(0),
+            function: "malloc".to_owned(),
+            blocks: 10_000,
+            blocks_variance: variance,
+            bytes: 960_000,
+            freed: 0,
+            lifetime_ns: 0,
+            peak_bytes: 960_000,
+        });
+        program.run.gaps.push(Gap {
+            about: "objects".to_owned(),
+            reason: "they came faster than they could be kept".to_owned(),
+            remedy: None,
+            count: Some(lost).filter(|lost| *lost > 0),
+        });
+        let row = views(&program.finish()).profile.objects.remove(0);
+        row.blocks_low.zip(row.blocks_high)
+    };
+    assert_eq!(interval(None, 0), None);
+    assert_eq!(interval(None, 7), Some((10_000, 10_007)));
+    assert_eq!(interval(Some(1e6), 0), Some((8040, 11_960)));
+    // Each stands for 101 blocks.
+    assert_eq!(interval(Some(1e6), 7), Some((8040, 11_960 + 707)));
 }
 
 #[test]

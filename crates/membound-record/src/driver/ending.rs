@@ -142,6 +142,9 @@ impl Driver {
             );
             self.gaps.note("objects", reason, None);
         }
+        let chainless = self.objects.chainless_events();
+        let reason = "their call chains are not known: the agent's table of chains was full, or they were lost";
+        self.gaps.count("objects", reason, None, chainless);
         let unkept = self.objects.unkept();
         let reason = "there were too many blocks to keep";
         let remedy = Some("follow larger blocks only (--object-size)");
