@@ -62,6 +62,9 @@ use unseen::Unseen;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
+/// How long events wait at most for what perf tells of processes until then: which program a process ran decides whose
+/// the events are. A sampler that gets no processor is late.
+const LONGEST_DELAY_NS: u64 = 2_000_000_000;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Between two turns.
@@ -374,7 +377,7 @@ impl Driver {
             self.look_beside(now_ns);
         }
         self.look(now_ns);
-        let horizon_ns = now_ns.saturating_sub(DELAY_NS);
+        let horizon_ns = horizon_ns(now_ns, self.sampled_until_ns);
         // What a sample waited for is looked for among the blocks that there were then.
         let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
         self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
@@ -445,5 +448,26 @@ impl Driver {
             world.threads.look(process, pid, now_ns);
         }
         self.look_from = (self.look_from + LOOKED_AT) % alive.len();
+    }
+}
+
+/// Until when events can be gone on with at `now_ns`, when all that perf has told until `told_until_ns` was taken.
+fn horizon_ns(now_ns: u64, told_until_ns: u64) -> u64 {
+    let told_ns = told_until_ns.max(now_ns.saturating_sub(LONGEST_DELAY_NS));
+    now_ns.saturating_sub(DELAY_NS).min(told_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_wait_for_what_perf_tells_of_processes_but_not_for_ever() {
+        let ms = 1_000_000;
+        assert_eq!(horizon_ns(3000 * ms, u64::MAX), 2950 * ms);
+        assert_eq!(horizon_ns(3000 * ms, 2990 * ms), 2950 * ms);
+        assert_eq!(horizon_ns(3000 * ms, 2000 * ms), 2000 * ms);
+        assert_eq!(horizon_ns(3000 * ms, 0), 1000 * ms);
+        assert_eq!(horizon_ns(10 * ms, 0), 0);
     }
 }

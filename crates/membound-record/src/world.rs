@@ -89,8 +89,13 @@ impl World {
         process
     }
 
-    /// A process runs another program from now on.
+    /// A process runs another program from `t_ns` on. Where all that is known of its latest image came later, that image
+    /// is the program: what it allocated and the samples of it come by other ways, and may overtake the event that tells
+    /// of the program.
     pub(crate) fn executed(&mut self, pid: u32, t_ns: u64) -> ProcessId {
+        if let Some(process) = self.met_after(pid, t_ns) {
+            return process;
+        }
         let parent = match self.known_image(pid, t_ns) {
             Some(process) => {
                 self.ended(process, t_ns);
@@ -99,6 +104,24 @@ impl World {
             None => parent_of(pid),
         };
         self.begin(pid, parent, None, t_ns)
+    }
+
+    /// The latest image of a process, if it was first met after `t_ns`, and no event has told of its beginning. It begins
+    /// at `t_ns` then.
+    fn met_after(&mut self, pid: u32, t_ns: u64) -> Option<ProcessId> {
+        let (since_ns, process) = self.of_pid.get_mut(&pid)?.last_mut()?;
+        let image = &mut self.images[process.index()];
+        if *since_ns <= t_ns || image.begun || image.forked_from.is_some() {
+            return None;
+        }
+        *since_ns = t_ns;
+        image.begun = true;
+        image.row.start_ns = t_ns;
+        if let Some(path) = executable(pid) {
+            image.row.path = path;
+        }
+        self.changed.insert(*process);
+        Some(*process)
     }
 
     fn begin(
@@ -293,6 +316,26 @@ mod tests {
         assert_eq!(world.take_changed().len(), 3);
         assert!(world.take_changed().is_empty());
         assert!(!world.take_mappings().is_empty());
+    }
+
+    /// On a busy machine the blocks of a program are met before the event that it was executed. It was one image for the
+    /// first of them and another for the rest, where none of their call chains was known.
+    #[test]
+    fn a_program_that_was_met_before_its_exec_is_one_image() {
+        let pid = 5_000_000;
+        let mut world = World::default();
+        let met = world.image(pid, 100);
+        assert_eq!(world.executed(pid, 90), met);
+        assert_eq!(world.known_image(pid, 95), Some(met));
+        assert_eq!(world.row(met).start_ns, 90);
+        assert_eq!((world.images(), world.row(met).end_ns), (1, None));
+        // Now it is known from when on it runs: what is executed later is another program.
+        let second = world.executed(pid, 200);
+        assert_ne!(second, met);
+        assert_eq!(world.known_image(pid, 150), Some(met));
+        // So is a child that is executed after its fork.
+        let child = world.forked(pid, pid + 1, 300);
+        assert_ne!(world.executed(pid + 1, 310), child);
     }
 
     #[test]
