@@ -114,7 +114,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
     })
 }
 
-/// Whether a plan is for the executable at `path`.
+/// Whether a plan is for the executable at `path`. No plan is for a file that cannot be patched (a script, a Go
+/// program).
 ///
 /// # Errors
 /// When the executable was changed since it was profiled.
@@ -125,6 +126,11 @@ pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
     match membound_harvest::check(plan, &name, &bytes) {
         Ok(()) => Ok(true),
         Err(membound_harvest::Error::Unplanned { .. }) => Ok(false),
+        Err(membound_harvest::Error::Image { .. })
+            if plan.modules.iter().all(|module| module.path != name) =>
+        {
+            Ok(false)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use membound_launch::Headers;
-use membound_rewrite::image::Image;
+use membound_launch::{Headers, Unpatched};
+use membound_rewrite::image::{Error, Image, Unsupported};
 
 use super::args::RunArgs;
 
@@ -22,7 +22,7 @@ pub(super) struct Wanted {
     pub(super) words: Vec<OsString>,
     /// Which of the scavengers it is, from 1; 0: none.
     pub(super) number: usize,
-    /// Why it can run in no other program's process, where that is known.
+    /// Why it can run in no other program's process, where that is known: it runs as an ordinary process.
     pub(super) no_guest: Option<String>,
 }
 
@@ -115,19 +115,45 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| error.to_string())
 }
 
-/// Why a program can run in no other one's process, where its file tells. What is no executable of this
-/// machine is refused.
+/// Why a program can run in no other program's process, where its file tells: then the kernel runs it, and refuses
+/// it where it is no program of this machine. A file that no kernel executes is an error.
 fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
     let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
-    let bytes = std::fs::read(path).map_err(|error| refused(&error))?;
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Ok(Some("its file can be executed and not be read".to_owned()));
+        }
+        Err(error) => return Err(refused(&error)),
+    };
     if bytes.starts_with(b"#!") {
         // What its interpreter executes is not the script's.
         let why = "it is a script (with its interpreter named before it, that can take turns)";
         return Ok(Some(why.to_owned()));
     }
-    Image::identify(&bytes).map_err(|error| refused(&error))?;
-    let raises_rights = std::fs::metadata(path).is_ok_and(|it| it.mode() & SETUID_OR_SETGID != 0);
-    Ok(raises_rights.then(|| "it runs with the rights of its owner".to_owned()))
+    match Image::identify(&bytes) {
+        Ok(_) => {}
+        Err(Error::Unsupported(why @ (Unsupported::NotElf | Unsupported::Kind))) => {
+            return Err(refused(&why));
+        }
+        Err(Error::Unsupported(Unsupported::Machine)) => {
+            return Ok(Some("it is not x86-64 code".to_owned()));
+        }
+        Err(Error::Unsupported(Unsupported::Go)) => {
+            return Ok(Some(
+                "it is a Go program, whose runtime moves stacks and starts threads".to_owned(),
+            ));
+        }
+        Err(why) => return Ok(Some(why.to_string())),
+    }
+    let has_mode = std::fs::metadata(path).is_ok_and(|it| it.mode() & SETUID_OR_SETGID != 0);
+    let raises_rights = || {
+        matches!(
+            membound_launch::examine(path),
+            Some(Unpatched::Privileged(_))
+        )
+    };
+    Ok((has_mode || raises_rights()).then(|| "it runs with rights of its own file".to_owned()))
 }
 
 /// Bits of a file's mode by which a program gets the rights of the file's owner or group.

@@ -3,9 +3,10 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use membound_testkit::Compiler;
 use membound_types::{HarvestRun, ScavengerState};
 
-use crate::suite::{Harvest, Left, finish, fixture, scavenger};
+use crate::suite::{Harvest, Left, finish, fixture, fixture_of, output_of, scavenger};
 
 #[test]
 fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
@@ -142,6 +143,103 @@ fn a_script_runs_as_an_ordinary_process() {
     assert!(why.contains("it is a script"), "{why}");
     let written = std::fs::read_to_string(script.output.as_deref().expect("it was asked for"));
     assert_eq!(written.expect("it is there"), "ran\n");
+}
+
+/// One that is nobody's guest, beside one that takes turns: the first runs as an ordinary process, for a reason with
+/// `part` in it, and the harvest goes on.
+#[track_caller]
+fn is_ordinary_beside_a_guest(program: &Path, words: &str, part: &str) {
+    let (Some(primary), Some(guest)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let alone = Harvest::of(program, words).alone();
+    let harvest = Harvest::of(&primary, "outlast")
+        .with(&guest, "work")
+        .with_unplanned(program, words)
+        .options("--finish --idle steal");
+    let harvested = harvest.check();
+    harvested.wrote(0, &output_of(&guest, "work"));
+    let ordinary = &harvested.document.scavengers[1];
+    let end = (ordinary.exit_code, ordinary.signal);
+    assert_eq!(ordinary.state, ScavengerState::Finished, "{ordinary:#?}");
+    assert_eq!(end, (alone.end.ok(), None), "{ordinary:#?}");
+    assert_eq!((ordinary.turns, ordinary.in_stalls_s), (0, None));
+    assert!(ordinary.cpu_s.is_some(), "{ordinary:#?}");
+    assert_eq!(harvested.outputs[1], alone.stdout);
+    let why = ordinary.reason.as_deref().expect("it took no turns");
+    assert!(why.contains(part), "{why}");
+}
+
+#[test]
+fn a_go_program_runs_as_an_ordinary_process() {
+    if let Some(program) = fixture_of(Compiler::Go, "ordinary.go", "") {
+        is_ordinary_beside_a_guest(&program, "one two", "it is a Go program");
+    }
+}
+
+#[test]
+fn a_program_of_32_bits_runs_as_an_ordinary_process() {
+    let words = "-m32 -O1 -ffreestanding -nostdlib -static -fno-pie -no-pie -fno-stack-protector";
+    let Some(program) = fixture_of(Compiler::Gcc, "word32.c", words) else {
+        return;
+    };
+    if std::process::Command::new(&program).output().is_ok() {
+        return is_ordinary_beside_a_guest(&program, "", "it is not x86-64 code");
+    }
+    // A kernel that runs no such programs: nothing but this scavenger fails.
+    let Some(primary) = fixture("ends.c", "-O2") else {
+        return;
+    };
+    let harvest = Harvest::of(&primary, "exit").with_unplanned(&program, "");
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    harvested.ended(0, ScavengerState::Refused, None);
+}
+
+#[test]
+fn a_program_that_nobody_may_read_runs_as_an_ordinary_process() {
+    let Some(program) = fixture("ends.c", "-O2") else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let closed = room.path().join("closed");
+    std::fs::copy("/bin/true", &closed).expect("the directory is ours");
+    let mode = std::fs::Permissions::from_mode(0o111);
+    std::fs::set_permissions(&closed, mode).expect("the file is ours");
+    // Root reads it all the same, and it takes turns or is timed.
+    let part = match std::fs::read(&closed) {
+        Ok(_) => "",
+        Err(_) => "can be executed and not be read",
+    };
+    let harvest = Harvest::of(&program, "exit")
+        .with_unplanned(&closed, "")
+        .options("--finish");
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let ended = &harvested.document.scavengers[0];
+    assert_eq!(
+        (ended.state, ended.exit_code),
+        (ScavengerState::Finished, Some(0))
+    );
+    let why = ended.reason.as_deref().expect("it took no turns");
+    assert!(why.contains(part), "{why}");
+}
+
+#[test]
+fn a_go_program_as_the_command_runs_beside_a_scavenger_with_a_plan() {
+    let (Some(program), Some(guest)) = (fixture_of(Compiler::Go, "ordinary.go", ""), scavenger())
+    else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "three")
+        .with(&guest, "work")
+        .options("--finish")
+        .unplanned();
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let ended = &harvested.document.scavengers[0];
+    assert_eq!(ended.state, ScavengerState::Finished, "{ended:#?}");
+    assert_eq!(harvested.outputs[0], output_of(&guest, "work"));
 }
 
 #[test]

@@ -35,6 +35,11 @@ pub(crate) fn fixture(source: &str, words: &str) -> Option<PathBuf> {
     FIXTURES.build(compiler, source, &format!("{words} -lm"))
 }
 
+/// Builds a fixture that needs no library; see [`Fixtures::build`].
+pub(crate) fn fixture_of(compiler: Compiler, source: &str, words: &str) -> Option<PathBuf> {
+    FIXTURES.build(compiler, source, words)
+}
+
 /// The fixture of scavengers.
 pub(crate) fn scavenger() -> Option<PathBuf> {
     fixture("scavenger.c", "-O2 -fstack-protector-all")
@@ -56,6 +61,8 @@ pub(crate) struct Harvest {
     primary: PathBuf,
     words: Vec<String>,
     scavengers: Vec<(PathBuf, String)>,
+    /// Command lines of scavengers without a plan.
+    unplanned_scavengers: Vec<String>,
     options: Vec<String>,
     /// The machine profile.
     machine: PathBuf,
@@ -86,6 +93,7 @@ impl Harvest {
             primary: primary.to_owned(),
             words: words.split_whitespace().map(str::to_owned).collect(),
             scavengers: Vec::new(),
+            unplanned_scavengers: Vec::new(),
             options: Vec::new(),
             machine: machine().to_owned(),
             planned: Planned::Yes,
@@ -113,6 +121,13 @@ impl Harvest {
     /// With a scavenger more.
     pub(crate) fn with(mut self, program: &Path, words: &str) -> Self {
         self.scavengers.push((program.to_owned(), words.to_owned()));
+        self
+    }
+
+    /// With a scavenger that has no plan, after those that have.
+    pub(crate) fn with_unplanned(mut self, program: &Path, words: &str) -> Self {
+        let line = format!("{} {words}", program.display());
+        self.unplanned_scavengers.push(line);
         self
     }
 
@@ -200,6 +215,9 @@ impl Harvest {
                 command.arg("--plan").arg(path);
             }
             let line = format!("{} {words}", program.display());
+            command.arg("--scavenger").arg(line);
+        }
+        for line in &self.unplanned_scavengers {
             command.arg("--scavenger").arg(line);
         }
         command

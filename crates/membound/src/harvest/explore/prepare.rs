@@ -163,7 +163,8 @@ fn check(args: &ExploreArgs, primary: Wanted) -> anyhow::Result<Checked> {
     for path in &args.plan {
         let followed = plans::read(path)?;
         let mut fits = false;
-        for program in std::iter::once(&primary).chain(&scavengers) {
+        let guests = scavengers.iter().filter(|it| it.no_guest.is_none());
+        for program in std::iter::once(&primary).chain(guests) {
             fits |= plans::is_for(&followed.plan, &program.code)?;
         }
         if !fits {
@@ -295,6 +296,11 @@ fn sources<'a>(
         cancel: bed.cancel,
     };
     let mut source = |role: HarvestRole, program: &Wanted| {
+        if let Some(why) = &program.no_guest {
+            let name = program.path.display();
+            notes.push(format!("{name} runs as an ordinary process: {why}"));
+            return Source::NotNeeded;
+        }
         let is_of = |followed: &Followed| {
             followed.plan.role == role
                 && plans::is_for(&followed.plan, &program.code).unwrap_or(false)

@@ -112,6 +112,8 @@ pub(super) enum Source {
     Given(Vec<PathBuf>),
     /// What was recorded of it.
     Recorded(Box<RunData>),
+    /// It takes no turns: there is no plan to make.
+    NotNeeded,
     /// Nothing, and why.
     None(String),
 }
@@ -208,7 +210,7 @@ impl Plans<'_> {
                 let plan = self.profiler.plan(data, HarvestRole::Primary, None);
                 plan.as_ref().map(loads).unwrap_or_default()
             }
-            Source::Given(_) | Source::None(_) => Loads::new(),
+            Source::Given(_) | Source::NotNeeded | Source::None(_) => Loads::new(),
         }
     }
 
@@ -221,6 +223,7 @@ impl Plans<'_> {
     ) -> Result<Vec<PathBuf>, String> {
         let data = match source {
             Source::Given(files) => return Ok(files.clone()),
+            Source::NotNeeded => return Ok(Vec::new()),
             Source::None(why) => return Err(format!("the {role}: {why}")),
             Source::Recorded(data) => data,
         };
