@@ -12,6 +12,7 @@ use membound_launch::{GuestPlace, Live, Remote};
 use membound_record::CutOff;
 use membound_run::RunData;
 use membound_types::{HarvestPart, HarvestRole};
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
 use super::choices::Choices;
@@ -21,11 +22,14 @@ use crate::output;
 
 /// From the start of the command to the first attempt at its plan.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(400);
-/// From one attempt to the next, at least.
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
-/// Part of the time that the last attempt took, and of the time so far, that passes before the next one.
-const PAUSE_PART_OF_ATTEMPT: u32 = 4;
-const PAUSE_DIVISOR_OF_ELAPSED: u32 = 5;
+/// Shortest time from the end of one attempt to the begin of the next.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// Wall time between two attempts for each second of CPU time that the first of them took: attempts take at most a
+/// fifth of a processor. Wall time of an attempt says nothing of its cost: beside a load, 3 ms of CPU time take some
+/// tenths of a second.
+const PAUSE_PER_ATTEMPT_CPU: u32 = 4;
+/// The time since the start of the command, by the pause between two attempts: they become rarer.
+const ELAPSED_PER_PAUSE: u32 = 5;
 /// Part of the stall so far that a plan has to cover, and part of the CPU time that this has to be, for it to be
 /// followed before the time for recording is over: a command that still prepares its data has other loads to wait for.
 const ENOUGH_COVERED: f64 = 0.5;
@@ -56,8 +60,8 @@ pub(super) struct InPlace {
 enum Stage {
     /// The command is recorded.
     Recording,
-    /// The run file is planned; since when.
-    Planning(Receiver<Attempt>, Instant),
+    /// The run file is planned.
+    Planning(Receiver<Attempt>),
     /// The recording is to end.
     Ending(Box<Ready>),
     /// Yields are put into the text.
@@ -70,6 +74,8 @@ enum Stage {
 struct Attempt {
     /// CPU time of the command that is in the recording, in seconds.
     cpu_s: f64,
+    /// CPU time that the attempt itself took.
+    own_cpu: Duration,
     ready: Result<Box<Ready>, String>,
 }
 
@@ -148,18 +154,19 @@ impl InPlace {
                 self.stage = if Instant::now() < self.next_attempt {
                     Stage::Recording
                 } else {
-                    Stage::Planning(self.attempt(), Instant::now())
+                    Stage::Planning(self.attempt())
                 };
             }
-            Stage::Planning(planned, since) => match planned.try_recv() {
-                Err(TryRecvError::Empty) => self.stage = Stage::Planning(planned, since),
-                Ok(attempt) => return self.judge(remote, attempt, since.elapsed()),
+            Stage::Planning(planned) => match planned.try_recv() {
+                Err(TryRecvError::Empty) => self.stage = Stage::Planning(planned),
+                Ok(attempt) => return self.judge(remote, attempt),
                 Err(TryRecvError::Disconnected) => {
                     let failed = Attempt {
                         cpu_s: 0.0,
+                        own_cpu: Duration::ZERO,
                         ready: Err("planning it failed".to_owned()),
                     };
-                    return self.judge(remote, failed, since.elapsed());
+                    return self.judge(remote, failed);
                 }
             },
             Stage::Ending(ready) => {
@@ -184,10 +191,14 @@ impl InPlace {
         None
     }
 
-    /// Decides on an attempt that took so long.
-    fn judge(&mut self, remote: &Remote, attempt: Attempt, took: Duration) -> Option<Outcome> {
+    /// Decides whether the plan of an attempt is followed, and when the next attempt is made.
+    fn judge(&mut self, remote: &Remote, attempt: Attempt) -> Option<Outcome> {
         let Lesson { maker, wish, .. } = &self.lesson;
-        let Attempt { cpu_s, ready } = attempt;
+        let Attempt {
+            cpu_s,
+            own_cpu,
+            ready,
+        } = attempt;
         let wanted = maker.duration;
         let is_known = cpu_s >= ENOUGH_RECORDED * wanted.as_secs_f64();
         let is_over =
@@ -211,10 +222,7 @@ impl InPlace {
                 )))
             }
             Ok(_) | Err(_) => {
-                let pause = (took * PAUSE_PART_OF_ATTEMPT)
-                    .max(self.begun.elapsed() / PAUSE_DIVISOR_OF_ELAPSED)
-                    .max(LEAST_PAUSE);
-                self.next_attempt = Instant::now() + pause;
+                self.next_attempt = Instant::now() + pause(own_cpu, self.begun.elapsed());
                 self.stage = Stage::Recording;
                 None
             }
@@ -248,10 +256,27 @@ impl InPlace {
                 Ok(Box::new(Ready { followed, choices }))
             };
             let ready = ready().map_err(|error| output::one_line(&error));
-            let _ = sender.send(Attempt { cpu_s, ready });
+            let _ = sender.send(Attempt {
+                cpu_s,
+                own_cpu: thread_cpu(),
+                ready,
+            });
         });
         receiver
     }
+}
+
+/// CPU time of this thread since its begin.
+fn thread_cpu() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(now).unwrap_or_default()
+}
+
+/// Time from the end of an attempt that took `own_cpu` to the next one, `elapsed` after the start of the command.
+fn pause(own_cpu: Duration, elapsed: Duration) -> Duration {
+    (own_cpu * PAUSE_PER_ATTEMPT_CPU)
+        .max(elapsed / ELAPSED_PER_PAUSE)
+        .max(SHORTEST_PAUSE)
 }
 
 /// Whether a plan is to be followed although more could be recorded.
@@ -262,4 +287,26 @@ fn is_enough(ready: &Ready) -> bool {
         && ready.has_yields()
         && totals.stall_fraction >= ENOUGH_STALL
         && totals.covered_fraction >= ENOUGH_COVERED * totals.stall_fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_come_by_their_cpu_time_and_become_rarer() {
+        let ms = Duration::from_millis;
+        assert_eq!(pause(ms(3), ms(430)), SHORTEST_PAUSE);
+        assert_eq!(pause(ms(3), ms(1000)), ms(200));
+        assert_eq!(pause(ms(3), ms(10_000)), ms(2000));
+        // A large program takes a fifth of a processor at most.
+        assert_eq!(pause(ms(200), ms(1000)), ms(800));
+    }
+
+    #[test]
+    fn waiting_is_no_cpu_time_of_an_attempt() {
+        let before = thread_cpu();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(thread_cpu() - before < Duration::from_millis(50));
+    }
 }
