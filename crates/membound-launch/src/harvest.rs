@@ -362,8 +362,7 @@ impl Harvesting {
             return true;
         }
         let is_here = |planting: &Planting| planting.is_in(module);
-        let late = |late: &mut LatePlantings| late.scavengers.iter().any(is_here);
-        self.yields_by(module) || self.wanted.scavengers.iter().any(is_here) || self.of_late(late)
+        self.yields_by(module) || self.wanted.scavengers.iter().any(is_here)
     }
 
     /// Changes what is known of the yields that were planned while the command ran.
@@ -375,12 +374,6 @@ impl Harvesting {
     fn primary(&self) -> Vec<Planting> {
         let late = self.of_late(|late| late.primary.clone());
         self.wanted.primary.iter().cloned().chain(late).collect()
-    }
-
-    /// All yields of guests.
-    fn scavengers(&self) -> Vec<Planting> {
-        let late = self.of_late(|late| late.scavengers.clone());
-        self.wanted.scavengers.iter().cloned().chain(late).collect()
     }
 
     /// Notes something that could not be had.
@@ -683,11 +676,11 @@ impl Server {
         let span = start..end;
         harvesting.state().spans.push(span.clone());
         let mut maps = maps::of(key.pid)?;
-        let scavengers = harvesting.scavengers();
         for module in self.loaded(conversation, &maps) {
             let of_module = module.span();
             if of_module.start < span.end && span.start < of_module.end {
-                self.plant(conversation, &mut maps, &module, &scavengers)?;
+                let scavengers = &harvesting.wanted.scavengers;
+                self.plant(conversation, &mut maps, &module, scavengers)?;
             }
         }
         Ok(())
@@ -781,7 +774,7 @@ pub(crate) fn no_place(lost: &[u64]) -> String {
 }
 
 /// Whether what stands at an address gives a guest its own thread pointer back.
-pub(crate) fn gives_back(choice: &Choice, address: u64) -> bool {
+fn gives_back(choice: &Choice, address: u64) -> bool {
     let bodies = &choice.options.bodies;
     let body = bodies
         .binary_search_by_key(&address, |(at, _)| *at)

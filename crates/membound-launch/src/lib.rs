@@ -81,7 +81,7 @@ pub use modules::plan as plan_of;
 pub use object::{ObjectError, run_object};
 pub use pace::Processors;
 pub use perf_map::PerfMap;
-pub use planting::{Planted, Planting, Yielding};
+pub use planting::Planting;
 pub use preload::load_agent;
 pub use program::{CannotRun, Unpatched, examine, find};
 pub use records::{Bursts, RecordTotals, Recording};

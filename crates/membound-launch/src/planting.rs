@@ -32,49 +32,23 @@ impl Planting {
     }
 }
 
-/// Whose yields these are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Yielding {
-    /// The command's.
-    Command,
-    /// Those of guests.
-    Guest,
-}
-
-/// What became of the yields of a file that were planned while it ran.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planted {
-    /// The file.
-    pub file: Identity,
-    /// Whose copy of it.
-    pub whose: Yielding,
-    /// Why none of them stands; `None`: those that have room do.
-    pub lost: Option<String>,
-}
-
-/// Yields that were planned while the program ran.
+/// Yields of the command that were planned while it ran.
 #[derive(Debug, Default)]
 pub(crate) struct LatePlantings {
     pub(crate) primary: Vec<Planting>,
-    pub(crate) scavengers: Vec<Planting>,
-    /// By where its module begins in the process.
-    planted: Vec<(u64, Planted)>,
+    /// Files whose yields were planted, or cannot be, with the addresses at which their modules begin.
+    settled: Vec<(u64, Identity)>,
 }
 
 impl LatePlantings {
-    /// What has been planted, or could not be, so far.
-    pub(crate) fn planted(&self) -> Vec<Planted> {
-        self.planted.iter().map(|(_, it)| it.clone()).collect()
+    /// The yields of a file whose module begins at `start` were planted, or cannot be.
+    pub(crate) fn settle(&mut self, start: u64, file: Identity) {
+        self.settled.push((start, file));
     }
 
-    /// Adds what has become of the yields of a file whose module begins at `start`.
-    pub(crate) fn note(&mut self, start: u64, planted: Planted) {
-        self.planted.push((start, planted));
-    }
-
-    /// Whether that is known.
-    pub(crate) fn knows(&self, start: u64, file: &Identity) -> bool {
-        let mut planted = self.planted.iter();
-        planted.any(|(at, it)| *at == start && it.file == *file)
+    /// Whether nothing is left to do for a file whose module begins at `start`.
+    pub(crate) fn is_settled(&self, start: u64, file: &Identity) -> bool {
+        let mut settled = self.settled.iter();
+        settled.any(|(at, it)| *at == start && it == file)
     }
 }

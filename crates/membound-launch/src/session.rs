@@ -29,7 +29,7 @@ use crate::harvest::{Harvest, Harvested, Harvesting};
 use crate::hold::{Held, Holding};
 use crate::live::Doorbells;
 use crate::modules::Plans;
-use crate::planting::{Planted, Planting};
+use crate::planting::Planting;
 use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
 use crate::report::Report;
@@ -450,18 +450,11 @@ impl Remote {
         self.0.withdraw(yields)
     }
 
-    /// Adds yields to those of the harvest, of the command and of guests: they are put into running text soon,
-    /// where the session is live. [`Self::planted`] says what became of them. The number returned is for
-    /// [`Self::settled`].
-    pub fn plant(&self, primary: Vec<Planting>, scavengers: Vec<Planting>) -> u64 {
-        self.0.plant_more(primary, scavengers)
-    }
-
-    /// What became of the yields that [`Self::plant`] was given, so far: one entry for each copy of a file.
-    #[must_use]
-    pub fn planted(&self) -> Vec<Planted> {
-        let harvesting = self.0.harvesting.as_ref();
-        harvesting.map_or_else(Vec::new, |it| it.of_late(|late| late.planted()))
+    /// Adds yields to those of the command, which are put into its running text soon, where the session is live; what
+    /// has no place is in [`Harvested::missed`]. (Guests get all their yields before they run.) The number returned is
+    /// for [`Self::settled`].
+    pub fn plant(&self, primary: Vec<Planting>) -> u64 {
+        self.0.plant_more(primary)
     }
 
     /// Makes phases with guests and without at least this long, in nanoseconds, up to half a second:

@@ -172,7 +172,7 @@ impl InPlace {
             Stage::Ending(ready) => {
                 self.stage = if self.cut_off.has_ended() {
                     let plantings = ready.choices.primary.clone();
-                    let exchange = remote.plant(plantings, Vec::new());
+                    let exchange = remote.plant(plantings);
                     Stage::Planting(ready, exchange, Instant::now())
                 } else {
                     Stage::Ending(ready)
