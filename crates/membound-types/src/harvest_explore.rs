@@ -14,6 +14,8 @@ named! {
         Bound = "bound",
         /// The distance between two yields that a scavenger's plan keeps to.
         Distance = "distance",
+        /// The CPU time that yields may cost where loads hit: it decides how many loads yield.
+        Overhead = "overhead",
         /// Parts of a yield, each left out.
         Parts = "parts",
         /// Sampling periods of the profile that the primary's plan is made from.
@@ -121,8 +123,8 @@ pub struct ExploredSweep {
 pub struct ExploreRow {
     /// The setting, in words.
     pub setting: String,
-    /// Its number where it has one: nanoseconds of a bound, a distance or an objective, milliseconds of a
-    /// period, programs at once.
+    /// Its number where it has one: nanoseconds of a bound, a distance or an objective, a share of the CPU time of an
+    /// overhead, milliseconds of a period, programs at once.
     pub at: Option<f64>,
     /// Why no run of it succeeded.
     pub failed: Option<String>,
@@ -151,9 +153,10 @@ pub struct ExploreRow {
     pub within: Option<ExploreFigure>,
     /// What the primary's time grew by, over the turns that it gave, in nanoseconds.
     pub yield_ns: Option<ExploreFigure>,
-    /// Loads that the plan of a profile with this period has yield.
+    /// Loads that yield: of the primary in a harvest whose plan was made here, or in the plan of a profile with this
+    /// period.
     pub loads: Option<ExploreFigure>,
-    /// Share of them that the plan of the usual period has too, and the other way round (the size of the
+    /// Of a period: share of them that the plan of the usual period has too, and the other way round (the size of the
     /// intersection over that of the union).
     pub same_loads: Option<ExploreFigure>,
     /// Every run.

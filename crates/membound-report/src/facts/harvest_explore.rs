@@ -160,6 +160,7 @@ pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Colu
     match sweep {
         ExploreSweep::Bound => vec![fares(), SPEEDUP, WORK, TURN, TURN_90, WITHIN],
         ExploreSweep::Distance => vec![fares(), SPEEDUP, WORK, TURN, TURN_90],
+        ExploreSweep::Overhead => vec![fares(), SPEEDUP, WORK, LOADS, YIELD],
         ExploreSweep::Parts => vec![fares(), YIELD, SPEEDUP, WORK],
         ExploreSweep::Periods => vec![PRIMARY, SLOWDOWN, LOADS, SAME_LOADS],
         ExploreSweep::Chases => vec![ALL, EACH, SPEEDUP, fares()],
@@ -174,6 +175,7 @@ pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "bound",
         ExploreSweep::Distance => "distance",
+        ExploreSweep::Overhead => "overhead",
         ExploreSweep::Parts => "left out",
         ExploreSweep::Periods => "period",
         ExploreSweep::Chases => "programs",
@@ -187,6 +189,7 @@ pub(crate) const fn title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "Bound on the time until the primary runs again",
         ExploreSweep::Distance => "Distance between a scavenger's yields",
+        ExploreSweep::Overhead => "Bound on the overhead of yields",
         ExploreSweep::Parts => "Parts of a yield, each left out",
         ExploreSweep::Periods => "Sampling period of the profile",
         ExploreSweep::Chases => "Programs at once",
@@ -200,6 +203,7 @@ pub(crate) const fn short_title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "Bound",
         ExploreSweep::Distance => "Distance",
+        ExploreSweep::Overhead => "Overhead",
         ExploreSweep::Parts => "Parts",
         ExploreSweep::Periods => "Periods",
         ExploreSweep::Chases => "At once",
@@ -225,7 +229,14 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if has(ExploreSweep::Parts) {
+    if has(ExploreSweep::Overhead) {
+        out.push(
+            "overhead: the share of the CPU time that yields may cost where loads hit; loads: how many loads of \
+             the primary yield within it"
+                .to_owned(),
+        );
+    }
+    if has(ExploreSweep::Parts) || has(ExploreSweep::Overhead) {
         out.push(
             "a yield: what the primary's time grew by, over the turns that it gave".to_owned(),
         );

@@ -71,6 +71,27 @@ fn times() -> Vec<ExploreRow> {
     rows
 }
 
+fn overheads() -> Vec<ExploreRow> {
+    let row = |(percent, loads, slowdown, all_s): (f64, f64, f64, f64)| ExploreRow {
+        loads: around(loads, 0.0),
+        ..harvest(
+            &format!("{percent} %"),
+            Some(percent * 0.01),
+            slowdown,
+            all_s,
+        )
+    };
+    let rows = [
+        (0.2, 1.0, 0.02, 3.6),
+        (1.0, 2.0, 0.03, 3.1),
+        (2.0, 2.0, 0.03, 3.1),
+        (5.0, 3.0, 0.05, 2.8),
+        (10.0, 5.0, 0.09, 2.7),
+        (20.0, 9.0, 0.2, 2.9),
+    ];
+    rows.map(row).to_vec()
+}
+
 fn parts() -> Vec<ExploreRow> {
     let row = |part: HarvestPart| {
         let (slowdown, all_s) = match part {
@@ -170,6 +191,7 @@ fn full() -> HarvestExplore {
     let table = |sweep: ExploreSweep| {
         let rows = match sweep {
             ExploreSweep::Bound | ExploreSweep::Distance => times(),
+            ExploreSweep::Overhead => overheads(),
             ExploreSweep::Parts => parts(),
             ExploreSweep::Periods => periods(),
             ExploreSweep::Chases => at_once(),
@@ -208,7 +230,7 @@ fn full() -> HarvestExplore {
             scavengers_s: around(2.0, 0.01),
             p95_ns: None,
         },
-        sweeps: ExploreSweep::ALL[..6].iter().map(|it| table(*it)).collect(),
+        sweeps: ExploreSweep::ALL[..7].iter().map(|it| table(*it)).collect(),
         notes: vec!["500 ns: 1 of 3 runs failed: a scavenger crashed: signal 11".to_owned()],
     }
 }
@@ -348,6 +370,31 @@ fn a_difference_is_told_only_where_intervals_are_apart() {
 }
 
 #[test]
+fn a_bound_on_the_overhead_is_told_with_the_loads_that_yield() {
+    let said = flowing(&full());
+    assert!(
+        said.contains(
+            "With 0.2 % one load of the primary yield, with 20 % 9 loads of the primary. With a bound of 10 % all \
+             programs are done 1.48 [1.47, 1.50] times as fast"
+        ),
+        "{said}"
+    );
+    let mut same = full();
+    let overhead = same
+        .sweeps
+        .iter_mut()
+        .find(|it| it.sweep == ExploreSweep::Overhead);
+    for row in &mut overhead.unwrap().rows {
+        row.loads = around(2.0, 0.0);
+    }
+    let said = flowing(&same);
+    assert!(
+        said.contains("With all of these bounds the same 2 loads of the primary yield"),
+        "{said}"
+    );
+}
+
+#[test]
 fn the_page_has_a_section_and_plots_for_each_thing_varied() {
     let shown = Page::sound("full", &page::harvest_explore(&full()));
     let read = shown
@@ -356,7 +403,7 @@ fn the_page_has_a_section_and_plots_for_each_thing_varied() {
         .filter(|it| ["h1", "h2", "p", "b", "th", "td"].contains(&it.name.as_str()));
     let lines: Vec<String> = read.map(|it| format!("{}: {}", it.name, it.text)).collect();
     insta::assert_snapshot!("harvest_explore_page", lines.join("\n"));
-    for (explore, plots) in [(full(), 17), (server(), 8), (cut_short(), 0)] {
+    for (explore, plots) in [(full(), 21), (server(), 8), (cut_short(), 0)] {
         let html = page::harvest_explore(&explore);
         let page = Page::sound("an exploration", &html);
         for sweep in &explore.sweeps {

@@ -84,6 +84,7 @@ type Table = (ExploreSweep, Result<Vec<Setting>, NotMeasured>);
 fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
     let around = Around {
         bounds: args.bounds.clone(),
+        overheads: args.overheads.clone(),
         sibling: prepared.sibling,
         alone_p95_ns: prepared.first.p95_ns,
     };
@@ -101,6 +102,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
 fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
     match sweep {
         ExploreSweep::Distance => prepared.plans.distances_vary().err(),
+        ExploreSweep::Overhead => prepared.plans.overheads_vary().err(),
         ExploreSweep::Chases if !prepared.known.all_end() => Some(
             "a scavenger does not end by itself: there is no time in which all are done".to_owned(),
         ),

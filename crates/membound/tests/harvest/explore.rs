@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use membound_testkit::inconclusive;
 use membound_types::{
     ExploreFigure, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore,
 };
 
-use crate::suite::{Harvest, Left, finish, fixture, machine, scavenger};
+use crate::suite::{Harvest, Left, finish, fixture, machine, measured, scavenger};
 
 /// Runs an exploration of `program` beside a scavenger that ends.
 fn explored(options: &str) -> Option<(Left, HarvestExplore)> {
@@ -149,6 +150,51 @@ fn a_program_is_its_own_scavenger_and_is_run_without_each_part() {
 }
 
 #[test]
+fn a_plan_that_was_given_leaves_no_overhead_to_vary() {
+    let Some((_, document)) = explored("--sweep overhead --pairs 1") else {
+        return;
+    };
+    let overhead = table(&document, ExploreSweep::Overhead);
+    assert!(overhead.rows.is_empty(), "{overhead:#?}");
+    let why = overhead.missing.as_ref().expect("the plan was given");
+    assert!(why.reason.contains("--plan"), "{why:?}");
+}
+
+#[test]
+fn the_overhead_of_yields_is_varied_and_decides_how_many_loads_yield() {
+    let Some(program) = fixture("late.c", "-O2") else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let json = room.path().join("explore.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command.args(["harvest", "explore", "--quiet", "--machine"]);
+    command.arg(measured()).arg("--json").arg(&json);
+    let words = "--sweep overhead --overheads 0.2%,5,20% --pairs 1 --profile-s 2";
+    command.args(words.split(' '));
+    command.arg("--").arg(&program).args(["succeed", "5", "64"]);
+    let left = finish(&mut command, room.path());
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    let text = std::fs::read_to_string(&json).expect("it was written");
+    let document: HarvestExplore = serde_json::from_str(&text).expect("it is a document");
+    let overhead = table(&document, ExploreSweep::Overhead);
+    assert_eq!(names(overhead), ["0.2 %", "5 %", "20 %"]);
+    let at: Vec<Option<f64>> = overhead.rows.iter().map(|row| row.at).collect();
+    assert_eq!(at, [Some(0.002), Some(0.05), Some(0.2)]);
+    if let Some(why) = overhead.rows.iter().find_map(|row| row.failed.as_ref()) {
+        // A profile in which nothing was sampled has no plan.
+        return inconclusive(format!("a setting failed: {why}"));
+    }
+    let mut before = 0.0;
+    for row in &overhead.rows {
+        is_sound(row, 1);
+        let loads = row.loads.expect("the plan was made here").value;
+        assert!(loads >= before, "more overhead, fewer loads: {overhead:#?}");
+        before = loads;
+    }
+}
+
+#[test]
 fn a_setting_that_fails_is_a_row_with_the_reason() {
     let (Some(program), Some(fixed)) = (
         fixture("state.c", "-O2 -no-pie"),
@@ -211,6 +257,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
         (["--sweep", "slo"], 2, "--requests"),
         (["--sweep", "all"], 2, "is not one of"),
         (["--bounds", "-1,none"], 2, "nor `none`"),
+        (["--overheads", "5%,200%"], 2, "no share of 0% to 100%"),
         (["--pairs", "0"], 2, "1..=1000"),
         (["--cpu", "4095"], 2, "none that may be used"),
         (["--scavenger", "/no/such"], 2, "/no/such"),

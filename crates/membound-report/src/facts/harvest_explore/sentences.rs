@@ -14,6 +14,7 @@ pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> Strin
     match sweep.sweep {
         ExploreSweep::Bound => varied(&rows, "bound"),
         ExploreSweep::Distance => varied(&rows, "distance"),
+        ExploreSweep::Overhead => overheads(&rows),
         ExploreSweep::Parts => parts(explore, &rows),
         ExploreSweep::Periods => periods(&rows),
         ExploreSweep::Chases => at_once(&rows),
@@ -101,6 +102,38 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
             )
         },
     )
+}
+
+/// The bound on the overhead of yields: what pays most, and how many loads yield.
+fn overheads(rows: &[&ExploreRow]) -> String {
+    let varied = varied(rows, "bound");
+    let told: Vec<(&str, f64)> = rows
+        .iter()
+        .filter_map(|row| Some((row.setting.as_str(), row.loads?.value)))
+        .collect();
+    let (Some((first, least)), Some((last, most))) = (told.first(), told.last()) else {
+        return varied;
+    };
+    if told.iter().all(|(_, loads)| loads == least) {
+        return format!(
+            "With all of these bounds the same {} yield, so that rows differ by chance only: a load that nearly \
+             always misses costs nothing where it hits. {varied}",
+            loads(*least)
+        );
+    }
+    format!(
+        "With {first} {} yield, with {last} {}. {varied}",
+        loads(*least),
+        loads(*most)
+    )
+}
+
+fn loads(count: f64) -> String {
+    if count == 1.0 {
+        "one load of the primary".to_owned()
+    } else {
+        format!("{} loads of the primary", units::compact(count))
+    }
 }
 
 fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {

@@ -70,6 +70,13 @@ const TURN_90: Drawn = Drawn {
     factor: 1.0,
     format: units::duration_ns,
 };
+const LOADS: Drawn = Drawn {
+    title: "Loads that yield",
+    label: "loads of the primary",
+    of: |row| row.loads,
+    factor: 1.0,
+    format: units::compact,
+};
 const SAME_LOADS: Drawn = Drawn {
     title: "Loads that yield",
     label: "loads in common",
@@ -107,6 +114,7 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Marku
     match sweep.sweep {
         ExploreSweep::Bound => over_time(sweep, fares, "bound"),
         ExploreSweep::Distance => over_time(sweep, fares, "distance"),
+        ExploreSweep::Overhead => over_share(sweep, fares),
         ExploreSweep::Slo => over_time(sweep, fares, "objective"),
         ExploreSweep::Parts => html! {},
         ExploreSweep::Kernel => html! {
@@ -138,6 +146,16 @@ fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup 
     let mut turns = lines(sweep, &[TURN, TURN_90], x(), "time of a turn");
     turns.y.format = units::short_duration_ns;
     html! { (longer.markup()) (work.markup()) (fast.markup()) (turns.markup()) }
+}
+
+/// How the primary fares, what scavengers get done, and how many loads yield, over a share of the CPU time.
+fn over_share(sweep: &ExploredSweep, fares: Drawn) -> Markup {
+    let x = || axis("overhead of yields", Scale::Log10, units::percent);
+    let longer = lines(sweep, &[fares], x(), "% longer than by itself");
+    let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
+    let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
+    let loads = lines(sweep, &[LOADS], x(), "loads of the primary");
+    html! { (longer.markup()) (work.markup()) (fast.markup()) (loads.markup()) }
 }
 
 fn axis(title: &str, scale: Scale, format: fn(f64) -> String) -> Axis {

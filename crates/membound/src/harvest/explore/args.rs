@@ -8,7 +8,7 @@ use clap::Args;
 use membound_launch::RequestsBy;
 use membound_types::{ExploreSweep, IdlePolicy};
 
-use crate::harvest::args::{bound, requests};
+use crate::harvest::args::{bound, percent, requests};
 use crate::profile::args::seconds;
 
 /// Arguments of `harvest explore`.
@@ -33,7 +33,7 @@ pub(crate) struct ExploreArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) copies: u32,
     /// What to vary, as a list: bound (time until the command runs again), distance (between a scavenger's
-    /// yields), parts (of a yield, each left out), periods (of the profile), chases (1, 2, 4, 6, 8 programs
+    /// yields), overhead (CPU time that yields may cost where loads hit, which decides how many yield), parts (of a yield, each left out), periods (of the profile), chases (1, 2, 4, 6, 8 programs
     /// at once), kernel (who schedules), slo (objectives of latency; needs --requests) [default: all that
     /// apply].
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
@@ -41,6 +41,9 @@ pub(crate) struct ExploreArgs {
     /// Bounds and distances, in nanoseconds or `none` [default: 50,100,200,500,1000,none].
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = bound_or_none)]
     pub(crate) bounds: Vec<BoundNs>,
+    /// Bounds on the overhead of yields, as shares of the CPU time [default: 0.2%,1%,2%,5%,10%,20%].
+    #[arg(long, value_name = "P%", value_delimiter = ',', value_parser = percent)]
+    pub(crate) overheads: Vec<f64>,
     /// Rounds: how often each setting is run.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) pairs: u32,

@@ -12,7 +12,7 @@ use membound_types::{
 };
 
 use super::children::{self, Running, Unended};
-use super::profiles::{Loads, Nobody, Plans, loads};
+use super::profiles::{Limited, Loads, Nobody, Plans, loads};
 use super::settings::{Beside, Harvesting, Way};
 use crate::harvest::programs::Wanted;
 use crate::harvest::timing::Timing;
@@ -269,7 +269,7 @@ impl Bed<'_> {
             without: vec![HarvestPart::Waits],
             ..Harvesting::default()
         };
-        let files = plans.without_yields(&self.primary.code, self.distance_ns(&how))?;
+        let files = plans.without_yields(&self.primary.code, self.limited(&how))?;
         Ok(self.harvest_command(&how, &files, json, None, Finish::Primary))
     }
 
@@ -283,9 +283,12 @@ impl Bed<'_> {
         p95_ns(&read(&json)?).ok_or_else(|| "no request was told".to_owned())
     }
 
-    fn distance_ns(&self, how: &Harvesting) -> f64 {
+    fn limited(&self, how: &Harvesting) -> Limited {
         let goes_with = Timing::of(how.bound_ns, self.machine.as_ref()).distance_ns;
-        how.distance_ns.unwrap_or(goes_with)
+        Limited {
+            distance_ns: how.distance_ns.unwrap_or(goes_with),
+            max_overhead: how.max_overhead,
+        }
     }
 
     fn harvest(
@@ -302,7 +305,7 @@ impl Bed<'_> {
         };
         let files = match &nobody {
             Some(nobody) => plans.beside_nobody(nobody)?,
-            None => plans.files(self.distance_ns(how))?,
+            None => plans.files(self.limited(how))?,
         };
         let finish = if known.all_end() && nobody.is_none() {
             Finish::All
@@ -321,6 +324,7 @@ impl Bed<'_> {
             return Err(why);
         }
         let mut run = harvested(&document, finish);
+        run.loads = plans.yielding_loads(how.max_overhead);
         if nobody.is_some() {
             run.scavengers_cpu_s = None;
         }
@@ -408,7 +412,7 @@ impl Bed<'_> {
         };
         let profiler = &plans.profiler;
         let data = profiler.record(&self.primary, Some(period), known.limit)?;
-        let plan = profiler.plan(&data, HarvestRole::Primary, None)?;
+        let plan = profiler.plan(&data, HarvestRole::Primary, None, None)?;
         let found = loads(&plan);
         Ok(ExploreRun {
             primary_s: Some(data.meta.elapsed_ns as f64 * 1e-9),

@@ -361,7 +361,7 @@ mod tests {
     fn tables_are_all_that_apply_or_those_asked_for() {
         let found = |words: &[&str]| sweeps(&args(words));
         assert_eq!(found(&["true"]).unwrap().len(), ExploreSweep::ALL.len() - 1);
-        assert_eq!(found(&["--requests", "sockets", "true"]).unwrap().len(), 7);
+        assert_eq!(found(&["--requests", "sockets", "true"]).unwrap().len(), 8);
         assert_eq!(
             found(&["--sweep", "kernel,bound,kernel", "true"]).unwrap(),
             [ExploreSweep::Kernel, ExploreSweep::Bound]

@@ -15,17 +15,25 @@ use membound_types::{HarvestPlan, HarvestRole, MachineProfile, YieldKind};
 use rustix::process::Signal;
 
 use super::children::{self, Unended};
+use super::settings::USUAL_OVERHEAD;
 use crate::harvest::plan::Files;
 use crate::harvest::programs::Wanted;
 use crate::output;
 
 /// How long a profiler has to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
-/// Share of the CPU time that yields may cost where loads hit: the default of `harvest run`.
-const MAX_OVERHEAD: f64 = 0.05;
 
 /// Loads that yield: file and address.
 pub(super) type Loads = BTreeSet<(String, u64)>;
+
+/// What settings change of plans.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Limited {
+    /// Longest time between two yields of a scavenger, in nanoseconds.
+    pub(super) distance_ns: f64,
+    /// Share of the CPU time that yields may cost where loads hit; `None`: the usual one.
+    pub(super) max_overhead: Option<f64>,
+}
 
 /// Records programs and plans them.
 #[derive(Debug)]
@@ -82,9 +90,10 @@ impl Profiler<'_> {
         data: &RunData,
         role: HarvestRole,
         distance_ns: Option<f64>,
+        max_overhead: Option<f64>,
     ) -> Result<HarvestPlan, String> {
         let mut options = Options::new(role);
-        options.max_overhead = MAX_OVERHEAD;
+        options.max_overhead = max_overhead.unwrap_or(USUAL_OVERHEAD);
         options.limits = distance_ns.map(|bound_ns| Limits {
             bound_ns,
             rule: Rule::Max,
@@ -152,21 +161,51 @@ pub(super) struct Plans<'a> {
     pub(super) primary: Source,
     /// Of each different scavenger.
     pub(super) scavengers: Vec<Source>,
-    /// Files that were made, or why not, by what they are.
-    pub(super) made: RefCell<BTreeMap<String, Result<PathBuf, String>>>,
+    /// Plans that were made, or why not, by their names ([`made_name`]).
+    pub(super) made: RefCell<BTreeMap<String, Result<Made, String>>>,
+}
+
+/// A plan that was made here.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    path: PathBuf,
+    /// How many loads yield.
+    loads: u64,
+}
+
+/// A name for a plan of a program: of the primary, or of the scavenger with this index.
+fn made_name(
+    role: HarvestRole,
+    index: usize,
+    distance_ns: Option<f64>,
+    max_overhead: Option<f64>,
+) -> String {
+    let distance = distance_ns.unwrap_or(0.0);
+    let overhead = max_overhead.unwrap_or(USUAL_OVERHEAD);
+    format!("{role}-{index}-{distance}-{overhead}")
 }
 
 impl Plans<'_> {
-    /// The files for a run whose scavengers keep to a distance.
-    pub(super) fn files(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
-        let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None)?;
-        files.extend(self.of_scavengers(distance_ns)?);
+    /// The files for a run with these limits.
+    pub(super) fn files(&self, limited: Limited) -> Result<Vec<PathBuf>, String> {
+        let role = HarvestRole::Primary;
+        let mut files = self.of(&self.primary, role, 0, None, limited.max_overhead)?;
+        files.extend(self.of_scavengers(limited)?);
         Ok(files)
+    }
+
+    /// How many loads of the primary yield by the plan of such a bound on their overhead; `None` where its plan was
+    /// not made here.
+    pub(super) fn yielding_loads(&self, max_overhead: Option<f64>) -> Option<u64> {
+        let name = made_name(HarvestRole::Primary, 0, None, max_overhead);
+        let made = self.made.borrow();
+        let made = made.get(&name)?.as_ref().ok()?;
+        Some(made.loads)
     }
 
     /// The file for a primary beside [`Nobody`].
     pub(super) fn beside_nobody(&self, nobody: &Nobody) -> Result<Vec<PathBuf>, String> {
-        let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None)?;
+        let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None, None)?;
         files.push(self.write("nobody", &nobody.plan)?);
         Ok(files)
     }
@@ -175,19 +214,23 @@ impl Plans<'_> {
     pub(super) fn without_yields(
         &self,
         primary: &Path,
-        distance_ns: f64,
+        limited: Limited,
     ) -> Result<Vec<PathBuf>, String> {
         let plan = plan_without_yields(primary, HarvestRole::Primary)?;
         let mut files = vec![self.write("without-yields", &plan)?];
-        files.extend(self.of_scavengers(distance_ns)?);
+        files.extend(self.of_scavengers(limited)?);
         Ok(files)
     }
 
-    fn of_scavengers(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
+    fn of_scavengers(&self, limited: Limited) -> Result<Vec<PathBuf>, String> {
+        let Limited {
+            distance_ns,
+            max_overhead,
+        } = limited;
         let mut files = Vec::new();
         for (index, source) in self.scavengers.iter().enumerate() {
             let role = HarvestRole::Scavenger;
-            files.extend(self.of(source, role, index, Some(distance_ns))?);
+            files.extend(self.of(source, role, index, Some(distance_ns), max_overhead)?);
         }
         Ok(files)
     }
@@ -203,11 +246,23 @@ impl Plans<'_> {
         Ok(())
     }
 
+    /// Whether the bound on the overhead of yields can be varied, else why not.
+    pub(super) fn overheads_vary(&self) -> Result<(), String> {
+        match self.primary {
+            Source::Given(_) => {
+                let why = "the program's plan was given (--plan), and with it its loads that yield";
+                Err(why.to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The loads that the primary's plan has yield.
     pub(super) fn primary_loads(&self) -> Loads {
         match &self.primary {
             Source::Recorded(data) => {
-                let plan = self.profiler.plan(data, HarvestRole::Primary, None);
+                let role = HarvestRole::Primary;
+                let plan = self.profiler.plan(data, role, None, None);
                 plan.as_ref().map(loads).unwrap_or_default()
             }
             Source::Given(_) | Source::NotNeeded | Source::None(_) => Loads::new(),
@@ -220,6 +275,7 @@ impl Plans<'_> {
         role: HarvestRole,
         index: usize,
         distance_ns: Option<f64>,
+        max_overhead: Option<f64>,
     ) -> Result<Vec<PathBuf>, String> {
         let data = match source {
             Source::Given(files) => return Ok(files.clone()),
@@ -227,14 +283,19 @@ impl Plans<'_> {
             Source::None(why) => return Err(format!("the {role}: {why}")),
             Source::Recorded(data) => data,
         };
-        let name = format!("{role}-{index}-{}", distance_ns.unwrap_or(0.0));
+        let name = made_name(role, index, distance_ns, max_overhead);
         if let Some(known) = self.made.borrow().get(&name) {
-            return known.clone().map(|path| vec![path]);
+            return known.clone().map(|made| vec![made.path]);
         }
-        let plan = self.profiler.plan(data, role, distance_ns);
-        let made = plan.and_then(|plan| self.write(&name, &plan));
+        let plan = self.profiler.plan(data, role, distance_ns, max_overhead);
+        let made = plan.and_then(|plan| {
+            Ok(Made {
+                path: self.write(&name, &plan)?,
+                loads: loads(&plan).len() as u64,
+            })
+        });
         self.made.borrow_mut().insert(name, made.clone());
-        made.map(|path| vec![path])
+        made.map(|made| vec![made.path])
     }
 
     fn write(&self, name: &str, plan: &HarvestPlan) -> Result<PathBuf, String> {

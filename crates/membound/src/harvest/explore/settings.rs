@@ -15,6 +15,10 @@ const BOUNDS_NS: [Option<f64>; 6] = [
     Some(1000.0),
     None,
 ];
+/// Bounds on the overhead of yields where none are given, as shares of the CPU time.
+const OVERHEADS: [f64; 6] = [0.002, 0.01, 0.02, USUAL_OVERHEAD, 0.1, 0.2];
+/// The bound that `harvest run` and `harvest plan` have by default.
+pub(super) const USUAL_OVERHEAD: f64 = 0.05;
 /// Sampling periods of profiles in milliseconds: a hundredfold of samples from the last to the first.
 const PERIODS_MS: [f64; 4] = [0.25, USUAL_PERIOD_MS, 5.0, 25.0];
 /// The period that `membound profile` has by default.
@@ -31,6 +35,8 @@ pub(super) struct Harvesting {
     pub(super) bound_ns: Option<f64>,
     /// Between two yields in scavengers' plans; `None`: what goes with the bound.
     pub(super) distance_ns: Option<f64>,
+    /// Share of the CPU time that yields may cost where loads hit, by which loads are chosen; `None`: the usual one.
+    pub(super) max_overhead: Option<f64>,
     /// What it is run without.
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
@@ -126,6 +132,7 @@ impl Way {
 #[derive(Clone, Debug)]
 pub(super) struct Around {
     pub(super) bounds: Vec<BoundNs>,
+    pub(super) overheads: Vec<f64>,
     /// The other hardware thread of the core, where there is one.
     pub(super) sibling: Option<CpuId>,
     /// Percentile of requests without scavengers.
@@ -137,6 +144,7 @@ pub(super) fn of(sweep: ExploreSweep, around: &Around) -> Vec<Setting> {
     match sweep {
         ExploreSweep::Bound => bounds(around),
         ExploreSweep::Distance => distances(around),
+        ExploreSweep::Overhead => overheads(around),
         ExploreSweep::Parts => parts(),
         ExploreSweep::Periods => periods(),
         ExploreSweep::Chases => at_once(),
@@ -181,6 +189,23 @@ fn distances(around: &Around) -> Vec<Setting> {
         Setting::harvest(ns_name(distance_ns), distance_ns, how)
     };
     bounds_ns(around).into_iter().map(setting).collect()
+}
+
+fn overheads(around: &Around) -> Vec<Setting> {
+    let setting = |&share: &f64| {
+        let how = Harvesting {
+            max_overhead: (share != USUAL_OVERHEAD).then_some(share),
+            ..Harvesting::default()
+        };
+        // Shares have more digits than were typed.
+        let percent = (share * 1e8).round() / 1e6;
+        Setting::harvest(format!("{percent} %"), Some(share), how)
+    };
+    let all = match around.overheads.is_empty() {
+        true => &OVERHEADS[..],
+        false => &around.overheads,
+    };
+    all.iter().map(setting).collect()
 }
 
 fn parts() -> Vec<Setting> {
@@ -263,6 +288,7 @@ mod tests {
     fn around() -> Around {
         Around {
             bounds: Vec::new(),
+            overheads: Vec::new(),
             sibling: None,
             alone_p95_ns: None,
         }
@@ -273,6 +299,7 @@ mod tests {
         let rows = |sweep| of(sweep, &around()).len();
         assert_eq!(rows(ExploreSweep::Bound), 6);
         assert_eq!(rows(ExploreSweep::Distance), 6);
+        assert_eq!(rows(ExploreSweep::Overhead), 6);
         assert_eq!(rows(ExploreSweep::Parts), 1 + HarvestPart::ALL.len());
         assert_eq!(rows(ExploreSweep::Periods), 5);
         assert_eq!(rows(ExploreSweep::Chases), 5);
@@ -281,6 +308,7 @@ mod tests {
         let told = Around {
             alone_p95_ns: Some(1000.0),
             bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
+            overheads: vec![0.003, 0.07],
             ..around()
         };
         let names = |sweep| -> Vec<String> {
@@ -288,6 +316,7 @@ mod tests {
             rows.map(|setting| setting.name).collect()
         };
         assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
+        assert_eq!(names(ExploreSweep::Overhead), ["0.3 %", "7 %"]);
         assert_eq!(of(ExploreSweep::Slo, &told)[1].at, Some(1250.0));
     }
 
@@ -301,7 +330,9 @@ mod tests {
         let usual = of(ExploreSweep::Kernel, "harvest");
         assert_eq!(usual, of(ExploreSweep::Bound, "none"));
         assert_eq!(usual, of(ExploreSweep::Parts, "nothing"));
+        assert_eq!(usual, of(ExploreSweep::Overhead, "5 %"));
         assert_ne!(usual, of(ExploreSweep::Bound, "200 ns"));
+        assert_ne!(usual, of(ExploreSweep::Overhead, "10 %"));
         assert_eq!(
             of(ExploreSweep::Distance, "none"),
             of(ExploreSweep::Parts, "distance")
