@@ -4,189 +4,56 @@
 //! run as they are. A guest's modules are patched when it has mapped them and before they run, with
 //! the scavengers' choices; everything else that is loaded with the primary's.
 
-use std::ffi::OsStr;
-use std::io;
+mod request;
+mod seen;
+mod wanted;
+mod yields;
+
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use membound_rewrite::patch::{Body, Plan, Yield};
+use membound_platform::threads::Scheduled;
 use membound_wire::{
-    Board, CREDIT_UNITS_PER_NS, GuestPlace, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode,
-    class_begin,
+    Board, CREDIT_UNITS_PER_NS, GuestPlace, GuestRequest, GuestState, TIME_CLASSES, class_begin,
 };
 
-use membound_platform::threads::Scheduled;
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::area::{Area, NotInstalled};
+use self::request::request;
+use self::seen::status;
+pub use self::seen::{GuestStatus, Harvested, Turns};
+pub use self::wanted::{Guest, Harvest};
+pub(crate) use self::yields::{lost, no_place};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::{self, Mapping};
-use crate::marks::RequestsBy;
+use crate::maps::Mapping;
 use crate::memory::Shared;
 use crate::modules::{Loaded, Module};
-use crate::patching::Outcome;
 use crate::planting::{LatePlantings, Planting};
-use crate::requests::{Requested, Requesting};
-use crate::server::Server;
-use crate::settling::Refused;
-use crate::withdraw::{Withdrawn, YieldPlace};
+use crate::requests::Requesting;
+use crate::withdraw::Withdrawn;
 
 /// Between two looks whether guests are ready.
 const LOOK: Duration = Duration::from_millis(1);
+
 /// Parts of the whole that the board's share counts in.
 const WHOLE: f64 = 1024.0;
+
 /// The agent's looks in a phase with guests or without, where requests are told, at first and at most:
 /// 20 ms and 500 ms.
 const REQUEST_LOOKS: u32 = 10;
+
 const MOST_LOOKS: f64 = 250.0;
+
 /// Time between two of the agent's looks, in nanoseconds.
 const LOOK_NS: f64 = 2e6;
+
 /// CPU time of a guest that has come to no yield, after which the command begins all the same: it may be
 /// preparing its data for seconds.
 const PREPARES_NS: u64 = 50_000_000;
-
-/// What a session harvests.
-#[derive(Clone, Debug)]
-pub struct Harvest {
-    /// The programs that run in the command's stalls.
-    pub guests: Vec<Guest>,
-    /// Yields of the command.
-    pub primary: Vec<Planting>,
-    /// Yields of the guests.
-    pub scavengers: Vec<Planting>,
-    /// Time from a yield of the command until its data are there, in nanoseconds.
-    pub span_ns: f64,
-    /// Whether the process stays, when the command ends it, until all guests have ended.
-    pub finish: bool,
-    /// Most guests that a thread is given at one time.
-    pub per_thread: u32,
-    /// Whether what guests map may have huge pages.
-    pub huge_pages: bool,
-    /// What becomes of guests without a thread.
-    pub idle: Idle,
-    /// Whether guests run in short waits of the command's threads, where they may in idle time.
-    pub waits: bool,
-    /// Share of the time in which guests are let in; in the rest yields are only counted.
-    pub share: f64,
-    /// Whether the command is [`crate::host()`]: then guests keep the priority of ordinary programs.
-    pub peers: bool,
-    /// Bytes of memory that all guests together may have.
-    pub memory_bytes: u64,
-    /// Ticks of the time stamp counter in a nanosecond.
-    pub ticks_per_ns: f64,
-    /// How requests of the command are told, if they are to be.
-    pub requests: Option<RequestsBy>,
-    /// How long the command waits for its guests to come to a yield.
-    pub patience: Duration,
-    /// Where guests begin.
-    pub begins: GuestPlace,
-}
-
-impl Harvest {
-    /// Whether threads of the command's yield where they would wait.
-    pub(crate) fn in_waits(&self) -> bool {
-        self.waits && self.idle == Idle::Harvest
-    }
-}
-
-/// A program that runs inside another one.
-#[derive(Clone, Debug)]
-pub struct Guest {
-    /// The executable.
-    pub path: PathBuf,
-    /// Its arguments, the name that it is called by first.
-    pub arguments: Vec<std::ffi::OsString>,
-    /// `NAME=value` and whatever else stands in an environment.
-    pub environment: Vec<std::ffi::OsString>,
-    /// Where standard output goes; nowhere if there is none.
-    pub output: Option<PathBuf>,
-    /// Where standard error goes.
-    pub errors: Option<PathBuf>,
-    /// Bytes of addresses that it may map.
-    pub memory_bytes: u64,
-    /// Bytes of its stack.
-    pub stack_bytes: u64,
-}
-
-/// What came of a harvest so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Harvested {
-    /// Why the command has no lanes, if it has none.
-    pub refused: Option<String>,
-    /// Threads that were given a lane.
-    pub threads: u64,
-    /// Yields of the command at which somebody could run, and CPU time of its threads meanwhile.
-    pub with: Turns,
-    /// The same while nobody was let in.
-    pub without: Turns,
-    /// Guests that were taken from a thread that waited, and from one that ended.
-    pub steals: u64,
-    /// See `steals`.
-    pub reclaimed: u64,
-    /// Guests that left a thread for a system call, and for a signal to the command.
-    pub calls: u64,
-    /// See `calls`.
-    pub interrupted: u64,
-    /// Guests that were called out of a turn that did not end.
-    pub overdue: u64,
-    /// Turns in short waits of the command's threads, and how long these were, in nanoseconds.
-    pub waits: Turns,
-    /// Turns that were to be timed, and that scavengers skipped to wait for what they had asked for.
-    pub skipped: u64,
-    /// Turns that were timed, their sum, and the longest, in nanoseconds.
-    pub timed: u64,
-    /// See `timed`.
-    pub timed_ns: u64,
-    /// See `timed`.
-    pub longest_ns: u64,
-    /// Of these, how many lasted from one nanosecond to another: (from, to, count).
-    pub times: Vec<(u64, u64, u64)>,
-    /// Its guests, in their order.
-    pub guests: Vec<GuestStatus>,
-    /// Yields that could not be had, and why.
-    pub missed: Vec<String>,
-    /// Requests of the command, where they are told.
-    pub requested: Option<Requested>,
-    /// Yields of the command that are out of its text.
-    pub withdrawn: Vec<YieldPlace>,
-}
-
-/// Turns, and CPU time of the threads that took them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
-    /// How many.
-    pub count: u64,
-    /// In nanoseconds.
-    pub cpu_ns: u64,
-}
-
-/// How far a guest has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestStatus {
-    /// Its state; `None` before it was started.
-    pub state: Option<GuestState>,
-    /// Exit code, signal or error number, as the state says.
-    pub code: u32,
-    /// Its thread in the program's namespace.
-    pub thread: u32,
-    /// CPU time of its own thread when it ended, in nanoseconds; 0 before.
-    pub cpu_ns: u64,
-    /// System calls that it has made.
-    pub calls: u64,
-    /// Times that it left its own thread.
-    pub parks: u64,
-    /// Time that others' threads had it, in nanoseconds.
-    pub away_ns: u64,
-    /// Loads with a yield that it came by.
-    pub progress: u64,
-}
 
 /// A harvest as the server carries it out.
 #[derive(Debug)]
@@ -517,308 +384,9 @@ fn parts(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * WHOLE).round() as u32
 }
 
-fn status(request: Option<&Shared>) -> GuestStatus {
-    let Some(request) = request else {
-        return GuestStatus {
-            state: None,
-            code: 0,
-            thread: 0,
-            cpu_ns: 0,
-            calls: 0,
-            parks: 0,
-            away_ns: 0,
-            progress: 0,
-        };
-    };
-    let word = |offset: usize| request.word32(offset).load(Ordering::Acquire);
-    let long = |offset: usize| request.word64(offset).load(Ordering::Relaxed);
-    let state = word(offset_of!(GuestRequest, state));
-    GuestStatus {
-        state: GuestState::from_number(state),
-        code: word(offset_of!(GuestRequest, code)),
-        thread: word(offset_of!(GuestRequest, thread)),
-        cpu_ns: long(offset_of!(GuestRequest, cpu_ns)),
-        calls: long(offset_of!(GuestRequest, calls)),
-        parks: long(offset_of!(GuestRequest, parks)),
-        away_ns: long(offset_of!(GuestRequest, away_ns)),
-        progress: long(offset_of!(GuestRequest, progress)),
-    }
-}
-
-/// A request, and its bytes.
-struct Request {
-    memory: Shared,
-    length: u64,
-}
-
-/// What the agent is to know of a guest.
-fn request(guest: &Guest, begins: GuestPlace) -> io::Result<Request> {
-    let path = |path: &Option<PathBuf>| {
-        let bytes = path.as_deref().map(|path| path.as_os_str().as_bytes());
-        bytes.unwrap_or_default().to_vec()
-    };
-    let mut strings = vec![
-        guest.path.as_os_str().as_bytes().to_vec(),
-        path(&guest.output),
-        path(&guest.errors),
-    ];
-    let words = guest.arguments.iter().chain(&guest.environment);
-    strings.extend(words.map(|word| OsStr::as_bytes(word).to_vec()));
-    let mut text = Vec::new();
-    for string in strings {
-        if string.contains(&0) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        text.extend(string);
-        text.push(0);
-    }
-    let length = size_of::<GuestRequest>() + text.len();
-    let memory = Shared::zeroed("membound-guest", length)?;
-    let count = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
-    let word = |offset: usize, value: u32| memory.word32(offset).store(value, Ordering::Relaxed);
-    word(
-        offset_of!(GuestRequest, arguments),
-        count(guest.arguments.len())?,
-    );
-    word(
-        offset_of!(GuestRequest, variables),
-        count(guest.environment.len())?,
-    );
-    word(offset_of!(GuestRequest, strings), count(text.len())?);
-    let long = |offset: usize, value: u64| memory.word64(offset).store(value, Ordering::Relaxed);
-    long(offset_of!(GuestRequest, memory), guest.memory_bytes);
-    long(offset_of!(GuestRequest, stack), guest.stack_bytes);
-    word(offset_of!(GuestRequest, place), begins as u32);
-    memory.write(size_of::<GuestRequest>() as u64, &text)?;
-    Ok(Request {
-        memory,
-        length: length as u64,
-    })
-}
-
-impl Server {
-    /// Gives the program at `path` its lanes, yields and guests, if it is the one that is to have them.
-    pub(crate) fn begin_harvest(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        key: ProcessKey,
-        path: &Path,
-        loaded: &[&Loaded],
-    ) -> Result<(), NotInstalled> {
-        let Some(harvesting) = &self.harvesting else {
-            return Ok(());
-        };
-        if harvesting.process.set(key).is_err() {
-            if harvesting.process.get() == Some(&key) {
-                harvesting.say_executed(path);
-            }
-            return Ok(());
-        }
-        if !self.begin_requests(conversation, maps, loaded)? {
-            // It has not begun, and would run for nothing.
-            if let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            return Ok(());
-        }
-        if !harvesting.open_lanes(conversation, maps)? {
-            return Ok(());
-        }
-        let primary = harvesting.primary();
-        for module in loaded {
-            self.plant(conversation, maps, module, &primary)?;
-        }
-        harvesting.start_guests(conversation, maps)?;
-        Ok(())
-    }
-
-    /// Puts the primary's yields, and what tells its requests, into a module that was loaded later.
-    pub(crate) fn plant_primary(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        key: ProcessKey,
-        module: &Loaded,
-    ) -> Result<(), NotInstalled> {
-        let Some(harvesting) = &self.harvesting else {
-            return Ok(());
-        };
-        if harvesting.process.get() == Some(&key) {
-            self.mark_requests(conversation, maps, module)?;
-        }
-        if harvesting.is_in(key) {
-            self.plant(conversation, maps, module, &harvesting.primary())?;
-            self.hold_out_at_first(conversation, harvesting, key, module)?;
-        }
-        Ok(())
-    }
-
-    /// How requests are told, where they are.
-    pub(crate) fn requesting(&self) -> Option<(&Harvesting, &RequestsBy)> {
-        let harvesting = self.harvesting.as_ref()?;
-        Some((harvesting, harvesting.wanted.requests.as_ref()?))
-    }
-
-    /// A guest has mapped text.
-    pub(crate) fn guest_maps(
-        &self,
-        conversation: &Conversation,
-        key: ProcessKey,
-    ) -> Result<(), NotInstalled> {
-        let Some(harvesting) = &self.harvesting else {
-            return Ok(());
-        };
-        if !harvesting.is_in(key) {
-            return Ok(());
-        }
-        let [start, end] = conversation.hello.range;
-        let span = start..end;
-        harvesting.state().spans.push(span.clone());
-        let mut maps = maps::of(key.pid)?;
-        for module in self.loaded(conversation, &maps) {
-            let of_module = module.span();
-            if of_module.start < span.end && span.start < of_module.end {
-                let scavengers = &harvesting.wanted.scavengers;
-                self.plant(conversation, &mut maps, &module, scavengers)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts yields into a module that does not run yet.
-    fn plant(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        module: &Loaded,
-        plantings: &[Planting],
-    ) -> Result<(), NotInstalled> {
-        if let Some(harvesting) = &self.harvesting {
-            harvesting.heed_exceptions(module);
-        }
-        for planting in plantings.iter().filter(|it| it.is_of(module)) {
-            let mut lost = None;
-            for choice in planting.choices() {
-                lost = self.plant_choice(conversation, maps, module, choice)?;
-                match &lost {
-                    Some(Lost::All(_)) => {}
-                    _ => break,
-                }
-            }
-            if let (Some(lost), Some(harvesting)) = (lost, &self.harvesting) {
-                let path = module.module.path.display();
-                let (Lost::All(what) | Lost::Some(what)) = lost;
-                let missed = format!("yields in {path}: {what}");
-                harvesting.state().missed.push(missed);
-            }
-        }
-        Ok(())
-    }
-
-    /// Without one of the yields that give a guest its own thread pointer back, which stand there
-    /// for the sake of others, there are none.
-    fn plant_choice(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        module: &Loaded,
-        choice: &Choice,
-    ) -> Result<Option<Lost>, NotInstalled> {
-        let chosen = self.chosen(std::slice::from_ref(choice), module);
-        let Some(chosen) = chosen.first() else {
-            return Ok(None);
-        };
-        let outcome = self.patch(
-            conversation,
-            maps,
-            chosen,
-            TextMode::Quiet,
-            Refused::GivenUp,
-        )?;
-        let area = match outcome {
-            Outcome::LeftAlone(reason) => return Ok(Some(Lost::All(reason))),
-            Outcome::Patched(area) => area,
-        };
-        let Ok(plan) = &chosen.module.plan else {
-            return Ok(None);
-        };
-        let lost = lost(plan, &area);
-        if lost.iter().any(|address| gives_back(choice, *address)) {
-            self.take_back(conversation, &area)?;
-            let what = "one that others need has no place".to_owned();
-            return Ok(Some(Lost::All(what)));
-        }
-        Ok((!lost.is_empty()).then(|| Lost::Some(no_place(&lost))))
-    }
-}
-
-/// Yields that could not be had, in words.
-enum Lost {
-    All(String),
-    Some(String),
-}
-
-/// Addresses in the file of the sites of a plan that the text of an area does not lead to.
-pub(crate) fn lost(plan: &Plan, area: &Area) -> Vec<u64> {
-    plan.sites()
-        .filter(|site| site.number.is_ok() && !area.holds(std::iter::once(site.address)))
-        .map(|site| site.address)
-        .collect()
-}
-
-/// That there is no place for yields at these addresses, in words.
-pub(crate) fn no_place(lost: &[u64]) -> String {
-    let at: Vec<String> = lost.iter().map(|at| format!("{at:#x}")).collect();
-    format!("no place for {}", at.join(", "))
-}
-
-/// Whether what stands at an address gives a guest its own thread pointer back.
-fn gives_back(choice: &Choice, address: u64) -> bool {
-    let bodies = &choice.options.bodies;
-    let body = bodies
-        .binary_search_by_key(&address, |(at, _)| *at)
-        .map_or(choice.options.body, |at| bodies[at].1);
-    body == Body::Yield(Yield::Base)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn guest() -> Guest {
-        Guest {
-            path: "/bin/scan".into(),
-            arguments: vec!["scan".into(), "-n".into()],
-            environment: vec!["A=b".into()],
-            output: Some("/tmp/out".into()),
-            errors: None,
-            memory_bytes: 1 << 30,
-            stack_bytes: 1 << 20,
-        }
-    }
-
-    #[test]
-    fn a_request_has_its_strings_behind_it() {
-        let request = request(&guest(), GuestPlace::Lanes).unwrap();
-        let expected = b"/bin/scan\0/tmp/out\0\0scan\0-n\0A=b\0";
-        let mut text = vec![0; expected.len()];
-        let begin = size_of::<GuestRequest>() as u64;
-        request.memory.read(begin, &mut text).unwrap();
-        assert_eq!(text, expected);
-        assert_eq!(request.length, begin + expected.len() as u64);
-        let status = status(Some(&request.memory));
-        assert_eq!(status.state, Some(GuestState::Starting));
-        let word = offset_of!(GuestRequest, arguments);
-        assert_eq!(request.memory.word32(word).load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn a_word_with_a_zero_byte_is_no_argument() {
-        let mut guest = guest();
-        guest.arguments.push("a\0b".into());
-        assert!(request(&guest, GuestPlace::Lanes).is_err());
-    }
 
     #[test]
     fn shares_are_counted_in_parts() {

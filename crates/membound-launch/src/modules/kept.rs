@@ -1,0 +1,185 @@
+//! What is found out about files once, and kept on disk: plans, and what they are made from.
+
+use std::cell::OnceCell;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use membound_rewrite::image::{self, Identity, Image, Unsupported};
+use membound_rewrite::patch::{self, Groundwork, Plan, Wrapped};
+
+use super::{Module, Plans, Refused};
+use crate::allocators::{self, Allocators};
+use crate::cache::{Cache, Cached};
+
+impl Plans {
+    /// Whether everything is on disk that a program has to wait for.
+    pub(super) fn keeps(&self, path: &Path, identity: &Identity) -> bool {
+        let Some(cache) = &self.cache else {
+            return false;
+        };
+        let mut options = self.options.clone();
+        if let Some(allocators) = &self.allocators {
+            let kept = cache.get(&self.wrapped_key(allocators, path, identity));
+            let Some(wrapped) = kept.and_then(|bytes| allocators::from_bytes(bytes.as_ref()))
+            else {
+                return false;
+            };
+            options.wrapped.extend(wrapped);
+        }
+        cache.holds(&self.key_of(identity, "unwind"))
+            && cache.holds(&key(identity, &options, &self.revision))
+    }
+
+    pub(super) fn plan(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        identity: Result<Identity, image::Error>,
+    ) -> (Option<Identity>, Result<Plan, Refused>) {
+        let refused = |error: image::Error| Refused {
+            taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
+            reason: error.to_string(),
+        };
+        let identity = match identity {
+            Ok(identity) => identity,
+            Err(error) => return (None, Err(refused(error))),
+        };
+        let parsed = OnceCell::new();
+        let image = || parsed.get_or_init(|| Image::parse(bytes)).as_ref();
+        let wrapped = match &self.allocators {
+            Some(allocators) => self.wrapped(allocators, path, &identity, image),
+            None => Ok(Vec::new()),
+        };
+        let plan = wrapped.and_then(|wrapped| {
+            let mut options = self.options.clone();
+            options.wrapped.extend(wrapped);
+            let make = || image().map(|it| Plan::make(it, &options));
+            kept_plan(
+                &identity,
+                &options,
+                self.cache.as_ref(),
+                &self.revision,
+                make,
+            )
+        });
+        match plan.map_err(ToString::to_string) {
+            Ok(plan) => (Some(identity), Ok(plan)),
+            Err(reason) => {
+                let taints = false;
+                (None, Err(Refused { reason, taints }))
+            }
+        }
+    }
+
+    /// Finds the functions of a file that are to be wrapped. The list is kept on disk, because parsing a
+    /// large file takes long.
+    fn wrapped<'image, E>(
+        &self,
+        allocators: &Allocators,
+        path: &Path,
+        identity: &Identity,
+        image: impl FnOnce() -> Result<&'image Image<'image>, E>,
+    ) -> Result<Vec<Wrapped>, E> {
+        let make = || image().map(|image| allocators.of(image, path));
+        let Some(cache) = &self.cache else {
+            return make();
+        };
+        let key = self.wrapped_key(allocators, path, identity);
+        let read = |bytes: Cached| allocators::from_bytes(bytes.as_ref());
+        cache.get_or_make(&key, read, make, |it| allocators::to_bytes(it))
+    }
+
+    fn wrapped_key(&self, allocators: &Allocators, path: &Path, identity: &Identity) -> String {
+        let own = crc32fast::hash(allocators.key(path).as_bytes());
+        self.key_of(identity, &format!("wrapped {own:08x}"))
+    }
+
+    /// How callers are found from the code of `module`; kept on disk like plans.
+    pub(crate) fn unwind_table(&self, module: &Module) -> Vec<u8> {
+        let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {
+            return module.unwind_table();
+        };
+        let key = self.key_of(identity, "unwind");
+        let read = |bytes: Cached| Some(bytes.as_ref().to_vec());
+        let make = || Ok(module.unwind_table());
+        let Ok(table) = cache.get_or_make::<_, Infallible>(&key, read, make, Vec::clone);
+        table
+    }
+
+    /// What all plans of a file have in common: kept on disk, since it takes 0.1 µs a byte of text.
+    pub(super) fn groundwork(&self, image: &Image<'_>, options: &patch::Options) -> Groundwork {
+        let make = || Ok(Groundwork::of(image, options));
+        let made = match &self.cache {
+            Some(cache) => {
+                let what = format!("groundwork {:?}", options.tables);
+                let key = self.key_of(image.identity(), &what);
+                let read = |bytes: Cached| Groundwork::from_bytes(bytes.as_ref());
+                cache.get_or_make::<_, Infallible>(&key, read, make, Groundwork::to_bytes)
+            }
+            None => make(),
+        };
+        let Ok(groundwork) = made;
+        groundwork
+    }
+
+    /// The key in the cache of `what` was found out about a file.
+    fn key_of(&self, identity: &Identity, what: &str) -> String {
+        key(
+            identity,
+            &self.options,
+            &format!("{} {what}", self.revision),
+        )
+    }
+}
+
+/// The plan for `image`: from `cache` when it has been made before, by the same `revision` of
+/// the planner.
+#[must_use]
+pub fn plan(
+    image: &Image<'_>,
+    options: &patch::Options,
+    cache: Option<&Cache>,
+    revision: &str,
+) -> Plan {
+    let make = || Ok(Plan::make(image, options));
+    let Ok(plan) = kept_plan::<Infallible>(image.identity(), options, cache, revision, make);
+    plan
+}
+
+/// The plan of a file that the cache has, else what `make` makes.
+fn kept_plan<E>(
+    identity: &Identity,
+    options: &patch::Options,
+    cache: Option<&Cache>,
+    revision: &str,
+    make: impl FnOnce() -> Result<Plan, E>,
+) -> Result<Plan, E> {
+    let Some(cache) = cache else {
+        return make();
+    };
+    let read = |bytes: Cached| {
+        let plan = Plan::from_bytes(bytes).ok()?;
+        plan.is_for(identity, options).then_some(plan)
+    };
+    let key = key(identity, options, revision);
+    cache.get_or_make(&key, read, make, |plan| plan.as_bytes().to_vec())
+}
+
+/// A file name from everything that a plan depends on.
+fn key(identity: &Identity, options: &patch::Options, revision: &str) -> String {
+    let (kind, bytes): (_, &[u8]) = match identity {
+        Identity::BuildId(id) => ("b", id),
+        Identity::TextHash(hash) => ("t", hash),
+    };
+    let mut key = String::from(kind);
+    for byte in bytes.iter().take(64) {
+        let _ = write!(key, "{byte:02x}");
+    }
+    // Identity and options are in the plan as well and compared there; only the revision
+    // is told by this alone.
+    let options = options.key();
+    let _ = write!(key, "-{:08x}", crc32fast::hash(&options));
+    let _ = write!(key, "-{:08x}", crc32fast::hash(revision.as_bytes()));
+    key
+}

@@ -1,0 +1,126 @@
+//! Large files that no program waits for: they are planned while their programs run.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use membound_rewrite::image::{Identity, Image};
+use memmap2::Mmap;
+
+use super::{FileKey, Later, Plans, Slot};
+use crate::background;
+use crate::elf::Headers;
+use crate::live::Doorbells;
+
+/// Says when it is dropped that a file is not being planned any more, however that ended.
+struct Ended<'a> {
+    later: &'a Later,
+    key: FileKey,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.later.pending().remove(&self.key);
+        self.later.changed.notify_all();
+        self.later.doorbells.ring();
+    }
+}
+
+impl Plans {
+    /// Files with more text than this that were never planned before are planned while their programs run,
+    /// and `doorbells` rung when they are.
+    pub(crate) fn deferring(self, large_text_bytes: u64, doorbells: Arc<Doorbells>) -> Self {
+        let later = Later {
+            large_text_bytes,
+            doorbells,
+            pending: Mutex::default(),
+            changed: Condvar::new(),
+            done: AtomicUsize::new(0),
+        };
+        Self {
+            later: Some(later),
+            ..self
+        }
+    }
+
+    /// Whether programs would wait too long for the file: it is large, and what is needed of it is not kept.
+    pub(super) fn is_for_later(&self, path: &Path, headers: &Headers, bytes: &[u8]) -> bool {
+        let Some(later) = &self.later else {
+            return false;
+        };
+        if headers.text_bytes() <= later.large_text_bytes {
+            return false;
+        }
+        match Image::build_id(bytes) {
+            Ok(Some(identity)) => !self.keeps(path, &identity),
+            // Hashing its text takes long as well.
+            Ok(None) => true,
+            // It will not be patched.
+            Err(_) => false,
+        }
+    }
+
+    /// Plans a file in the background.
+    pub(super) fn plan_later(
+        self: &Arc<Self>,
+        key: FileKey,
+        slot: Slot,
+        path: PathBuf,
+        headers: Headers,
+        bytes: Mmap,
+    ) {
+        let Some(later) = &self.later else { return };
+        {
+            let mut pending = later.pending();
+            if pending.contains_key(&key) {
+                return;
+            }
+            // Who waits for other files need not wait for this one.
+            pending.insert(key, Image::build_id(&bytes).ok().flatten());
+        }
+        let plans = Arc::clone(self);
+        let work = move || {
+            background::wait(headers.text_bytes());
+            let Some(later) = &plans.later else { return };
+            let _ended = Ended { later, key };
+            let identity = Image::identify(&bytes);
+            later.pending().insert(key, identity.as_ref().ok().cloned());
+            later.changed.notify_all();
+            background::run(|| {
+                let module =
+                    slot.get_or_init(|| plans.module(&path, headers, bytes, identity, true));
+                // It will be asked for at once, and is kept on disk.
+                plans.unwind_table(module);
+            });
+            later.done.fetch_add(1, Ordering::Release);
+        };
+        let thread = std::thread::Builder::new().name("preparing".to_owned());
+        if let (Err(_), Some(later)) = (thread.spawn(work), &self.later) {
+            // The file stays as it is.
+            later.pending().remove(&key);
+        }
+    }
+
+    /// Whether any file was planned while its programs ran.
+    pub(crate) fn has_late(&self) -> bool {
+        let later = self.later.as_ref();
+        later.is_some_and(|later| later.done.load(Ordering::Acquire) > 0)
+    }
+
+    /// Waits until none of `files` is being planned.
+    pub(crate) fn await_late(&self, files: &[&Identity]) {
+        let Some(later) = &self.later else { return };
+        let is_awaited = |identity: &Option<Identity>| {
+            identity
+                .as_ref()
+                .is_none_or(|identity| files.contains(&identity))
+        };
+        let mut pending = later.pending();
+        while pending.values().any(is_awaited) {
+            pending = later
+                .changed
+                .wait(pending)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

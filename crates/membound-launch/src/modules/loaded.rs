@@ -1,0 +1,190 @@
+//! What is loaded in a process, and the files that it comes from.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use membound_rewrite::image::{self, Identity, Image};
+use memmap2::Mmap;
+
+use super::{Bytes, FileKey, Loaded, Module, Plans};
+use crate::elf::Headers;
+use crate::maps::Mapping;
+
+impl Plans {
+    /// What is loaded in a process and can be looked at, in the order of addresses;
+    /// `pid` is used to reach files that only it can name. Files are planned in parallel.
+    pub(crate) fn loaded(
+        self: &Arc<Self>,
+        pid: u32,
+        maps: &[Mapping],
+        agent: &Range<u64>,
+    ) -> Vec<Loaded> {
+        let mut files: Vec<(&OsStr, u64, Vec<&Mapping>)> = Vec::new();
+        for map in maps {
+            if !map.executable || !map.file() || agent.contains(&map.range.start) {
+                continue;
+            }
+            match files
+                .iter_mut()
+                .find(|(name, inode, _)| *name == map.name.as_os_str() && *inode == map.inode)
+            {
+                Some((_, _, of_file)) => of_file.push(map),
+                None => files.push((&map.name, map.inode, vec![map])),
+            }
+        }
+        // A program that opens and closes objects all the time is asked every time: threads are
+        // only for what is new. Some programs load two hundred files, and a thread takes as long to start as a
+        // kept plan to read.
+        let modules: Vec<OnceLock<Arc<Module>>> = files
+            .iter()
+            .map(|(name, _, of_file)| {
+                let known = self.known(pid, name, of_file[0]);
+                known.map_or_else(OnceLock::new, OnceLock::from)
+            })
+            .collect();
+        let is_new = |index: &usize| modules[*index].get().is_none();
+        let new: Vec<usize> = (0..files.len()).filter(is_new).collect();
+        let next = AtomicUsize::new(0);
+        let open = || {
+            while let Some(&index) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (name, _, of_file) = &files[index];
+                if let Some(module) = self.open(pid, name, of_file[0]) {
+                    let _ = modules[index].set(module);
+                }
+            }
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 1..cpus.min(new.len()) {
+                scope.spawn(open);
+            }
+            open();
+        });
+        let mut loaded: Vec<Loaded> = Vec::new();
+        for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
+            let Some(module) = module.into_inner() else {
+                continue;
+            };
+            for map in of_file {
+                let Some(bias) = module.headers.bias(map) else {
+                    continue;
+                };
+                let here = Loaded {
+                    module: Arc::clone(&module),
+                    bias,
+                };
+                let known = loaded
+                    .iter()
+                    .any(|other| Arc::ptr_eq(&other.module, &module) && other.bias == bias);
+                if !known && !exposed(maps, &here.span()) {
+                    loaded.push(here);
+                }
+            }
+        }
+        loaded
+    }
+
+    /// The file behind `map`, if its plan was made before.
+    fn known(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+        places(pid, name)?.into_iter().find_map(|place| {
+            let found = fs::metadata(place).ok()?;
+            if found.ino() != map.inode {
+                return None;
+            }
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(&FileKey::of(&found))?.get().cloned()
+        })
+    }
+
+    /// The file behind `map`, if it is still the one that was mapped.
+    fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+        places(pid, name)?.into_iter().find_map(|place| {
+            let file = File::open(place).ok()?;
+            // Some file systems show another device number here than there.
+            if file.metadata().ok()?.ino() != map.inode {
+                return None;
+            }
+            self.of(Path::new(name), &file).ok().flatten()
+        })
+    }
+
+    /// The file with its plan; waits for a plan that is being made.
+    /// `None` for what is no ELF file, and for a file that is planned later.
+    fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
+        let found = file.metadata()?;
+        let key = FileKey::of(&found);
+        if found.len() == 0 || !found.is_file() {
+            return Ok(None);
+        }
+        // SAFETY: whoever truncates a library in use kills every program that uses it;
+        // this one is no exception.
+        let bytes = unsafe { Mmap::map(file) }?;
+        let Some(headers) = Headers::parse(&bytes) else {
+            return Ok(None);
+        };
+        let slot = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(key).or_default())
+        };
+        if let Some(module) = slot.get() {
+            return Ok(Some(Arc::clone(module)));
+        }
+        if self.is_for_later(path, &headers, &bytes) {
+            self.plan_later(key, slot, path.to_owned(), headers, bytes);
+            return Ok(None);
+        }
+        let module = slot.get_or_init(|| {
+            let identity = Image::identify(&bytes);
+            self.module(path, headers, bytes, identity, false)
+        });
+        Ok(Some(Arc::clone(module)))
+    }
+
+    pub(super) fn module(
+        &self,
+        path: &Path,
+        headers: Headers,
+        bytes: Mmap,
+        identity: Result<Identity, image::Error>,
+        late: bool,
+    ) -> Arc<Module> {
+        let (identity, plan) = self.plan(path, &bytes, identity);
+        Arc::new(Module {
+            path: path.to_owned(),
+            headers,
+            file: Arc::new(Bytes::File(bytes)),
+            identity,
+            chosen: None,
+            late,
+            plan,
+            numbered: OnceLock::new(),
+            image: OnceLock::new(),
+            groundwork: OnceLock::new(),
+            exceptions: OnceLock::new(),
+        })
+    }
+}
+
+/// Where a file is looked for that a process calls `name`: as it sees it, and as we do.
+fn places(pid: u32, name: &OsStr) -> Option<[PathBuf; 2]> {
+    let path = Path::new(name);
+    let inside = Path::new("/proc").join(pid.to_string()).join("root");
+    Some([inside.join(path.strip_prefix("/").ok()?), path.to_owned()])
+}
+
+/// Whether text in `span` can be written, or is shared so that writing to it would reach
+/// others.
+fn exposed(maps: &[Mapping], span: &Range<u64>) -> bool {
+    maps.iter().any(|map| {
+        map.executable
+            && (map.writable || map.shared)
+            && map.range.start < span.end
+            && span.start < map.range.end
+    })
+}

@@ -1,0 +1,65 @@
+//! What a live process is given when it was woken.
+
+use std::sync::atomic::Ordering;
+
+use membound_wire::TextMode;
+
+use super::{Server, Wanted};
+use crate::area::{self, NotInstalled};
+use crate::conversation::Conversation;
+use crate::ledger::ProcessKey;
+use crate::maps;
+use crate::settling::Refused;
+use crate::texts::{Change, Edits};
+use crate::unwind::Which;
+
+impl Server {
+    /// A live process was woken.
+    pub(super) fn doorbell(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let maps = maps::of(conversation.pid)?;
+        let behind = self.behind_loader().remove(&key);
+        if conversation.modules_changed() || behind {
+            // Another module may lie where one was.
+            self.texts().forget(key);
+            let followed =
+                self.follow_loader(conversation, key, maps.clone(), TextMode::Live, refused);
+            if followed.as_ref().is_err_and(NotInstalled::is_passing) {
+                self.behind_loader().insert(key);
+            }
+            followed?;
+        } else {
+            if let Some(unwinding) = &self.unwinding
+                && unwinding.owes(key.pid)
+            {
+                let loaded = self.loaded(conversation, &maps);
+                let (plans, maps) = (&self.plans, &mut maps.clone());
+                let updated = unwinding.update(plans, conversation, maps, key, &loaded, Which::All);
+                self.pass(key.pid, updated.map_err(Into::into))?;
+            }
+            self.add_late(conversation, key, maps.clone(), refused)?;
+        }
+        let wanted = match self.wanted.load(Ordering::Relaxed) {
+            wanted if wanted == Wanted::Patches as u32 => Edits::In,
+            _ => Edits::Out,
+        };
+        let mut change = Change::new(key, wanted);
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        for area in areas {
+            if area.loaded.module.origin().is_none() {
+                change.add(&self.texts(), &area);
+            }
+        }
+        self.change(conversation, change, refused)?;
+        self.apply_chosen(conversation, key, refused)?;
+        if let Some(harvesting) = &self.harvesting {
+            self.plant_late(conversation, harvesting, key, refused)?;
+            self.hold_out(conversation, harvesting, key, refused)?;
+        }
+        Ok(())
+    }
+}

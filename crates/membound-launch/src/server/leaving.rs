@@ -1,0 +1,75 @@
+//! Programs that change their own text, or forbid themselves what the agent needs: patches leave them.
+
+use std::ops::Range;
+
+use membound_wire::{Event, TextMode};
+
+use super::Server;
+use crate::area::{self, Bar, NotInstalled};
+use crate::conversation::Conversation;
+use crate::ledger::ProcessKey;
+use crate::maps;
+
+impl Server {
+    /// The program is about to change text itself.
+    pub(super) fn writable(&self, conversation: &Conversation) -> Result<(), NotInstalled> {
+        let [start, end] = conversation.hello.range;
+        let range: Range<u64> = start..end;
+        let maps = maps::of(conversation.pid)?;
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        for area in areas {
+            if let (true, Ok(plan)) = (area.touches(&range), &area.loaded.module.plan) {
+                area.remove(conversation, plan, &range, mode(conversation), Bar::Forever)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The program is about to forbid itself what the agent needs, in words that say how: what is left behind
+    /// would have it killed.
+    pub(super) fn leave(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        forbidden: &str,
+    ) -> Result<(), NotInstalled> {
+        let mut missed = format!(
+            "process {}: it {forbidden}: nothing in \
+             it is patched from then on, nor in what it executes, and timers inside it are off",
+            key.pid
+        );
+        let harvesting = self.harvesting.as_ref();
+        if harvesting.is_some_and(|harvesting| harvesting.is_in(key)) {
+            missed.push_str("; its scavengers ended before");
+        }
+        self.ledger().missed.insert(missed);
+        let done = self.writable(conversation);
+        // Its control thread ends.
+        self.settling.forget(key);
+        done
+    }
+}
+
+/// What `event` says the program forbids itself that the agent needs.
+pub(super) const fn forbidden(event: u32) -> Option<&'static str> {
+    const FILTERED: u32 = Event::Filtered as u32;
+    const DISPATCHED: u32 = Event::Dispatched as u32;
+    const UNTIMED: u32 = Event::Untimed as u32;
+    match event {
+        FILTERED => Some("put itself behind a filter on its system calls (seccomp)"),
+        DISPATCHED => Some(
+            "has its system calls dispatched to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH)",
+        ),
+        UNTIMED => Some("forbade itself to read the time stamp counter (PR_SET_TSC)"),
+        _ => None,
+    }
+}
+
+/// How text is replaced while the program may be running in it.
+const fn mode(conversation: &Conversation) -> TextMode {
+    if conversation.threaded() {
+        TextMode::Live
+    } else {
+        TextMode::Quiet
+    }
+}

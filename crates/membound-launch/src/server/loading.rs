@@ -1,0 +1,183 @@
+//! Modules that are loaded, unloaded, or planned while their program runs.
+
+use std::sync::{Arc, PoisonError};
+
+use membound_platform::stat;
+use membound_rewrite::image::Identity;
+use membound_wire::TextMode;
+
+use super::Server;
+use crate::area::{self, Area, NotInstalled};
+use crate::conversation::Conversation;
+use crate::ledger::ProcessKey;
+use crate::maps::{self, Mapping};
+use crate::modules::Loaded;
+use crate::perf_map::{Moment, PerfMap};
+use crate::settling::Refused;
+use crate::unwind::Which;
+
+impl Server {
+    /// The loader has mapped or unmapped something.
+    pub(super) fn modules(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+    ) -> Result<(), NotInstalled> {
+        if self.ledger().unpatched(key).is_some() {
+            return Ok(());
+        }
+        let maps = maps::of(key.pid)?;
+        self.follow_loader(conversation, key, maps, TextMode::Quiet, Refused::GivenUp)
+    }
+
+    /// Patches what the loader has mapped, and takes the trampolines away of what it has unmapped.
+    pub(super) fn follow_loader(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        maps: Vec<Mapping>,
+        mode: TextMode,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        // Guests' modules keep their trampolines for as long as they are there, and get no others.
+        let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
+            .loaded(conversation, &maps)
+            .into_iter()
+            .partition(|module| {
+                let harvesting = self.harvesting.as_ref();
+                harvesting.is_some_and(|harvesting| harvesting.is_guests(module))
+            });
+        for area in &areas {
+            let mut there = loaded.iter().chain(&guests);
+            let gone = !there.any(|module| is_in(area, module));
+            if gone && !area.loaded.module.is_piece() {
+                area.unmap(conversation)?;
+            }
+        }
+        self.add(conversation, key, maps, &loaded, mode, refused)
+    }
+
+    /// Patches what of `loaded` is not patched yet, and makes the agent find callers in all of it.
+    fn add(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        mut maps: Vec<Mapping>,
+        loaded: &[Loaded],
+        mode: TextMode,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        if let Some(unwinding) = &self.unwinding {
+            let plans = &self.plans;
+            let all = Which::All;
+            let updated = unwinding.update(plans, conversation, &mut maps, key, loaded, all);
+            self.pass(key.pid, updated.map_err(Into::into))?;
+        }
+        for module in loaded {
+            if !areas.iter().any(|area| is_in(area, module)) {
+                self.patch(conversation, &mut maps, module, mode, refused)?;
+                if mode == TextMode::Quiet {
+                    self.add_chosen(conversation, &mut maps, module)?;
+                    self.plant_primary(conversation, &mut maps, key, module)?;
+                }
+            }
+        }
+        self.remember_late(key, loaded);
+        self.name_trampolines(conversation, Moment::Later)
+    }
+
+    /// Patches files that were planned while the program ran.
+    pub(super) fn add_late(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        maps: Vec<Mapping>,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        if !self.plans.has_late() {
+            return Ok(());
+        }
+        let loaded = self.loaded(conversation, &maps);
+        let is_new = |it: &Loaded| {
+            it.module.is_late() && {
+                let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+                !late
+                    .iter()
+                    .any(|(by, known)| *by == key && Arc::ptr_eq(known, &it.module))
+            }
+        };
+        if !loaded.iter().any(is_new) {
+            return Ok(());
+        }
+        self.add(conversation, key, maps, &loaded, TextMode::Live, refused)
+    }
+
+    /// Remembers which late files the program has been given.
+    pub(super) fn remember_late(&self, key: ProcessKey, loaded: &[Loaded]) {
+        if !self.plans.has_late() {
+            return;
+        }
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = loaded.iter().map(|it| &it.module);
+        for module in modules.filter(|module| module.is_late()) {
+            late.push((key, Arc::clone(module)));
+        }
+        late.retain(|(by, _)| *by == key || stat::started(by.pid).ok() == Some(by.started));
+    }
+
+    /// Makes the plans that the program's exchange needs, which may take seconds: before it has the process's
+    /// turn, since the program may be waiting for that.
+    pub(super) fn plan_ahead(&self, conversation: &Conversation) {
+        if let Some(unwinding) = &self.unwinding
+            && unwinding.owes(conversation.pid)
+            && let Ok(maps) = maps::of(conversation.pid)
+        {
+            unwinding.prepare(&self.plans, &self.loaded(conversation, &maps));
+        }
+        let choices = Arc::clone(&self.choices());
+        self.plan_late(conversation);
+        if choices.is_empty() && !conversation.modules_changed() {
+            return;
+        }
+        let Ok(maps) = maps::of(conversation.pid) else {
+            return;
+        };
+        let files: Vec<&Identity> = choices.iter().map(|choice| &choice.file).collect();
+        self.plans.await_late(&files);
+        for loaded in self.loaded(conversation, &maps) {
+            self.chosen(&choices, &loaded);
+        }
+    }
+
+    /// Writes down for perf what is in the process, if that is wanted.
+    pub(super) fn name_trampolines(
+        &self,
+        conversation: &Conversation,
+        moment: Moment,
+    ) -> Result<(), NotInstalled> {
+        if let Some(perf_maps) = &self.perf_maps {
+            let maps = maps::of(conversation.pid)?;
+            let areas = area::inherited(&maps, &self.ledger().areas);
+            let mut perf_maps = perf_maps.lock().unwrap_or_else(PoisonError::into_inner);
+            perf_maps.write(conversation.hello.pid, &areas, moment);
+        }
+        Ok(())
+    }
+
+    /// What was written for perf.
+    pub(crate) fn perf_maps(&self) -> Vec<PerfMap> {
+        self.perf_maps.as_ref().map_or_else(Vec::new, |perf_maps| {
+            let perf_maps = perf_maps.lock().unwrap_or_else(PoisonError::into_inner);
+            perf_maps.all()
+        })
+    }
+}
+
+/// Whether an area belongs to a module, by the session's own plan or by a choice.
+fn is_in(area: &Area, module: &Loaded) -> bool {
+    let planned = &area.loaded.module;
+    let origin = planned.origin().unwrap_or(planned);
+    Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
+}

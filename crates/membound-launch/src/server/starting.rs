@@ -1,0 +1,151 @@
+//! A new program, before it runs: everything in it is patched, or nothing.
+
+use std::fs;
+
+use membound_wire::TextMode;
+
+use super::{Live, Server, used_inodes};
+use crate::area::NotInstalled;
+use crate::conversation::{Conversation, Failure};
+use crate::exchange::Left;
+use crate::ledger::ProcessKey;
+use crate::maps::{self, Mapping};
+use crate::modules::Loaded;
+use crate::orders::NewModules;
+use crate::patching::sets_signal_handlers;
+use crate::perf_map::Moment;
+use crate::program::{self, Unpatched};
+use crate::settling::{self, Refused};
+
+/// Areas whose memory stays open although their process may have ended: a child that was
+/// forked from it may still count in them.
+const OPEN_AREAS: usize = 256;
+
+impl Server {
+    /// A new program: everything in it is patched, or nothing.
+    pub(super) fn start(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+    ) -> Result<(), NotInstalled> {
+        let path = fs::read_link(format!("/proc/{}/exe", key.pid)).unwrap_or_default();
+        self.sweep();
+        self.ledger().begin(key, path.clone());
+        self.texts().forget(key);
+        // What ran here before is left, and the new program may have no control thread.
+        self.settling.forget(key);
+        self.spaces
+            .begin(key.pid, key.started, conversation.agent());
+        if let Some(emulator) = program::emulator(&path).filter(|_| !self.loads_itself) {
+            self.ledger().settle(key, Some(emulator.to_string()));
+            return Ok(());
+        }
+        let exchanged = self.settling.number();
+        let mut maps = maps::of(key.pid)?;
+        let loaded = self.loaded(conversation, &maps);
+        if let Some(tainted) = loaded.iter().find_map(taint) {
+            self.ledger().settle(key, Some(tainted.to_string()));
+            return Ok(());
+        }
+        self.begin_records(conversation, &mut maps, key)?;
+        if let Some(unwinding) = &self.unwinding {
+            let begun = unwinding.begin(&self.plans, conversation, &mut maps, key, &loaded);
+            self.pass(key.pid, begun.map_err(Into::into))?;
+        }
+        if let Some(following) = &self.following {
+            let begun = following.begin(conversation, &mut maps, key);
+            self.pass(key.pid, begun.map_err(Into::into))?;
+        }
+        let (signals, others): (Vec<Loaded>, Vec<Loaded>) =
+            loaded.into_iter().partition(sets_signal_handlers);
+        if let Err(unpatched) = self.hook_signals(conversation, &mut maps, &signals, &path)? {
+            self.ledger().settle(key, Some(unpatched.to_string()));
+            return Ok(());
+        }
+        for module in &others {
+            self.patch(
+                conversation,
+                &mut maps,
+                module,
+                TextMode::Quiet,
+                Refused::GivenUp,
+            )?;
+        }
+        let mut left = Left::Nothing;
+        for module in signals.iter().chain(&others) {
+            if self.add_chosen(conversation, &mut maps, module)? == Left::Some {
+                left = Left::Some;
+            }
+        }
+        self.hook_loader(conversation, &mut maps);
+        self.remember_late(key, &others);
+        let all: Vec<&Loaded> = signals.iter().chain(&others).collect();
+        self.begin_harvest(conversation, &mut maps, key, &path, &all)?;
+        if let Some(ticks) = &self.ticks {
+            ticks.begin(conversation, &mut maps, key)?;
+        }
+        if self.live == Live::On || self.ticks.is_some() {
+            self.listen(conversation, &mut maps)?;
+            // Its control thread asks for what is chosen as soon as it runs.
+            let done = if left == Left::Nothing { exchanged } else { 0 };
+            self.settling.done(key, done);
+        }
+        self.ledger().settle(key, None);
+        self.name_trampolines(conversation, Moment::Start)
+    }
+
+    /// Gives a new program rings; without them it runs as well, and what it would have
+    /// recorded is missing.
+    fn begin_records(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+    ) -> Result<(), NotInstalled> {
+        let Some(records) = &self.records else {
+            return Ok(());
+        };
+        match records.begin(conversation, maps, key) {
+            Err(gone @ Failure::Gone(_)) => Err(gone.into()),
+            Err(refused) => {
+                let missed = format!("records of process {}: {refused}", key.pid);
+                self.ledger().missed.insert(missed);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn listen(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<(), NotInstalled> {
+        let modules = if self.plans.is_deferring() {
+            NewModules::Later
+        } else {
+            NewModules::HoldProgram
+        };
+        self.doorbells.hang(conversation, maps, modules)?;
+        Ok(())
+    }
+
+    /// Lets go of memory that nobody writes any more, when there is much of it.
+    fn sweep(&self) {
+        let mut ledger = self.ledger();
+        if ledger.areas.len() <= OPEN_AREAS {
+            return;
+        }
+        self.texts().retain(settling::runs);
+        let used = used_inodes();
+        ledger.close(|area| used.contains(&area.inode));
+    }
+}
+
+fn taint(loaded: &Loaded) -> Option<Unpatched> {
+    let refused = loaded.module.plan.as_ref().err()?;
+    refused.taints.then(|| Unpatched::Refused {
+        path: loaded.module.path.clone(),
+        reason: refused.reason.clone(),
+    })
+}
