@@ -5,7 +5,7 @@
 //! the scavengers' choices; everything else that is loaded with the primary's.
 
 mod request;
-mod seen;
+mod status;
 mod wanted;
 mod yields;
 
@@ -22,8 +22,8 @@ use membound_wire::{
 };
 
 use self::request::request;
-use self::seen::status;
-pub use self::seen::{GuestStatus, Harvested, Turns};
+pub use self::status::GuestStatus;
+use self::status::status;
 pub use self::wanted::{Guest, Harvest};
 pub(crate) use self::yields::{lost, no_place};
 use crate::choice::Choice;
@@ -33,8 +33,8 @@ use crate::maps::Mapping;
 use crate::memory::Shared;
 use crate::modules::{Loaded, Module};
 use crate::planting::{LatePlantings, Planting};
-use crate::requests::Requesting;
-use crate::withdraw::Withdrawn;
+use crate::requests::{Requested, Requesting};
+use crate::withdraw::{Withdrawn, YieldPlace};
 
 /// Between two looks whether guests are ready.
 const LOOK: Duration = Duration::from_millis(1);
@@ -54,6 +54,58 @@ const LOOK_NS: f64 = 2e6;
 /// CPU time of a guest that has come to no yield, after which the command begins all the same: it may be
 /// preparing its data for seconds.
 const PREPARES_NS: u64 = 50_000_000;
+
+/// What came of a harvest so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Harvested {
+    /// Why the command has no lanes, if it has none.
+    pub refused: Option<String>,
+    /// Threads that were given a lane.
+    pub threads: u64,
+    /// Yields of the command at which somebody could run, and CPU time of its threads meanwhile.
+    pub with: Turns,
+    /// The same while nobody was let in.
+    pub without: Turns,
+    /// Guests that were taken from a thread that waited, and from one that ended.
+    pub steals: u64,
+    /// See `steals`.
+    pub reclaimed: u64,
+    /// Guests that left a thread for a system call, and for a signal to the command.
+    pub calls: u64,
+    /// See `calls`.
+    pub interrupted: u64,
+    /// Guests that were called out of a turn that did not end.
+    pub overdue: u64,
+    /// Turns in short waits of the command's threads, and how long these were, in nanoseconds.
+    pub waits: Turns,
+    /// Turns that were to be timed, and that scavengers skipped to wait for what they had asked for.
+    pub skipped: u64,
+    /// Turns that were timed, their sum, and the longest, in nanoseconds.
+    pub timed: u64,
+    /// See `timed`.
+    pub timed_ns: u64,
+    /// See `timed`.
+    pub longest_ns: u64,
+    /// Of these, how many lasted from one nanosecond to another: (from, to, count).
+    pub times: Vec<(u64, u64, u64)>,
+    /// Its guests, in their order.
+    pub guests: Vec<GuestStatus>,
+    /// Yields that could not be had, and why.
+    pub missed: Vec<String>,
+    /// Requests of the command, where they are told.
+    pub requested: Option<Requested>,
+    /// Yields of the command that are out of its text.
+    pub withdrawn: Vec<YieldPlace>,
+}
+
+/// Turns, and CPU time of the threads that took them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// How many.
+    pub count: u64,
+    /// In nanoseconds.
+    pub cpu_ns: u64,
+}
 
 /// A harvest as the server carries it out.
 #[derive(Debug)]

@@ -67,7 +67,7 @@ pub(super) fn request(guest: &Guest, begins: GuestPlace) -> io::Result<Request> 
 mod tests {
     use membound_wire::GuestState;
 
-    use super::super::seen::status;
+    use super::super::status::status;
     use super::*;
 
     fn guest() -> Guest {

@@ -114,26 +114,17 @@ fn overheads(rows: &[&ExploreRow]) -> String {
     let (Some((first, least)), Some((last, most))) = (told.first(), told.last()) else {
         return varied;
     };
-    if told.iter().all(|(_, loads)| loads == least) {
+    let [least, most] = [least, most].map(|loads| units::compact(*loads));
+    if told
+        .iter()
+        .all(|(_, loads)| units::compact(*loads) == least)
+    {
         return format!(
-            "With all of these bounds the same {} yield, so that rows differ by chance only: a load that nearly \
-             always misses costs nothing where it hits. {varied}",
-            loads(*least)
+            "The same loads of the primary ({least}) yield with all of these bounds, which exclude none that pays. \
+             {varied}"
         );
     }
-    format!(
-        "With {first} {} yield, with {last} {}. {varied}",
-        loads(*least),
-        loads(*most)
-    )
-}
-
-fn loads(count: f64) -> String {
-    if count == 1.0 {
-        "one load of the primary".to_owned()
-    } else {
-        format!("{} loads of the primary", units::compact(count))
-    }
+    format!("Loads of the primary that yield: {least} with {first}, {most} with {last}. {varied}")
 }
 
 fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {

@@ -1,0 +1,57 @@
+//! How far each guest has come, as its request says.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use membound_wire::{GuestRequest, GuestState};
+
+use crate::memory::Shared;
+
+/// How far a guest has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestStatus {
+    /// Its state; `None` before it was started.
+    pub state: Option<GuestState>,
+    /// Exit code, signal or error number, as the state says.
+    pub code: u32,
+    /// Its thread in the program's namespace.
+    pub thread: u32,
+    /// CPU time of its own thread when it ended, in nanoseconds; 0 before.
+    pub cpu_ns: u64,
+    /// System calls that it has made.
+    pub calls: u64,
+    /// Times that it left its own thread.
+    pub parks: u64,
+    /// Time that others' threads had it, in nanoseconds.
+    pub away_ns: u64,
+    /// Loads with a yield that it came by.
+    pub progress: u64,
+}
+
+pub(super) fn status(request: Option<&Shared>) -> GuestStatus {
+    let Some(request) = request else {
+        return GuestStatus {
+            state: None,
+            code: 0,
+            thread: 0,
+            cpu_ns: 0,
+            calls: 0,
+            parks: 0,
+            away_ns: 0,
+            progress: 0,
+        };
+    };
+    let word = |offset: usize| request.word32(offset).load(Ordering::Acquire);
+    let long = |offset: usize| request.word64(offset).load(Ordering::Relaxed);
+    let state = word(offset_of!(GuestRequest, state));
+    GuestStatus {
+        state: GuestState::from_number(state),
+        code: word(offset_of!(GuestRequest, code)),
+        thread: word(offset_of!(GuestRequest, thread)),
+        cpu_ns: long(offset_of!(GuestRequest, cpu_ns)),
+        calls: long(offset_of!(GuestRequest, calls)),
+        parks: long(offset_of!(GuestRequest, parks)),
+        away_ns: long(offset_of!(GuestRequest, away_ns)),
+        progress: long(offset_of!(GuestRequest, progress)),
+    }
+}
