@@ -12,6 +12,7 @@ mod coverage;
 mod gate;
 mod harvest;
 pub(crate) mod harvest_programs;
+mod import;
 mod latency;
 mod model;
 mod plan;
@@ -54,6 +55,8 @@ enum Bench {
     Gate(gate::Args),
     /// What a harvest gives and costs, beside switches by hand and the kernel's scheduling.
     Harvest(harvest::Args),
+    /// Time and memory of importing a recording of perf's.
+    Import(import::Args),
     /// Latency against a plain C pointer chase, run in turn.
     Latency(latency::Args),
     /// Time of a fit of the hierarchy model, and how often its intervals hold the truth.
@@ -94,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Coverage(args) => coverage::run(&membound, args)?,
         Bench::Gate(args) => gate::run(&membound, args)?,
         Bench::Harvest(args) => harvest::run(&membound, args)?,
+        Bench::Import(args) => import::run(&membound, args)?,
         Bench::Latency(args) => latency::run(&membound, args)?,
         Bench::Model(args) => model::run(&membound, args)?,
         Bench::Plan(args) => plan::run(&membound, args)?,

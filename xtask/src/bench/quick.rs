@@ -118,7 +118,7 @@ fn hugetlb_bytes(pid: u32) -> Option<u64> {
 
 /// Waits for a child: its wait status, and its largest resident set in bytes, transparent
 /// huge pages included.
-fn wait_with_peak(child: Child) -> Result<(i32, u64)> {
+pub(super) fn wait_with_peak(child: Child) -> Result<(i32, u64)> {
     let pid =
         libc::pid_t::try_from(child.id()).context("a process id beyond the kernel's range")?;
     let mut status = 0;
