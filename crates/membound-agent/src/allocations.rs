@@ -92,7 +92,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     };
     let wrapped = Wrapped::of(number);
     if wrapped.is(WrapKind::Free) || wrapped.is(WrapKind::FreeOuter) {
-        free(shared, thread, wrapped, frame.rdi, assembly::time_stamp);
+        free(shared, thread, wrapped, frame.rdi);
         return Course::Pass;
     }
     let size = wrapped.size(frame);
@@ -108,7 +108,8 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
         Around::OtherStack(outer) => outer,
         Around::Nothing => 0,
     };
-    let ends = resizes && told_blocks::contains(frame.rdi);
+    // Before the original frees it: another thread may be given its address at once.
+    let ends = resizes && told_blocks::remove(frame.rdi);
     if telling.is_none() && !ends {
         countdown::own().mark(own_mark(frame));
         return Course::Pass;
@@ -122,7 +123,10 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     kept.thread = (&raw const *thread) as u64;
     kept.outer = outer;
     kept.number = number;
-    kept.block = frame.rdi;
+    kept.block = match resizes && !ends {
+        true => 0,
+        false => frame.rdi,
+    };
     kept.size = size;
     kept.second_size = frame.rdx;
     kept.telling = telling.map_or(0, |level| level + 1);
@@ -270,14 +274,25 @@ impl Told<'_> {
         let kept = &self.frame.kept;
         let done = self.frame.rax != 0;
         // A size of 0 frees, in those libcs that give nothing back then.
-        if done || kept.size == 0 {
-            free(self.shared, self.thread, self.wrapped, kept.block, || {
-                kept.tsc
-            });
+        if kept.block != 0 && (done || kept.size == 0) {
+            tell_freed(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
+        } else if kept.block != 0 {
+            self.follow(kept.block);
         }
         if done {
             self.allocated((self.frame.rax, kept.size));
         }
+    }
+
+    /// Notes that a block is told of. Whether there was room for that.
+    fn follow(self, address: u64) -> bool {
+        let kept = told_blocks::insert(address);
+        if !kept {
+            self.shared
+                .word(offset_of!(Allocations, homeless))
+                .fetch_add(1, Ordering::Relaxed);
+        }
+        kept
     }
 
     fn mapping_freed(self) {
@@ -301,12 +316,7 @@ impl Told<'_> {
         let Some(level) = self.frame.kept.telling.checked_sub(1) else {
             return;
         };
-        let kept = told_blocks::insert(address);
-        if !kept {
-            self.shared
-                .word(offset_of!(Allocations, homeless))
-                .fetch_add(1, Ordering::Relaxed);
-        } else if !self.tell((address, size), level) {
+        if self.follow(address) && !self.tell((address, size), level) {
             told_blocks::remove(address);
         }
     }
@@ -333,21 +343,19 @@ impl Told<'_> {
     }
 }
 
-/// Tells of the end of a block that was told of.
-fn free(
-    shared: Shared,
-    thread: &Thread,
-    wrapped: Wrapped,
-    address: u64,
-    tsc: impl FnOnce() -> u64,
-) {
-    if address == 0 || !told_blocks::remove(address) {
-        return;
+/// Tells of the end of a block if its begin was told.
+fn free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64) {
+    if address != 0 && told_blocks::remove(address) {
+        tell_freed(shared, thread, wrapped, address, assembly::time_stamp());
     }
+}
+
+/// Tells of the end of a block whose begin was told.
+fn tell_freed(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
     shared.tell(
         thread,
         &Event {
-            tsc: tsc(),
+            tsc,
             address,
             size: 0,
             chain: 0,
