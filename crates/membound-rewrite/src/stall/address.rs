@@ -7,7 +7,7 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-use super::code::index_of;
+use super::function::{CodeFunction, index_of};
 use crate::code::Function;
 use crate::flow::{self, Addressing, Analyst, Segment};
 use crate::{Gpr, RegisterSet};
@@ -35,8 +35,21 @@ pub struct Effective {
 /// Addresses below are no pointers.
 const LOWEST: u64 = 4096;
 
-/// See [`super::Code::effective_address`].
-pub(super) fn effective(
+impl CodeFunction {
+    /// See [`super::Code::effective_address`].
+    #[must_use]
+    pub fn effective_address(
+        &self,
+        site: u64,
+        sampled: u64,
+        registers: &[u64; 16],
+        bases: Bases,
+    ) -> Option<Effective> {
+        effective(self.function(), site, sampled, registers, bases)
+    }
+}
+
+fn effective(
     function: &Function,
     site: u64,
     sampled: u64,

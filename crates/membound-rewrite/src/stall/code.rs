@@ -9,11 +9,11 @@ use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
-use super::function::CodeFunction;
+use super::function::{CodeFunction, SiteInfo};
 use super::laps::{CodeLoop, LoopNest};
 use super::waits::Wait;
 use crate::code::{Function, Knowledge, Tables};
-use crate::flow::{self, Direction};
+use crate::flow;
 use crate::image::{self, Identity, Image};
 
 /// Bytes of a file.
@@ -63,30 +63,6 @@ impl Images {
             of(self.whole.get_or_init(whole).as_ref()?)
         })
     }
-}
-
-/// What an instruction does to memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SiteKind {
-    /// It reads.
-    Load,
-    /// It writes.
-    Store,
-    /// It reads and writes.
-    Both,
-    /// It reads and writes in one step that no other core sees half of.
-    Locked,
-}
-
-/// An instruction that accesses memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SiteInfo {
-    /// What it does.
-    pub kind: SiteKind,
-    /// Bytes of one access, 0 if unknown.
-    pub bytes: u32,
-    /// The instruction in Intel's syntax.
-    pub text: String,
 }
 
 /// A basic block.
@@ -303,24 +279,5 @@ impl Code {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         Some(Arc::clone(functions.entry(range.start).or_insert(function)))
-    }
-}
-
-/// The position of the instruction at an address.
-pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
-    function
-        .instructions
-        .binary_search_by_key(&address, Instruction::ip)
-        .ok()
-}
-
-/// What the instruction does.
-pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind {
-    let exchanges = instruction.mnemonic() == iced_x86::Mnemonic::Xchg;
-    match direction {
-        Direction::Both if instruction.has_lock_prefix() || exchanges => SiteKind::Locked,
-        Direction::Both => SiteKind::Both,
-        Direction::Load => SiteKind::Load,
-        Direction::Store => SiteKind::Store,
     }
 }

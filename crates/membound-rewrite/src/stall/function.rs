@@ -10,12 +10,8 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use self_cell::self_cell;
 
-use super::address::{self, Bases, Effective};
-use super::code::{SiteInfo, kind};
-use super::laps;
-use super::waits::{self, Wait};
 use crate::code::{BlockId, Function};
-use crate::flow::{self, Conventions, Graph, Loops, Reaching, Summaries};
+use crate::flow::{self, Conventions, Direction, Graph, Loops, Reaching, Summaries};
 use crate::image::Convention;
 
 /// Nothing is known of what calls do.
@@ -26,6 +22,30 @@ static CONVENTIONS: LazyLock<Conventions<'static>> = LazyLock::new(|| {
         summaries: &SUMMARIES,
     }
 });
+
+/// What an instruction does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SiteKind {
+    /// It reads.
+    Load,
+    /// It writes.
+    Store,
+    /// It reads and writes.
+    Both,
+    /// It reads and writes in one step that no other core sees half of.
+    Locked,
+}
+
+/// An instruction that accesses memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteInfo {
+    /// What it does.
+    pub kind: SiteKind,
+    /// Bytes of one access, 0 if unknown.
+    pub bytes: u32,
+    /// The instruction in Intel's syntax.
+    pub text: String,
+}
 
 self_cell! {
     struct Origins {
@@ -63,12 +83,6 @@ impl CodeFunction {
         self.function.bounds.range.clone()
     }
 
-    /// See [`super::Code::waits`].
-    #[must_use]
-    pub fn waits(&self, sampled: u64) -> Vec<Wait> {
-        waits::waits(self, sampled)
-    }
-
     /// See [`super::Code::site`].
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {
@@ -81,24 +95,6 @@ impl CodeFunction {
             bytes: access.bytes,
             text,
         })
-    }
-
-    /// See [`super::Code::loop_starts`].
-    #[must_use]
-    pub fn loop_starts(&self, address: u64) -> Vec<u64> {
-        laps::starts(self, address)
-    }
-
-    /// See [`super::Code::effective_address`].
-    #[must_use]
-    pub fn effective_address(
-        &self,
-        site: u64,
-        sampled: u64,
-        registers: &[u64; 16],
-        bases: Bases,
-    ) -> Option<Effective> {
-        address::effective(&self.function, site, sampled, registers, bases)
     }
 
     pub(super) fn new(function: Function) -> Self {
@@ -170,6 +166,25 @@ fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
         }
     }
     pieces
+}
+
+/// The position of the instruction at an address.
+pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
+    function
+        .instructions
+        .binary_search_by_key(&address, Instruction::ip)
+        .ok()
+}
+
+/// What the instruction does.
+pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind {
+    let exchanges = instruction.mnemonic() == iced_x86::Mnemonic::Xchg;
+    match direction {
+        Direction::Both if instruction.has_lock_prefix() || exchanges => SiteKind::Locked,
+        Direction::Both => SiteKind::Both,
+        Direction::Load => SiteKind::Load,
+        Direction::Store => SiteKind::Store,
+    }
 }
 
 #[cfg(test)]

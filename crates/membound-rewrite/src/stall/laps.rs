@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-use super::code::index_of;
-use super::function::CodeFunction;
+use super::function::{CodeFunction, index_of};
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
@@ -92,15 +91,18 @@ fn repeats(instruction: &Instruction) -> bool {
     instruction.has_rep_prefix() || instruction.has_repne_prefix()
 }
 
-/// The address of the first block of each loop around the instruction at `address`, from the innermost loop outward.
-pub(super) fn starts(code: &CodeFunction, address: u64) -> Vec<u64> {
-    let function = code.function();
-    let block = code
-        .index_of(address)
-        .and_then(|index| function.block_of(index));
-    let loops = code.loops();
-    let around = block.into_iter().flat_map(|block| loops.around(block));
-    around.map(|id| start(function, loops.get(id))).collect()
+impl CodeFunction {
+    /// See [`super::Code::loop_starts`].
+    #[must_use]
+    pub fn loop_starts(&self, address: u64) -> Vec<u64> {
+        let function = self.function();
+        let block = self
+            .index_of(address)
+            .and_then(|index| function.block_of(index));
+        let loops = self.loops();
+        let around = block.into_iter().flat_map(|block| loops.around(block));
+        around.map(|id| start(function, loops.get(id))).collect()
+    }
 }
 
 /// The address of a loop's first block.
@@ -339,16 +341,16 @@ mod tests {
             0x31, 0xc9, 0xff, 0xc1, 0x39, 0xf9, 0x75, 0xfa, 0xff, 0xc0, 0x39, 0xf0,
         ]);
         let studied = CodeFunction::new(Function::from_code(&code, 0x1000));
-        assert_eq!(starts(&studied, 0x1006), [0x1004, 0x1002]);
-        assert_eq!(starts(&studied, 0x100a), [0x1002]);
-        assert!(starts(&studied, 0x1000).is_empty());
+        assert_eq!(studied.loop_starts(0x1006), [0x1004, 0x1002]);
+        assert_eq!(studied.loop_starts(0x100a), [0x1002]);
+        assert!(studied.loop_starts(0x1000).is_empty());
         assert!(
-            starts(&studied, 0x1005).is_empty(),
+            studied.loop_starts(0x1005).is_empty(),
             "no instruction begins there"
         );
         for address in [0x1000, 0x1002, 0x1004, 0x1006, 0x100a, 0x1010] {
             let described: Vec<u64> = of(&code, address).iter().map(|it| it.start).collect();
-            assert_eq!(starts(&studied, address), described, "{address:#x}");
+            assert_eq!(studied.loop_starts(address), described, "{address:#x}");
         }
     }
 

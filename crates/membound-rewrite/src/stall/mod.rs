@@ -9,7 +9,7 @@ mod laps;
 mod waits;
 
 pub use address::{Bases, Effective};
-pub use code::{Code, CodeBlock, SiteInfo, SiteKind};
-pub use function::CodeFunction;
+pub use code::{Code, CodeBlock};
+pub use function::{CodeFunction, SiteInfo, SiteKind};
 pub use laps::{CodeLoop, LapRegister};
 pub use waits::Wait;

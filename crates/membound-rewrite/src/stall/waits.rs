@@ -37,8 +37,7 @@
 
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
-use super::code::{SiteKind, index_of, kind};
-use super::function::CodeFunction;
+use super::function::{CodeFunction, SiteKind, index_of, kind};
 use crate::Gpr;
 use crate::code::{Block, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
@@ -112,8 +111,15 @@ struct Candidate {
     frequency: f64,
 }
 
-/// See [`super::Code::waits`].
-pub(super) fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
+impl CodeFunction {
+    /// See [`super::Code::waits`].
+    #[must_use]
+    pub fn waits(&self, sampled: u64) -> Vec<Wait> {
+        waits(self, sampled)
+    }
+}
+
+fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
     let function = code.function();
     let Some(index) = code.index_of(sampled) else {
         return Vec::new();
