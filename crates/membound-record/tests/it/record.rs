@@ -8,7 +8,7 @@ use std::time::Duration;
 use membound_launch::{Change, Program};
 use membound_record::{Ended, Options, Over, Recorder, Summary, TimerChoice, Watch};
 use membound_run::{
-    FrameId, Object, ObjectKind, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
+    Executions, FrameId, Object, ObjectKind, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
 };
 use membound_testkit::skipped;
 
@@ -231,13 +231,20 @@ impl Recorded {
 
     /// Holds the counted executions of a site to those that the program counted itself. What
     /// a window sees of a program whose cache others take away is not all there is to see; the run
-    /// says how uncertain that makes it.
+    /// says how uncertain that makes it, and between which bounds the time lies that its patches took.
     fn check_executions(&self, site: SiteId, truth: f64) {
         const SYSTEMATIC: f64 = 0.1;
         let (counted, error) = self.executions(site);
-        let off = (counted / truth - 1.0).abs();
+        let of_site = || self.data.executions.iter().filter(|it| it.site == site);
+        let cpu_ns: u64 = of_site().map(|it| it.cpu_ns).sum();
+        let bound = |of: fn(&Executions) -> Option<u64>| {
+            let bound_ns: u64 = of_site().map(|it| of(it).unwrap_or(it.cpu_ns)).sum();
+            counted * cpu_ns as f64 / bound_ns as f64
+        };
+        let (low, high) = (bound(|it| it.most_cpu_ns), bound(|it| it.least_cpu_ns));
+        let beside = SYSTEMATIC + 3.0 * error;
         assert!(
-            off < SYSTEMATIC + 3.0 * error,
+            truth > low * (1.0 - beside) && truth < high * (1.0 + beside),
             "{counted} of {truth}, error {error}: {:?} {:?}",
             self.data.executions,
             self.time_by_function()
