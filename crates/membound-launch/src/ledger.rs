@@ -85,8 +85,8 @@ impl Ledger {
 
     /// Why a program was given up that is not patched and will not be: of the first one.
     pub(crate) fn given_up(&self) -> Option<&str> {
-        let reasons = (self.programs.iter()).filter_map(|program| program.unpatched.as_deref());
-        reasons.into_iter().find(|reason| *reason != UNFINISHED)
+        let mut reasons = (self.programs.iter()).filter_map(|it| it.unpatched.as_deref());
+        reasons.find(|reason| *reason != UNFINISHED)
     }
 
     /// Remembers why a file is left alone.

@@ -246,7 +246,11 @@ impl Importer {
         self.write();
         self.name(ModuleKind::Jit);
         let loops = take(&mut self.loops);
-        self.file.put(move |writer| writer.loops(&rows_of(loops)));
+        let rows = loops.into_iter();
+        let rows: Vec<LoopAround> = rows
+            .flat_map(|(frame, starts)| names::loop_rows(frame, starts))
+            .collect();
+        self.file.put(move |writer| writer.loops(&rows));
         let code = names::code(&self.functions, &all);
         self.file.put(move |writer| writer.code(&code));
         if let Some(naming) = self.naming.take() {
@@ -317,19 +321,6 @@ impl Importer {
         })?;
         Ok(imported)
     }
-}
-
-/// Loops around instructions as rows.
-fn rows_of(loops: BTreeMap<FrameId, Vec<u64>>) -> Vec<LoopAround> {
-    let rows = loops.into_iter().flat_map(|(frame, starts)| {
-        let row = move |(level, start)| LoopAround {
-            frame,
-            level,
-            start,
-        };
-        (0..).zip(starts).map(row)
-    });
-    rows.collect()
 }
 
 fn module_id(index: usize) -> ModuleId {

@@ -168,14 +168,18 @@ pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -
     for (frame, id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
         let around = code.map(|code| code.loop_starts(*address));
-        let around = around.unwrap_or_default().into_iter().zip(0..);
-        rows.extend(around.map(|(start, level)| LoopAround {
-            frame: *frame,
-            level,
-            start,
-        }));
+        rows.extend(loop_rows(*frame, around.unwrap_or_default()));
     }
     rows
+}
+
+/// Loops around an instruction, which begin at `starts` from the innermost outward, as rows.
+pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item = LoopAround> {
+    (0..).zip(starts).map(move |(level, start)| LoopAround {
+        frame,
+        level,
+        start,
+    })
 }
 
 /// Functions: by the module and the first address, the bytes of each.
