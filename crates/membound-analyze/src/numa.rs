@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use membound_model::stats::student_95;
 use membound_run::{ProcessId, RunData, ThreadId};
 use membound_types::{NumaRow, NumaView, Outcome};
 use rustc_hash::FxHashMap;
@@ -24,6 +25,9 @@ const MOST_ROWS: usize = 100;
 
 /// Timer samples with known pages from which on they stand for a program.
 const FEWEST_SAMPLES: usize = 30;
+
+/// Accesses with no longer pause between them were recorded in one window.
+const PAUSE_NS: u64 = 4_000_000;
 
 /// Placement of all objects.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub(crate) struct Misplaced {
 struct Matrix {
     nodes: usize,
     cells: Vec<f64>,
+    /// Local accesses and all of them, by window.
+    windows: BTreeMap<usize, (f64, f64)>,
 }
 
 impl Matrix {
@@ -55,11 +61,18 @@ impl Matrix {
         Self {
             nodes,
             cells: vec![0.0; nodes * nodes],
+            windows: BTreeMap::new(),
         }
     }
 
-    fn add(&mut self, from: u16, to: u16, weight: f64) {
+    fn add(&mut self, sighting: &Sighting) {
+        let Sighting {
+            from, to, weight, ..
+        } = *sighting;
         self.cells[usize::from(from) * self.nodes + usize::from(to)] += weight;
+        let (local, total) = self.windows.entry(sighting.window).or_default();
+        *local += if from == to { weight } else { 0.0 };
+        *total += weight;
     }
 
     fn total(&self) -> f64 {
@@ -74,6 +87,34 @@ impl Matrix {
 
     fn local_fraction(&self) -> f64 {
         self.local() / self.total().max(f64::MIN_POSITIVE)
+    }
+
+    /// Ends of the 95 % interval of the local fraction. Which threads ran while a window was open is
+    /// chance, so windows are what was drawn, not accesses: a ratio estimate over clusters (Cochran, Sampling
+    /// Techniques, 1977, 9A.1). One window alone tells nothing of others.
+    fn local_interval(&self) -> [f64; 2] {
+        let count = self.windows.len();
+        if count < 2 {
+            return [0.0, 1.0];
+        }
+        let fraction = self.local_fraction();
+        let squares: f64 = self
+            .windows
+            .values()
+            .map(|(local, total)| (local - fraction * total).powi(2))
+            .sum();
+        let clusters = count as f64;
+        let error = (squares * clusters / (clusters - 1.0)).sqrt() / self.total();
+        let half = student_95(count - 1) * error;
+        [(fraction - half).max(0.0), (fraction + half).min(1.0)]
+    }
+
+    /// Shares of all accesses, by node of the thread and node of the page.
+    fn shares(&self) -> Vec<Vec<f64>> {
+        let total = self.total().max(f64::MIN_POSITIVE);
+        let share = |cell: &f64| cell / total;
+        let rows = self.cells.chunks(self.nodes);
+        rows.map(|row| row.iter().map(share).collect()).collect()
     }
 
     /// Accesses to each node's pages.
@@ -117,16 +158,15 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
     let mut by_group: BTreeMap<GroupId, Matrix> = BTreeMap::new();
     let mut by_line: BTreeMap<LineId, Matrix> = BTreeMap::new();
     for sighting in sightings(context) {
-        let (from, to) = (sighting.from, sighting.to);
-        all.add(from, to, sighting.weight);
+        all.add(&sighting);
         by_group
             .entry(sighting.group)
             .or_insert_with(|| Matrix::new(nodes))
-            .add(from, to, sighting.weight);
+            .add(&sighting);
         by_line
             .entry(sighting.line)
             .or_insert_with(|| Matrix::new(nodes))
-            .add(from, to, sighting.weight);
+            .add(&sighting);
     }
     if all.total() <= 0.0 {
         return missing(Outcome::missing_with(
@@ -174,7 +214,8 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
         view: Outcome::Known(NumaView {
             nodes: nodes as u32,
             local_fraction: all.local_fraction(),
-            matrix: all.cells.chunks(nodes).map(<[f64]>::to_vec).collect(),
+            local_interval: Some(all.local_interval()),
+            matrix: all.shares(),
             objects: sorted(objects),
             lines: sorted(lines),
         }),
@@ -196,6 +237,10 @@ pub(crate) struct Sighting {
     line: LineId,
     /// Executions, or where none were counted, time.
     pub weight: f64,
+    /// When it was recorded.
+    t_ns: u64,
+    /// Those with the same number are not independent of each other.
+    window: usize,
 }
 
 /// All accesses of which both nodes are known.
@@ -203,6 +248,7 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     let nodes = nodes(context.run);
     let pages = Pages::new(context.run);
     let mut sightings = accessed(context, &pages);
+    number_windows(&mut sightings);
     if sightings.is_empty() {
         sightings = sampled(context, &pages);
         if sightings.len() < FEWEST_SAMPLES {
@@ -212,6 +258,17 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     // What is in no figure needs no row, and no advice.
     sightings.retain(|it| usize::from(it.from.max(it.to)) < nodes && it.weight > 0.0);
     sightings
+}
+
+/// Tells windows apart by the pauses between them.
+fn number_windows(sightings: &mut [Sighting]) {
+    sightings.sort_by_key(|sighting| sighting.t_ns);
+    let (mut window, mut last_ns) = (0, 0);
+    for sighting in sightings {
+        window += usize::from(sighting.t_ns.saturating_sub(last_ns) > PAUSE_NS);
+        last_ns = sighting.t_ns;
+        sighting.window = window;
+    }
 }
 
 /// What the latency sampler saw.
@@ -233,6 +290,8 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
                 group: touches::group_of(access, &context.groups),
                 line: context.places.line_of(run.sites[access.site.index()].frame),
                 weight: context.touches.weight(index) * factors[access.site.index()],
+                t_ns: access.t_ns,
+                window: 0,
             })
         })
         .collect()
@@ -243,8 +302,9 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let run = context.run;
     run.samples
         .iter()
-        .filter(|sample| context.is_selected(sample.thread))
-        .filter_map(|sample| {
+        .enumerate()
+        .filter(|(_, sample)| context.is_selected(sample.thread))
+        .filter_map(|(index, sample)| {
             let address = sample.address.filter(|_| sample.exact)?;
             let process = run.threads[sample.thread.index()].process;
             let frame = run.stacks[sample.stack.index()].frame;
@@ -260,6 +320,8 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
                     .places
                     .line_of(run.sites[likeliest.site.index()].frame),
                 weight: sample.weight_ns as f64,
+                t_ns: sample.t_ns,
+                window: index,
             })
         })
         .collect()
@@ -306,6 +368,7 @@ fn row(name: &str, matrix: &Matrix, remote: f64, advice: String) -> NumaRow {
     NumaRow {
         name: name.to_owned(),
         local_fraction: matrix.local_fraction(),
+        local_interval: Some(matrix.local_interval()),
         remote_share: if remote > 0.0 {
             (matrix.total() - matrix.local()) / remote
         } else {
@@ -444,5 +507,62 @@ impl Pages {
             .checked_sub(1)
             .map_or_else(|| asked.first(), |index| asked.get(index));
         best.map(|&(.., node)| node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(windows: &[(f64, f64)]) -> Matrix {
+        let mut matrix = Matrix::new(2);
+        let seen = |window: usize, to: u16, weight: f64| Sighting {
+            from: 0,
+            to,
+            group: Groups::UNKNOWN,
+            line: LineId(0),
+            weight,
+            t_ns: 0,
+            window,
+        };
+        for (window, (local, remote)) in windows.iter().enumerate() {
+            matrix.add(&seen(window, 0, *local));
+            matrix.add(&seen(window, 1, *remote));
+        }
+        matrix
+    }
+
+    #[test]
+    fn a_local_fraction_has_the_interval_of_its_windows() {
+        // By hand: deviations of ±0.4 around 1 of 2 accesses, Student's t of 3 degrees of freedom.
+        let four = matrix(&[(1.4, 0.6), (0.6, 1.4), (1.4, 0.6), (0.6, 1.4)]);
+        let [low, high] = four.local_interval();
+        let half = 3.182_446 * (0.64_f64 * 4.0 / 3.0).sqrt() / 8.0;
+        assert!((low - (0.5 - half)).abs() < 1e-6, "{low}");
+        assert!((high - (0.5 + half)).abs() < 1e-6, "{high}");
+        assert_eq!(matrix(&[(3.0, 5.0)]).local_interval(), [0.0, 1.0]);
+        assert_eq!(
+            matrix(&[(2.0, 0.0), (1.0, 0.0)]).local_interval(),
+            [1.0, 1.0]
+        );
+    }
+
+    #[test]
+    fn windows_are_told_apart_by_the_pauses_between_them() {
+        let at = |t_ms: u64| Sighting {
+            from: 0,
+            to: 0,
+            group: Groups::UNKNOWN,
+            line: LineId(0),
+            weight: 1.0,
+            t_ns: t_ms * 1_000_000,
+            window: 0,
+        };
+        let mut sightings = [at(30), at(100), at(33), at(104), at(36)];
+        number_windows(&mut sightings);
+        let windows = sightings.map(|sighting| sighting.window);
+        assert_eq!(windows[0], windows[2]);
+        assert_eq!(windows[3], windows[4]);
+        assert_ne!(windows[2], windows[3]);
     }
 }

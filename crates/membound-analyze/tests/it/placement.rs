@@ -47,6 +47,13 @@ fn pages_that_one_thread_filled_are_remote_to_the_other() {
     assert_eq!(numa.nodes, 2);
     near(numa.local_fraction, 0.5, 0.2, "local");
     assert!(numa.matrix[1][0] > 0.0 && numa.matrix[1][1] == 0.0 && numa.matrix[0][1] == 0.0);
+    let all: f64 = numa.matrix.iter().flatten().sum();
+    near(all, 1.0, 1e-9, "shares of all accesses");
+    let [low, high] = numa.local_interval.expect("it was found");
+    assert!(
+        low < numa.local_fraction && numa.local_fraction < high && high - low < 0.5,
+        "{low} to {high}"
+    );
     let row = &numa.objects[0];
     assert_eq!((row.name.as_str(), row.node), ("a", Some(0)));
     near(row.remote_share, 1.0, 1e-9, "remote share");

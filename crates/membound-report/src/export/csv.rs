@@ -249,17 +249,23 @@ fn levels(profile: &Profile) -> String {
 
 /// One line with the reason where it is not known.
 fn nodes(profile: &Profile) -> String {
-    let mut out = String::from("group,name,local_fraction,remote_share,page_node,advice,missing\n");
+    let mut out = String::from(
+        "group,name,local_fraction,remote_share,page_node,advice,missing,local_low,local_high\n",
+    );
     let view = match &profile.numa {
         Outcome::Known(view) => view,
         Outcome::Missing { not_measured } => {
-            let mut fields = vec![String::new(); 6];
-            fields.push(text(&not_measured.reason));
+            let mut fields = vec![String::new(); 9];
+            fields[6] = text(&not_measured.reason);
             strings(&mut out, &fields);
             return out;
         }
     };
     let mut line = |group: &str, row: &NumaRow| {
+        let end = |at: usize| {
+            row.local_interval
+                .map_or_else(String::new, |ends| number(ends[at]))
+        };
         strings(
             &mut out,
             &[
@@ -270,6 +276,8 @@ fn nodes(profile: &Profile) -> String {
                 row.node.map(|node| node.to_string()).unwrap_or_default(),
                 text(&row.advice),
                 String::new(),
+                end(0),
+                end(1),
             ],
         );
     };

@@ -15,6 +15,7 @@ pub(crate) mod harvest_explore;
 pub(crate) mod harvest_run;
 mod headline;
 pub(crate) mod model;
+pub(crate) mod nodes;
 mod parallel;
 pub(crate) mod run;
 pub(crate) mod sorted;

@@ -10,7 +10,10 @@ pub struct NumaView {
     pub nodes: u32,
     /// Share of the accesses to pages of the accessing thread's node.
     pub local_fraction: f64,
-    /// Accesses by node of the thread (first index) and of the page (second index).
+    /// Ends of its 95 % interval; `None` in documents of versions that did not find it.
+    #[serde(default)]
+    pub local_interval: Option<[f64; 2]>,
+    /// Share of all accesses by node of the thread (first index) and of the page (second index).
     pub matrix: Vec<Vec<f64>>,
     /// By object: name, local share, share of all accesses to other nodes.
     pub objects: Vec<NumaRow>,
@@ -25,6 +28,9 @@ pub struct NumaRow {
     pub name: String,
     /// Share of its accesses that are local.
     pub local_fraction: f64,
+    /// Ends of its 95 % interval; `None` in documents of versions that did not find it.
+    #[serde(default)]
+    pub local_interval: Option<[f64; 2]>,
     /// Its share of all accesses to other nodes.
     pub remote_share: f64,
     /// Node that most of its pages lie on.

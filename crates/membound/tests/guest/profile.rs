@@ -182,8 +182,10 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         assert!(remote >= 0.95, "{remote}: {told}");
         for row in &rows {
             assert_eq!(row.node, Some(0), "{told}");
+            let [low, high] = row.local_interval.expect("it is a new document");
+            // One interval of 95 % in twenty lies beside the truth, which is no reason to lie far off.
             assert!(
-                (row.local_fraction - truth).abs() <= 0.15,
+                (low..=high).contains(&truth) || (row.local_fraction - truth).abs() <= 0.15,
                 "{truth:.2}: {told}"
             );
             for part in ["lie on node 0", "on node 0 and 1", "each thread initialise"] {
@@ -191,8 +193,9 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
             }
         }
         // Nobody on node 0 uses anything of node 1.
-        let across = view.matrix[0][1] / view.matrix.iter().flatten().sum::<f64>();
-        assert!(across <= 0.02, "{told}");
+        assert!(view.matrix[0][1] <= 0.02, "{told}");
+        let all: f64 = view.matrix.iter().flatten().sum();
+        assert!((all - 1.0).abs() < 1e-9, "{told}");
         let line = view.lines.first().expect("there are lines");
         assert!(line.name.contains("two_nodes.c"), "{told}");
         let placed = profile

@@ -215,7 +215,7 @@ fn byte_cells(line: &SharedLine, index: usize) -> Markup {
 
 fn nodes(view: &NumaView) -> Markup {
     html! {
-        p { b { (units::percent(view.local_fraction)) } " of the accesses go to pages of the thread's own node." }
+        p { b { (facts::nodes::local(view.local_fraction, view.local_interval)) } " of the accesses go to pages of the thread's own node." }
         div.scroll tabindex="0" role="group" aria-label="accesses by node" {
             table.run {
                 thead { tr { th scope="col" { "threads on" } @for page in 0..view.matrix.len() { th scope="col" { "pages on node " (page) } } } }
@@ -246,7 +246,7 @@ fn numa_table(title: &str, rows: &[NumaRow]) -> Markup {
                     tbody {
                         @for row in rows.iter().take(ROWS) {
                             tr {
-                                td { (units::percent(row.local_fraction)) }
+                                td { (facts::nodes::local(row.local_fraction, row.local_interval)) }
                                 td { (units::percent(row.remote_share)) }
                                 td { @if let Some(node) = row.node { "node " (node) } }
                                 th scope="row" { (row.name) }

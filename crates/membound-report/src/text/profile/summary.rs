@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use membound_types::{Insight, Outcome, Profile, SharedLine};
 
-use crate::facts::run;
+use crate::facts::{nodes, run};
 use crate::text::bar;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
@@ -255,14 +255,14 @@ fn placement(out: &mut Out, profile: &Profile) {
         "Nodes",
         &format!(
             "{} of the accesses go to the thread's own node",
-            units::percent(view.local_fraction)
+            nodes::local(view.local_fraction, view.local_interval)
         ),
     );
     for row in view.objects.iter().filter(|row| !row.advice.is_empty()) {
         out.note(&format!(
             "{}: {} local, {} of all remote accesses. {}",
             row.name,
-            units::percent(row.local_fraction),
+            nodes::local(row.local_fraction, row.local_interval),
             units::percent(row.remote_share),
             row.advice
         ));

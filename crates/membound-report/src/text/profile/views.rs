@@ -3,7 +3,7 @@
 use membound_types::{BandwidthDomain, NumaRow, Outcome, Platform, Profile};
 use textwrap::core::display_width;
 
-use crate::facts::run;
+use crate::facts::{nodes, run};
 use crate::text::bar;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
@@ -31,7 +31,7 @@ pub(super) fn nodes(out: &mut Out, profile: &Profile) {
         "By node",
         &format!(
             "{} of the accesses go to the thread's own node",
-            units::percent(view.local_fraction)
+            nodes::local(view.local_fraction, view.local_interval)
         ),
     );
     let mut matrix = Table::new().words("threads on");
@@ -56,7 +56,7 @@ fn group(out: &mut Out, title: &str, rows: &[NumaRow]) {
         .middle(title);
     for row in rows.iter().take(ROWS) {
         table.row([
-            units::percent(row.local_fraction),
+            nodes::local(row.local_fraction, row.local_interval),
             units::percent(row.remote_share),
             row.node
                 .map_or_else(String::new, |node| format!("node {node}")),

@@ -206,7 +206,7 @@ fn csv_rows_are_the_profiles() {
             .contains("sim::State::State(unsigned long) state.cpp:22 < main")
     );
     let nodes = export::csv(&profile, &detail, By::Node);
-    assert!(nodes.ends_with(",,,,,,one node\n"), "{nodes}");
+    assert!(nodes.ends_with(",,,,,,one node,,\n"), "{nodes}");
 }
 
 struct Pprof {
