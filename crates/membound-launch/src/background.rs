@@ -104,6 +104,23 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
+/// The same for what takes milliseconds, and is not to wait until something long is done, which may be held.
+pub(crate) fn run_short<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let make = || {
+        ThreadPoolBuilder::new()
+            .num_threads(1)
+            .thread_name(|_| "choosing".to_owned())
+            .start_handler(|_| lower_priority())
+            .build()
+            .ok()
+    };
+    match POOL.get_or_init(make) {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
 /// Runs `work` on a thread of its own that gets only what no other thread wants of the processors, and
 /// does not wait for it. Where such a thread cannot be made nothing is done.
 pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
@@ -142,6 +159,10 @@ fn threads() -> usize {
 /// Lets others go first, from now on.
 fn give_way() {
     WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
+    lower_priority();
+}
+
+fn lower_priority() {
     // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
     // nothing.
     let _ = rustix::process::nice(NICE);

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use membound_rewrite::image::{FunctionBounds, Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
@@ -46,6 +47,8 @@ pub(crate) struct Module {
     image: OnceLock<Option<Parsed>>,
     /// What plans by choice have in common, when one was made.
     groundwork: OnceLock<Groundwork>,
+    /// Makes that before a plan is asked for.
+    preparation: OnceLock<JoinHandle<()>>,
     /// See [`Self::reads_exceptions`].
     exceptions: OnceLock<bool>,
 }
@@ -104,6 +107,7 @@ impl Module {
             numbered: OnceLock::new(),
             image: OnceLock::new(),
             groundwork: OnceLock::new(),
+            preparation: OnceLock::new(),
             exceptions: OnceLock::new(),
         }
     }

@@ -154,7 +154,7 @@ impl Server {
         behind.unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn plans(&self) -> &Plans {
+    pub(crate) const fn plans(&self) -> &Arc<Plans> {
         &self.plans
     }
 

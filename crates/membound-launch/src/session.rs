@@ -13,6 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{self, Hooks};
 use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE, Runtime};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -364,6 +365,13 @@ impl Remote {
     /// Says what of the session's own plan should stand in the text of all programs.
     pub fn want(&self, wanted: Wanted) {
         self.0.want(wanted);
+    }
+
+    /// Whether an exchange that chooses something in `file` needs milliseconds for its plan. Where it would take longer,
+    /// what is missing is made in the background from now on.
+    #[must_use]
+    pub fn is_ready(&self, file: &Identity) -> bool {
+        self.0.is_ready(file)
     }
 
     /// Makes `choices` all that is patched beside the session's own plan: in programs of a live

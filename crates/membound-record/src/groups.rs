@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::budget::Work;
 use crate::modules::Module;
+use crate::patcher::Patcher;
 use crate::sites::Sites;
 
 /// CPU time of a window whose sites' rates are not known.
@@ -77,6 +78,8 @@ pub(crate) struct Group {
     pub(crate) function: (ModuleId, u64),
     module: Arc<Module>,
     file: Identity,
+    /// Whether what is chosen in the file is planned within milliseconds, as far as is known.
+    is_ready: bool,
     /// Sorted by address.
     pub(crate) sites: Vec<(u64, SiteId)>,
     /// The function's blocks, where they were counted.
@@ -116,6 +119,7 @@ impl Group {
             function,
             module,
             file,
+            is_ready: false,
             sites,
             blocks: Vec::new(),
             choices: FxHashMap::default(),
@@ -152,7 +156,8 @@ impl Group {
         self.new_ns += weight_ns;
     }
 
-    /// Whether a window is to be opened for it.
+    /// Whether a window is to be opened for it. Programs would not exchange anything while a plan is
+    /// made that takes long.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let more = match self.next {
             // What an earlier window was only the half of.
@@ -161,7 +166,7 @@ impl Group {
                 self.rate.is_none() || self.new_ns >= AGAIN_NS.max(AGAIN_PART * self.lost_ns)
             }
         };
-        more && self.failures < TRIES && self.rests_until_ns <= now_ns
+        more && self.is_ready && self.failures < TRIES && self.rests_until_ns <= now_ns
     }
 
     /// What is to be patched for this.
@@ -331,6 +336,29 @@ impl Groups {
     /// The group that has a site.
     pub(crate) fn of(&self, site: SiteId) -> Option<usize> {
         self.of_site.get(&site).copied()
+    }
+
+    /// Asks of which of the `hot` groups what is chosen would be planned within milliseconds.
+    pub(crate) fn ask_ready(&mut self, patcher: &impl Patcher, hot: &[(SiteId, f64)]) {
+        let mut asked: FxHashMap<Identity, bool> = FxHashMap::default();
+        for (site, _) in hot {
+            let Some(index) = self.of(*site) else {
+                continue;
+            };
+            let group = &mut self.all[index];
+            if group.is_ready {
+                continue;
+            }
+            let file = group.file.clone();
+            group.is_ready = *asked
+                .entry(file)
+                .or_insert_with_key(|file| patcher.is_ready(file));
+        }
+    }
+
+    /// Groups that no window was opened for, since their files were not ready.
+    pub(crate) fn unready(&self) -> u64 {
+        self.all.iter().filter(|group| !group.is_ready).count() as u64
     }
 
     /// A sample waited for a site.

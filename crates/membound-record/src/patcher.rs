@@ -1,6 +1,7 @@
 //! What windows ask of programs: other patches, and what those have counted, with when that was.
 
 use membound_launch::{Choice, Executed, Pace, Remote};
+use membound_rewrite::image::Identity;
 use membound_rewrite::patch::Refusal;
 use rustc_hash::FxHashMap;
 
@@ -15,6 +16,8 @@ const NARROW_NS: u64 = 200_000;
 
 /// Changes patches of programs.
 pub(crate) trait Patcher {
+    /// See [`Remote::is_ready`].
+    fn is_ready(&self, file: &Identity) -> bool;
     /// See [`Remote::exchange`].
     fn exchange(&self, choices: Vec<Choice>) -> u64;
     /// See [`Remote::settled`].
@@ -37,6 +40,10 @@ pub(crate) struct Running<'a> {
 }
 
 impl Patcher for Running<'_> {
+    fn is_ready(&self, file: &Identity) -> bool {
+        self.remote.is_ready(file)
+    }
+
     fn exchange(&self, choices: Vec<Choice>) -> u64 {
         self.remote.exchange(choices)
     }

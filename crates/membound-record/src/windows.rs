@@ -125,6 +125,11 @@ impl Windows {
         self.budget.lost_otherwise(lost_ns);
     }
 
+    /// Hot functions that no window was opened for, since it would have taken long to plan their files.
+    pub(crate) fn unready(&self) -> u64 {
+        self.groups.unready()
+    }
+
     /// Whether patches stand in the text, or are about to.
     pub(crate) const fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)
@@ -232,6 +237,7 @@ impl Windows {
             }
             Phase::Closed { .. } => {
                 self.groups.add(hot, sites);
+                self.groups.ask_ready(patcher, hot);
                 self.phase = self.open(patcher, now, hot);
             }
             Phase::Opening { exchange, window } => {
@@ -346,6 +352,7 @@ mod tests {
     use std::cell::Cell;
 
     use membound_launch::{Choice, Executed, Pace};
+    use membound_rewrite::image::Identity;
     use membound_rewrite::patch::Refusal;
 
     use super::window::Window;
@@ -359,6 +366,10 @@ mod tests {
     }
 
     impl Patcher for Programs {
+        fn is_ready(&self, _: &Identity) -> bool {
+            true
+        }
+
         fn exchange(&self, _: Vec<Choice>) -> u64 {
             self.asked.set(self.asked.get() + 1);
             self.asked.get()

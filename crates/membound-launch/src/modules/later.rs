@@ -107,20 +107,31 @@ impl Plans {
         later.is_some_and(|later| later.done.load(Ordering::Acquire) > 0)
     }
 
+    /// Whether `file` is being planned, or may be.
+    pub(super) fn is_pending(&self, file: &Identity) -> bool {
+        self.later.as_ref().is_some_and(|later| {
+            let pending = later.pending();
+            pending.values().any(|it| is_awaited(it.as_ref(), &[file]))
+        })
+    }
+
     /// Waits until none of `files` is being planned.
     pub(crate) fn await_late(&self, files: &[&Identity]) {
         let Some(later) = &self.later else { return };
-        let is_awaited = |identity: &Option<Identity>| {
-            identity
-                .as_ref()
-                .is_none_or(|identity| files.contains(&identity))
-        };
         let mut pending = later.pending();
-        while pending.values().any(is_awaited) {
+        while pending
+            .values()
+            .any(|identity| is_awaited(identity.as_ref(), files))
+        {
             pending = later
                 .changed
                 .wait(pending)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+/// Whether a file that is being planned is one of `files`. It may be while it is not known what it is called.
+fn is_awaited(identity: Option<&Identity>, files: &[&Identity]) -> bool {
+    identity.is_none_or(|identity| files.contains(&identity))
 }

@@ -166,6 +166,7 @@ impl Plans {
             numbered: OnceLock::new(),
             image: OnceLock::new(),
             groundwork: OnceLock::new(),
+            preparation: OnceLock::new(),
             exceptions: OnceLock::new(),
         })
     }

@@ -99,6 +99,10 @@ impl Driver {
                 std::mem::take(&mut self.windows.unsettled),
             );
         }
+        let reason = "hot functions lie in files that were still being looked at when the programs \
+                      ended";
+        self.gaps
+            .count("latencies", reason, None, self.windows.unready());
         let stuck = std::mem::take(&mut self.windows.stuck);
         let reason = "patches were taken out early because programs made no progress with them";
         self.gaps.count("latencies", reason, None, stuck);
