@@ -280,6 +280,55 @@ pub(crate) fn stall_shares(stall: &HarvestedStall) -> Option<StallShares> {
     })
 }
 
+/// A class of time that scavengers can have: a row of document 003's table of harvestable cycles. In seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Class {
+    pub(crate) name: &'static str,
+    /// All that there was of it, where that is known.
+    pub(crate) before_s: Option<f64>,
+    /// What scavengers had of it.
+    pub(crate) harvested_s: Option<f64>,
+    /// The mechanism that gave it to them.
+    pub(crate) by: &'static str,
+}
+
+/// The heads of the table of [`classes`].
+pub(crate) const CLASS_COLUMNS: [&str; 4] = ["class", "before", "harvested", "by"];
+
+/// The classes of time that scavengers can have beside a primary.
+pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
+    if !has_primary(run) || run.scavengers.is_empty() {
+        return Vec::new();
+    }
+    let sum = |of: fn(&Scavenger) -> f64| -> f64 { run.scavengers.iter().map(of).sum() };
+    let in_stalls_s = sum(|it| it.in_stalls_s.unwrap_or(0.0));
+    let elsewhere_s = sum(|it| it.in_waits_s + it.own_thread_s);
+    let beside_s = run.slots.beside_s;
+    // How long each of several threads was there is not known.
+    let wall_s = run.primary.wall_s.filter(|_| run.primary.threads == 1);
+    let idle_s = wall_s.map(|wall_s| (wall_s - run.primary.cpu_s - in_stalls_s).max(0.0));
+    vec![
+        Class {
+            name: "memory stalls",
+            before_s: run.stall.before_s,
+            harvested_s: run.stall.harvested_s,
+            by: "turns at yields",
+        },
+        Class {
+            name: "idle time",
+            before_s: idle_s,
+            harvested_s: Some((elsewhere_s - beside_s).max(0.0)),
+            by: "the kernel: own threads, and short waits",
+        },
+        Class {
+            name: "other stalls",
+            before_s: None,
+            harvested_s: Some(beside_s),
+            by: "other hardware threads of its cores",
+        },
+    ]
+}
+
 /// What is missing whose field is, or lies in, one of `fields`.
 pub(crate) fn gaps_of<'a>(
     missing: &'a [Missing],

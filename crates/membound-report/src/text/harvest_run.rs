@@ -26,6 +26,7 @@ pub fn harvest_run(run: &HarvestRun, style: Style) -> String {
     let mut out = Out::new(style);
     header(&mut out, run);
     stall(&mut out, run);
+    classes(&mut out, run);
     primary(&mut out, run);
     scavengers(&mut out, run);
     distances(&mut out, run);
@@ -82,6 +83,27 @@ fn stall(out: &mut Out, run: &HarvestRun) {
     if let Some(shares) = facts::stall_shares(&run.stall) {
         let parts = [("harvested", shares.harvested)];
         bar::write(out, &parts, ("left", shares.left), "");
+    }
+}
+
+fn classes(out: &mut Out, run: &HarvestRun) {
+    let [class, before, harvested, by] = facts::CLASS_COLUMNS;
+    let mut table = Table::new()
+        .words(class)
+        .figures(before)
+        .figures(harvested)
+        .words(by);
+    for it in facts::classes(run) {
+        table.row([
+            it.name.to_owned(),
+            facts::duration(it.before_s),
+            facts::duration(it.harvested_s),
+            it.by.to_owned(),
+        ]);
+    }
+    if !table.is_empty() {
+        out.heading("time that can be harvested", facts::BASIS.name());
+        out.table(&table);
     }
 }
 

@@ -149,6 +149,14 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
             }),
         ));
     }
+    if facts::has_primary(run) {
+        out.push(section(
+            run,
+            ("classes", "Time that can be harvested"),
+            ("scavengers", "there was no scavenger"),
+            (!run.scavengers.is_empty()).then(|| tables::classes(run)),
+        ));
+    }
     let timed = charts::distances(run);
     out.push(section(
         run,

@@ -45,6 +45,27 @@ pub(super) fn latency(run: &HarvestRun) -> Markup {
     }
 }
 
+pub(super) fn classes(run: &HarvestRun) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="classes of time that can be harvested" {
+            table {
+                thead { tr { @for title in facts::CLASS_COLUMNS { th scope="col" { (title) } } } }
+                tbody {
+                    @for it in facts::classes(run) {
+                        tr {
+                            th scope="row" { (it.name) }
+                            td { (facts::duration(it.before_s)) }
+                            td { b { (facts::duration(it.harvested_s)) } }
+                            td.wrap { (it.by) }
+                        }
+                    }
+                }
+            }
+        }
+        p.note { "Estimated, as the stall is. How long each of several threads was idle, and how much a core waits for other things than memory, is not known." }
+    }
+}
+
 pub(super) fn distances(run: &HarvestRun) -> Markup {
     let distances = &run.distance_ns;
     let cell = |ns: Option<f64>| ns.map_or_else(|| NONE.to_owned(), units::duration_ns);

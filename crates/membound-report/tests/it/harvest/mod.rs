@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use crate::dom::Page;
 use crate::terminal;
 
-const SECTIONS: [&str; 8] = [
+const SECTIONS: [&str; 9] = [
     "answer",
     "latency",
+    "classes",
     "distances",
     "scavengers",
     "sites",
@@ -169,6 +170,41 @@ fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
     for (name, run) in all() {
         terminal::check(name, |style| text::harvest_run(&run, style));
     }
+}
+
+#[test]
+fn classes_of_time_are_those_of_document_003() {
+    let mut run = fixture::full();
+    run.primary.threads = 1;
+    run.primary.wall_s = Some(30.0);
+    run.primary.cpu_s = 11.8;
+    run.scavengers.truncate(2);
+    for (it, own_s) in run.scavengers.iter_mut().zip([5.0, 3.0]) {
+        (it.in_stalls_s, it.in_waits_s, it.own_thread_s) = (Some(2.1), 0.5, own_s);
+    }
+    run.slots.beside_s = 4.2;
+    // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 9 s elsewhere, 4.2 of these
+    // beside it.
+    let text = flowing(&run);
+    assert!(
+        text.contains("memory stalls 7.40 s 5.10 s turns at yields"),
+        "{text}"
+    );
+    assert!(
+        text.contains("idle time 14.0 s 4.80 s the kernel"),
+        "{text}"
+    );
+    assert!(
+        text.contains("other stalls – 4.20 s other hardware threads"),
+        "{text}"
+    );
+    let page = Page::parse(&page::harvest_run(&run));
+    let classes = &page.by_id("classes").expect("the section is there").text;
+    for part in ["idle time", "14.0 s", "4.80 s"] {
+        assert!(classes.contains(part), "{part}: {classes}");
+    }
+    run.primary.command.clear();
+    assert!(!flowing(&run).contains("time that can be harvested"));
 }
 
 #[test]
