@@ -23,6 +23,7 @@ use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 use membound_rewrite::stall::{Code, SiteKind};
 use membound_types::{CalibratedLevel, Calibration, TickCount};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The file that the program waits for.
@@ -362,6 +363,10 @@ impl Running<'_> {
             if let Some(reason) = remote.given_up() {
                 return Err(CalibrateError::Unpatched(reason));
             }
+            if self.has_ended() {
+                let reason = "ended before its load was patched".to_owned();
+                return Err(CalibrateError::Failed(reason));
+            }
             if begun.elapsed() > PATIENCE {
                 return Err(CalibrateError::Unpatched(format!(
                     "it was not done within {} s",
@@ -379,6 +384,14 @@ impl Running<'_> {
             Some([(_, refusal), ..]) => Err(CalibrateError::Unpatched(refusal.to_string())),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the program has ended, which nobody has waited for yet.
+    fn has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| {
+            let mut watched = [PollFd::new(process, PollFlags::IN)];
+            poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ended| ended > 0)
+        })
     }
 
     fn kill(&self) {
@@ -577,6 +590,26 @@ mod tests {
             from_tsc,
             to_tsc,
         }
+    }
+
+    #[test]
+    fn a_program_that_was_killed_is_known_to_have_ended_before_it_is_waited_for() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .expect("it runs");
+        let running = Running {
+            process: handle(child.id()),
+            session: None,
+            cancelled: &|| false,
+        };
+        assert!(running.process.is_some());
+        assert!(!running.has_ended());
+        child.kill().expect("it runs");
+        while !running.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().expect("it was not waited for");
     }
 
     #[test]

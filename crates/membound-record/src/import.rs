@@ -190,8 +190,8 @@ impl Importer {
             self.loops.insert(frame, starts);
         }
         let bytes = found.range.end - found.range.start;
-        self.functions.insert((module.id, found.range.start), bytes);
-        if self.functions.len().is_multiple_of(FUNCTIONS_AT_ONCE) {
+        let known = self.functions.insert((module.id, found.range.start), bytes);
+        if known.is_none() && self.functions.len().is_multiple_of(FUNCTIONS_AT_ONCE) {
             self.write();
         }
     }
