@@ -6,13 +6,10 @@ use std::sync::Arc;
 
 use membound_rewrite::patch::{Plan, Refusal};
 use membound_wire::{COUNT_APART, Probe};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{Area, sampled};
 use crate::modules::Module;
-
-/// Why a program has no patches while it is still being patched.
-const UNFINISHED: &str = "it was not patched to its end";
 
 /// One program of the run: an exec begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +35,8 @@ pub(crate) struct Ledger {
     pub(crate) programs: Vec<Program>,
     /// Which of `programs` runs in a process.
     running: FxHashMap<ProcessKey, usize>,
+    /// Processes whose program is still being patched.
+    unsettled: FxHashSet<ProcessKey>,
     /// Areas whose memory is still open.
     pub(crate) areas: Vec<Arc<Area>>,
     /// Areas whose memory was closed, summed by file.
@@ -66,12 +65,14 @@ impl Ledger {
         self.programs.push(Program {
             pid: key.pid,
             path,
-            unpatched: Some(UNFINISHED.to_owned()),
+            unpatched: Some("it was not patched to its end".to_owned()),
         });
+        self.unsettled.insert(key);
     }
 
     /// Says whether the program in `key` is patched.
     pub(crate) fn settle(&mut self, key: ProcessKey, unpatched: Option<String>) {
+        self.unsettled.remove(&key);
         if let Some(program) = self.running.get(&key) {
             self.programs[*program].unpatched = unpatched;
         }
@@ -85,8 +86,13 @@ impl Ledger {
 
     /// Why a program was given up that is not patched and will not be: of the first one.
     pub(crate) fn given_up(&self) -> Option<&str> {
-        let mut reasons = (self.programs.iter()).filter_map(|it| it.unpatched.as_deref());
-        reasons.find(|reason| *reason != UNFINISHED)
+        let running = self.running.iter();
+        let settled = running.filter(|(key, _)| !self.unsettled.contains(key));
+        let first = settled
+            .map(|(_, program)| *program)
+            .filter(|program| self.programs[*program].unpatched.is_some())
+            .min()?;
+        self.programs[first].unpatched.as_deref()
     }
 
     /// Remembers why a file is left alone.
@@ -227,5 +233,19 @@ mod tests {
         assert_eq!(probe(990, 1000, 0), 10);
         assert_eq!(probe(7, 500, 2000), 2493);
         assert_eq!(probe(-1, 3, 10), 14);
+    }
+
+    #[test]
+    fn a_program_that_is_being_patched_is_not_given_up() {
+        let key = |pid: u32| ProcessKey { pid, started: 7 };
+        let mut ledger = Ledger::default();
+        ledger.begin(key(1), PathBuf::from("a"));
+        ledger.begin(key(2), PathBuf::from("b"));
+        assert_eq!(ledger.given_up(), None);
+        assert!(ledger.unpatched(key(1)).is_some());
+        ledger.settle(key(1), None);
+        assert_eq!(ledger.given_up(), None);
+        ledger.settle(key(2), Some("it is static".to_owned()));
+        assert_eq!(ledger.given_up(), Some("it is static"));
     }
 }

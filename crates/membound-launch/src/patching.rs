@@ -48,7 +48,10 @@ impl Server {
     ) -> Result<Result<(), Unpatched>, NotInstalled> {
         let mut installed = Vec::new();
         let mut unpatched = None;
-        for module in signals {
+        // A program that loads the agent itself is the command's own, and sets no handlers from then on. Linked
+        // statically and stripped, it does not show where it would.
+        let hooked = if self.loads_itself { &[] } else { signals };
+        for module in hooked {
             let Ok(plan) = &module.module.plan else {
                 continue;
             };
@@ -85,8 +88,6 @@ impl Server {
                 break;
             }
         }
-        // One that loads the agent itself is the command's own, and sets no handlers. Linked statically and
-        // stripped, it does not show where it would.
         if signals.is_empty() && !self.loads_itself {
             unpatched = Some(Unpatched::NoSignalHook(path.display().to_string()));
         }
