@@ -26,8 +26,8 @@ const MOST_ROWS: usize = 100;
 /// Timer samples with known pages from which on they stand for a program.
 const FEWEST_SAMPLES: usize = 30;
 
-/// Accesses with no longer pause between them were recorded in one window.
-const PAUSE_NS: u64 = 4_000_000;
+/// The recorder waits for 5 ms between windows: a longer pause than this between two accesses separates two windows.
+const WINDOW_GAP_NS: u64 = 4_000_000;
 
 /// Placement of all objects.
 #[derive(Debug)]
@@ -89,9 +89,9 @@ impl Matrix {
         self.local() / self.total().max(f64::MIN_POSITIVE)
     }
 
-    /// Ends of the 95 % interval of the local fraction. Which threads ran while a window was open is
-    /// chance, so windows are what was drawn, not accesses: a ratio estimate over clusters (Cochran, Sampling
-    /// Techniques, 1977, 9A.1). One window alone tells nothing of others.
+    /// Ends of the 95 % interval of the local fraction: the ratio estimate of a cluster sample (Cochran, Sampling
+    /// Techniques, 1977, 9A.1). Windows are the clusters, because chance decides which threads run during a window. One
+    /// window gives no variance, hence `[0, 1]`.
     fn local_interval(&self) -> [f64; 2] {
         let count = self.windows.len();
         if count < 2 {
@@ -237,9 +237,7 @@ pub(crate) struct Sighting {
     line: LineId,
     /// Executions, or where none were counted, time.
     pub weight: f64,
-    /// When it was recorded.
-    t_ns: u64,
-    /// Those with the same number are not independent of each other.
+    /// The window that recorded it; a timer sample is a window of its own.
     window: usize,
 }
 
@@ -248,7 +246,6 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     let nodes = nodes(context.run);
     let pages = Pages::new(context.run);
     let mut sightings = accessed(context, &pages);
-    number_windows(&mut sightings);
     if sightings.is_empty() {
         sightings = sampled(context, &pages);
         if sightings.len() < FEWEST_SAMPLES {
@@ -260,15 +257,16 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     sightings
 }
 
-/// Tells windows apart by the pauses between them.
-fn number_windows(sightings: &mut [Sighting]) {
-    sightings.sort_by_key(|sighting| sighting.t_ns);
+/// Numbers the windows of accesses, each given with its time.
+fn number_windows(mut accesses: Vec<(u64, Sighting)>) -> Vec<Sighting> {
+    accesses.sort_by_key(|(t_ns, _)| *t_ns);
     let (mut window, mut last_ns) = (0, 0);
-    for sighting in sightings {
-        window += usize::from(sighting.t_ns.saturating_sub(last_ns) > PAUSE_NS);
-        last_ns = sighting.t_ns;
-        sighting.window = window;
-    }
+    let number = |(t_ns, sighting): (u64, Sighting)| {
+        window += usize::from(t_ns.saturating_sub(last_ns) > WINDOW_GAP_NS);
+        last_ns = t_ns;
+        Sighting { window, ..sighting }
+    };
+    accesses.into_iter().map(number).collect()
 }
 
 /// What the latency sampler saw.
@@ -276,7 +274,7 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let run = context.run;
     let factors = factors(context);
     let sites = (0..run.sites.len()).map(|index| membound_run::SiteId(index as u32));
-    sites
+    let accesses = sites
         .flat_map(|site| context.touches.of(site))
         .filter(|(_, access)| context.is_selected(access.thread))
         .filter_map(|(index, access)| {
@@ -284,17 +282,17 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
             let page = access
                 .node
                 .or_else(|| pages.node(process, access.address, access.t_ns));
-            Some(Sighting {
+            let sighting = Sighting {
                 from: node_of_cpu(run, access.cpu)?,
                 to: page?,
                 group: touches::group_of(access, &context.groups),
                 line: context.places.line_of(run.sites[access.site.index()].frame),
                 weight: context.touches.weight(index) * factors[access.site.index()],
-                t_ns: access.t_ns,
                 window: 0,
-            })
-        })
-        .collect()
+            };
+            Some((access.t_ns, sighting))
+        });
+    number_windows(accesses.collect())
 }
 
 /// What timer samples waited for: all that there is of programs in which nothing is patched.
@@ -320,7 +318,6 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
                     .places
                     .line_of(run.sites[likeliest.site.index()].frame),
                 weight: sample.weight_ns as f64,
-                t_ns: sample.t_ns,
                 window: index,
             })
         })
@@ -522,7 +519,6 @@ mod tests {
             group: Groups::UNKNOWN,
             line: LineId(0),
             weight,
-            t_ns: 0,
             window,
         };
         for (window, (local, remote)) in windows.iter().enumerate() {
@@ -549,18 +545,19 @@ mod tests {
 
     #[test]
     fn windows_are_told_apart_by_the_pauses_between_them() {
-        let at = |t_ms: u64| Sighting {
-            from: 0,
-            to: 0,
-            group: Groups::UNKNOWN,
-            line: LineId(0),
-            weight: 1.0,
-            t_ns: t_ms * 1_000_000,
-            window: 0,
+        let at = |t_ms: u64| {
+            let sighting = Sighting {
+                from: 0,
+                to: 0,
+                group: Groups::UNKNOWN,
+                line: LineId(0),
+                weight: 1.0,
+                window: 0,
+            };
+            (t_ms * 1_000_000, sighting)
         };
-        let mut sightings = [at(30), at(100), at(33), at(104), at(36)];
-        number_windows(&mut sightings);
-        let windows = sightings.map(|sighting| sighting.window);
+        let numbered = number_windows(vec![at(30), at(100), at(33), at(104), at(36)]);
+        let windows: Vec<usize> = numbered.iter().map(|sighting| sighting.window).collect();
         assert_eq!(windows[0], windows[2]);
         assert_eq!(windows[3], windows[4]);
         assert_ne!(windows[2], windows[3]);
