@@ -104,18 +104,11 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// The same for what takes milliseconds, and is not to wait until something long is done, which may be held.
+/// Runs `work` that takes milliseconds on a thread of its own with the same low priority. The work of [`run`] can take
+/// minutes while it is held, and does not delay this thread.
 pub(crate) fn run_short<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
-    let make = || {
-        ThreadPoolBuilder::new()
-            .num_threads(1)
-            .thread_name(|_| "choosing".to_owned())
-            .start_handler(|_| lower_priority())
-            .build()
-            .ok()
-    };
-    match POOL.get_or_init(make) {
+    match POOL.get_or_init(|| build_pool("choosing", 1, lower_priority)) {
         Some(pool) => pool.install(work),
         None => work(),
     }
@@ -140,14 +133,19 @@ fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {
         between_functions(give_way_for_long);
-        ThreadPoolBuilder::new()
-            .num_threads(threads())
-            .thread_name(|_| "planning".to_owned())
-            .start_handler(|_| give_way())
-            .build()
-            .ok()
+        build_pool("planning", threads(), give_way)
     })
     .as_ref()
+}
+
+/// Makes a pool of `threads` threads, each of which calls `on_start` first; `None` where the system permits no more threads.
+fn build_pool(name: &'static str, threads: usize, on_start: fn()) -> Option<ThreadPool> {
+    ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(move |_| name.to_owned())
+        .start_handler(move |_| on_start())
+        .build()
+        .ok()
 }
 
 /// One fewer than there are processors, so that a program with one busy thread has one to itself.
@@ -162,6 +160,7 @@ fn give_way() {
     lower_priority();
 }
 
+/// Sets the nice value of the calling thread to [`NICE`].
 fn lower_priority() {
     // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
     // nothing.

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{self, Refusal};
 use membound_wire::TextMode;
 
@@ -70,11 +69,6 @@ fn pace(area: &Area, paces: &[(u64, Pace)]) {
 }
 
 impl Server {
-    /// Whether choices in `file` are planned soon.
-    pub(crate) fn is_ready(&self, file: &Identity) -> bool {
-        self.plans().is_ready(file)
-    }
-
     /// Makes `choices` all that is chosen, and wakes live programs. The number is for
     /// [`Self::settled`].
     pub(crate) fn exchange(&self, choices: Vec<Choice>) -> u64 {

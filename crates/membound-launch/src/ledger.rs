@@ -35,8 +35,8 @@ pub(crate) struct Ledger {
     pub(crate) programs: Vec<Program>,
     /// Which of `programs` runs in a process.
     running: FxHashMap<ProcessKey, usize>,
-    /// Processes whose program is still being patched.
-    unsettled: FxHashSet<ProcessKey>,
+    /// Indices of those of `programs` that [`Self::settle`] was not called for.
+    unsettled: FxHashSet<usize>,
     /// Areas whose memory is still open.
     pub(crate) areas: Vec<Arc<Area>>,
     /// Areas whose memory was closed, summed by file.
@@ -62,18 +62,18 @@ impl Ledger {
     /// A new program runs in `key`.
     pub(crate) fn begin(&mut self, key: ProcessKey, path: PathBuf) {
         self.running.insert(key, self.programs.len());
+        self.unsettled.insert(self.programs.len());
         self.programs.push(Program {
             pid: key.pid,
             path,
             unpatched: Some("it was not patched to its end".to_owned()),
         });
-        self.unsettled.insert(key);
     }
 
     /// Says whether the program in `key` is patched.
     pub(crate) fn settle(&mut self, key: ProcessKey, unpatched: Option<String>) {
-        self.unsettled.remove(&key);
         if let Some(program) = self.running.get(&key) {
+            self.unsettled.remove(program);
             self.programs[*program].unpatched = unpatched;
         }
     }
@@ -86,13 +86,9 @@ impl Ledger {
 
     /// Why a program was given up that is not patched and will not be: of the first one.
     pub(crate) fn given_up(&self) -> Option<&str> {
-        let running = self.running.iter();
-        let settled = running.filter(|(key, _)| !self.unsettled.contains(key));
-        let first = settled
-            .map(|(_, program)| *program)
-            .filter(|program| self.programs[*program].unpatched.is_some())
-            .min()?;
-        self.programs[first].unpatched.as_deref()
+        let programs = self.programs.iter().enumerate();
+        let mut settled = programs.filter(|(index, _)| !self.unsettled.contains(index));
+        settled.find_map(|(_, program)| program.unpatched.as_deref())
     }
 
     /// Remembers why a file is left alone.

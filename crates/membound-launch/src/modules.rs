@@ -47,8 +47,8 @@ pub(crate) struct Module {
     image: OnceLock<Option<Parsed>>,
     /// What plans by choice have in common, when one was made.
     groundwork: OnceLock<Groundwork>,
-    /// Makes that before a plan is asked for.
-    preparation: OnceLock<JoinHandle<()>>,
+    /// The thread that makes `groundwork` in the background, once it was started; `None`: it could not be started.
+    preparation: OnceLock<Option<JoinHandle<()>>>,
     /// See [`Self::reads_exceptions`].
     exceptions: OnceLock<bool>,
 }
@@ -93,23 +93,36 @@ pub(crate) struct Refused {
 }
 
 impl Module {
-    /// A piece of text at the address `at` of a process, with a plan that is placed without
-    /// a bias.
-    pub(crate) fn piece(path: PathBuf, at: u64, bytes: &[u8], plan: Plan) -> Self {
+    /// A file that was planned before any program ran it, by the session's own options.
+    fn new(
+        path: PathBuf,
+        headers: Headers,
+        file: Arc<Bytes>,
+        identity: Option<Identity>,
+        plan: Result<Plan, Refused>,
+    ) -> Self {
         Self {
             path,
-            headers: Headers::of_piece(at, bytes.len() as u64),
-            file: Arc::new(Bytes::Piece(bytes.to_vec())),
-            identity: None,
+            headers,
+            file,
+            identity,
             chosen: None,
             late: false,
-            plan: Ok(plan),
+            plan,
             numbered: OnceLock::new(),
             image: OnceLock::new(),
             groundwork: OnceLock::new(),
             preparation: OnceLock::new(),
             exceptions: OnceLock::new(),
         }
+    }
+
+    /// A piece of text at the address `at` of a process, with a plan that is placed without
+    /// a bias.
+    pub(crate) fn piece(path: PathBuf, at: u64, bytes: &[u8], plan: Plan) -> Self {
+        let headers = Headers::of_piece(at, bytes.len() as u64);
+        let file = Arc::new(Bytes::Piece(bytes.to_vec()));
+        Self::new(path, headers, file, None, Ok(plan))
     }
 
     /// The address in the file of the site with this number.
@@ -159,9 +172,12 @@ impl Module {
 
     /// Works with the file as it was read; `None` where it cannot be.
     fn with_image<T>(&self, work: impl FnOnce(&Image<'_>) -> T) -> Option<T> {
-        let parse = || Parsed::try_new(Arc::clone(&self.file), |bytes| Image::parse(bytes)).ok();
-        let parsed = self.image.get_or_init(parse).as_ref()?;
+        let parsed = self.image.get_or_init(|| self.parse()).as_ref()?;
         Some(parsed.with_dependent(|_, image| work(image)))
+    }
+
+    fn parse(&self) -> Option<Parsed> {
+        Parsed::try_new(Arc::clone(&self.file), |bytes| Image::parse(bytes)).ok()
     }
 
     /// Whether it may read which floating-point exceptions there were.

@@ -48,8 +48,8 @@ impl Server {
     ) -> Result<Result<(), Unpatched>, NotInstalled> {
         let mut installed = Vec::new();
         let mut unpatched = None;
-        // A program that loads the agent itself is the command's own, and sets no handlers from then on. Linked
-        // statically and stripped, it does not show where it would.
+        // A program that loads the agent itself is a process of membound's own, which sets no signal handler after
+        // that. Where it is linked statically and stripped, its calls of `rt_sigaction` cannot be hooked.
         let hooked = if self.loads_itself { &[] } else { signals };
         for module in hooked {
             let Ok(plan) = &module.module.plan else {

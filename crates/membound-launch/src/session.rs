@@ -367,11 +367,11 @@ impl Remote {
         self.0.want(wanted);
     }
 
-    /// Whether an exchange that chooses something in `file` needs milliseconds for its plan. Where it would take longer,
-    /// what is missing is made in the background from now on.
+    /// Whether an exchange with a choice in `file` plans within milliseconds. If not, this begins the slow part of
+    /// planning, a study of every function in the file, in the background.
     #[must_use]
     pub fn is_ready(&self, file: &Identity) -> bool {
-        self.0.is_ready(file)
+        self.0.plans().is_ready(file)
     }
 
     /// Makes `choices` all that is patched beside the session's own plan: in programs of a live

@@ -1,10 +1,10 @@
 //! Plans of what was chosen in a file while its programs run.
 //!
-//! What they have in common, the groundwork, takes as long as a look at all of the file's functions:
-//! seconds where it is large, and far more while programs need all processors. With it, a plan takes
-//! milliseconds.
+//! All plans of a file share its groundwork, a study of every function in the file. The study of a large file takes
+//! seconds, and thirty times that while programs need all processors. Each plan that follows takes milliseconds.
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
 
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks};
@@ -13,15 +13,13 @@ use super::{Derived, Module, Plans, Refused, Slot};
 use crate::background;
 
 impl Plans {
-    /// The file of `module` with a plan by `options`; whoever asks for one that is being made
-    /// waits for it. Plans by choice are not kept on disk: there are too many of them. They are
-    /// made in the background, since nothing but a window waits for them, and beside whatever is
-    /// planned there for longer.
+    /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same plan. Plans by
+    /// choice are not kept on disk: there are too many of them. Background threads make them, since only
+    /// windows wait for them.
     pub(crate) fn derived(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
         let slot = self.slot(module, options);
         let make = || {
-            let plan = module.with_image(|image| {
-                let groundwork = self.groundwork_of(module, image, options);
+            let plan = self.with_groundwork(module, options, |image, groundwork| {
                 background::run_short(|| groundwork.plan(image, options))
             });
             let plan = plan.ok_or_else(|| Refused {
@@ -29,18 +27,14 @@ impl Plans {
                 taints: false,
             });
             Arc::new(Module {
-                path: module.path.clone(),
-                headers: module.headers.clone(),
-                file: Arc::clone(&module.file),
-                identity: module.identity.clone(),
                 chosen: Some((Arc::clone(module), options.clone())),
-                late: false,
-                plan,
-                numbered: OnceLock::new(),
-                image: OnceLock::new(),
-                groundwork: OnceLock::new(),
-                preparation: OnceLock::new(),
-                exceptions: OnceLock::new(),
+                ..Module::new(
+                    module.path.clone(),
+                    module.headers.clone(),
+                    Arc::clone(&module.file),
+                    module.identity.clone(),
+                    plan,
+                )
             })
         };
         Arc::clone(slot.get_or_init(make))
@@ -55,19 +49,28 @@ impl Plans {
         self.slot(module, options).get().cloned()
     }
 
-    /// The groundwork of `module`; whoever asks for one that is being made waits for it.
-    fn groundwork_of<'a>(
+    /// Calls `work` with the groundwork of `module`; `None` where the file cannot be read. A caller waits while another
+    /// caller makes the groundwork.
+    ///
+    /// Each cell is filled by the calling thread, which lends only the work to the background: a thread of the pool that
+    /// waited for a cell could be the thread that fills it.
+    fn with_groundwork<T>(
         &self,
-        module: &'a Module,
-        image: &Image<'_>,
+        module: &Module,
         options: &patch::Options,
-    ) -> &'a Groundwork {
-        let make = || background::run(|| self.groundwork(image, options));
-        module.groundwork.get_or_init(make)
+        work: impl FnOnce(&Image<'_>, &Groundwork) -> T,
+    ) -> Option<T> {
+        module
+            .image
+            .get_or_init(|| background::run(|| module.parse()));
+        module.with_image(|image| {
+            let make = || background::run(|| self.groundwork(image, options));
+            work(image, module.groundwork.get_or_init(make))
+        })
     }
 
-    /// Whether plans by choice of a file take milliseconds by now. Where they do not, its groundwork is made
-    /// in the background from now on.
+    /// Whether a plan by choice of `file` takes milliseconds. If not, this begins the groundwork of the file in the
+    /// background.
     pub(crate) fn is_ready(self: &Arc<Self>, file: &Identity) -> bool {
         if self.is_pending(file) {
             return false;
@@ -80,33 +83,26 @@ impl Plans {
             .cloned()
             .collect();
         drop(known);
-        // A file that cannot be read any more has no groundwork, and is refused when it is asked for.
-        unready.into_iter().all(|module| self.is_prepared(module))
+        unready.into_iter().all(|module| self.is_prepared(&module))
     }
 
-    /// Whether it was tried to make the groundwork of `module`, which begins it.
-    fn is_prepared(self: &Arc<Self>, module: Arc<Module>) -> bool {
+    /// Whether the attempt to make the groundwork of `module` is over. The first call starts the attempt. A file that
+    /// cannot be read any more stays without groundwork, and its plan is refused.
+    fn is_prepared(self: &Arc<Self>, module: &Arc<Module>) -> bool {
         if let Some(preparation) = module.preparation.get() {
-            return preparation.is_finished();
+            // Without a thread the caller that needs the plan makes the groundwork.
+            return preparation.as_ref().is_none_or(JoinHandle::is_finished);
         }
-        let plans = Arc::clone(self);
-        let prepared = Arc::clone(&module);
-        let work = move || {
-            let options = patch::Options::bare(Hooks::LeaveOut);
-            prepared.with_image(|image| {
-                plans.groundwork_of(&prepared, image, &options);
-            });
-        };
-        let thread = std::thread::Builder::new().name("preparing".to_owned());
-        match thread.spawn(work) {
-            Ok(thread) => {
-                // Who was faster has begun the same work, which is done once.
-                let _ = module.preparation.set(thread);
-                false
-            }
-            // Whoever asks for a plan makes it.
-            Err(_) => true,
-        }
+        module.preparation.get_or_init(|| {
+            let (plans, module) = (Arc::clone(self), Arc::clone(module));
+            let work = move || {
+                let options = patch::Options::bare(Hooks::LeaveOut);
+                plans.with_groundwork(&module, &options, |_, _| ());
+            };
+            let thread = std::thread::Builder::new().name("preparing".to_owned());
+            thread.spawn(work).ok()
+        });
+        false
     }
 
     fn slot(&self, module: &Arc<Module>, options: &patch::Options) -> Slot {
@@ -127,6 +123,7 @@ impl Plans {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::Command;
     use std::time::Duration;
 
@@ -137,12 +134,13 @@ mod tests {
     fn a_file_is_ready_when_all_its_functions_were_looked_at_which_the_question_begins() {
         let mut child = Command::new("sleep").arg("600").spawn().expect("it runs");
         let maps = loop {
-            // Until the child is that program, it is this one.
+            // Before the exec, the child has the files of this program. The loader maps libc last.
             let maps = maps::of(child.id()).expect("it runs");
-            if maps
-                .iter()
-                .any(|map| map.name.as_encoded_bytes().ends_with(b"sleep"))
-            {
+            let is_mapped = |name: &str| {
+                let mut names = maps.iter().map(|map| Path::new(&map.name));
+                names.any(|path| path.ends_with(name))
+            };
+            if is_mapped("sleep") && is_mapped("libc.so.6") {
                 break maps;
             }
             std::thread::yield_now();

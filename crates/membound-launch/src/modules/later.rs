@@ -107,7 +107,7 @@ impl Plans {
         later.is_some_and(|later| later.done.load(Ordering::Acquire) > 0)
     }
 
-    /// Whether `file` is being planned, or may be.
+    /// Whether `file` is being planned. Also true while the identity of a file that is being planned is unknown.
     pub(super) fn is_pending(&self, file: &Identity) -> bool {
         self.later.as_ref().is_some_and(|later| {
             let pending = later.pending();
@@ -131,7 +131,7 @@ impl Plans {
     }
 }
 
-/// Whether a file that is being planned is one of `files`. It may be while it is not known what it is called.
+/// Whether a file that is being planned can be one of `files`. A file whose identity is unknown can be any of them.
 fn is_awaited(identity: Option<&Identity>, files: &[&Identity]) -> bool {
     identity.is_none_or(|identity| files.contains(&identity))
 }

@@ -155,19 +155,10 @@ impl Plans {
         late: bool,
     ) -> Arc<Module> {
         let (identity, plan) = self.plan(path, &bytes, identity);
+        let file = Arc::new(Bytes::File(bytes));
         Arc::new(Module {
-            path: path.to_owned(),
-            headers,
-            file: Arc::new(Bytes::File(bytes)),
-            identity,
-            chosen: None,
             late,
-            plan,
-            numbered: OnceLock::new(),
-            image: OnceLock::new(),
-            groundwork: OnceLock::new(),
-            preparation: OnceLock::new(),
-            exceptions: OnceLock::new(),
+            ..Module::new(path.to_owned(), headers, file, identity, plan)
         })
     }
 }
