@@ -386,7 +386,7 @@ impl Running<'_> {
         }
     }
 
-    /// Whether the program has ended, which nobody has waited for yet.
+    /// Whether the program has ended. Does not reap it: [`Self::wait`] does.
     fn has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(|process| {
             let mut watched = [PollFd::new(process, PollFlags::IN)];

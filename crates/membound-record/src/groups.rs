@@ -78,7 +78,7 @@ pub(crate) struct Group {
     pub(crate) function: (ModuleId, u64),
     module: Arc<Module>,
     file: Identity,
-    /// Whether what is chosen in the file is planned within milliseconds, as far as is known.
+    /// Whether a plan by choice of the file takes milliseconds, when [`Groups::ask_ready`] last asked.
     is_ready: bool,
     /// Sorted by address.
     pub(crate) sites: Vec<(u64, SiteId)>,
@@ -156,8 +156,8 @@ impl Group {
         self.new_ns += weight_ns;
     }
 
-    /// Whether a window is to be opened for it. Programs would not exchange anything while a plan is
-    /// made that takes long.
+    /// Whether a window is to be opened for it. A window whose plan takes longer than milliseconds would delay the
+    /// exchange, and with it all other groups.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let more = match self.next {
             // What an earlier window was only the half of.
@@ -338,17 +338,10 @@ impl Groups {
         self.of_site.get(&site).copied()
     }
 
-    /// Asks of which of the `hot` groups what is chosen would be planned within milliseconds.
-    pub(crate) fn ask_ready(&mut self, patcher: &impl Patcher, hot: &[(SiteId, f64)]) {
+    /// Asks `patcher` which files have become ready, of the groups whose file was not ready so far.
+    pub(crate) fn ask_ready(&mut self, patcher: &impl Patcher) {
         let mut asked: FxHashMap<Identity, bool> = FxHashMap::default();
-        for (site, _) in hot {
-            let Some(index) = self.of(*site) else {
-                continue;
-            };
-            let group = &mut self.all[index];
-            if group.is_ready {
-                continue;
-            }
+        for group in self.all.iter_mut().filter(|group| !group.is_ready) {
             let file = group.file.clone();
             group.is_ready = *asked
                 .entry(file)
@@ -356,7 +349,7 @@ impl Groups {
         }
     }
 
-    /// Groups that no window was opened for, since their files were not ready.
+    /// The number of groups that had no window because their file was not ready.
     pub(crate) fn unready(&self) -> u64 {
         self.all.iter().filter(|group| !group.is_ready).count() as u64
     }

@@ -125,7 +125,7 @@ impl Windows {
         self.budget.lost_otherwise(lost_ns);
     }
 
-    /// Hot functions that no window was opened for, since it would have taken long to plan their files.
+    /// The number of hot functions that had no window because their file was not ready.
     pub(crate) fn unready(&self) -> u64 {
         self.groups.unready()
     }
@@ -237,7 +237,7 @@ impl Windows {
             }
             Phase::Closed { .. } => {
                 self.groups.add(hot, sites);
-                self.groups.ask_ready(patcher, hot);
+                self.groups.ask_ready(patcher);
                 self.phase = self.open(patcher, now, hot);
             }
             Phase::Opening { exchange, window } => {

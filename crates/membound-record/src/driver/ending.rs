@@ -99,8 +99,8 @@ impl Driver {
                 std::mem::take(&mut self.windows.unsettled),
             );
         }
-        let reason = "hot functions lie in files that were still being looked at when the programs \
-                      ended";
+        let reason =
+            "hot functions lie in files whose study had not finished when the programs ended";
         self.gaps
             .count("latencies", reason, None, self.windows.unready());
         let stuck = std::mem::take(&mut self.windows.stuck);
