@@ -148,8 +148,6 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
                 html! { (charts::latency(latency)) (tables::latency(run)) }
             }),
         ));
-    }
-    if facts::has_primary(run) {
         out.push(section(
             run,
             ("classes", "Time that can be harvested"),
