@@ -27,7 +27,7 @@ pub enum InputError {
         "{name}: not a format that is known here; accepted are membound's JSON (machine, latency, \
          window, model), CSV with a header (`size_bytes,ns` or \
          `window_bytes,area_bytes,seconds_per_window`), and saved output of lat_mem_rd, \
-         multichase and Intel MLC"
+         multichase, Intel MLC and Mess"
     )]
     Unknown {
         /// File as it was named.

@@ -16,6 +16,7 @@ use membound_types::{NotMeasured, Outcome, SCHEMA_VERSION};
 use crate::Content;
 use crate::error::Fault;
 use crate::fields::{Loads, Windows};
+use crate::mess;
 use crate::points;
 use crate::text::{shortened, shown};
 
@@ -45,6 +46,9 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
         return Err(Fault::File(
             "a JSON list; membound's documents are objects, one in a file".to_owned(),
         ));
+    }
+    if let Some(curves) = mess::read_json(text) {
+        return curves.map(Content::Loaded);
     }
     let head: Head = parse(text)?;
     version(head.schema_version.as_ref())?;

@@ -1,10 +1,10 @@
-//! Files in, curves out: what `model fit` and `compare` read.
+//! Files in, curves out: what `model fit` reads, and `compare` where it is no document of membound.
 //!
 //! Nothing here opens a file; bytes and the name to be used in messages come from the
 //! caller, and nothing here judges a curve beyond what its format says and what no machine
 //! can do. The format is found in the content, never in the name: `json`, `csv`,
-//! `lat_mem_rd`, `multichase` and `mlc` each read one. What they accept is written down in
-//! `docs/formats/input.md`.
+//! `lat_mem_rd`, `multichase`, `mlc` and `mess` each read one. What they accept is written
+//! down in `docs/formats/input.md`.
 
 #![forbid(unsafe_code)]
 
@@ -15,17 +15,20 @@ mod error;
 mod fields;
 mod json;
 mod lat_mem_rd;
+mod mess;
 mod mlc;
 mod multichase;
 mod number;
 mod points;
 mod text;
+mod traffic;
 
 use membound_types::{FitData, MachineProfile, Model, Observation, PageKind};
 
 pub use error::InputError;
 pub use number::parse_size;
 pub use points::curves_of_profile;
+pub use traffic::{LoadedCurve, LoadedPoint};
 
 use error::Fault;
 
@@ -34,6 +37,8 @@ use error::Fault;
 pub enum Content {
     /// Curves to fit, from CSV, another tool, or one part of `measure`.
     Curves(Vec<Curve>),
+    /// Latency beside traffic of each mix, from another tool.
+    Loaded(Vec<LoadedCurve>),
     /// A machine profile with everything in it.
     Profile(Box<MachineProfile>),
     /// A fitted model.
@@ -65,6 +70,7 @@ enum Format {
     LatMemRd,
     Multichase,
     Mlc,
+    Mess,
 }
 
 /// Reads a file's bytes, whatever known format they are in.
@@ -83,7 +89,8 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
             Format::Csv => csv::read(text),
             Format::LatMemRd => lat_mem_rd::read(text),
             Format::Multichase => multichase::read(text),
-            Format::Mlc => mlc::read(text),
+            Format::Mlc => return mlc::read(text),
+            Format::Mess => return mess::read_csv(text).map(Content::Loaded),
         };
         curves.map(Content::Curves)
     });
@@ -103,6 +110,9 @@ fn detect(text: &str) -> Result<Format, Fault> {
         .lines()
         .map(str::trim)
         .find(|line| !line.is_empty() && !line.starts_with('#'));
+    if content.is_some_and(mess::recognises) {
+        return Ok(Format::Mess);
+    }
     if content.is_some_and(csv::recognises) {
         return Ok(Format::Csv);
     }

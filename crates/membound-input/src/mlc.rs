@@ -1,13 +1,15 @@
 //! Saved output of Intel Memory Latency Checker.
 //!
-//! Only `--idle_latency` with a buffer size makes a point of a curve; runs with several
+//! `--idle_latency` with a buffer size makes a point of a curve over sizes; runs with several
 //! sizes are saved one after the other. The program prints the size in MiB with three
 //! digits, which is coarse for small buffers, so that the `-b` of the repeated command line
-//! is taken where it agrees.
+//! is taken where it agrees. A file without such points can hold latency beside traffic ([`loaded`]).
+
+mod loaded;
 
 use membound_types::{FitData, Observation};
 
-use crate::Curve;
+use crate::Content;
 use crate::check;
 use crate::collect::{Collector, Conditions};
 use crate::error::Fault;
@@ -39,7 +41,7 @@ const TABLES: [(&str, &str); 5] = [
     ("Measuring cache-to-cache", "cache-to-cache latencies"),
 ];
 
-const REMEDY: &str = "which belong to one buffer size and make no curve; a curve comes from \
+const REMEDY: &str = "measured with one buffer size, which makes no curve; a curve comes from \
                       `mlc --idle_latency -b<KiB>` run once for each size, four sizes or so an \
                       octave, all saved in one file";
 
@@ -47,7 +49,7 @@ const REMEDY: &str = "which belong to one buffer size and make no curve; a curve
 ///
 /// # Errors
 /// A fault with the line and the value that cannot be used, or why there is no curve.
-pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
+pub(crate) fn read(text: &str) -> Result<Content, Fault> {
     let mut collector = Collector::new(FitData::Latency);
     let mut asked = None;
     let mut printed: Option<&str> = None;
@@ -57,7 +59,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
     for (line, content) in (1..).zip(text.lines().map(str::trim)) {
         if let Some(size) = content.strip_prefix(BUFFER) {
             printed = Some(size.trim());
-        } else if content.contains("mlc") || content.starts_with("Command line parameters") {
+        } else if is_command(content) {
             asked = buffer_option(content);
         } else if content.contains("enabling random access") {
             random = true;
@@ -79,6 +81,9 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
         }
     }
     if results == 0 {
+        if let Some(curves) = loaded::read(text)? {
+            return Ok(Content::Loaded(curves));
+        }
         return Err(match table {
             Some((line, what)) => Fault::line(line, format!("{what}, {REMEDY}")),
             None => Fault::File(
@@ -100,7 +105,12 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
             "line {line}: {what} belong to one buffer size and were passed over"
         ));
     }
-    collector.finish(&notes)
+    collector.finish(&notes).map(Content::Curves)
+}
+
+/// Whether `content` is a command line of the program, typed or repeated by it.
+fn is_command(content: &str) -> bool {
+    content.contains("mlc") || content.starts_with("Command line parameters")
 }
 
 /// The buffer size that a command line asks for; without a unit it counts KiB.

@@ -274,11 +274,11 @@ pub struct OverlayCurve {
 /// The same curve under every condition of all profiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overlay {
-    /// `parallel`, `sequential`, `throughput`, `placements` or `latency`.
+    /// `parallel`, `sequential`, `throughput`, `placements`, `latency` or `loaded`.
     pub name: String,
     /// Name for people.
     pub title: String,
-    /// Unit of the places: `loads`, `chains`, `bytes`.
+    /// Unit of the places: `loads`, `chains`, `bytes`, `GB/s`.
     pub x_unit: String,
     /// Unit of the values: `cycles`, `loads`, `ns`.
     pub y_unit: String,

@@ -72,7 +72,8 @@ pub(crate) enum UndecidedArg {
 #[derive(Args, Debug)]
 #[command(after_help = GATES)]
 pub(crate) struct CompareArgs {
-    /// Profiles, documents of one part, or runs, the reference first; or a directory of profiles.
+    /// Profiles, documents of one part, saved output of other tools, or runs, the reference first;
+    /// or a directory of profiles.
     #[arg(required_unless_present = "base", value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
     /// Runs of the program before the change, which are put together.
@@ -133,7 +134,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         profiles.extend(read::file(path)?);
     }
     let comparison = compare(limit_percent, &directories, &profiles)?;
-    if directories.is_empty() && profiles.len() == 1 && comparison.conditions.len() < 2 {
+    let is_alone = comparison.conditions.len() < 2 && comparison.overlays.is_empty();
+    if directories.is_empty() && profiles.len() == 1 && is_alone {
         return Err(alone(files[0]));
     }
     show(args, &comparison, json.as_mut(), html.as_mut())?;

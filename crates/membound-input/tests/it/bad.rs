@@ -43,7 +43,7 @@ fn files_in_no_known_format() {
         "name = \"origin2000\"\n",
         "not a format that is known here; accepted are",
     );
-    check("<html>\n", "lat_mem_rd, multichase and Intel MLC");
+    check("<html>\n", "lat_mem_rd, multichase, Intel MLC and Mess");
     check("[1, 2]", "a JSON list");
     check(
         "[[level]]\nname = \"L1\"\n",
@@ -377,11 +377,7 @@ fn decimal_commas_from_the_first_line_on() {
 fn output_of_mlc_without_a_curve() {
     check(
         file("mlc_matrix.txt"),
-        "line 5: a latency matrix, which belong to one buffer size",
-    );
-    check(
-        file("mlc_loaded.txt"),
-        "`mlc --idle_latency -b<KiB>` run once for each size",
+        "line 5: a latency matrix, measured with one buffer size",
     );
     let result = "Each iteration took 3.6 base frequency clocks (\t1.9\tns)\n";
     check(
@@ -404,4 +400,54 @@ fn output_of_mlc_without_a_curve() {
     ] {
         check(format!("Using buffer size of {size}\n{line}\n"), message);
     }
+}
+
+#[test]
+fn loaded_latencies_that_cannot_be() {
+    let table = |row: &str| {
+        format!(
+            "Inject\tLatency\tBandwidth\nDelay\t(ns)\tMB/sec\n=====\n 00000\t200.0\t1000.0\n{row}\n"
+        )
+    };
+    for (row, message) in [
+        (
+            " 00100\t158.",
+            "line 5: `00100\\t158.` is not a delay, a latency and a bandwidth",
+        ),
+        (" 00100\tx\t1.0", "line 5: latency: `x` is not a number"),
+        (" 00100\t0.00\t1000.0", "line 5: latency: 0 is no time"),
+        (
+            " 00100\t90.0\t-1",
+            "line 5: bandwidth: -0.001 is no bandwidth",
+        ),
+        ("", "holds 1 point of latency beside traffic"),
+    ] {
+        check(table(row), message);
+    }
+}
+
+#[test]
+fn tables_of_mess_that_cannot_be() {
+    let table = |row: &str| format!("pause,read_pct_rounded,bandwidth_mean,latency_mean\n{row}\n");
+    for (row, message) in [
+        ("0,100,10", "line 2: 3 fields, but the header has 4"),
+        ("0,101,10,90", "line 2: read_pct_rounded: `101` is no share"),
+        ("0,100,x,90", "line 2: bandwidth_mean: `x` is not a number"),
+        (
+            "0,100,225000,90",
+            "line 2: bandwidth: 225000 GB/s is more than any machine moves",
+        ),
+        ("0,100,10,90", "holds 1 point of latency beside traffic"),
+    ] {
+        check(table(row), message);
+    }
+    check(
+        "pause,rd_percentage,bandwidth_mean\n0,100,1\n",
+        "line 1: a table of Mess without both columns",
+    );
+    check(
+        "{\"100\": [[1.0, 90.0], [2.0, -1.0]]}",
+        "100[1]: latency: -1 is negative",
+    );
+    check("{\"101\": [[1.0, 90.0]]}", "schema_version: is missing");
 }

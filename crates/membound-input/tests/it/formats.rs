@@ -1,6 +1,6 @@
 //! The files of other programs, and tables by hand: what comes out of them.
 
-use membound_input::{Content, Curve, curves_of_profile};
+use membound_input::{Content, Curve, LoadedCurve, curves_of_profile};
 use membound_types::FitData;
 
 use crate::invariants::checked;
@@ -250,6 +250,69 @@ fn mlc_tables_beside_a_curve_are_passed_over() {
         "{:?}",
         curves[0].notes
     );
+}
+
+/// A mix, and its points as 10⁹ bytes a second and nanoseconds.
+type Loaded<'a> = (&'a str, &'a [(f64, f64)]);
+
+#[track_caller]
+fn check_loaded(name: &str, expected: &[Loaded]) -> Vec<LoadedCurve> {
+    let Ok(Content::Loaded(curves)) = checked(&file(name)) else {
+        panic!("expected latency beside traffic");
+    };
+    let mixes: Vec<&str> = curves.iter().map(|curve| curve.mix.as_str()).collect();
+    let expected_mixes: Vec<&str> = expected.iter().map(|(mix, _)| *mix).collect();
+    assert_eq!(mixes, expected_mixes);
+    for (curve, (mix, points)) in curves.iter().zip(expected) {
+        assert_eq!(curve.points.len(), points.len(), "{mix}");
+        for (point, (gb_s, ns)) in curve.points.iter().zip(*points) {
+            assert!((point.gb_s - gb_s).abs() < 1e-9, "{mix}: {point:?}");
+            assert_eq!(point.ns, *ns, "{mix}");
+        }
+    }
+    curves
+}
+
+#[test]
+fn mlc_latencies_beside_traffic() {
+    let curves = check_loaded(
+        "mlc_loaded.txt",
+        &[
+            (
+                "1:0",
+                &[(241.8703, 231.4), (230.1449, 158.22), (1.3017, 91.05)],
+            ),
+            // Stores alone: half of the bytes at memory are read before they are written.
+            ("0:1", &[(90.0, 288.0), (0.9, 92.0)]),
+            ("0:1 non-temporal", &[(90.0, 350.0), (0.9, 93.0)]),
+        ],
+    );
+    let converted = |curve: &LoadedCurve| curve.notes[0].contains("counts the bytes at memory");
+    assert!(!converted(&curves[0]) && converted(&curves[1]) && !converted(&curves[2]));
+}
+
+#[test]
+fn mess_by_reads_at_memory() {
+    let curves = check_loaded(
+        "mess.csv",
+        &[
+            ("1:0", &[(120.0, 240.0), (60.0, 110.0), (1.5, 88.0)]),
+            ("1:1", &[(64.32, 300.0), (0.804, 89.0)]),
+        ],
+    );
+    assert!(curves[0].notes[0].contains("1 row without a value"));
+}
+
+#[test]
+fn mess_by_loads_of_the_program() {
+    let curves = check_loaded(
+        "mess_program.json",
+        &[
+            ("1:0", &[(120.0, 240.0), (1.5, 88.0)]),
+            ("0:1", &[(40.0, 400.0), (1.0, 90.0)]),
+        ],
+    );
+    assert!(curves[0].notes[0].contains("loads of the program"));
 }
 
 #[test]

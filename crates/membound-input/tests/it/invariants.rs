@@ -11,6 +11,17 @@ pub(crate) fn checked(bytes: &[u8]) -> Result<Content, InputError> {
             sound(curves);
         }
         Ok(Content::Profile(profile)) => sound(&curves_of_profile(profile)),
+        Ok(Content::Loaded(curves)) => {
+            assert!(curves.iter().map(|curve| curve.points.len()).sum::<usize>() >= 2);
+            for curve in curves {
+                one_line(&curve.mix);
+                curve.notes.iter().for_each(|note| one_line(note));
+                for point in &curve.points {
+                    assert!(point.gb_s.is_finite() && point.gb_s >= 0.0);
+                    assert!(point.ns.is_finite() && point.ns > 0.0);
+                }
+            }
+        }
         Ok(Content::Model(_)) => {}
         Err(error) => one_line(&error.to_string()),
     }

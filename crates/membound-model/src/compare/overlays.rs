@@ -32,6 +32,7 @@ pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overl
         "cycles",
     );
     let mut latency = overlay("latency", "random chase over sizes", "bytes", "ns");
+    let mut loaded = overlay("loaded", "latency beside traffic", "GB/s", "ns");
     for (profile, name) in profiles.iter().zip(names) {
         let view = &profile.view;
         for part in view.mlp.conditions() {
@@ -81,8 +82,22 @@ pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overl
             };
             latency.curves.push(head.curve(points));
         }
+        for chase in &view.chases {
+            let head = Head {
+                profile: name,
+                condition: chase.series.clone(),
+            };
+            latency.curves.push(head.curve(chase.points.clone()));
+        }
+        for (mix, points) in by_mix(view) {
+            let head = Head {
+                profile: name,
+                condition: mix.to_owned(),
+            };
+            loaded.curves.push(head.curve(points));
+        }
     }
-    [parallel, sequential, chains, noise, latency]
+    [parallel, sequential, chains, noise, latency, loaded]
         .into_iter()
         .filter_map(finished)
         .collect()
@@ -171,6 +186,25 @@ fn label(curves: &mut [OverlayCurve]) {
 /// A condition without the words that every one has.
 fn short(condition: &str) -> String {
     condition.replace(" pages", "")
+}
+
+/// Latencies beside traffic, each mix for itself, in the order of the profile.
+fn by_mix(view: &ProfileView) -> Vec<(&str, Vec<OverlayPoint>)> {
+    let mut found: Vec<(&str, Vec<OverlayPoint>)> = Vec::new();
+    for point in &view.loaded.points {
+        let known = found.iter().position(|(mix, _)| *mix == point.mix);
+        let at = known.unwrap_or_else(|| {
+            found.push((&point.mix, Vec::new()));
+            found.len() - 1
+        });
+        found[at].1.push(OverlayPoint {
+            x: point.gb_s,
+            y: point.ns,
+            low: Some(point.ns_low),
+            high: Some(point.ns_high),
+        });
+    }
+    found
 }
 
 /// Where a plain chase was measured: pages, node, stride.

@@ -65,7 +65,11 @@ pub fn compare(
         tables.insert(0, figures);
     }
     let compared = columns(&tables);
-    let notes = notes(&heads, &compared);
+    let mut notes = notes(&heads, &compared);
+    for (profile, name) in profiles.iter().zip(&names) {
+        let own = profile.view.notes.iter();
+        notes.extend(own.map(|note| format!("{name}: {note}")));
+    }
     Comparison {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Comparison,
@@ -118,7 +122,9 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
     let host = |profile: &NamedProfile| profile.view.host().to_owned();
     let stem = |profile: &NamedProfile| {
         let file = profile.file.rsplit('/').next().unwrap_or_default();
-        file.strip_suffix(".json").unwrap_or(file).to_owned()
+        let endings = [".json", ".txt", ".csv"];
+        let stem = endings.iter().find_map(|ending| file.strip_suffix(ending));
+        stem.unwrap_or(file).to_owned()
     };
     let distinct = |names: &[String]| {
         let mut sorted: Vec<&String> = names.iter().collect();
@@ -300,7 +306,8 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
         return notes;
     };
     for (column, other) in others.iter().enumerate() {
-        if other.cpu != first.cpu {
+        let known = !other.cpu.is_empty() && !first.cpu.is_empty();
+        if known && other.cpu != first.cpu {
             notes.push(format!(
                 "{} is another processor than {}: {} and {}",
                 other.name, first.name, other.cpu, first.cpu

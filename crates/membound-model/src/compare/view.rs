@@ -6,11 +6,11 @@
 
 use membound_types::{
     Access, BandwidthKernel, Conditions, Cpu, CpuId, Figure, Kind, Level, LineSize, MlpCell,
-    NodeId, NodePolicy, NotMeasured, NumaPair, Outcome, PageKind, Pattern, Placements,
-    PrefetchPattern, PrefetchState, ThroughputPoint, TlbLevel, TlbOverlap, TrafficMix,
+    NodeId, NodePolicy, NotMeasured, NumaPair, Outcome, OverlayPoint, PageKind, Pattern,
+    Placements, PrefetchPattern, PrefetchState, ThroughputPoint, TlbLevel, TlbOverlap, TrafficMix,
     WindowKernel, WindowLimit,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// A machine profile, or a document of one part, as `compare` sees it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -58,6 +58,21 @@ pub struct ProfileView {
     pub numa: NumaView,
     /// Core to core.
     pub c2c: C2cView,
+    /// Latencies over sizes that another program measured.
+    #[serde(skip)]
+    pub chases: Vec<ForeignChase>,
+    /// What was converted, assumed or left out where the file is no document of membound.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// Latency over sizes that another program measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForeignChase {
+    /// What distinguishes it from the file's other curves; may be empty.
+    pub series: String,
+    /// Sizes in bytes and latencies in nanoseconds.
+    pub points: Vec<OverlayPoint>,
 }
 
 impl ProfileView {
@@ -350,8 +365,9 @@ pub struct LoadedView {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct LoadedPointView {
-    /// Mix of the traffic.
-    pub mix: TrafficMix,
+    /// Mix of the traffic: reads to writes, or words for what another program calls otherwise.
+    #[serde(deserialize_with = "mix")]
+    pub mix: String,
     /// Traffic in 10⁹ bytes a second.
     pub gb_s: f64,
     /// Latency in nanoseconds.
@@ -360,6 +376,10 @@ pub struct LoadedPointView {
     pub ns_low: f64,
     /// Upper end of the interval.
     pub ns_high: f64,
+}
+
+fn mix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    TrafficMix::deserialize(deserializer).map(|mix| mix.to_string())
 }
 
 /// The part `tlb`.

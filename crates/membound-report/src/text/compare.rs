@@ -1,5 +1,7 @@
 //! `compare` on a terminal: what differs first, then curves, conditions and the fleet.
 
+use std::path::Path;
+
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
     OddProfile, Overlay, OverlayPoint,
@@ -94,8 +96,8 @@ fn profiles(out: &mut Out, comparison: &Comparison) {
 /// Name, file, host, processor and date, none of them twice.
 fn identity(profile: &ComparedProfile) -> String {
     let mut words = vec![profile.name.clone()];
-    let stem = profile.file.strip_suffix(".json").unwrap_or(&profile.file);
-    if stem == profile.name || stem.ends_with(&format!("/{}", profile.name)) {
+    let stem = Path::new(&profile.file).file_stem();
+    if stem.is_some_and(|stem| stem == profile.name.as_str()) {
         // The file says all that its name does.
         words = vec![profile.file.clone()];
     } else {
@@ -306,6 +308,10 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
 
 /// The same curve under every condition, in one picture.
 fn overlaid(out: &mut Out, overlay: &Overlay) {
+    let longest = overlay.curves.iter().map(|curve| curve.points.len()).max();
+    if longest.is_none_or(|points| points < plot::FEWEST) {
+        return;
+    }
     let sizes = overlay.x_unit == "bytes";
     let mut drawn = Vec::new();
     for (ink, curve) in overlay.curves.iter().take(OVERLAID).enumerate() {

@@ -13,7 +13,7 @@ const MOST_COLUMNS: usize = 110;
 /// Columns that a picture needs beside the names of its curves.
 const FEWEST_COLUMNS: usize = 24;
 /// Values of a curve below which there is no picture in it.
-const FEWEST: usize = 4;
+pub(super) const FEWEST: usize = 4;
 
 /// What the places are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

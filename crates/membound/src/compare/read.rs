@@ -1,13 +1,16 @@
-//! A document's bytes to what `compare` sees of it, or one line that says what is wrong
-//! and where.
+//! A file's bytes to what `compare` sees of it, or one line that says what is wrong and
+//! where: documents of membound, and what other programs measured.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::anyhow;
-use membound_model::compare::{MachineView, NamedProfile, ProfileView};
-use membound_types::{Kind, SCHEMA_VERSION};
+use membound_input::{Content, Curve, LoadedCurve};
+use membound_model::compare::{
+    ForeignChase, LoadedPointView, MachineView, NamedProfile, ProfileView,
+};
+use membound_types::{FitData, Kind, OverlayPoint, SCHEMA_VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -22,19 +25,87 @@ struct Envelope {
     machine: Option<MachineView>,
 }
 
-/// Reads a file that the user named: a machine profile, a document of one part, or the
-/// profiles of several CPUs.
+/// Reads a file that the user named: a machine profile, a document of one part, the
+/// profiles of several CPUs, or what another program measured.
 pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
     let mut bytes = Vec::new();
-    let views = load(path, &mut bytes)
-        .and_then(|()| documents(&bytes))
-        .and_then(|views| views.into_iter().map(sound).collect::<Result<Vec<_>, _>>())
-        .map_err(|reason| anyhow!("{}: {reason}", path.display()))?;
+    let name = path.display().to_string();
+    load(path, &mut bytes).map_err(|reason| anyhow!("{name}: {reason}"))?;
+    let views = if bytes.trim_ascii_start().starts_with(b"{") {
+        documents(&bytes)
+            .and_then(|views| views.into_iter().map(sound).collect::<Result<Vec<_>, _>>())
+            // Other programs write JSON too.
+            .or_else(|reason| match membound_input::read(&name, &bytes) {
+                Ok(Content::Loaded(curves)) => Ok(vec![beside_traffic(curves)]),
+                _ => Err(anyhow!("{name}: {reason}")),
+            })?
+    } else {
+        vec![foreign(&name, &bytes)?]
+    };
     let named = views.into_iter().map(|view| NamedProfile {
-        file: path.display().to_string(),
+        file: name.clone(),
         view,
     });
     Ok(named.collect())
+}
+
+/// What another program measured.
+fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
+    match membound_input::read(name, bytes)? {
+        Content::Loaded(curves) => Ok(beside_traffic(curves)),
+        Content::Curves(curves) if curves.iter().all(|curve| curve.data == FitData::Latency) => {
+            Ok(over_sizes(curves))
+        }
+        Content::Curves(_) => Err(anyhow!(
+            "{name}: windows in a table have no figures to compare (`membound model fit` takes \
+             them)"
+        )),
+        // Both are JSON objects, which this file does not begin as.
+        Content::Profile(_) | Content::Model(_) => Err(anyhow!("{name}: no document")),
+    }
+}
+
+fn beside_traffic(curves: Vec<LoadedCurve>) -> ProfileView {
+    let mut view = ProfileView::default();
+    for curve in curves {
+        note(&mut view, curve.notes);
+        let points = curve.points.iter().map(|point| LoadedPointView {
+            mix: curve.mix.clone(),
+            gb_s: point.gb_s,
+            ns: point.ns,
+            ns_low: point.ns,
+            ns_high: point.ns,
+        });
+        view.loaded.points.extend(points);
+    }
+    view
+}
+
+fn over_sizes(curves: Vec<Curve>) -> ProfileView {
+    let mut view = ProfileView::default();
+    for curve in curves {
+        note(&mut view, curve.notes);
+        let points = curve.observations.iter().map(|it| OverlayPoint {
+            x: it.area_bytes as f64,
+            y: it.ns,
+            low: it.ns_low,
+            high: it.ns_high,
+        });
+        view.chases.push(ForeignChase {
+            series: curve.series,
+            points: points.collect(),
+        });
+    }
+    view
+}
+
+/// Adds `notes` that the curves of one file have in common once.
+fn note(view: &mut ProfileView, notes: Vec<String>) {
+    for note in notes {
+        if !view.notes.contains(&note) {
+            view.notes.push(note);
+        }
+    }
 }
 
 /// The profiles of several CPUs, else the one document that the file holds.

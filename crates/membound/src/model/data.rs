@@ -55,6 +55,10 @@ impl Loaded {
         let content = membound_input::read(&name, &bytes)?;
         let curves = match &content {
             Content::Profile(profile) => curves_of_profile(profile),
+            Content::Loaded(_) => bail!(
+                "{name}: latency beside traffic, which no model is fitted to (`membound compare \
+                 {name} FILE` takes it)"
+            ),
             Content::Curves(_) | Content::Model(_) => Vec::new(),
         };
         Ok(Self {
@@ -68,7 +72,7 @@ impl Loaded {
     pub(super) fn model(&self) -> Option<&Model> {
         match &self.content {
             Content::Model(model) => Some(model),
-            Content::Curves(_) | Content::Profile(_) => None,
+            Content::Curves(_) | Content::Loaded(_) | Content::Profile(_) => None,
         }
     }
 
@@ -76,7 +80,7 @@ impl Loaded {
     pub(super) fn profile(&self) -> Option<&MachineProfile> {
         match &self.content {
             Content::Profile(profile) => Some(profile),
-            Content::Curves(_) | Content::Model(_) => None,
+            Content::Curves(_) | Content::Loaded(_) | Content::Model(_) => None,
         }
     }
 
@@ -88,7 +92,7 @@ impl Loaded {
     fn curves(&self) -> &[Curve] {
         match &self.content {
             Content::Curves(curves) => curves,
-            Content::Profile(_) | Content::Model(_) => &self.curves,
+            Content::Loaded(_) | Content::Profile(_) | Content::Model(_) => &self.curves,
         }
     }
 }

@@ -75,6 +75,76 @@ fn two_profiles_are_shown_as_text_json_and_a_page() {
 }
 
 #[test]
+fn saved_output_of_other_tools_is_compared() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    let mut own = profile("a", 1.0);
+    let point = |mix: [u32; 2], gb_s: f64, ns: f64| {
+        json!({
+            "mix": { "reads": mix[0], "writes": mix[1] }, "injectors": 1, "delay_steps": 0,
+            "gb_s": gb_s, "ns": ns, "ns_low": ns * 0.99, "ns_high": ns * 1.01, "cycles": ns * 4.0,
+            "batches": { "raw": [ns, ns], "stopped": "converged", "disturbed": {} },
+        })
+    };
+    own["loaded"] = json!({ "points": [
+        point([1, 0], 0.5, 90.0), point([1, 0], 60.0, 200.0), point([0, 1], 30.0, 250.0),
+    ]});
+    write(home, "own.json", &own);
+    // Stores alone move twice the bytes that membound counts.
+    let mlc = "mlc --loaded_latency\nInject Latency Bandwidth\nDelay (ns) MB/sec\n=====\n\
+               00000 400.0 60000.0\n00100 150.0 40000.0\n00500 100.0 9000.0\n20000 90.0 500.0\n\
+               mlc --loaded_latency -W5\nInject Latency Bandwidth\nDelay (ns) MB/sec\n=====\n\
+               00000 250.0 60000.0\n20000 91.0 400.0\n";
+    fs::write(home.join("mlc.txt"), mlc).unwrap();
+    let document = membound
+        .run("compare own.json mlc.txt --format json")
+        .json();
+    let figures = document["figures"].as_array().unwrap();
+    let relative = |name: &str| {
+        let figure = figures.iter().find(|it| it["name"] == name).unwrap();
+        number(&figure["differences"][1]["relative"])
+    };
+    assert!((relative("loaded.1:0.full_ns") - 1.0).abs() < 1e-9);
+    assert!(relative("loaded.1:0.max_gb_s").abs() < 1e-9);
+    assert!(relative("loaded.0:1.max_gb_s").abs() < 1e-9);
+    let overlays = document["overlays"].as_array().unwrap();
+    let loaded = overlays.iter().find(|it| it["name"] == "loaded").unwrap();
+    let labels: Vec<&str> = loaded["curves"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|curve| curve["label"].as_str().unwrap())
+        .collect();
+    assert_eq!(labels, ["own: 1:0", "own: 0:1", "mlc: 1:0", "mlc: 0:1"]);
+    let alone = membound.run("compare mlc.txt");
+    assert_eq!(alone.code, Some(0), "{}", alone.stderr);
+    assert!(
+        alone.stdout.contains("latency beside traffic"),
+        "{}",
+        alone.stdout
+    );
+    fs::write(
+        home.join("lmbench.txt"),
+        "\"stride=64\n0.01562 1.0\n1.00000 3.0\n64.00000 90.0\n",
+    )
+    .unwrap();
+    let sizes = membound
+        .run("compare mlc.txt lmbench.txt --format json")
+        .json();
+    assert_eq!(sizes["figures"].as_array().unwrap().len(), 6);
+    fs::write(home.join("cut.txt"), &mlc[..mlc.len() - 6]).unwrap();
+    let cut = membound.run("compare own.json cut.txt");
+    assert_eq!(cut.code, Some(1));
+    assert!(cut.stderr.contains("cut.txt: line 14: "), "{}", cut.stderr);
+    let fitted = membound.run("model fit mlc.txt");
+    assert!(
+        fitted.stderr.contains("no model is fitted to"),
+        "{}",
+        fitted.stderr
+    );
+}
+
+#[test]
 fn the_exit_code_guards() {
     let membound = Membound::new();
     let home = membound.home.path();
@@ -326,7 +396,7 @@ fn what_cannot_be_compared_is_one_line() {
         (
             "compare a.json text.json",
             1,
-            &["text.json", "no JSON", "line 1 column 1"],
+            &["text.json", "unknown column `size`", "line 1"],
         ),
         ("compare notes", 1, &["no profile in notes", ".json"]),
         (

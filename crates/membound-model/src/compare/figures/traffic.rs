@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use membound_types::{BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, Worse};
+use membound_types::{
+    BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, TrafficMix, Worse,
+};
 
 use super::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
@@ -88,8 +90,8 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
 pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
     let mut mixes = Vec::new();
     for point in &profile.loaded.points {
-        if !mixes.contains(&point.mix) {
-            mixes.push(point.mix);
+        if !mixes.contains(&&point.mix) {
+            mixes.push(&point.mix);
         }
     }
     for mix in mixes {
@@ -98,7 +100,7 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
                 .loaded
                 .points
                 .iter()
-                .filter(move |point| point.mix == mix && point.gb_s.is_finite())
+                .filter(move |point| point.mix == *mix && point.gb_s.is_finite())
         };
         let idle = points().min_by(|a, b| a.gb_s.total_cmp(&b.gb_s));
         let full = points().max_by(|a, b| a.gb_s.total_cmp(&b.gb_s));
@@ -106,9 +108,9 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
             continue;
         };
         let label = |what: &str, title: &str, unit, worse, noise| Label {
-            name: format!("loaded.{mix}.{what}"),
+            name: format!("loaded.{}.{what}", mix.replace(' ', "-")),
             part: "loaded",
-            title: format!("{title}, {mix} reads to writes"),
+            title: format!("{title}, {}", said(mix)),
             unit,
             worse,
             noise,
@@ -116,7 +118,7 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
         out.add(
             label(
                 "idle_ns",
-                "latency beside no traffic",
+                "latency beside least traffic",
                 "ns",
                 Worse::Higher,
                 Noise::MemoryLatency,
@@ -147,6 +149,15 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
             // The document states no interval of the traffic: the kind's scatter has to do.
             Some((full.gb_s, full.gb_s)),
         );
+    }
+}
+
+/// A mix in words.
+fn said(mix: &str) -> String {
+    if mix.parse::<TrafficMix>().is_ok() {
+        format!("{mix} reads to writes")
+    } else {
+        mix.to_owned()
     }
 }
 

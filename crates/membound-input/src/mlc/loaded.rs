@@ -1,0 +1,104 @@
+//! The tables of `mlc --loaded_latency`: latency beside traffic, for one kind of traffic each.
+
+use crate::error::Fault;
+use crate::number;
+use crate::text::shown;
+use crate::traffic::{LoadedCurve, LoadedCurves, Traffic};
+
+/// Bandwidths are in 10⁶ bytes a second.
+const MB_S_PER_GB_S: f64 = 1000.0;
+
+/// Lines read and written at memory, by the number behind `-W`; stores read each line before they write it.
+const ALLOCATING: [(u32, [u32; 2]); 11] = [
+    (2, [2, 1]),
+    (3, [3, 1]),
+    (4, [3, 2]),
+    (5, [1, 1]),
+    (11, [3, 1]),
+    (12, [4, 1]),
+    (13, [5, 1]),
+    (14, [6, 1]),
+    (15, [7, 1]),
+    (16, [8, 1]),
+    (17, [9, 1]),
+];
+
+/// The same with non-temporal stores, which read nothing.
+const NON_TEMPORAL: [(u32, &str); 5] =
+    [(6, "0:1"), (7, "2:1"), (8, "1:1"), (9, "3:1"), (10, "2:1")];
+
+const NO_INTERVAL: &str = "MLC states no interval; the usual scatter is assumed";
+
+/// The curves of all such tables; `None` where there is none.
+///
+/// # Errors
+/// A fault with the line and the value that cannot be used.
+pub(super) fn read(text: &str) -> Result<Option<Vec<LoadedCurve>>, Fault> {
+    let mut curves = LoadedCurves::default();
+    let mut traffic = Traffic::reads();
+    let mut is_table = false;
+    let mut seen = false;
+    for (line, content) in (1..).zip(text.lines().map(str::trim)) {
+        if super::is_command(content) {
+            traffic = traffic_of(content);
+            is_table = false;
+        } else if content.starts_with("Using Read-only traffic type") {
+            traffic = Traffic::reads();
+        } else if content.starts_with("Inject") {
+            (is_table, seen) = (true, true);
+        } else if is_table {
+            is_table =
+                row(content, &traffic, &mut curves).map_err(|what| Fault::line(line, what))?;
+        }
+    }
+    if !seen {
+        return Ok(None);
+    }
+    curves.finish(&[NO_INTERVAL.to_owned()]).map(Some)
+}
+
+/// Takes a line of a table; `false` where the table has ended.
+fn row(content: &str, traffic: &Traffic, curves: &mut LoadedCurves) -> Result<bool, String> {
+    let fields: Vec<&str> = content.split_whitespace().collect();
+    let is_head = content.starts_with("Delay") || content.starts_with("==");
+    match fields.as_slice() {
+        _ if is_head => Ok(true),
+        [delay, ..] if number::count(delay).is_err() => Ok(false),
+        [] => Ok(false),
+        [_, ns, mb_s] => {
+            let mb_s = number::number(mb_s).map_err(|what| format!("bandwidth: {what}"))?;
+            let ns = number::number(ns).map_err(|what| format!("latency: {what}"))?;
+            curves.push(traffic, mb_s / MB_S_PER_GB_S, ns)?;
+            Ok(true)
+        }
+        _ => Err(format!(
+            "{} is not a delay, a latency and a bandwidth: is the line cut off, or was -T given?",
+            shown(content)
+        )),
+    }
+}
+
+/// What the options of a command line make of the traffic.
+fn traffic_of(command: &str) -> Traffic {
+    let option = |name: &str| {
+        let mut words = command.split_whitespace();
+        words.find_map(|word| word.strip_prefix(name).filter(|value| !value.is_empty()))
+    };
+    if let Some(file) = option("-o") {
+        return Traffic::counted_whole(format!("traffic of {}", shown(file)));
+    }
+    let Some(kind) = option("-W") else {
+        return Traffic::reads();
+    };
+    let number: Option<u32> = kind.parse().ok();
+    let known = |known: u32| Some(known) == number;
+    let allocating = ALLOCATING.iter().find(|(kind, _)| known(*kind));
+    let non_temporal = NON_TEMPORAL.iter().find(|(kind, _)| known(*kind));
+    match (allocating, non_temporal) {
+        (Some((_, [reads, writes])), _) => Traffic::at_memory(*reads, *writes),
+        (None, Some((_, mix))) => Traffic::counted_whole(format!("{mix} non-temporal")),
+        (None, None) => {
+            Traffic::counted_whole(format!("traffic of {}", shown(&format!("-W{kind}"))))
+        }
+    }
+}
