@@ -14,7 +14,7 @@ use crate::area::{self, Area, NotInstalled};
 use crate::choice::{Choice, Pace};
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 use crate::modules::{Loaded, Module};
 use crate::server::Server;
 use crate::settling::Refused;
@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// The same for what was just placed.
-    fn arm_new(&self, pid: u32, chosen: &Loaded) {
+    fn arm_new(&self, maps: &[Mapping], chosen: &Loaded) {
         let paces = {
             let known = self.paces();
             let is_meant = |it: &&Paced| {
@@ -132,8 +132,7 @@ impl Server {
         };
         let Some(paces) = paces else { return };
         let areas = self.ledger().areas.clone();
-        let maps = maps::of(pid).unwrap_or_default();
-        let here = area::inherited(&maps, &areas).into_iter().filter(|area| {
+        let here = area::inherited(maps, &areas).into_iter().filter(|area| {
             Arc::ptr_eq(&area.loaded.module, &chosen.module) && area.loaded.bias == chosen.bias
         });
         for area in here {
@@ -196,11 +195,11 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
+        maps: &mut Vec<Mapping>,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         let choices = Arc::clone(&self.choices());
-        let mut maps = maps::of(conversation.pid)?;
-        let areas: Vec<Arc<Area>> = area::inherited(&maps, &self.ledger().areas)
+        let areas: Vec<Arc<Area>> = area::inherited(maps, &self.ledger().areas)
             .into_iter()
             .filter(|area| area.loaded.module.origin().is_some())
             // A harvest's yields are not exchanged.
@@ -233,7 +232,7 @@ impl Server {
             let harvesting = self.harvesting.as_ref();
             !harvesting.is_some_and(|it| it.is_guests(loaded))
         };
-        let loaded = self.loaded(conversation, &maps);
+        let loaded = self.loaded_of(conversation, maps, &choices);
         for loaded in loaded.into_iter().filter(is_exchanged) {
             for chosen in self.chosen(&choices, &loaded) {
                 let here = |area: &&Arc<Area>| {
@@ -248,9 +247,9 @@ impl Server {
         }
         self.change(conversation, back, refused)?;
         for chosen in new {
-            let placed = self.patch(conversation, &mut maps, &chosen, TextMode::Live, refused);
+            let placed = self.patch(conversation, maps, &chosen, TextMode::Live, refused);
             // A few executions of the first moment may be counted wrong.
-            self.arm_new(conversation.pid, &chosen);
+            self.arm_new(maps, &chosen);
             self.pass_or(conversation.pid, placed.map(drop), refused)?;
         }
         Ok(())

@@ -72,6 +72,11 @@ impl Mapping {
         self.inode != 0 && self.name.as_encoded_bytes().starts_with(b"/") && !self.deleted()
     }
 
+    /// Whether it is text that can be written, or is shared so that writing to it would reach others.
+    pub(crate) fn exposes_text(&self) -> bool {
+        self.executable && (self.writable || self.shared)
+    }
+
     /// Whether its file has lost its name.
     #[must_use]
     pub fn deleted(&self) -> bool {

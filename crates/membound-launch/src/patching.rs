@@ -10,7 +10,7 @@ use membound_wire::{Protection, TextMode};
 use crate::area::{self, Area, Bar, Common, NotInstalled, Text};
 use crate::conversation::{Conversation, Failure};
 use crate::hook;
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 use crate::modules::Loaded;
 use crate::program::Unpatched;
 use crate::records::Records;
@@ -138,7 +138,7 @@ impl Server {
         let others = match mode {
             TextMode::Live => {
                 let areas = self.ledger().areas.clone();
-                area::inherited(&maps::of(conversation.pid).unwrap_or_default(), &areas)
+                area::inherited(maps, &areas)
             }
             _ => Vec::new(),
         };

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use membound_rewrite::image::Identity;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, NotInstalled};
@@ -162,6 +163,20 @@ impl Server {
     pub(crate) fn loaded(&self, conversation: &Conversation, maps: &[Mapping]) -> Vec<Loaded> {
         self.plans
             .loaded(conversation.pid, maps, &conversation.agent())
+    }
+
+    /// The same of the files of `choices`, as far as they were loaded before. A program can have hundreds of others.
+    pub(crate) fn loaded_of(
+        &self,
+        conversation: &Conversation,
+        maps: &[Mapping],
+        choices: &[Choice],
+    ) -> Vec<Loaded> {
+        let files: Vec<&Identity> = choices.iter().map(|choice| &choice.file).collect();
+        let inodes = self.plans.inodes(&files);
+        let is_needed = |map: &&Mapping| inodes.contains(&map.inode) || map.exposes_text();
+        let maps: Vec<Mapping> = maps.iter().filter(is_needed).cloned().collect();
+        self.loaded(conversation, &maps)
     }
 
     /// Puts the registers of a thread back to what they would be in the original program.

@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks};
 
+use rustc_hash::FxHashSet;
+
 use super::{Derived, Module, Plans, Refused, Slot};
 use crate::background;
 
@@ -75,15 +77,30 @@ impl Plans {
         if self.is_pending(file) {
             return false;
         }
+        let mut unready = self.of_file(file);
+        unready.retain(|module| module.plan.is_ok() && module.groundwork.get().is_none());
+        unready.iter().all(|module| self.is_prepared(module))
+    }
+
+    /// What is known of `file`; several where it lies in several places.
+    pub(crate) fn of_file(&self, file: &Identity) -> Vec<Arc<Module>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let modules = known.values().filter_map(|slot| slot.get());
-        let unready: Vec<Arc<Module>> = modules
+        modules
             .filter(|module| module.identity.as_ref() == Some(file))
-            .filter(|module| module.plan.is_ok() && module.groundwork.get().is_none())
             .cloned()
-            .collect();
-        drop(known);
-        unready.into_iter().all(|module| self.is_prepared(&module))
+            .collect()
+    }
+
+    /// Inodes of `files`, in every place that they lie in.
+    pub(crate) fn inodes(&self, files: &[&Identity]) -> FxHashSet<u64> {
+        let is_of = |slot: &Slot| {
+            let identity = slot.get().and_then(|module| module.identity.as_ref());
+            identity.is_some_and(|identity| files.contains(&identity))
+        };
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_files = known.iter().filter(|(_, slot)| is_of(slot));
+        of_files.map(|(key, _)| key.inode).collect()
     }
 
     /// Whether the attempt to make the groundwork of `module` is over. The first call starts the attempt. A file that

@@ -170,13 +170,8 @@ fn places(pid: u32, name: &OsStr) -> Option<[PathBuf; 2]> {
     Some([inside.join(path.strip_prefix("/").ok()?), path.to_owned()])
 }
 
-/// Whether text in `span` can be written, or is shared so that writing to it would reach
-/// others.
+/// Whether text in `span` is exposed.
 fn exposed(maps: &[Mapping], span: &Range<u64>) -> bool {
-    maps.iter().any(|map| {
-        map.executable
-            && (map.writable || map.shared)
-            && map.range.start < span.end
-            && span.start < map.range.end
-    })
+    maps.iter()
+        .any(|map| map.exposes_text() && map.range.start < span.end && span.start < map.range.end)
 }

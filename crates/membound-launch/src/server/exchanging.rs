@@ -21,27 +21,29 @@ impl Server {
         key: ProcessKey,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let maps = maps::of(conversation.pid)?;
+        let mut maps = maps::of(conversation.pid)?;
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
             // Another module may lie where one was.
             self.texts().forget(key);
             let followed =
-                self.follow_loader(conversation, key, maps.clone(), TextMode::Live, refused);
+                self.follow_loader(conversation, key, &mut maps, TextMode::Live, refused);
             if followed.as_ref().is_err_and(NotInstalled::is_passing) {
                 self.behind_loader().insert(key);
             }
             followed?;
+            // What was unmapped is gone.
+            maps = maps::of(conversation.pid)?;
         } else {
             if let Some(unwinding) = &self.unwinding
                 && unwinding.owes(key.pid)
             {
                 let loaded = self.loaded(conversation, &maps);
-                let (plans, maps) = (&self.plans, &mut maps.clone());
+                let (plans, maps) = (&self.plans, &mut maps);
                 let updated = unwinding.update(plans, conversation, maps, key, &loaded, Which::All);
                 self.pass(key.pid, updated.map_err(Into::into))?;
             }
-            self.add_late(conversation, key, maps.clone(), refused)?;
+            self.add_late(conversation, key, &mut maps, refused)?;
         }
         let wanted = match self.wanted.load(Ordering::Relaxed) {
             wanted if wanted == Wanted::Patches as u32 => Edits::In,
@@ -55,7 +57,7 @@ impl Server {
             }
         }
         self.change(conversation, change, refused)?;
-        self.apply_chosen(conversation, key, refused)?;
+        self.apply_chosen(conversation, key, &mut maps, refused)?;
         if let Some(harvesting) = &self.harvesting {
             self.plant_late(conversation, harvesting, key, refused)?;
             self.hold_out(conversation, harvesting, key, refused)?;

@@ -26,8 +26,14 @@ impl Server {
         if self.ledger().unpatched(key).is_some() {
             return Ok(());
         }
-        let maps = maps::of(key.pid)?;
-        self.follow_loader(conversation, key, maps, TextMode::Quiet, Refused::GivenUp)
+        let mut maps = maps::of(key.pid)?;
+        self.follow_loader(
+            conversation,
+            key,
+            &mut maps,
+            TextMode::Quiet,
+            Refused::GivenUp,
+        )
     }
 
     /// Patches what the loader has mapped, and takes the trampolines away of what it has unmapped.
@@ -35,14 +41,14 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
-        maps: Vec<Mapping>,
+        maps: &mut Vec<Mapping>,
         mode: TextMode,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let areas = area::inherited(&maps, &self.ledger().areas);
+        let areas = area::inherited(maps, &self.ledger().areas);
         // Guests' modules keep their trampolines for as long as they are there, and get no others.
         let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
-            .loaded(conversation, &maps)
+            .loaded(conversation, maps)
             .into_iter()
             .partition(|module| {
                 let harvesting = self.harvesting.as_ref();
@@ -63,24 +69,24 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
-        mut maps: Vec<Mapping>,
+        maps: &mut Vec<Mapping>,
         loaded: &[Loaded],
         mode: TextMode,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let areas = area::inherited(&maps, &self.ledger().areas);
+        let areas = area::inherited(maps, &self.ledger().areas);
         if let Some(unwinding) = &self.unwinding {
             let plans = &self.plans;
             let all = Which::All;
-            let updated = unwinding.update(plans, conversation, &mut maps, key, loaded, all);
+            let updated = unwinding.update(plans, conversation, maps, key, loaded, all);
             self.pass(key.pid, updated.map_err(Into::into))?;
         }
         for module in loaded {
             if !areas.iter().any(|area| is_in(area, module)) {
-                self.patch(conversation, &mut maps, module, mode, refused)?;
+                self.patch(conversation, maps, module, mode, refused)?;
                 if mode == TextMode::Quiet {
-                    self.add_chosen(conversation, &mut maps, module)?;
-                    self.plant_primary(conversation, &mut maps, key, module)?;
+                    self.add_chosen(conversation, maps, module)?;
+                    self.plant_primary(conversation, maps, key, module)?;
                 }
             }
         }
@@ -93,13 +99,13 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
-        maps: Vec<Mapping>,
+        maps: &mut Vec<Mapping>,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         if !self.plans.has_late() {
             return Ok(());
         }
-        let loaded = self.loaded(conversation, &maps);
+        let loaded = self.loaded(conversation, maps);
         let is_new = |it: &Loaded| {
             it.module.is_late() && {
                 let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,16 +144,21 @@ impl Server {
         }
         let choices = Arc::clone(&self.choices());
         self.plan_late(conversation);
-        if choices.is_empty() && !conversation.modules_changed() {
+        if conversation.modules_changed()
+            && let Ok(maps) = maps::of(conversation.pid)
+        {
+            // By the session's own options.
+            self.loaded(conversation, &maps);
+        }
+        if choices.is_empty() {
             return;
         }
-        let Ok(maps) = maps::of(conversation.pid) else {
-            return;
-        };
         let files: Vec<&Identity> = choices.iter().map(|choice| &choice.file).collect();
         self.plans.await_late(&files);
-        for loaded in self.loaded(conversation, &maps) {
-            self.chosen(&choices, &loaded);
+        for choice in choices.iter() {
+            for module in self.plans.of_file(&choice.file) {
+                self.plans.derived(&module, &choice.options);
+            }
         }
     }
 
