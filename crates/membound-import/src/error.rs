@@ -5,7 +5,10 @@
 #[non_exhaustive]
 pub enum Error {
     /// Neither perf.data nor text of `perf script`.
-    #[error("it is neither a perf.data file nor the text of `perf script`")]
+    #[error(
+        "it is neither a perf.data file nor the text of `perf script` (`membound compare` takes \
+         what MLC, Mess, lat_mem_rd and multichase print)"
+    )]
     Unknown,
     /// perf.data of another version.
     #[error(

@@ -505,7 +505,11 @@ fn what_cannot_be_read_is_refused_in_one_line_and_nothing_is_lost() {
     );
     refused(&membound, "fields", &["cpu-clock", "0x40000000"]);
     built(&membound, "other", b"\x7fELF\x02\x01\x01");
-    refused(&membound, "other", &["neither a perf.data file"]);
+    refused(
+        &membound,
+        "other",
+        &["neither a perf.data file", "`membound compare` takes"],
+    );
     built(&membound, "empty", b"");
     refused(&membound, "empty", &["neither a perf.data file"]);
     built(
