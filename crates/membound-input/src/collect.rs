@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use membound_types::{FitData, Observation, PageKind};
 
-use crate::Curve;
+use crate::content::Curve;
 use crate::error::Fault;
 use crate::text::{plural, shortened};
 

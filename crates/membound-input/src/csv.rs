@@ -10,9 +10,9 @@ use std::str::FromStr;
 
 use membound_types::{Access, FitData, NodePolicy, Observation, PageKind, Pattern, WindowKernel};
 
-use crate::Curve;
 use crate::check;
 use crate::collect::{Collector, Conditions, Mark};
+use crate::content::Curve;
 use crate::error::Fault;
 use crate::number;
 use crate::points::larger;

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use membound_types::{Figure, Kind, Level, MachineInfo, MachineProfile, Model};
 use membound_types::{NotMeasured, Outcome, SCHEMA_VERSION};
 
-use crate::Content;
+use crate::content::Content;
 use crate::error::Fault;
 use crate::fields::{Loads, Windows};
 use crate::mess;

@@ -9,9 +9,9 @@ mod loaded;
 
 use membound_types::{FitData, Observation};
 
-use crate::Content;
 use crate::check;
 use crate::collect::{Collector, Conditions};
+use crate::content::Content;
 use crate::error::Fault;
 use crate::number;
 use crate::text::shown;
@@ -59,7 +59,7 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
     for (line, content) in (1..).zip(text.lines().map(str::trim)) {
         if let Some(size) = content.strip_prefix(BUFFER) {
             printed = Some(size.trim());
-        } else if is_command(content) {
+        } else if loaded::is_command(content) {
             asked = buffer_option(content);
         } else if content.contains("enabling random access") {
             random = true;
@@ -106,11 +106,6 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
         ));
     }
     collector.finish(&notes).map(Content::Curves)
-}
-
-/// Whether `content` is a command line of the program, typed or repeated by it.
-fn is_command(content: &str) -> bool {
-    content.contains("mlc") || content.starts_with("Command line parameters")
 }
 
 /// The buffer size that a command line asks for; without a unit it counts KiB.

@@ -6,9 +6,9 @@
 
 use membound_types::{FitData, Observation};
 
-use crate::Curve;
 use crate::check;
 use crate::collect::{Collector, Conditions};
+use crate::content::Curve;
 use crate::error::Fault;
 use crate::number;
 use crate::text::{plural, shown};

@@ -2,9 +2,9 @@
 
 use membound_types::{FitData, MachineProfile, Observation, Outcome};
 
-use crate::Curve;
 use crate::check;
 use crate::collect::{Collector, Conditions, Mark};
+use crate::content::Curve;
 use crate::error::Fault;
 use crate::fields::{Batches, Drawn, Load, Loads, Windows};
 use crate::text::plural;

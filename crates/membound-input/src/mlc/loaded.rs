@@ -39,7 +39,7 @@ pub(super) fn read(text: &str) -> Result<Option<Vec<LoadedCurve>>, Fault> {
     let mut is_table = false;
     let mut seen = false;
     for (line, content) in (1..).zip(text.lines().map(str::trim)) {
-        if super::is_command(content) {
+        if is_command(content) {
             traffic = traffic_of(content);
             is_table = false;
         } else if content.starts_with("Using Read-only traffic type") {
@@ -55,6 +55,11 @@ pub(super) fn read(text: &str) -> Result<Option<Vec<LoadedCurve>>, Fault> {
         return Ok(None);
     }
     curves.finish(&[NO_INTERVAL.to_owned()]).map(Some)
+}
+
+/// Whether `content` is a command line of the program, typed or repeated by it.
+pub(super) fn is_command(content: &str) -> bool {
+    content.contains("mlc") || content.starts_with("Command line parameters")
 }
 
 /// Takes a line of a table; `false` where the table has ended.
