@@ -94,11 +94,7 @@ fn stride(header: &str) -> Result<u64, String> {
         .trim_start_matches("\"stride=")
         .trim_end_matches('"')
         .trim();
-    match number::count(value) {
-        Ok(0) => Err("stride: 0 is no stride; strides are above 0".to_owned()),
-        Ok(stride) => Ok(stride),
-        Err(what) => Err(format!("stride: {what}; expected is `\"stride=64`")),
-    }
+    number::stride(value).map_err(|what| format!("stride: {what}; expected is `\"stride=64`"))
 }
 
 /// Size in bytes and latency in nanoseconds.

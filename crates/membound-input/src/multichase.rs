@@ -129,7 +129,7 @@ impl Run {
                 self.promised = Some(line);
             }
             "stride" => {
-                let stride = number::count(first).map_err(|what| format!("{key}: {what}"))?;
+                let stride = number::stride(first).map_err(|what| format!("{key}: {what}"))?;
                 self.stride_bytes = Some(stride);
             }
             "chase" => self.chase = Some(value.trim().to_owned()),

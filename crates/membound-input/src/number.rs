@@ -108,6 +108,17 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("{} is not a whole number", shown(text)))
 }
 
+/// A stride in bytes.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn stride(text: &str) -> Result<u64, String> {
+    match count(text)? {
+        0 => Err("0 is no stride; strides are above 0".to_owned()),
+        stride => Ok(stride),
+    }
+}
+
 /// Bytes that were printed as `text` MiB with `decimals` digits behind the point.
 ///
 /// Many whole numbers are printed alike; the one with the most trailing zero bits is

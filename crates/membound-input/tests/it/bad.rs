@@ -403,6 +403,16 @@ fn output_of_mlc_without_a_curve() {
 }
 
 #[test]
+fn a_stride_of_nothing() {
+    for text in [
+        "nr_threads = 1\ntotal_memory = 65536\nstride = 00\n 1.3\n",
+        "\"stride=0\n0.5 1.0\n1.0 2.0\n",
+    ] {
+        check(text, "stride: 0 is no stride");
+    }
+}
+
+#[test]
 fn loaded_latencies_that_cannot_be() {
     let table = |row: &str| {
         format!(
