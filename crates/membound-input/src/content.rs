@@ -1,4 +1,4 @@
-//! What files turn out to hold.
+//! The values that a file holds.
 
 use membound_types::{FitData, MachineProfile, Model, Observation, PageKind};
 

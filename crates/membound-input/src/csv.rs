@@ -52,9 +52,7 @@ pub(crate) fn may_be(line: &str) -> bool {
 /// # Errors
 /// A fault with line, column and value, and what would be right.
 pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
-    let mut rows = (1..)
-        .zip(text.lines().map(str::trim))
-        .filter(|(_, row)| !row.is_empty() && !row.starts_with('#'));
+    let mut rows = rows(text);
     let Some((line, header)) = rows.next() else {
         return Err(Fault::File("holds comments only, no table".to_owned()));
     };
@@ -63,14 +61,42 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
         .map_err(|what| Fault::line(line, what))?;
     let mut collector = Collector::new(columns.data());
     for (line, row) in rows {
-        let fields = split(row).map_err(|what| Fault::line(line, what))?;
-        push(&mut collector, &columns, &fields).map_err(|what| Fault::line(line, what))?;
+        fields(row, columns.names().len())
+            .and_then(|fields| push(&mut collector, &columns, &fields))
+            .map_err(|what| Fault::line(line, what))?;
     }
     collector.finish(&[])
 }
 
+/// The lines of a table with their numbers from 1, without empty lines and comments.
+pub(crate) fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..)
+        .zip(text.lines().map(str::trim))
+        .filter(|(_, row)| !row.is_empty() && !row.starts_with('#'))
+}
+
+/// The fields of a row below a header with `columns` columns.
+///
+/// # Errors
+/// A fragment that says what is wrong with the row.
+pub(crate) fn fields(row: &str, columns: usize) -> Result<Vec<String>, String> {
+    let fields = split(row)?;
+    if fields.len() == columns {
+        return Ok(fields);
+    }
+    let commas = if fields.len() > columns {
+        " (decimal commas? Numbers take points)"
+    } else {
+        ""
+    };
+    Err(format!(
+        "{}, but the header has {columns}{commas}",
+        plural(fields.len(), "field")
+    ))
+}
+
 /// The fields of a line, quotation marks and blanks around them taken off.
-fn split(line: &str) -> Result<Vec<String>, String> {
+pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let mut rest = line;
     loop {
@@ -120,18 +146,6 @@ fn closed(quoted: &str) -> Result<(String, &str), String> {
 }
 
 fn push(collector: &mut Collector, columns: &Columns, fields: &[String]) -> Result<(), String> {
-    if fields.len() != columns.names().len() {
-        let commas = if fields.len() > columns.names().len() {
-            " (decimal commas? Numbers take points)"
-        } else {
-            ""
-        };
-        return Err(format!(
-            "{}, but the header has {}{commas}",
-            plural(fields.len(), "field"),
-            columns.names().len()
-        ));
-    }
     let row = Row { columns, fields };
     let mut conditions = Conditions::default();
     let mut stride_bytes = None;

@@ -1,4 +1,4 @@
-//! Files in, curves out: what `model fit` reads, and `compare` where it is no document of membound.
+//! Readers of measured curves: for `model fit`, and for `compare` where a file is not a document of membound.
 //!
 //! Nothing here opens a file; bytes and the name to be used in messages come from the
 //! caller, and nothing here judges a curve beyond what its format says and what no machine
@@ -54,15 +54,14 @@ enum Format {
 pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
     let parsed = text::decode(bytes).and_then(|text| {
         let text = text.as_ref();
-        let curves = match detect(text)? {
-            Format::Json => return json::read(text),
-            Format::Csv => csv::read(text),
-            Format::LatMemRd => lat_mem_rd::read(text),
-            Format::Multichase => multichase::read(text),
-            Format::Mlc => return mlc::read(text),
-            Format::Mess => return mess::read_csv(text).map(Content::Loaded),
-        };
-        curves.map(Content::Curves)
+        match detect(text)? {
+            Format::Json => json::read(text),
+            Format::Csv => csv::read(text).map(Content::Curves),
+            Format::LatMemRd => lat_mem_rd::read(text).map(Content::Curves),
+            Format::Multichase => multichase::read(text).map(Content::Curves),
+            Format::Mlc => mlc::read(text),
+            Format::Mess => mess::read_csv(text).map(Content::Loaded),
+        }
     });
     parsed.map_err(|fault: Fault| fault.of(name))
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::csv;
 use crate::error::Fault;
 use crate::number;
 use crate::text::{plural, shown};
@@ -25,11 +26,13 @@ const VALUES: [[&str; 2]; 3] = [
 ];
 
 const BY_MEMORY: &str = "shares are taken for reads at memory, as Mess's plotter groups by default";
-const BY_PROGRAM: &str = "shares below 50% are there, so shares are taken for loads of the program";
+const BY_PROGRAM: &str =
+    "the file has shares below 50%, so its shares are taken for loads of the program";
 
 /// Whether `line` is the header of a table of Mess.
 pub(crate) fn recognises(line: &str) -> bool {
-    let has = |name: &str| line.split(',').any(|column| column.trim() == name);
+    let columns = csv::split(line).unwrap_or_default();
+    let has = |name: &str| columns.iter().any(|column| column == name);
     (has(AT_MEMORY) || has(IN_PROGRAM)) && VALUES.iter().flatten().any(|name| has(name))
 }
 
@@ -69,13 +72,11 @@ pub(crate) fn read_json(text: &str) -> Option<Result<Vec<LoadedCurve>, Fault>> {
 /// # Errors
 /// A fault with line, column and value.
 pub(crate) fn read_csv(text: &str) -> Result<Vec<LoadedCurve>, Fault> {
-    let mut rows = (1..)
-        .zip(text.lines())
-        .filter(|(_, row)| !row.trim().is_empty());
+    let mut rows = csv::rows(text);
     let Some((line, header)) = rows.next() else {
         return Err(Fault::Empty);
     };
-    let names: Vec<&str> = header.split(',').map(str::trim).collect();
+    let names = csv::split(header).map_err(|what| Fault::line(line, what))?;
     let position = |name: &str| names.iter().position(|column| *column == name);
     let by_program = position(AT_MEMORY).is_none();
     let share = if by_program { IN_PROGRAM } else { AT_MEMORY };
@@ -89,15 +90,7 @@ pub(crate) fn read_csv(text: &str) -> Result<Vec<LoadedCurve>, Fault> {
     let mut curves = LoadedCurves::default();
     let mut empty = 0;
     for (line, row) in rows {
-        let fields: Vec<&str> = row.split(',').map(str::trim).collect();
-        if fields.len() != names.len() {
-            let what = format!(
-                "{}, but the header has {}",
-                plural(fields.len(), "field"),
-                names.len()
-            );
-            return Err(Fault::line(line, what));
-        }
+        let fields = csv::fields(row, names.len()).map_err(|what| Fault::line(line, what))?;
         if [share_at, gb_s_at, ns_at]
             .iter()
             .any(|at| fields[*at].is_empty())
@@ -105,9 +98,10 @@ pub(crate) fn read_csv(text: &str) -> Result<Vec<LoadedCurve>, Fault> {
             empty += 1;
             continue;
         }
-        let value =
-            |at: usize| number::number(fields[at]).map_err(|what| format!("{}: {what}", names[at]));
-        percent(fields[share_at])
+        let value = |at: usize| {
+            number::number(&fields[at]).map_err(|what| format!("{}: {what}", names[at]))
+        };
+        percent(&fields[share_at])
             .map_err(|what| format!("{share}: {what}"))
             .and_then(|share| {
                 curves.push(&traffic(share, by_program), value(gb_s_at)?, value(ns_at)?)

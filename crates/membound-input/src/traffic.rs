@@ -11,19 +11,18 @@ use crate::check;
 use crate::error::Fault;
 use crate::text::plural;
 
-/// Largest counts of lines in the mixes that a measured share of reads is taken for.
+/// Most reads and writes of a mix that a measured share of reads is rounded to.
 const MOST_READS: u32 = 8;
 const MOST_WRITES: u32 = 4;
 
-/// Largest distance in points between a share of reads in percent and that of the mix it is taken for. Files round
-/// shares to whole percent.
+/// Largest rounding error in percentage points of a share of reads: files state whole percent.
 const ROUNDING: f64 = 0.5;
 
 /// Most traffic of one machine in 10⁹ bytes a second, far beyond any.
 const MOST_GB_S: f64 = 1e5;
 
-const CONVERTED: &str = "the file counts the bytes at memory; those that stores read before they \
-                         write are taken off, as membound does not count them";
+const CONVERTED: &str = "the file counts the bytes at memory; membound subtracts the bytes that \
+                         stores read before they write (write-allocate)";
 
 /// Latency beside traffic of one mix.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,13 +57,18 @@ impl Traffic {
         Self::counted_whole("1:0".to_owned())
     }
 
-    /// Traffic that is counted as the file counts it.
+    /// Traffic whose bandwidth is taken as the file states it.
     pub(crate) fn counted_whole(mix: String) -> Self {
         Self { mix, counted: 1.0 }
     }
 
-    /// Traffic that reads and writes so many lines at memory, with stores that read each line before. There are at
-    /// least as many reads as writes.
+    /// Non-temporal stores, which read nothing, beside loads. `mix` is their ratio, reads to writes.
+    pub(crate) fn non_temporal(mix: &str) -> Self {
+        Self::counted_whole(format!("{mix} non-temporal"))
+    }
+
+    /// Traffic that reads `reads` lines from memory for each `writes` lines that it writes to memory. With
+    /// write-allocate `reads` is at least `writes`.
     pub(crate) fn at_memory(reads: u32, writes: u32) -> Self {
         let mix = TrafficMix {
             reads: reads.saturating_sub(writes),
@@ -76,7 +80,7 @@ impl Traffic {
         }
     }
 
-    /// Traffic of which `percent` is read at memory; at least 50 with stores that read each line before.
+    /// Traffic whose share of reads at memory is `percent`. With write-allocate the share is at least 50.
     pub(crate) fn of_reads_at_memory(percent: f64) -> Self {
         let counted = percent / 100.0;
         let of = |mix: &TrafficMix| share(mix.reads + mix.writes, mix.writes);
@@ -101,17 +105,12 @@ fn share(reads: u32, writes: u32) -> f64 {
     f64::from(reads) / f64::from(reads + writes)
 }
 
-/// The mix of fewest lines whose share of reads, by `of`, is that of `percent` as it is rounded.
-fn nearest(percent: f64, of: impl Fn(&TrafficMix) -> f64) -> Option<String> {
-    let loads = TrafficMix {
-        reads: 1,
-        writes: 0,
-    };
-    let stores = (1..=MOST_WRITES)
-        .flat_map(|writes| (0..=MOST_READS).map(move |reads| TrafficMix { reads, writes }));
-    std::iter::once(loads)
-        .chain(stores)
-        .filter(|mix| (of(mix) * 100.0 - percent).abs() <= ROUNDING)
+/// The mix with the fewest lines whose share of reads (by `share_of`) rounds to `percent`.
+fn nearest(percent: f64, share_of: impl Fn(&TrafficMix) -> f64) -> Option<String> {
+    (0..=MOST_WRITES)
+        .flat_map(|writes| (0..=MOST_READS).map(move |reads| TrafficMix { reads, writes }))
+        .filter(|mix| mix.reads + mix.writes > 0)
+        .filter(|mix| (share_of(mix) * 100.0 - percent).abs() <= ROUNDING)
         .min_by_key(|mix| mix.reads + mix.writes)
         .map(|mix| mix.to_string())
 }
@@ -164,7 +163,7 @@ impl LoadedCurves {
     }
 }
 
-/// Whether a machine can move so many 10⁹ bytes a second; 0 is no traffic.
+/// Checks a bandwidth in 10⁹ bytes a second. Zero is valid: it means no traffic.
 fn bandwidth(gb_s: f64) -> Result<(), String> {
     if !(gb_s.is_finite() && gb_s >= 0.0) {
         return Err(format!("{gb_s} is no bandwidth"));

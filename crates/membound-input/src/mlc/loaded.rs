@@ -8,25 +8,6 @@ use crate::traffic::{LoadedCurve, LoadedCurves, Traffic};
 /// Bandwidths are in 10⁶ bytes a second.
 const MB_S_PER_GB_S: f64 = 1000.0;
 
-/// Lines read and written at memory, by the number behind `-W`; stores read each line before they write it.
-const ALLOCATING: [(u32, [u32; 2]); 11] = [
-    (2, [2, 1]),
-    (3, [3, 1]),
-    (4, [3, 2]),
-    (5, [1, 1]),
-    (11, [3, 1]),
-    (12, [4, 1]),
-    (13, [5, 1]),
-    (14, [6, 1]),
-    (15, [7, 1]),
-    (16, [8, 1]),
-    (17, [9, 1]),
-];
-
-/// The same with non-temporal stores, which read nothing.
-const NON_TEMPORAL: [(u32, &str); 5] =
-    [(6, "0:1"), (7, "2:1"), (8, "1:1"), (9, "3:1"), (10, "2:1")];
-
 const NO_INTERVAL: &str = "MLC states no interval; the usual scatter is assumed";
 
 /// The curves of all such tables; `None` where there is none.
@@ -44,6 +25,8 @@ pub(super) fn read(text: &str) -> Result<Option<Vec<LoadedCurve>>, Fault> {
             is_table = false;
         } else if content.starts_with("Using Read-only traffic type") {
             traffic = Traffic::reads();
+        } else if content.starts_with("Measuring Loaded Latencies") {
+            seen = true;
         } else if content.starts_with("Inject") {
             (is_table, seen) = (true, true);
         } else if is_table {
@@ -95,15 +78,22 @@ fn traffic_of(command: &str) -> Traffic {
     let Some(kind) = option("-W") else {
         return Traffic::reads();
     };
-    let number: Option<u32> = kind.parse().ok();
-    let known = |known: u32| Some(known) == number;
-    let allocating = ALLOCATING.iter().find(|(kind, _)| known(*kind));
-    let non_temporal = NON_TEMPORAL.iter().find(|(kind, _)| known(*kind));
-    match (allocating, non_temporal) {
-        (Some((_, [reads, writes])), _) => Traffic::at_memory(*reads, *writes),
-        (None, Some((_, mix))) => Traffic::counted_whole(format!("{mix} non-temporal")),
-        (None, None) => {
-            Traffic::counted_whole(format!("traffic of {}", shown(&format!("-W{kind}"))))
-        }
+    // Ratios of lines that memory reads to lines that it writes, as `mlc --help` lists them.
+    match kind {
+        "2" => Traffic::at_memory(2, 1),
+        "3" | "11" => Traffic::at_memory(3, 1),
+        "4" => Traffic::at_memory(3, 2),
+        "5" => Traffic::at_memory(1, 1),
+        "12" => Traffic::at_memory(4, 1),
+        "13" => Traffic::at_memory(5, 1),
+        "14" => Traffic::at_memory(6, 1),
+        "15" => Traffic::at_memory(7, 1),
+        "16" => Traffic::at_memory(8, 1),
+        "17" => Traffic::at_memory(9, 1),
+        "6" => Traffic::non_temporal("0:1"),
+        "7" | "10" => Traffic::non_temporal("2:1"),
+        "8" => Traffic::non_temporal("1:1"),
+        "9" => Traffic::non_temporal("3:1"),
+        _ => Traffic::counted_whole(format!("traffic of {}", shown(&format!("-W{kind}")))),
     }
 }

@@ -304,6 +304,15 @@ fn mess_by_reads_at_memory() {
 }
 
 #[test]
+fn a_table_of_mess_behind_a_comment() {
+    let table = b"# node 0\n\"pause\",read_pct_rounded,bandwidth_mean,latency_mean\n0,100,10,90\n# idle\n9,100,1,80\n";
+    let Ok(Content::Loaded(curves)) = checked(table) else {
+        panic!("expected latency beside traffic");
+    };
+    assert_eq!(curves[0].points.len(), 2);
+}
+
+#[test]
 fn mess_by_loads_of_the_program() {
     let curves = check_loaded(
         "mess_program.json",

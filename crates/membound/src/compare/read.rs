@@ -60,8 +60,10 @@ fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
             "{name}: windows in a table have no figures to compare (`membound model fit` takes \
              them)"
         )),
-        // Both are JSON objects, which this file does not begin as.
-        Content::Profile(_) | Content::Model(_) => Err(anyhow!("{name}: no document")),
+        // A JSON object that does not begin with a brace has a byte order mark before it.
+        Content::Profile(_) | Content::Model(_) => Err(anyhow!(
+            "{name}: a byte order mark before the document; save the file without it"
+        )),
     }
 }
 
