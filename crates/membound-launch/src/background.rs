@@ -138,7 +138,8 @@ fn pool() -> Option<&'static ThreadPool> {
     .as_ref()
 }
 
-/// Makes a pool of `threads` threads, each of which calls `on_start` first; `None` where the system permits no more threads.
+/// Builds a pool of `threads` threads. Each thread calls `on_start` first. Returns `None` if the system refuses to start
+/// the threads.
 fn build_pool(name: &'static str, threads: usize, on_start: fn()) -> Option<ThreadPool> {
     ThreadPoolBuilder::new()
         .num_threads(threads)

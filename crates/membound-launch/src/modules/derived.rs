@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks};
-
 use rustc_hash::FxHashSet;
 
 use super::{Derived, Module, Plans, Refused, Slot};

@@ -1,7 +1,5 @@
 //! `compare` on a terminal: what differs first, then curves, conditions and the fleet.
 
-use std::path::Path;
-
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
     OddProfile, Overlay, OverlayPoint,
@@ -96,8 +94,9 @@ fn profiles(out: &mut Out, comparison: &Comparison) {
 /// Name, file, host, processor and date, none of them twice.
 fn identity(profile: &ComparedProfile) -> String {
     let mut words = vec![profile.name.clone()];
-    let stem = Path::new(&profile.file).file_stem();
-    if stem.is_some_and(|stem| stem == profile.name.as_str()) {
+    let file_name = profile.file.rsplit('/').next().unwrap_or_default();
+    let ending = file_name.strip_prefix(&profile.name);
+    if ending.is_some_and(|ending| ending.is_empty() || ending.starts_with('.')) {
         // The file says all that its name does.
         words = vec![profile.file.clone()];
     } else {
@@ -308,8 +307,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
 
 /// The same curve under every condition, in one picture.
 fn overlaid(out: &mut Out, overlay: &Overlay) {
-    let longest = overlay.curves.iter().map(|curve| curve.points.len()).max();
-    if longest.is_none_or(|points| points < plot::FEWEST) {
+    if !plot::is_worth_drawing(overlay.curves.iter().map(|curve| curve.points.len())) {
         return;
     }
     let sizes = overlay.x_unit == "bytes";

@@ -13,7 +13,7 @@ const MOST_COLUMNS: usize = 110;
 /// Columns that a picture needs beside the names of its curves.
 const FEWEST_COLUMNS: usize = 24;
 /// Values of a curve below which there is no picture in it.
-pub(super) const FEWEST: usize = 4;
+const FEWEST: usize = 4;
 
 /// What the places are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
     let Some((low, high)) = extent(all().map(|point| point.1).chain(rules.iter().copied())) else {
         return;
     };
-    if curves.iter().all(|curve| curve.len() < FEWEST) || last <= first {
+    if !is_worth_drawing(curves.iter().map(Vec::len)) || last <= first {
         return;
     }
     let (low, high) = match picture.up {
@@ -159,6 +159,11 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         lines.push(format!("{:>MARGIN$}  {marks}", "ends"));
     }
     out.verbatim(&lines);
+}
+
+/// Whether curves with these numbers of values make a picture.
+pub(super) fn is_worth_drawing(mut lengths: impl Iterator<Item = usize>) -> bool {
+    lengths.any(|length| length >= FEWEST)
 }
 
 /// Points as they lie on the picture's axes.
