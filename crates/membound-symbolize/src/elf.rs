@@ -4,6 +4,7 @@
 //! is there only where it is asked for, and a file that is replaced meanwhile stays the one
 //! that was opened.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -79,6 +80,11 @@ struct Compression {
 impl Section {
     pub(crate) const fn range(&self) -> Range<u64> {
         self.address..self.address.saturating_add(self.size)
+    }
+
+    /// Where its bytes are in the file. `None` if it has none there, or packed ones.
+    pub(crate) fn stored(&self) -> Option<Range<u64>> {
+        self.file.clone().filter(|_| self.compression.is_none())
     }
 
     /// Whether it lies in a process's memory.
@@ -197,7 +203,7 @@ impl<'data> Elf<'data> {
             uncompressed_size: compression.unpacked,
         };
         data.decompress()
-            .map(std::borrow::Cow::into_owned)
+            .map(Cow::into_owned)
             .map_err(|_| broken("cannot be unpacked"))
     }
 
@@ -211,10 +217,15 @@ impl<'data> Elf<'data> {
 
     /// Bytes of the file.
     pub(crate) fn range(&self, range: Range<u64>) -> Option<Vec<u8>> {
+        self.view(range).map(Cow::into_owned)
+    }
+
+    /// Bytes of the file, copied only where the file is not in memory.
+    pub(crate) fn view(&self, range: Range<u64>) -> Option<Cow<'_, [u8]>> {
         match self.source.bytes() {
             Ok(bytes) => {
                 let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
-                bytes.get(range).map(<[u8]>::to_vec)
+                bytes.get(range).map(Cow::Borrowed)
             }
             Err((file, length)) => {
                 if range.start > range.end || range.end > length {
@@ -222,20 +233,23 @@ impl<'data> Elf<'data> {
                 }
                 let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
                 file.read_exact_at(&mut bytes, range.start).ok()?;
-                Some(bytes)
+                Some(Cow::Owned(bytes))
             }
         }
     }
 
     /// Bytes that the file has for addresses of one segment.
     pub(crate) fn at(&self, address: u64, length: u64) -> Option<Vec<u8>> {
+        self.range(self.file_range(address, length)?)
+    }
+
+    /// Where the bytes for addresses of one segment are in the file.
+    pub(crate) fn file_range(&self, address: u64, length: u64) -> Option<Range<u64>> {
         self.segments.iter().find_map(|segment| {
             let offset = address.checked_sub(segment.address)?;
             let start = segment.file.start.checked_add(offset)?;
             let end = start.checked_add(length)?;
-            (end <= segment.file.end)
-                .then(|| self.range(start..end))
-                .flatten()
+            (end <= segment.file.end).then_some(start..end)
         })
     }
 

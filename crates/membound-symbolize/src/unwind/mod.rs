@@ -21,7 +21,7 @@ use self::rule::{Rule, Stop};
 use self::state::{Memory, State};
 use self::walk::Gaps;
 use crate::Error;
-use crate::cfi::{Cfi, Signal};
+use crate::cfi::{Cfi, Kind, Row, Rules, SearchTable, Signal};
 use crate::elf::Elf;
 use crate::machine::{Machine, REGISTERS};
 
@@ -39,8 +39,11 @@ pub struct Frames(Arc<Module>);
 
 struct Module {
     machine: Machine,
+    /// Finds most rules. `None` within if the file has none.
+    search: OnceLock<Option<SearchTable>>,
+    /// Read when [`Self::search`] does not find a rule.
     tables: OnceLock<Tables>,
-    /// What the tables are read from.
+    /// What both are read from.
     source: Option<Box<dyn AsRef<[u8]> + Send + Sync>>,
 }
 
@@ -85,6 +88,7 @@ impl Frames {
         let machine = Elf::of_borrowed(bytes.as_ref(), name)?.machine;
         Ok(Self(Arc::new(Module {
             machine,
+            search: OnceLock::new(),
             tables: OnceLock::new(),
             source: Some(Box::new(bytes)),
         })))
@@ -102,6 +106,7 @@ impl Frames {
     fn with(machine: Machine, tables: Tables) -> Self {
         Self(Arc::new(Module {
             machine,
+            search: OnceLock::from(None),
             tables: tables.into(),
             source: None,
         }))
@@ -111,12 +116,37 @@ impl Frames {
         self.0.machine
     }
 
+    fn bytes(&self) -> &[u8] {
+        let bytes = self.0.source.as_ref().map(|source| (**source).as_ref());
+        bytes.unwrap_or_default()
+    }
+
+    fn search(&self) -> Option<&SearchTable> {
+        let read = || SearchTable::of(&Elf::of_borrowed(self.bytes(), "").ok()?);
+        self.0.search.get_or_init(read).as_ref()
+    }
+
     fn tables(&self) -> &Tables {
         self.0.tables.get_or_init(|| {
-            let bytes = self.0.source.as_ref().map(|source| (**source).as_ref());
-            let elf = Elf::of_borrowed(bytes.unwrap_or_default(), "");
+            let elf = Elf::of_borrowed(self.bytes(), "");
             elf.map_or_else(|_| Tables::none(self.0.machine), |elf| Tables::of(&elf))
         })
+    }
+
+    /// The rule at an address of the file.
+    fn row(&self, address: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
+        let found = self
+            .search()
+            .and_then(|table| table.row(self.bytes(), address, context));
+        found.or_else(|| self.cfi().row(address, context))
+    }
+
+    /// The section of a rule that [`Self::row`] found.
+    fn rules(&self, kind: Kind) -> Option<Rules<'_>> {
+        let searched = self.search().filter(|_| kind == Kind::Eh);
+        searched
+            .and_then(|table| table.rules(self.bytes()))
+            .or_else(|| Some(self.cfi().section(kind)?.rules()))
     }
 
     fn cfi(&self) -> &Cfi {
@@ -292,7 +322,7 @@ impl Unwinder {
         };
         let address = place.wrapping_sub(module.bias);
         let context = self.context.get_or_insert_default();
-        if let Some(row) = module.frames.cfi().row(address, context) {
+        if let Some(row) = module.frames.row(address, context) {
             let rule = Rule::of(row, &module.frames);
             let result = rule.apply(state, read);
             self.kept.put(place, rule);

@@ -205,14 +205,10 @@ impl Odd {
         state: &State,
         read: &mut Memory<'_>,
     ) -> Result<u64, Stop> {
-        let section = self
-            .frames
-            .cfi()
-            .section(self.section)
-            .ok_or(Stop::Unknown)?;
+        let rules = self.frames.rules(self.section).ok_or(Stop::Unknown)?;
         let expression: Expression<Slice<'_>> = match self.section {
-            Kind::Eh => expression.get(&section.eh()),
-            Kind::Debug => expression.get(&section.debug()),
+            Kind::Eh => expression.get(&rules.eh()),
+            Kind::Debug => expression.get(&rules.debug()),
         }
         .map_err(|_| Stop::Unknown)?;
         let mut evaluation = expression.evaluation(self.encoding);

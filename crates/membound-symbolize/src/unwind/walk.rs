@@ -81,7 +81,7 @@ impl Gaps {
                 break;
             };
             left = rest;
-            let Some(bytes) = elf.range(segment.file.clone()) else {
+            let Some(bytes) = elf.view(segment.file.clone()) else {
                 continue;
             };
             let end = segment.address.saturating_add(bytes.len() as u64);
