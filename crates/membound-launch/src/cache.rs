@@ -7,11 +7,11 @@
 //! it, plans are made again.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use memmap2::Mmap;
 
@@ -21,6 +21,11 @@ pub const LIMIT_BYTES: u64 = 2 << 30;
 const UNSEEN_PART: u64 = 64;
 /// Bytes behind the plan: its length, then its CRC-32, both little-endian.
 const TRAILER_BYTES: usize = 16;
+/// Files up to this size are copied. To unmap a file interrupts every processor that runs a thread of this process,
+/// and a program with two hundred libraries has six hundred small files here.
+const LARGEST_COPIED_BYTES: u64 = 64 << 10;
+/// A file is marked as used again when its last mark is this old: each mark is written to the disk.
+const MARK_INTERVAL: Duration = Duration::from_hours(1);
 
 /// A directory of plans.
 #[derive(Clone, Debug)]
@@ -34,12 +39,28 @@ pub struct Cache {
 /// A plan's bytes as they lie in its file.
 #[derive(Debug)]
 pub(crate) struct Cached {
-    file: Mmap,
+    file: Bytes,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Copied(Vec<u8>),
+    Mapped(Mmap),
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            Self::Mapped(map) => map,
+        }
+    }
 }
 
 impl AsRef<[u8]> for Cached {
     fn as_ref(&self) -> &[u8] {
-        &self.file[..self.file.len() - TRAILER_BYTES]
+        let file = self.file.as_ref();
+        &file[..file.len() - TRAILER_BYTES]
     }
 }
 
@@ -63,10 +84,14 @@ impl Cache {
     pub(crate) fn get(&self, key: &str) -> Option<Cached> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
-        let found = map(&file).filter(|file| intact(file));
+        let about = file.metadata().ok()?;
+        let found = read(&file, about.len()).filter(|file| intact(file.as_ref()));
         if found.is_some() {
-            // Only the order in which files go depends on it.
-            let _ = file.set_modified(SystemTime::now());
+            let marked = about.modified().ok().and_then(|at| at.elapsed().ok());
+            if marked.is_none_or(|age| age > MARK_INTERVAL) {
+                // Only the order in which files go depends on it.
+                let _ = file.set_modified(SystemTime::now());
+            }
         } else {
             let _ = fs::remove_file(&path);
         }
@@ -157,16 +182,20 @@ fn intact(file: &[u8]) -> bool {
         .is_some_and(|(plan, found)| *found == trailer(plan))
 }
 
-fn map(file: &File) -> Option<Mmap> {
-    // SAFETY: a file of the cache is never written after it got its name, and whoever
-    // truncates it by hand is the user that runs this process.
-    unsafe { Mmap::map(file) }.ok()
+fn read(mut file: &File, length: u64) -> Option<Bytes> {
+    if length <= LARGEST_COPIED_BYTES {
+        let mut bytes = Vec::with_capacity(length as usize);
+        file.read_to_end(&mut bytes).ok()?;
+        return Some(Bytes::Copied(bytes));
+    }
+    // SAFETY: a file of the cache is never written after it got its name, and only the user that runs this process can
+    // truncate it by hand.
+    unsafe { Mmap::map(file) }.ok().map(Bytes::Mapped)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn what_was_put_is_got_back_and_what_is_damaged_is_not() {
@@ -175,6 +204,9 @@ mod tests {
         assert!(cache.get("a").is_none());
         cache.put("a", b"some plan");
         assert_eq!(cache.get("a").unwrap().as_ref(), b"some plan");
+        let large = vec![7; LARGEST_COPIED_BYTES as usize];
+        cache.put("large", &large);
+        assert_eq!(cache.get("large").unwrap().as_ref(), large);
         let path = cache.path("a");
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() - 4 {
@@ -213,7 +245,7 @@ mod tests {
             limit_bytes: 3 * (100 + TRAILER_BYTES as u64),
             put_bytes: Arc::default(),
         };
-        let before = SystemTime::now() - Duration::from_secs(100);
+        let before = SystemTime::now() - 2 * MARK_INTERVAL;
         for (age, key) in ["a", "b", "c"].into_iter().enumerate() {
             cache.put(key, &[0; 100]);
             let file = File::options().append(true).open(cache.path(key)).unwrap();

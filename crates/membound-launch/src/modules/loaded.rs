@@ -32,7 +32,7 @@ impl Plans {
             }
             match files
                 .iter_mut()
-                .find(|(name, inode, _)| *name == map.name.as_os_str() && *inode == map.inode)
+                .find(|(name, inode, _)| *inode == map.inode && *name == map.name.as_os_str())
             {
                 Some((_, _, of_file)) => of_file.push(map),
                 None => files.push((&map.name, map.inode, vec![map])),
