@@ -56,18 +56,36 @@ pub fn lack_processors(short: bool) {
     SHORT.store(short, Ordering::Relaxed);
 }
 
-/// Waits until a file with so much text may be planned that no program waits for.
-pub(crate) fn wait(text_bytes: u64) {
+/// When the planning of a file begins that no program waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// When the program has run for a part of the time that planning takes.
+    Late,
+    /// At once, unless programs lack processors.
+    AtOnce,
+}
+
+/// Waits until the planning of a file with `text_bytes` of text may begin.
+pub(crate) fn wait(text_bytes: u64, begin: Begin) {
     wait_by(
         text_bytes,
+        begin,
         || SHORT.load(Ordering::Relaxed),
         std::thread::sleep,
     );
 }
 
-fn wait_by(text_bytes: u64, is_short: impl Fn() -> bool, mut sleep: impl FnMut(Duration)) {
+fn wait_by(
+    text_bytes: u64,
+    begin: Begin,
+    is_short: impl Fn() -> bool,
+    mut sleep: impl FnMut(Duration),
+) {
     let mebibytes = u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX);
-    let mut waited = WAIT_A_MEBIBYTE.saturating_mul(mebibytes);
+    let mut waited = match begin {
+        Begin::Late => WAIT_A_MEBIBYTE.saturating_mul(mebibytes),
+        Begin::AtOnce => Duration::ZERO,
+    };
     sleep(waited);
     let most = WAIT_A_MEBIBYTE_WHERE_SHORT
         .saturating_mul(mebibytes)
@@ -192,15 +210,17 @@ mod tests {
 
     #[test]
     fn large_files_wait_longer_for_their_plans_while_processors_are_short() {
-        let waited = |mebibytes: u64, short_ms: u128| {
+        let waits = |begin: Begin, mebibytes: u64, short_ms: u128| {
             let waited = Cell::new(Duration::ZERO);
             wait_by(
                 mebibytes << 20,
+                begin,
                 || waited.get().as_millis() < short_ms,
                 |time| waited.set(waited.get() + time),
             );
             waited.get().as_millis()
         };
+        let waited = |mebibytes, short_ms| waits(Begin::Late, mebibytes, short_ms);
         assert_eq!(waited(5, 0), 100);
         assert_eq!(waited(5, u128::MAX), 1000);
         // The shortage ends.
@@ -209,6 +229,9 @@ mod tests {
         // One so large is late in any case.
         assert_eq!(waited(200, u128::MAX), 4000);
         assert_eq!(waited(0, u128::MAX), 0);
+        assert_eq!(waits(Begin::AtOnce, 5, 0), 0);
+        assert_eq!(waits(Begin::AtOnce, 5, 300), 300);
+        assert_eq!(waits(Begin::AtOnce, 5, u128::MAX), 1000);
     }
 
     #[test]

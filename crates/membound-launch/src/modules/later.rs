@@ -8,7 +8,7 @@ use membound_rewrite::image::{Identity, Image};
 use memmap2::Mmap;
 
 use super::{FileKey, Later, Plans, Slot};
-use crate::background;
+use crate::background::{self, Begin};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 
@@ -80,7 +80,7 @@ impl Plans {
         }
         let plans = Arc::clone(self);
         let work = move || {
-            background::wait(headers.text_bytes());
+            background::wait(headers.text_bytes(), Begin::Late);
             let Some(later) = &plans.later else { return };
             let _ended = Ended { later, key };
             let identity = Image::identify(&bytes);
