@@ -46,7 +46,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) clear_since_ns: Option<u64>,
 }
 
-/// A loop of a module.
+/// A loop or function of a module, by its first address.
 type Place = (ModuleId, u64);
 
 /// Compares samples with those before them.
@@ -64,6 +64,8 @@ struct OfThread {
     /// CPU time in the kernel since then.
     in_kernel_ns: u64,
     clear_since_ns: u64,
+    /// The function in which it was.
+    function: Option<Place>,
     open: Vec<Stretch>,
 }
 
@@ -137,12 +139,21 @@ impl LapCounter {
 
     /// A sample of a thread, in the order of time. What came to an end by it goes into `out`.
     pub(crate) fn sample(&mut self, seen: &Seen<'_>, sites: &Sites, out: &mut Vec<Laps>) {
-        let around = self.around.entry(seen.leaf).or_insert_with(|| {
-            let loops = seen.module.code().map(|code| code.loops(seen.address));
-            loops.unwrap_or_default().into()
-        });
-        let around = Arc::clone(around);
         let thread = self.threads.entry(seen.thread).or_default();
+        let code = seen.module.code();
+        let function = code.and_then(|code| code.function(seen.address));
+        let function = function.map(|range| (seen.module.id, range.start));
+        // To find a function's loops takes up to milliseconds, and most functions of a program are met once in a while.
+        let stays = function.is_some() && thread.function == function;
+        thread.function = function;
+        let around = match code.filter(|_| stays) {
+            Some(code) => Arc::clone(
+                self.around
+                    .entry(seen.leaf)
+                    .or_insert_with(|| code.loops(seen.address).into()),
+            ),
+            None => Arc::default(),
+        };
         let passed_ns = seen.t_ns.saturating_sub(thread.t_ns) as f64;
         let worked_ns = seen.weight_ns + std::mem::take(&mut thread.in_kernel_ns);
         let follows = seen.clear_since_ns == Some(thread.clear_since_ns)
