@@ -1,53 +1,53 @@
-//! A line with one bend: whether values that are meant to lie on a line do, and if not,
-//! where they leave it.
+//! Tests whether values that should lie on a straight line bend, and where.
 //!
-//! y = a + b·x up to the bend and with another slope beyond it, continuous there (a linear
-//! spline with one knot). The knot is searched among the places that were measured; the
-//! change of slope is tested with Student's t, its probability multiplied by the number of
-//! knots tried (Bonferroni), so that a straight line is rarely taken for a bent one.
+//! The model is y = a + b·x up to the bend and another slope beyond it, continuous at the bend (a
+//! linear spline with one knot). Only measured x values are tried as the knot; the change of slope
+//! is tested with Student's t, and its probability is multiplied by the number of knots tried
+//! (Bonferroni), so that a straight line rarely passes as a bent one.
 
 use nalgebra::{DMatrix, DVector, Matrix3, Vector3};
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use crate::stats::{median, robust_sigma};
 
-/// Fewest values that a bend is looked for in.
+/// Fewest values in which [`find`] looks for a bend.
 const LEAST_POINTS: usize = 6;
 
-/// A part of a bent line.
+/// One of the two straight parts of a bent line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// Change per unit.
+    /// Change of y per unit of x.
     pub slope: f64,
     /// Standard error of `slope`.
     pub slope_error: f64,
-    /// Value at zero, where the part is carried on to it.
+    /// Value of the part, extended to x = 0.
     pub intercept: f64,
     /// Standard error of `intercept`.
     pub intercept_error: f64,
 }
 
-/// A line with one bend.
+/// A line with one bend, fitted by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bend {
-    /// Where it bends.
+    /// The x value of the bend.
     pub at: f64,
-    /// Up to there.
+    /// The part up to `at`.
     pub before: Part,
-    /// From there on.
+    /// The part beyond `at`.
     pub after: Part,
-    /// Standard deviation around both parts.
+    /// Standard deviation of the values around both parts.
     pub scatter: f64,
-    /// Probability that values on a straight line bend as much by chance.
+    /// Probability that noise alone makes a straight line bend at least this much, times the knots tried.
     pub p_value: f64,
-    /// Values behind it.
+    /// Number of values used in the fit.
     pub points: usize,
-    /// Values that were left out because they lie far off both parts.
+    /// Number of values excluded because they lie far off both parts.
     pub left_out: usize,
 }
 
-/// The bend that the values have most clearly, however slight it is: the caller judges by
-/// [`Bend::p_value`]. `None` with fewer than six values or four places.
+/// The bend that fits `points` (x, y) best, however slight: judge it by [`Bend::p_value`].
+///
+/// `None` with fewer than six values or four distinct x values.
 #[must_use]
 pub fn find(points: &[(f64, f64)]) -> Option<Bend> {
     if points.len() < LEAST_POINTS {
@@ -56,7 +56,7 @@ pub fn find(points: &[(f64, f64)]) -> Option<Bend> {
     let mut places: Vec<f64> = points.iter().map(|point| point.0).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    // Two places up to the bend, the bend's own among them, and two beyond.
+    // Each part needs two distinct x values; the knot counts for the first part.
     let knots = places.get(1..places.len().saturating_sub(2))?;
     let (knot, coefficients) = knots
         .iter()
@@ -79,7 +79,7 @@ pub fn find(points: &[(f64, f64)]) -> Option<Bend> {
     })
 }
 
-/// What the coefficients are multiplied with at `x`.
+/// Basis functions at `x`: the factors of the three coefficients.
 fn terms(x: f64, knot: f64) -> Vector3<f64> {
     Vector3::new(1.0, x, (x - knot).max(0.0))
 }
@@ -91,7 +91,7 @@ fn residuals(points: &[(f64, f64)], knot: f64, coefficients: &Vector3<f64>) -> V
         .collect()
 }
 
-/// Least absolute residuals by iterated weights: a single disturbed value does not bend it.
+/// Fits the least absolute residuals by iterated weights, so that one disturbed value makes no bend.
 fn least_absolute(points: &[(f64, f64)], knot: f64) -> Option<Vector3<f64>> {
     const ROUNDS: usize = 25;
     let largest = points.iter().map(|point| point.1.abs()).fold(0.0, f64::max);
@@ -116,7 +116,7 @@ fn least_absolute(points: &[(f64, f64)], knot: f64) -> Option<Vector3<f64>> {
     found
 }
 
-/// The values whose residuals are not far off all others', as `robust_line` keeps them.
+/// The points whose residuals are not outliers, by the same limit as in `robust_line`.
 fn undisturbed(points: &[(f64, f64)], residuals: &[f64]) -> Vec<(f64, f64)> {
     let largest = points.iter().map(|point| point.1.abs()).fold(0.0, f64::max);
     let middle = median(residuals).unwrap_or(0.0);
@@ -130,8 +130,7 @@ fn undisturbed(points: &[(f64, f64)], residuals: &[f64]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Ordinary least squares with the usual standard errors; the probability is that of one
-/// knot.
+/// Ordinary least squares with the usual standard errors; `p_value` is for this one knot.
 fn least_squares(points: &[(f64, f64)], knot: f64) -> Option<Bend> {
     let freedom = points.len().checked_sub(3).filter(|freedom| *freedom > 0)?;
     let rows = DMatrix::from_fn(points.len(), 3, |row, column| {
@@ -141,7 +140,7 @@ fn least_squares(points: &[(f64, f64)], knot: f64) -> Option<Bend> {
     let inverse = (rows.transpose() * &rows).try_inverse()?;
     let found = &inverse * rows.transpose() * &values;
     let variance = (&values - &rows * &found).norm_squared() / freedom as f64;
-    // The variance of a sum of coefficients, each taken so many times.
+    // Standard error of the sum of the coefficients, each multiplied by its factor.
     let error = |factors: [f64; 3]| {
         let factors = DVector::from_row_slice(&factors);
         let square = (factors.transpose() * &inverse * &factors)[(0, 0)];
@@ -199,7 +198,7 @@ mod tests {
                 find(&points).unwrap().p_value < 0.01
             })
             .count();
-        // One in a hundred at the most, were no values left out.
+        // The level is 1 %; excluding outliers raises the rate of false bends somewhat.
         assert!(bent <= 60, "{bent} of 2000");
     }
 

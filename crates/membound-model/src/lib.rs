@@ -1,18 +1,18 @@
-//! What measured curves mean: levels, sizes, lines, parallelism, reach.
+//! Interprets measured curves: cache levels, sizes, line sizes, parallelism and TLB reach.
 //!
-//! Points go in, interpretation comes out; nothing here measures, reads a file or knows a
-//! machine's figures beforehand. [`interpret()`] fills a whole machine profile, the modules
-//! do one thing each:
+//! The functions take measured points and return interpretations. Nothing here measures, reads a
+//! file or contains figures of particular machines. [`interpret()`] fills a whole machine profile;
+//! the modules:
 //!
 //! - [`levels`]: how many levels a latency curve has, their effective sizes and latencies,
 //!   and which sizes are worth measuring next;
-//! - [`declared`]: what was found against what sysfs and CPUID declare;
+//! - [`declared`]: compares the levels found with those that sysfs and CPUID declare;
 //! - [`line`](mod@line): the line size from stride curves;
-//! - [`taint`]: what prefetchers shortened;
-//! - [`crowding`]: a cache as one copy sees it and as several do;
-//! - [`mlp`], [`area`]: document 000's rules; [`mod@bend`]: whether a line holds;
+//! - [`taint`]: which measured latencies a prefetcher shortened;
+//! - [`crowding`]: the effective size of a cache for one copy and for several at once;
+//! - [`mlp`], [`area`]: the rules of document 000; [`mod@bend`]: a test for one bend in a line;
 //! - [`walks`]: page walks, their cost and how many overlap;
-//! - [`tlb`]: entries, reach and cost of a miss; [`reach`](mod@reach): the caches beside it;
+//! - [`tlb`]: entries, reach and cost of a miss; [`reach`](mod@reach): the caches within TLB reach;
 //! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
 //! - [`mod@stall`]: how long a program stalled, from samples, counts and timed accesses;
 //! - [`traffic`]: which accesses miss a cache of any size, and what memory moves for them;

@@ -1,9 +1,9 @@
-//! The few statistics that reading a curve needs: medians, their spread, monotone
-//! regression and a straight line with standard errors.
+//! Statistics for reading a curve: medians and their spread, monotone regression, and a straight
+//! line with standard errors.
 //!
-//! Timing noise is one-sided (something else ran, so the figure is too high) and heavy in
-//! the tail, hence medians wherever a mean would do in a textbook. Batch statistics belong
-//! to the measuring crate; what stands here works on figures that are already medians.
+//! Timing noise is one-sided (other work on the machine only makes a time longer) and heavy-tailed,
+//! so medians are used where a textbook would use a mean. Statistics of batches belong to the
+//! measuring crate; the values here are medians already.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
@@ -14,29 +14,29 @@ pub const MAD_TO_SIGMA: f64 = 1.4826;
 /// A straight line fitted by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// Value at zero.
+    /// Value of the line at x = 0.
     pub intercept: f64,
-    /// Change per unit.
+    /// Change of y per unit of x.
     pub slope: f64,
     /// Standard error of `intercept`.
     pub intercept_error: f64,
     /// Standard error of `slope`.
     pub slope_error: f64,
-    /// Standard deviation around the line, with two degrees of freedom given to it.
+    /// Standard deviation of the values around the line, with n − 2 degrees of freedom.
     pub scatter: f64,
-    /// Points behind it.
+    /// Number of points used in the fit.
     pub points: usize,
 }
 
-/// The median; the mean of the middle two for an even count. `None` without values or
-/// with one that is not a number.
+/// The median; the mean of the middle two for an even count. `None` if `values` is empty or
+/// contains NaN.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
 /// The `share` quantile (0 to 1) with linear interpolation between order statistics
-/// (Hyndman and Fan's type 7). `None` without values or with one that is not a number.
+/// (Hyndman and Fan's type 7). `None` if `values` is empty or contains NaN.
 #[must_use]
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     if values.is_empty() || values.iter().any(|value| value.is_nan()) {
@@ -52,7 +52,7 @@ pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
 }
 
 /// The median absolute deviation from the median, scaled by [`MAD_TO_SIGMA`] so that it
-/// estimates a standard deviation.
+/// estimates a standard deviation. `None` if `values` is empty or contains NaN.
 #[must_use]
 pub fn robust_sigma(values: &[f64]) -> Option<f64> {
     let middle = median(values)?;
@@ -73,9 +73,8 @@ pub fn median_error(values: &[f64]) -> Option<f64> {
 
 /// The non-decreasing sequence nearest to `values` in absolute error.
 ///
-/// Pool-adjacent-violators with the lower median of each pool: a single value that is far
-/// too high is pulled down to its successors instead of lifting them, which is the error
-/// that timings make.
+/// Pool-adjacent-violators with the lower median of each pool: a single value that is far too
+/// high, the typical error of timings, is pulled down to its successors instead of lifting them.
 #[must_use]
 pub fn isotonic_median(values: &[f64]) -> Vec<f64> {
     struct Pool {
@@ -108,11 +107,11 @@ pub fn isotonic_median(values: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// A straight line through `(x, y)` by ordinary least squares, after points further than
-/// four robust standard deviations (and one per cent of the largest `y`) from the Theil–Sen line are left out.
+/// A straight line through `(x, y)` by ordinary least squares, without outliers.
 ///
-/// `None` with fewer than three points left or with all `x` equal: two points have no
-/// standard error.
+/// Outliers are points further from the Theil–Sen line than four robust standard deviations and
+/// than one per cent of the largest `y`. `None` with fewer than three points left or with all `x`
+/// equal: two points have no standard error.
 #[must_use]
 pub fn robust_line(points: &[(f64, f64)]) -> Option<Line> {
     let mut slopes = Vec::new();
@@ -128,8 +127,8 @@ pub fn robust_line(points: &[(f64, f64)]) -> Option<Line> {
     let residuals: Vec<f64> = points.iter().map(|(x, y)| y - slope * x).collect();
     let middle = median(&residuals)?;
     let sigma = robust_sigma(&residuals)?;
-    // Figures rounded to whole numbers may have no median deviation at all: one per cent of
-    // the largest is never an outlier.
+    // Values rounded to whole numbers may have a median deviation of 0; a deviation up to one per
+    // cent of the largest value is never an outlier.
     let largest = points.iter().map(|(_, y)| y.abs()).fold(0.0, f64::max);
     let limit = (4.0 * sigma).max(0.01 * largest);
     let kept: Vec<(f64, f64)> = points
@@ -175,10 +174,10 @@ fn least_squares(points: &[(f64, f64)]) -> Option<Line> {
 }
 
 /// Half the width of a 95 % interval in standard errors: the 0.975 quantile of Student's t
-/// with `freedom` degrees of freedom. Infinite without any.
+/// with `freedom` degrees of freedom. Infinite for 0 degrees of freedom.
 #[must_use]
 pub fn student_95(freedom: usize) -> f64 {
-    /// The normal distribution's, which is the limit.
+    /// The same quantile of the normal distribution, the limit for many degrees of freedom.
     const NORMAL: f64 = 1.959_963_984_540_054;
     if freedom == 0 {
         return f64::INFINITY;

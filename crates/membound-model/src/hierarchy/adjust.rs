@@ -1,4 +1,5 @@
-//! Topologies with sizes, a TLB or a page-table term put in from outside. Sizes are in bytes.
+//! Changes a topology's sizes, TLB or page-table term to values that the caller gives. Sizes are
+//! in bytes.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +14,11 @@ const PAPER_START_BYTES: u64 = 1 << 28;
 /// … with logarithms related to 2²⁶.
 const PAPER_REFERENCE_BYTES: u64 = 1 << 26;
 
-/// A topology with `sizes` put in, in bytes, and the warnings of [`validate`].
+/// A copy of `topology` with `sizes` (bytes, innermost first), and the warnings of [`validate`].
 ///
-/// There may be as many as levels without a size, or one fewer when the outermost is among
-/// them and stays without end; or as many as levels, or one fewer, which replaces what the
-/// topology says.
+/// `sizes` has one entry for each level without a size; the outermost such level may be omitted
+/// when it is the last level, which then has no end. Or `sizes` has one entry for every level (the
+/// last may be omitted), and replaces the sizes of the topology.
 ///
 /// # Errors
 /// [`TopologyError::SizeCount`] for another number of sizes, and what [`validate`] finds.
@@ -70,22 +71,23 @@ pub fn with_sizes(
 /// How [`with_page_table`] sets the page-table term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageTableChoice {
-    /// None.
+    /// Removes the term.
     Off,
-    /// As the paper has it: from 2²⁸ bytes with reference 2²⁶, hence with a jump.
+    /// The paper's constants: start 2²⁸ bytes, reference 2²⁶, hence a jump at the start.
     Paper,
-    /// With constants of one's own. When the two are equal the term begins without a jump.
+    /// Other constants. When the two are equal the term starts at 0, without a jump.
     At {
-        /// Area from which it counts.
+        /// Area in bytes from which the term counts.
         start_bytes: u64,
-        /// Reference of the logarithms.
+        /// Bytes whose base-2 logarithm is the reference of the term.
         reference_bytes: u64,
     },
 }
 
-/// A topology with its page-table term (equation 7) set by `choice`. A term that is there
-/// keeps its symbol and its known factor; a new one is `t_pt`. Constants that make no sense
-/// are found by [`validate`].
+/// A copy of `topology` with its page-table term (equation 7) set by `choice`.
+///
+/// An existing term keeps its symbol and its known factor; a new one is named `t_pt`. The
+/// constants are not checked here: [`validate`] does that.
 #[must_use]
 pub fn with_page_table(topology: &Topology, choice: PageTableChoice) -> Topology {
     let (start_bytes, reference_bytes) = match choice {
@@ -120,8 +122,8 @@ pub fn with_page_table(topology: &Topology, choice: PageTableChoice) -> Topology
     }
 }
 
-/// A topology whose innermost TLB has other entries or pages; what is `None` stays. A
-/// topology without a TLB gets one, `t_tlb`, when both are given.
+/// A copy of `topology` whose innermost TLB has these entries or pages; `None` keeps the value.
+/// A topology without a TLB gets one, named `t_tlb`, when both are given.
 ///
 /// # Errors
 /// [`TopologyError::HalfTlb`] when there is no TLB and only one of the two is given, and
@@ -154,7 +156,7 @@ pub fn with_tlb(
     Ok(changed)
 }
 
-/// The numbers of sizes that [`with_sizes`] takes, most specific first.
+/// The numbers of sizes that [`with_sizes`] accepts as text, most specific first.
 fn size_counts(topology: &Topology, open: &[usize], open_end: bool) -> String {
     let count = topology.levels.len();
     let names = |indices: &[usize]| listed(indices.iter().map(|&at| &*topology.levels[at].name));

@@ -1,4 +1,4 @@
-//! Parameters, combinations and levels as a model reports them, from a fit.
+//! Turns a fit into the parameters, combinations and levels that a model reports.
 
 use membound_types::{Combination, Model, Parameter, ParameterRole, SizeMeaning, Topology};
 use nalgebra::DMatrix;
@@ -13,14 +13,14 @@ use super::topology::{fresh_symbol, taken_symbols};
 use crate::declared::bytes;
 use crate::stats::student_95;
 
-/// A fitted parameter and how it follows from the columns of the joint problem: column and
-/// derivative by it.
+/// A parameter, and the columns of the joint problem on which it depends, each with the derivative
+/// of the parameter by the column.
 struct Source {
     parameter: Parameter,
     columns: Vec<(usize, f64)>,
 }
 
-/// Fills parameters, combinations, covariance and levels of `model`; puts fitted sizes into
+/// Fills parameters, combinations, covariance and levels of `model`, and puts fitted sizes into
 /// its topology.
 pub(super) fn answer(
     problem: &Problem<'_>,
@@ -56,7 +56,7 @@ pub(super) fn answer(
             continue;
         }
         let error = model.covariance[place][place].max(0.0).sqrt();
-        // A size by itself is known to a factor; a difference of sizes is not.
+        // A size alone has a relative error, so its interval is a factor; a difference of sizes has not.
         let interval = if parameter.role == ParameterRole::Size && source.columns.len() == 1
             || parameter.role == ParameterRole::Steepness
         {
@@ -98,11 +98,11 @@ pub(super) fn answer(
     model.levels = levels;
 }
 
-/// Values of the fitted terms; of those that are not identifiable, the minimum-norm answer.
+/// Values of the fitted terms; the minimum-norm values for those that are not identifiable.
 fn shortest(fitted: &Fitted) -> Vec<f64> {
     let mut values = fitted.solved.values.clone();
     for group in &fitted.identified.groups {
-        // Units of time and of sizes have no norm in common.
+        // Times and sizes have different units and no common norm.
         if group.members.iter().any(|&member| member >= values.len()) {
             continue;
         }
@@ -143,7 +143,7 @@ fn linear_sources(problem: &Problem<'_>, values: &[f64]) -> Vec<Source> {
         .collect()
 }
 
-/// Sizes as the topology counts them, and exponents.
+/// Fitted sizes, own bytes or reach as the topology counts them, and exponents.
 fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved_columns: &[Moved]) -> Vec<Source> {
     let topology = problem.design.topology();
     let taken = taken_symbols(topology);
@@ -201,7 +201,7 @@ fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved_columns: &[Moved]
         .collect()
 }
 
-/// Covariance of the parameters, by their derivatives.
+/// Covariance of the parameters by error propagation through their derivatives.
 fn covariance(sources: &[Source], inverse: &DMatrix<f64>, sigma: f64) -> Vec<Vec<f64>> {
     let variance = sigma * sigma;
     sources
@@ -234,8 +234,8 @@ fn column_symbols(sources: &[Source], count: usize) -> Vec<String> {
     symbols
 }
 
-/// What the data determine of a group; `None` for what involves sizes, whose derivative is
-/// no factor.
+/// A combination of a group's parameters that the data determine; `None` if it involves sizes or
+/// exponents, on which the time does not depend linearly.
 fn combination(
     group: &Group,
     factors: &[f64],
@@ -288,7 +288,7 @@ fn combination(
     })
 }
 
-/// Why the data do not determine a column of the joint problem.
+/// The reason why the data do not determine a column of the joint problem.
 fn reason(problem: &Problem<'_>, fitted: &Fitted, symbols: &[String], column: usize) -> String {
     let identified = &fitted.identified;
     let topology = problem.design.topology();
@@ -312,7 +312,7 @@ fn reason(problem: &Problem<'_>, fitted: &Fitted, symbols: &[String], column: us
     format!("cannot be told from {}", others.join(", "))
 }
 
-/// Why nothing in the data depends on a term.
+/// The reason why no data depend on a term.
 fn idle_term(topology: &Topology, column: Column) -> String {
     match column {
         Column::Once(component) | Column::Line(component) => {
@@ -336,7 +336,7 @@ fn idle_term(topology: &Topology, column: Column) -> String {
     }
 }
 
-/// Puts fitted reaches and exponents into the topology of `model`, as it counts sizes.
+/// Puts fitted reaches and exponents into the topology of `model`, as own bytes or reach.
 fn put_sizes(model: &mut Model, reach: &[f64], steepness: &[f64]) {
     let mut inside = 0;
     let sizes = model.topology.sizes;

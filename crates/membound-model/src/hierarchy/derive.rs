@@ -1,5 +1,4 @@
-//! A topology from the levels that a latency curve shows, for a machine that nobody has
-//! described.
+//! Builds a topology from the levels of a latency curve, for a machine without a description.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +7,21 @@ use membound_types::{Component, FitData, Level, SizeMeaning, TlbTerm, Topology, 
 use super::error::TopologyError;
 use super::topology::{constant_symbol, fresh_symbol, validate};
 
-/// Line where none was found: that of nearly every machine today.
+/// Line size where none was found; nearly every machine today has it.
 const LINE_BYTES: u32 = 64;
-/// A double: what the window kernel works on, and the operation of the rates.
+/// Size of a double: the line of the window kernel's program part, and the operation of the rates.
 const DOUBLE_BYTES: u32 = 8;
 
-/// A topology from levels as a machine profile has them, innermost first, with `tlb` as it
-/// is; sizes are the levels' reach, in bytes, and the last level is without end.
+/// A topology from a profile's `levels`, innermost first, and its `tlb` terms.
 ///
-/// Each level adds one component to the path of the level inside it, so that every
-/// component can be told from the others. For windows the first is the program, since a hit
-/// in the innermost cache cannot be told from it; for a latency curve it is the load from
-/// that cache.
+/// Sizes are the reach of each level in bytes; the last level has no end. Each level's path is that
+/// of the level inside plus one component, so that all components can be determined. For windows
+/// the first component is the program, which includes a hit in the innermost cache because the data
+/// cannot separate the two; for a latency curve it is a load from that cache.
 ///
 /// # Errors
-/// [`TopologyError::NothingFound`] without levels, and what [`validate`] finds: sizes that
-/// do not grow, two levels of one name, a TLB term that is not sound.
+/// [`TopologyError::NothingFound`] without levels, and the errors of [`validate`]: sizes that
+/// do not grow, two levels of one name, an invalid TLB term.
 pub fn from_levels(
     levels: &[Level],
     tlb: &[TlbTerm],
@@ -61,7 +59,7 @@ pub fn from_levels(
     Ok(topology)
 }
 
-/// What a level adds to the path; `inside` is the name of the level before it.
+/// The component that `level` adds to the path; `inside` is the name of the next inner level.
 fn component(
     level: &Level,
     inside: Option<&str>,
@@ -93,7 +91,7 @@ fn component(
     }
 }
 
-/// `t_dram` for `DRAM`.
+/// The symbol for a level name: `t_dram` for `DRAM`.
 fn symbol(name: &str) -> String {
     let letters = name.chars().map(|letter| {
         if letter.is_ascii_alphanumeric() {

@@ -1,16 +1,16 @@
-//! What a window in an area, or a load in a buffer, is expected to meet on its way: the
-//! row of the linear model, one entry for each parameter.
+//! The row of the linear model for a window in an area or a load in a buffer: one entry for each
+//! parameter, the expected number of times that the parameter counts.
 //!
 //! Equation numbers are those of document 002. The integral of equation 5 over the step
 //! function of equation 2 is the sum of the levels' times, each weighted with the share of
-//! the area that lies in the level; shares come from [`shares`]. Sizes are in bytes, times
+//! the area that lies in the level; [`shares`] computes these shares. Sizes are in bytes, times
 //! in nanoseconds.
 
 use membound_types::{FitData, ParameterRole, SizeMeaning, Topology};
 
 use super::topology::constant_symbol;
 
-/// What a column of the design belongs to.
+/// The term that a column of the design belongs to, with its index in the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     /// Constant part of a component, or its cost of one load.
@@ -31,7 +31,7 @@ pub(super) struct Term {
     pub(super) role: ParameterRole,
     pub(super) related_to: String,
     pub(super) column: Column,
-    /// Value that the topology wants taken as it is.
+    /// Value that the topology fixes, in nanoseconds.
     pub(super) given: Option<f64>,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn terms(topology: &Topology, data: FitData) -> Vec<Term> {
     terms
 }
 
-/// Where accesses leave the levels: reach in bytes and exponent γ of all but the last.
+/// Reach in bytes and exponent γ of all levels but the last.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Edges {
     pub(super) reach: Vec<f64>,
@@ -108,7 +108,7 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    /// The edges that `topology` says; `None` when a size is missing.
+    /// The edges of `topology`; `None` without levels or when the size of an inner level is missing.
     pub(super) fn of(topology: &Topology) -> Option<Self> {
         let inner = &topology.levels[..topology.levels.len().checked_sub(1)?];
         let mut inside = 0.0;
@@ -127,15 +127,15 @@ impl Edges {
         })
     }
 
-    /// Share of accesses that the levels up to `level` serve together in an area of `area`
-    /// bytes: (S/a)^γ, and all where the area fits.
+    /// Share of the accesses to an area of `area` bytes that hit in `level` or further inside:
+    /// (S/a)^γ, and 1 if the area fits.
     pub(super) fn hits(&self, level: usize, area: f64) -> f64 {
         let ratio = self.reach[level] / area;
         if ratio >= 1.0 {
             1.0
         } else {
             let steepness = self.steepness[level];
-            // A share is worth no logarithm where γ is that of the paper.
+            // Avoids the logarithm in the common case γ = 1.
             if (steepness - 1.0).abs() < f64::EPSILON {
                 ratio
             } else {
@@ -145,11 +145,11 @@ impl Edges {
     }
 }
 
-/// Share of the accesses that each level serves, from what the levels up to each but the
-/// last keep together. The last level takes the rest: it goes on however large the area.
+/// Share of the accesses that each level serves, from the cumulative `hits` of all levels but the
+/// last. The last level has no end and serves the rest.
 ///
-/// Exponents that differ could let an outer level hold less than an inner one; it then
-/// serves nothing.
+/// With different exponents the cumulative hits of an outer level can be below those of an inner
+/// one; the outer level then serves nothing.
 pub(super) fn shares(hits: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut inside = 0.0;
     let mut shares = Vec::new();
@@ -162,8 +162,8 @@ pub(super) fn shares(hits: impl Iterator<Item = f64>) -> Vec<f64> {
     shares
 }
 
-/// Bytes of the units of `unit` bytes (lines, pages) that hold something of elements
-/// `spacing` apart over `span` bytes: all when every unit holds one.
+/// Bytes of the units (lines, pages) of `unit` bytes that contain at least one of the elements
+/// `spacing` bytes apart over `span` bytes; `span` if every unit contains one.
 pub(super) fn touched(span: f64, spacing: f64, unit: f64) -> f64 {
     if spacing <= unit {
         span
@@ -172,25 +172,25 @@ pub(super) fn touched(span: f64, spacing: f64, unit: f64) -> f64 {
     }
 }
 
-/// Which terms there are and what their rows are made of.
+/// The terms of a topology and the data for computing their rows.
 #[derive(Clone, Debug)]
 pub(super) struct Design<'a> {
     topology: &'a Topology,
     pub(super) terms: Vec<Term>,
-    /// Component → level → times passed on the way.
+    /// Number of times that the path to a level passes a component, indexed by component, then level.
     passes: Vec<Vec<f64>>,
 }
 
-/// Where the accesses of a row fall.
+/// The part of memory that the accesses of one row cover.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// Bytes of a window; `None` for a load.
+    /// Window size in bytes; `None` for a load.
     pub(super) window: Option<f64>,
-    /// Share of each level.
+    /// Share of the accesses that each level serves.
     pub(super) shares: &'a [f64],
-    /// Bytes from the first to the last.
+    /// Bytes from the first accessed byte to the last.
     pub(super) span: f64,
-    /// Bytes from one that may be accessed to the next; 0 where all bytes are.
+    /// Bytes between neighbouring elements that may be accessed; 0 if all bytes may be.
     pub(super) spacing: f64,
 }
 
@@ -214,12 +214,12 @@ impl<'a> Design<'a> {
         }
     }
 
-    /// The topology that it was made from.
+    /// The topology from which the design was made.
     pub(super) fn topology(&self) -> &'a Topology {
         self.topology
     }
 
-    /// Entry of `term` in the row of `place`.
+    /// Factor of the parameter `term` in the row of `place`.
     pub(super) fn entry(&self, term: &Term, place: &Place<'_>) -> f64 {
         match term.column {
             Column::Once(component) => self.expected_passes(component, place.shares),
@@ -248,7 +248,7 @@ impl<'a> Design<'a> {
         }
     }
 
-    /// The whole row for windows or loads all over an area.
+    /// The whole row for windows or loads spread evenly over an area.
     pub(super) fn row(&self, edges: &Edges, window: Option<f64>, area: f64) -> Vec<f64> {
         let shares = shares((0..edges.reach.len()).map(|level| edges.hits(level, area)));
         let place = Place {
@@ -263,8 +263,7 @@ impl<'a> Design<'a> {
             .collect()
     }
 
-    /// Time that a level takes more than the next inner one, by parameter: factor of each
-    /// in t₍level+1₎(w) − t₍level₎(w).
+    /// Factor of each parameter in t₍level+1₎(w) − t₍level₎(w), the extra time of the next outer level.
     pub(super) fn step(&self, level: usize, window: Option<f64>) -> Vec<f64> {
         let mut shares = vec![0.0; self.topology.levels.len()];
         shares[level] = -1.0;

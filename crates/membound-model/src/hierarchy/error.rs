@@ -1,90 +1,90 @@
-//! What can be wrong with a topology, each in one line that says where and what to do.
+//! Errors of topologies: each is one line that names the flaw, its position and the remedy.
 
 use crate::declared::bytes;
 
-/// What is wrong with a topology, in one line.
+/// A flaw of a topology; its text is one line.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// Any of the others, with its place in a file.
+    /// Any other variant, with its position in a file.
     #[error("{file}:{line}:{column}: {what}")]
     InFile {
-        /// The file, as the caller named it.
+        /// Name of the file as the caller gave it.
         file: String,
         /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What is wrong there.
+        /// The flaw at this position.
         what: Box<TopologyError>,
     },
-    /// The text is no TOML, or not of this form.
+    /// The text is not TOML, or has the wrong structure.
     #[error("{0}")]
     Syntax(String),
-    /// Nothing that could take time.
+    /// The topology has no components.
     #[error("no components: describe each piece of hardware in a [[component]]")]
     NoComponents,
-    /// Nothing that data could lie in.
+    /// The topology has no levels.
     #[error("no levels: describe each in a [[level]], innermost first")]
     NoLevels,
-    /// A profile in which no level was found.
+    /// The machine profile has no levels.
     #[error("no levels were found in the latency curve: measure latency over more sizes")]
     NothingFound,
-    /// A name without a visible character, or with one that breaks a line.
+    /// A name is empty, blank or contains a line break.
     #[error("{what} has the name `{name}`: use a word or two in one line")]
     Name {
-        /// Which part of the topology.
+        /// The part of the topology that has the name.
         what: String,
-        /// The name; what would break the line is escaped.
+        /// The name, with line-breaking characters escaped.
         name: String,
     },
-    /// A symbol that could not be told from other text.
+    /// A symbol is not of the form `[A-Za-z_][A-Za-z0-9_]*`.
     #[error("{what} has the symbol `{symbol}`: use letters, digits and _, and no digit first")]
     Symbol {
-        /// Which part of the topology.
+        /// The part of the topology that has the symbol.
         what: String,
-        /// The symbol; what would break the line is escaped.
+        /// The symbol, with line-breaking characters escaped.
         symbol: String,
     },
-    /// Two things with one symbol.
+    /// Two parts have the same symbol.
     #[error("symbol `{symbol}` stands for {first} and for {second}: rename one")]
     SymbolTwice {
-        /// The symbol.
+        /// The shared symbol.
         symbol: String,
-        /// What has it.
+        /// The part that has it first.
         first: String,
-        /// What has it, too.
+        /// The other part that has it.
         second: String,
     },
-    /// Two levels with one name.
+    /// Two levels have the same name.
     #[error("levels {first} and {second} are both named `{name}`: rename one")]
     LevelTwice {
-        /// The name.
+        /// The shared name.
         name: String,
-        /// Number of the first, from 1.
+        /// Number of the first level, from 1.
         first: usize,
-        /// Number of the second.
+        /// Number of the second level, from 1.
         second: usize,
     },
-    /// A level that costs nothing.
+    /// A level has no component on its path.
     #[error("level {level} `{name}` has an empty path: name the components on the way to it")]
     EmptyPath {
-        /// Number, from 1.
+        /// Number of the level, from 1.
         level: usize,
-        /// Name.
+        /// Name of the level.
         name: String,
     },
-    /// A path over something that is not described.
+    /// A path names a component that is not described.
     #[error("path of level `{level}` names `{symbol}`, which is no component: there are {known}")]
     UnknownComponent {
         /// Name of the level.
         level: String,
         /// The unknown symbol.
         symbol: String,
-        /// Symbols that there are.
+        /// Symbols of the described components.
         known: String,
     },
-    /// A path's term that is neither a symbol nor a count and a symbol.
+    /// A term of a path is neither a symbol nor a count and a symbol.
     #[error(
         "`{term}` in the path of level `{level}` is no term: \
          write a symbol, or a count before it as in `2 t_r`"
@@ -92,57 +92,57 @@ pub enum TopologyError {
     PathTerm {
         /// Name of the level.
         level: String,
-        /// The term.
+        /// The invalid term, with line-breaking characters escaped.
         term: String,
     },
-    /// A path with two terms for one component.
+    /// A path has two terms for one component.
     #[error("path of level `{level}` names `{symbol}` twice: write a count, as in `2 {symbol}`")]
     PathTwice {
         /// Name of the level.
         level: String,
-        /// The symbol.
+        /// Symbol of the component.
         symbol: String,
     },
-    /// A level that holds less than the one before it.
+    /// A level holds less than an earlier one.
     #[error("{0}")]
     Smaller(SmallerLevel),
-    /// Sizes whose sum no machine can address.
+    /// The sizes add up to 2⁶⁴ bytes or more.
     #[error("levels 1 to {level} hold 2^64 bytes or more together: check the size of `{name}`")]
     TooLarge {
-        /// Number of the level with which they do, from 1.
+        /// Number of the level at which the sum overflows, from 1.
         level: usize,
-        /// Its name.
+        /// Name of that level.
         name: String,
     },
-    /// A number outside its range.
+    /// A number is out of its range.
     #[error("{what} is {value}: it has to be {need}")]
     Number {
-        /// What it is.
+        /// The quantity, with the part that it belongs to.
         what: String,
-        /// The number.
+        /// The number as text.
         value: String,
-        /// The range.
+        /// The valid range as text.
         need: &'static str,
     },
-    /// A component to be held at a value that is not given.
+    /// A fixed component has no value.
     #[error(
         "component `{symbol}` is fixed but has no value: give per_line_ns, constant_ns or both"
     )]
     FixedAtNothing {
-        /// Its symbol.
+        /// Symbol of the component.
         symbol: String,
     },
-    /// Sizes given, and not as many as there are places for them.
+    /// The number of sizes does not fit the levels.
     #[error("{given} given, but topology `{name}` takes {counts}")]
     SizeCount {
-        /// How many.
+        /// The number of sizes given, as text.
         given: String,
         /// Name of the topology.
         name: String,
-        /// Counts that are possible, and which levels they are for.
+        /// The accepted numbers, and the levels that each is for.
         counts: String,
     },
-    /// Half a TLB given to a topology without one.
+    /// Only entries or only a page size are given for a topology without a TLB term.
     #[error("topology `{name}` has no TLB term: give its entries and its page size, not only one")]
     HalfTlb {
         /// Name of the topology.
@@ -150,21 +150,21 @@ pub enum TopologyError {
     },
 }
 
-/// A level that holds less than one before it, or does not reach further where sizes are
+/// A level that holds less than an earlier one, or does not reach further where sizes are
 /// a level's [reach](membound_types::SizeMeaning::Reach).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallerLevel {
-    /// Number of the level, from 1.
+    /// Number of the smaller level, from 1.
     pub level: usize,
-    /// Its name.
+    /// Name of the smaller level.
     pub name: String,
-    /// Its size.
+    /// Size of the smaller level.
     pub size_bytes: u64,
-    /// Number of the level before.
+    /// Number of the earlier level, from 1.
     pub before: usize,
-    /// Its name.
+    /// Name of the earlier level.
     pub before_name: String,
-    /// Its size.
+    /// Size of the earlier level.
     pub before_bytes: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Topologies as people write them: TOML in, a sound topology or one line about it out.
+//! Reads topologies written in TOML; an error is one line with the position of the flaw.
 //!
-//! The form is described in `docs/formats/topology.md`. Reading the file itself is left to
-//! the caller, who gives its name and its text.
+//! `docs/formats/topology.md` describes the format. The caller reads the file and passes its name
+//! and its text.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,16 +17,16 @@ use super::error::TopologyError;
 use super::topology::{Flaw, Part, Place, check, is_symbol, number, one_line};
 use crate::declared::bytes;
 
-/// Names of the topologies that come with the program.
+/// Names of the topologies included in the program.
 pub const BUNDLED: [&str; 2] = ["origin2000", "generic"];
 
-/// Bytes of an operation where a file does not say: a double, as in the paper's Table 2.
+/// Default of `bytes_per_operation`: a double, as in the paper's Table 2.
 const DOUBLE_BYTES: u32 = 8;
 
-/// The bundled topology of that name, `None` for a name that is not in [`BUNDLED`].
+/// The included topology called `name`; `None` if `name` is not in [`BUNDLED`].
 ///
 /// `origin2000` is document 002's machine with its Table 1; `generic` is a machine with
-/// three caches, memory and another node's memory, all of whose sizes are open.
+/// three caches, memory and another node's memory, without any size.
 #[must_use]
 pub fn bundled(name: &str) -> Option<Topology> {
     let text = match name {
@@ -37,12 +37,14 @@ pub fn bundled(name: &str) -> Option<Topology> {
     parse_topology(name, text).ok()
 }
 
-/// A topology from `text` in TOML; `file_name` is for messages, and names a topology that
-/// does not name itself. Warnings are left to [`super::validate`].
+/// Parses a topology from TOML and checks it.
+///
+/// `file_name` appears in error messages, and its stem is the name of a topology without `name`.
+/// The warnings of [`super::validate`] are not returned: call it to get them.
 ///
 /// # Errors
-/// [`TopologyError::InFile`] with line and column of the first flaw: text that is no TOML
-/// or has unknown keys, and what [`super::validate`] finds.
+/// [`TopologyError::InFile`] with line and column of the first flaw: text that is not TOML
+/// or has unknown keys, and the errors of [`super::validate`].
 pub fn parse_topology(file_name: &str, text: &str) -> Result<Topology, TopologyError> {
     let in_file = |start: usize, what: TopologyError| {
         let (line, column) = position(text, start);
@@ -64,24 +66,23 @@ pub fn parse_topology(file_name: &str, text: &str) -> Result<Topology, TopologyE
     checked.map_err(|(place, error)| in_file(spans.start(&place), error))
 }
 
-/// Where in the text the parts of a topology stand.
+/// Byte ranges of a topology's parts in the text.
 #[derive(Default)]
 struct Spans(BTreeMap<Place, Range<usize>>);
 
 impl Spans {
-    /// Takes a value out of its span, which is remembered under `place`.
+    /// Unwraps a value and records its span under `place`.
     fn take<T>(&mut self, place: Place, spanned: Spanned<T>) -> T {
         self.0.insert(place, spanned.span());
         spanned.into_inner()
     }
 
-    /// The same for a key that need not be there.
+    /// [`Self::take`] for an optional key.
     fn maybe<T>(&mut self, place: Place, spanned: Option<Spanned<T>>) -> Option<T> {
         spanned.map(|spanned| self.take(place, spanned))
     }
 
-    /// Offset of a part; of what it stands in when it is not written out, and of the text
-    /// when that is not either.
+    /// Byte offset of `place`; of the part that contains it when `place` is not in the text, else 0.
     fn start(&self, place: &Place) -> usize {
         let around = match place {
             Place::Whole(_) => Place::Whole(Part::All),
@@ -272,7 +273,7 @@ impl PageTableTable {
     }
 }
 
-/// Symbol and count of `t_r` or `2 t_r`.
+/// Symbol and count of a path term such as `t_r` or `2 t_r`; `None` for any other text.
 fn path_term(term: &str) -> Option<(&str, u32)> {
     let mut words = term.split_whitespace();
     let (first, second) = (words.next()?, words.next());
@@ -324,7 +325,7 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
-/// Bytes of `128`, `32K`, `1.5MiB`, …, with powers of 1024.
+/// Bytes of `128`, `32K`, `1.5MiB`, …, with powers of 1024; `None` for any other text.
 fn size_of(text: &str) -> Option<u64> {
     let upper = text.trim().to_ascii_uppercase();
     let plain = upper
@@ -349,12 +350,12 @@ fn size_of(text: &str) -> Option<u64> {
     (bytes.fract() == 0.0 && bytes < 63_f64.exp2()).then_some(bytes as u64)
 }
 
-/// A size that is kept in 32 bits.
+/// A size as 32 bits; an error about `what` from 4 GiB.
 fn small(size: Size, what: &str) -> Result<u32, TopologyError> {
     u32::try_from(size.0).map_err(|_| number(what, bytes(size.0), "below 4 GiB"))
 }
 
-/// Line and column, from 1, of an offset in bytes.
+/// Line and column, both from 1 and in characters, of a byte offset.
 fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text.as_bytes()[..offset.min(text.len())];
     let line_start = before

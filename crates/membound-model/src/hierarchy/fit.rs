@@ -1,8 +1,8 @@
-//! From points to a fitted model (document 002, section 4).
+//! Fits a model to points (document 002, section 4).
 //!
-//! The time is linear in all parameters but level sizes and exponents: `linear` finds the
-//! former, `free` the latter, `identify` says what of it the data determine, `answer` makes
-//! parameters of it; here it all becomes a [`Model`].
+//! The time is linear in all parameters except level sizes and exponents. `linear` fits the linear
+//! parameters, `free` the sizes and exponents, `identify` finds which of them the data determine,
+//! and `answer` reports them as parameters; this module assembles the [`Model`].
 
 use membound_types::{
     FitData, FitMethod, FittedPoint, Kind, Model, ModelSource, Observation, Outcome, Residual,
@@ -20,22 +20,23 @@ use super::solve::Triangle;
 use super::vanish::vanishing;
 use crate::stats::median;
 
-/// Parts into which areas are divided for the check on those left out.
+/// Number of parts in the cross-validation over areas.
 const FOLDS: usize = 5;
 
-/// Areas below which leaving out a fifth says more of the areas than of the model.
+/// Distinct areas below which there is no cross-validation: leaving out a fifth would say more
+/// about the choice of areas than about the model.
 const LEAST_AREAS: usize = 10;
 
-/// Points and what they are to be fitted with.
+/// The points and the options of a fit; `windows`, `areas` and `measured` have one entry per point.
 pub(super) struct Problem<'a> {
     pub(super) design: Design<'a>,
     pub(super) data: FitData,
     pub(super) windows: Vec<Option<f64>>,
     pub(super) areas: Vec<f64>,
     pub(super) measured: Vec<f64>,
-    /// Values of the terms that are given.
+    /// For each term its given value in nanoseconds; `None` if the term is fitted.
     pub(super) given: Vec<Option<f64>>,
-    /// Terms to be fitted.
+    /// Indices of the fitted terms.
     pub(super) fitted: Vec<usize>,
     pub(super) options: &'a FitOptions,
 }
@@ -45,7 +46,7 @@ pub(super) struct Fitted {
     pub(super) edges: Edges,
     pub(super) linear: Linear,
     pub(super) solved: Solved,
-    /// Of the fitted terms, then of fitted sizes and exponents.
+    /// Which columns the data determine: fitted terms, then fitted sizes and exponents.
     pub(super) identified: Identified,
     pub(super) iterations: usize,
 }
@@ -53,20 +54,19 @@ pub(super) struct Fitted {
 /// Fits `topology` to `observations`: windows in areas or loads of a chase, in
 /// nanoseconds, in any order.
 ///
-/// The source of the model is left to the caller. Level sizes, given parameters and weights
-/// are as `options` say. What the data do not determine is not an error: the parameters
-/// are marked, have the minimum-norm value, and what is known of them stands in
-/// [`Model::combinations`].
+/// The caller sets the source of the model. `options` decide about level sizes, given parameters
+/// and weights. Parameters that the data do not determine are no error: they are marked, have the
+/// minimum-norm value, and [`Model::combinations`] contains the sums that are determined.
 ///
 /// Standard errors are σ²·(XᵀWX)⁺ with σ from the weighted residuals, for the problem
-/// without the limit at zero: where a parameter is held there its own interval and its
-/// neighbours' are wider than need be, never narrower. Intervals are Student's, cut at zero.
-/// They take for granted that noise is as the weights say: relative, or with
+/// without the limit at zero: where a parameter is held at zero, its own interval and those of its
+/// neighbours are wider than necessary, never narrower. Intervals are Student's, cut at zero.
+/// They assume that the noise is as the weights say: relative, or with
 /// [`Weights::Equal`](membound_types::Weights::Equal) the same for every point.
 ///
 /// # Errors
-/// A topology that is not sound or lacks sizes, no points or too few, a value that is no
-/// time, a window that does not fit its area, a fixed symbol that is no parameter.
+/// An invalid topology or one without sizes, no points or too few, an invalid time, a window
+/// that does not fit its area, a fixed symbol that is not a parameter.
 pub fn fit(
     topology: &Topology,
     data: FitData,
@@ -114,7 +114,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The linear problem for given sizes.
+    /// The linear problem at the sizes and exponents in `edges`.
     pub(super) fn linear(&self, edges: &Edges) -> Linear {
         let count = self.measured.len();
         let mut columns = vec![Vec::with_capacity(count); self.fitted.len()];
@@ -134,7 +134,7 @@ impl<'a> Problem<'a> {
         Linear::new(columns, offset, self.measured.clone())
     }
 
-    /// All points.
+    /// Indices of all points.
     pub(super) fn all_rows(&self) -> Vec<usize> {
         (0..self.measured.len()).collect()
     }
@@ -155,7 +155,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The document of a fit.
+    /// Builds the model document from a fit.
     fn model(&self, observations: &[Observation], fitted: Fitted) -> Result<Model, FitError> {
         let topology = self.design.topology();
         let rows = self.all_rows();
@@ -219,8 +219,8 @@ impl<'a> Problem<'a> {
         Ok(model)
     }
 
-    /// Median relative error at areas that were left out, each of five parts in turn, with
-    /// the weights of the whole fit.
+    /// Median relative error at left-out areas: cross-validation over five parts, with the weights of
+    /// the whole fit. `None` with too few areas or points.
     fn left_out(&self, fitted: &Fitted) -> Option<f64> {
         let folds = self.folds()?;
         let mut errors = Vec::with_capacity(self.measured.len());
@@ -270,7 +270,7 @@ impl<'a> Problem<'a> {
         median(&errors)
     }
 
-    /// Rows in five parts by area; `None` with too few areas.
+    /// Indices of the points in five parts by area; `None` with fewer than [`LEAST_AREAS`] areas.
     pub(super) fn folds(&self) -> Option<Vec<Vec<usize>>> {
         let mut areas = self.areas.clone();
         areas.sort_by(f64::total_cmp);

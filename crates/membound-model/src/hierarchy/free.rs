@@ -1,12 +1,12 @@
-//! Effective level sizes, and the exponents γ, fitted around the linear model.
+//! Fits effective level sizes, and the exponents γ, around the linear model.
 //!
-//! Sizes enter the time through shares, so every trial size has a linear fit of its own
-//! (variable projection, G. H. Golub and V. Pereyra 1973, with L. Kaufman's approximate
-//! Jacobian of 1975), and only the logarithms of sizes and exponents are searched:
-//! Levenberg and Marquardt's steps from several starts, one of them a scan of each size by
-//! itself. The function has a kink wherever a size passes a measured area, so the sides of
-//! those next to the best answer are tried too. With weights of the model what is minimised is the deviance whose estimating
-//! equations those weights solve, 2·Σ(y/m − 1 − ln y/m).
+//! The time depends on a size through the shares of the levels, so each trial size has its own
+//! linear fit (variable projection, G. H. Golub and V. Pereyra 1973, with L. Kaufman's approximate
+//! Jacobian of 1975), and the search covers only the logarithms of sizes and exponents: steps of
+//! Levenberg and Marquardt from several starts, one of them a scan of each size by itself. The
+//! minimised function has a kink where a size passes a measured area, so the search also tries the
+//! other side of the kinks next to the best answer. With [`Weights::Model`] the minimised function
+//! is the deviance whose estimating equations those weights solve, 2·Σ(y/m − 1 − ln y/m).
 
 use membound_types::Weights;
 use nalgebra::DVector;
@@ -18,48 +18,47 @@ use super::linear::{Linear, STILL, Solved};
 use super::options::{FitError, Start, Steepness};
 use super::solve::{Triangle, lengths, scaled, spectrum};
 
-/// Steps of one descent.
+/// Most steps of one descent.
 const MOST_STEPS: usize = 60;
 
-/// Factors on all reaches that a descent begins with, besides a scan of each.
+/// Factors on all reaches at the start of a descent, besides a scan of each reach.
 const STARTS: [f64; 3] = [1.0, 0.75, 1.35];
 
-/// Times that kinks are crossed.
+/// Most rounds in which kinks are crossed.
 const MOST_CROSSINGS: usize = 4;
 
-/// Relative change of weights that is good enough on the way.
+/// Relative change of weights below which a trial fit counts as settled.
 const COARSE: f64 = 1e-6;
 
-/// Factors that a scan tries on a size: an octave down and up.
+/// Factors that the scan tries on each size: up to an octave down and up.
 const SCAN: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
 
-/// Steps of a descent on the other side of a kink.
+/// Most steps of a descent from beyond a kink, or from a start that is near.
 const FEW_STEPS: usize = 6;
 
-/// Share of what is minimised that a step gains at least to be followed by another one,
-/// where the start was near: far below what sizes are known to.
+/// Relative gain below which a descent from a near start ends: sizes are known far less precisely.
 const NEAR_GAIN: f64 = 1e-7;
 
-/// How far beyond a kink such a descent begins.
+/// Relative distance beyond a kink at which a descent begins.
 const BEYOND: f64 = 1e-6;
 
-/// The same for exponents.
+/// Factors that the scan tries on each exponent.
 const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
 
-/// Levels reach at least this much further than the level inside.
+/// Least ratio of the reach of a level to that of the next inner level.
 const LEAST_RATIO: f64 = 1.001;
 
-/// Exponents that a level can have: a cyclic chase never hits more often than independent
-/// draws do (1), and what is steeper than the last is a step at any resolution.
+/// Range of exponents: a cyclic chase never hits more often than independent draws do (1), and an
+/// exponent above the upper limit is a step at any resolution of areas.
 const EXPONENTS: (f64, f64) = (1.0, 200.0);
 
-/// Largest step of a logarithm.
+/// Largest change of one logarithm in a step.
 const LONGEST_STEP: f64 = 0.7;
 
-/// Squared relative residual that is rounding.
+/// Squared relative residual per value that is rounding error.
 const ROUNDING: f64 = 1e-26;
 
-/// What a column of the joint problem behind the linear ones moves.
+/// The quantity that one non-linear column of the joint problem moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
     /// Logarithm of the reach of a level.
@@ -68,7 +67,7 @@ pub(super) enum Moved {
     Exponent(usize),
 }
 
-/// What is searched: reaches of all levels but the last, and their exponents where asked.
+/// The searched quantities: reaches of all levels but the last, and their exponents if free.
 pub(super) fn moved(problem: &Problem<'_>, edges: &Edges) -> Vec<Moved> {
     let held = &problem.options.held;
     let levels = (0..edges.reach.len()).filter(|level| !held.contains(level));
@@ -79,7 +78,7 @@ pub(super) fn moved(problem: &Problem<'_>, edges: &Edges) -> Vec<Moved> {
     moved
 }
 
-/// Sizes with the linear fit that belongs to them.
+/// Sizes and exponents with the linear fit at them.
 struct Trial {
     edges: Edges,
     linear: Linear,
@@ -87,7 +86,7 @@ struct Trial {
     merit: f64,
 }
 
-/// Fits sizes and all else, beginning at `start`.
+/// Fits sizes and linear parameters, starting from the sizes in `start`.
 pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, FitError> {
     let rows = problem.all_rows();
     let first = |factor: f64| {
@@ -131,7 +130,7 @@ pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, Fi
     finished(problem, best, iterations, &rows)
 }
 
-/// The last fit at the sizes of `best`, found in `iterations`.
+/// Repeats the fit at the sizes of `best` with the strict tolerance of a reported fit.
 fn finished(
     problem: &Problem<'_>,
     best: Trial,
@@ -150,8 +149,9 @@ fn finished(
     })
 }
 
-/// |model ÷ measured − 1| at the rows in `out`, which the fit has not seen; sizes are
-/// fitted again to the others, beginning at those of `fitted`.
+/// |model ÷ measured − 1| at the rows in `out`, which are excluded from the fit.
+///
+/// Sizes are fitted again to `kept`, starting from those of `fitted`. `None` when numbers overflow.
 pub(super) fn errors_without(
     problem: &Problem<'_>,
     fitted: &Fitted,
@@ -195,14 +195,14 @@ fn trial(
     })
 }
 
-/// What a point adds to the function that is minimised.
+/// Contribution of one point to the minimised function.
 fn deviance(weights: Weights, measured: f64, model: f64) -> f64 {
     match weights {
         Weights::Equal => (measured - model).powi(2),
         Weights::Measured => (model / measured - 1.0).powi(2),
         Weights::Model => {
             let excess = measured / model.max(1e-3 * measured) - 1.0;
-            // x − ln(1 + x) loses all digits where x is small.
+            // The direct formula x − ln(1 + x) loses all digits for small x.
             if excess.abs() < 1e-4 {
                 excess * excess * (1.0 - excess * (2.0 / 3.0))
             } else {
@@ -212,8 +212,8 @@ fn deviance(weights: Weights, measured: f64, model: f64) -> f64 {
     }
 }
 
-/// Edges as they may be: reaches ascending, and within the areas measured where they began
-/// there; exponents within what a level can have.
+/// Limits `wanted` to valid values: reaches ascend, and stay within the measured areas if they
+/// started there; exponents stay within [`EXPONENTS`]; held levels keep the values in `edges`.
 fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
     let least = problem.areas.iter().copied().fold(f64::INFINITY, f64::min);
     let most = problem.areas.iter().copied().fold(0.0, f64::max);
@@ -223,7 +223,7 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
         if from > least && from < most {
             wanted.reach[level] = wanted.reach[level].clamp(least, most);
         } else {
-            // Nothing in the data depends on it.
+            // No data lie on both sides of it, so the fit does not depend on it.
             wanted.reach[level] = from;
         }
         if level > 0 {
@@ -244,7 +244,7 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
     wanted
 }
 
-/// Levels that do not move.
+/// Indices of levels whose sizes and exponents do not change.
 fn held<'a>(problem: &Problem<'a>, edges: &Edges) -> impl Iterator<Item = &'a usize> {
     let levels = edges.reach.len();
     problem
@@ -254,7 +254,7 @@ fn held<'a>(problem: &Problem<'a>, edges: &Edges) -> impl Iterator<Item = &'a us
         .filter(move |&&level| level < levels)
 }
 
-/// Tries factors on each size and exponent by itself.
+/// Tries fixed factors on each size and exponent by itself.
 fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
     for moved in moved(problem, &best.edges) {
         let centre = best.edges.clone();
@@ -281,8 +281,8 @@ fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
     best
 }
 
-/// Tries a short descent from beyond the measured area next above each reach, and from
-/// before the one next below: there the slope is another one.
+/// Tries, for each reach, a short descent from just beyond the next larger measured area and one
+/// from just below the next smaller: the slope changes there.
 fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
     for level in 0..best.edges.reach.len() {
         let centre = best.edges.clone();
@@ -312,7 +312,7 @@ fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
     best
 }
 
-/// Levenberg and Marquardt's steps from `best`, and how many there were.
+/// Descends from `best` with Levenberg-Marquardt steps; also returns their number.
 fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) -> (Trial, usize) {
     let mut damping = 1e-3;
     let least_gain = match problem.options.start {
@@ -350,7 +350,7 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) 
     (best, most)
 }
 
-/// The problem that is left for sizes and exponents when the linear parameters follow them.
+/// The projected problem: sizes and exponents move, and the linear parameters follow.
 struct Projected {
     moved: Vec<Moved>,
     lengths: Vec<f64>,
@@ -361,7 +361,8 @@ struct Projected {
 impl Projected {
     fn of(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Option<Self> {
         let moved = moved(problem, &trial.edges);
-        // Positive parameters are independent: the non-negative solution has no others.
+        // The columns of positive parameters are independent, because a non-negative solution has only
+        // independent ones.
         let used: Vec<usize> = (0..trial.linear.columns.len())
             .filter(|&column| trial.solved.values[column] > 0.0)
             .collect();
@@ -396,7 +397,7 @@ impl Projected {
         })
     }
 
-    /// Change of the logarithms.
+    /// Change of the logarithms in one step.
     fn step(&self, damping: f64) -> DVector<f64> {
         let mut change = DVector::zeros(self.moved.len());
         for (place, value) in self.spectrum.values.iter().enumerate() {
@@ -422,13 +423,13 @@ impl Projected {
     }
 }
 
-/// Derivatives of the modelled times by the logarithms in `moved`, as columns.
+/// Derivatives of the modelled times by the logarithms in `moved`, one column each.
 fn slopes(problem: &Problem<'_>, trial: &Trial, moved: &[Moved]) -> Vec<Vec<f64>> {
     moved
         .iter()
         .map(|&moved| {
             let (Moved::Reach(level) | Moved::Exponent(level)) = moved;
-            // The step in time from this level to the next is linear in the window.
+            // The extra time of the next level is a linear function of the window.
             let at = |window: f64| step_time(problem, &trial.solved.values, level, window);
             let (once, each) = (at(0.0), at(1.0) - at(0.0));
             let reach = trial.edges.reach[level];
@@ -453,7 +454,7 @@ fn slopes(problem: &Problem<'_>, trial: &Trial, moved: &[Moved]) -> Vec<Vec<f64>
         .collect()
 }
 
-/// Time that a window takes more from the level outside of `level`.
+/// Time that a window of `window` bytes takes more in the next outer level than in `level`.
 fn step_time(problem: &Problem<'_>, values: &DVector<f64>, level: usize, window: f64) -> f64 {
     let factors = problem.design.step(level, Some(window));
     let fitted: f64 = problem
@@ -470,7 +471,7 @@ fn step_time(problem: &Problem<'_>, values: &DVector<f64>, level: usize, window:
     fitted + given
 }
 
-/// All columns, linear ones and slopes, with the weights of the fit.
+/// The triangle of all columns, linear columns and slopes, with the weights of the fit.
 fn joint(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Triangle {
     let slopes = slopes(problem, trial, &moved(problem, &trial.edges));
     let columns: Vec<&[f64]> = trial

@@ -1,8 +1,8 @@
-//! What data determine: rank, parameters that cannot be told apart, the combinations of
-//! them that can, and the covariance of both.
+//! Finds what data determine: the rank, parameters that cannot be separated, the combinations of
+//! them that can be determined, and the covariance of both.
 //!
-//! A parameter is identifiable when its unit vector is orthogonal to the null space of the
-//! weighted design: no change of the others makes up for a change of it. The null space
+//! A parameter is identifiable if its unit vector is orthogonal to the null space of the
+//! weighted design: no change of the others compensates a change of it. The null space
 //! comes from singular values of the triangle with columns of unit length, so that units do
 //! not matter.
 
@@ -10,55 +10,55 @@ use nalgebra::{DMatrix, DVector};
 
 use super::solve::{lengths, nearest_non_negative, scaled, spectrum};
 
-/// Rounding of a design is a few units in the last place of its entries; singular values
-/// below this part of the largest are no more than that.
+/// Relative rounding error of a design, a few units in the last place of its entries; singular
+/// values below this share of the largest count as zero.
 const ROUNDING: f64 = 1e-13;
 
-/// Entries of null vectors below this are zero, however well separated the spectrum.
+/// Entries of null vectors up to this are zero, however well separated the spectrum is.
 const LEAST_LEAK: f64 = 1e-9;
 
-/// Entries of null vectors above this are not zero, however badly separated the spectrum.
+/// Entries of null vectors above this are not zero, however badly separated the spectrum is.
 const MOST_LEAK: f64 = 1e-4;
 
-/// Largest denominator of a factor that is taken for a fraction.
+/// Largest denominator of a factor that is rounded to a fraction.
 const MOST_PARTS: u32 = 16;
 
-/// Parameters that make up for each other.
+/// Parameters whose changes can compensate each other.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    /// Their columns, ascending.
+    /// Columns of the parameters, ascending.
     pub(super) members: Vec<usize>,
-    /// What the data determine: factors in the order of `members`. Reduced row echelon
-    /// form, with the last members as the free ones.
+    /// Determined combinations: factors in the order of `members`, in reduced row echelon form with
+    /// the last members as the free ones.
     pub(super) determined: Vec<Vec<f64>>,
-    /// Orthonormal directions in which the data say nothing, in the order of `members` and
+    /// Orthonormal directions about which the data say nothing, in the order of `members` and
     /// in the parameters' own units.
     silent: DMatrix<f64>,
 }
 
-/// What a triangle says about its columns.
+/// What the data determine of the columns of a triangle.
 #[derive(Clone, Debug)]
 pub(super) struct Identified {
-    /// Directions that are determined.
+    /// Number of directions that are determined.
     pub(super) rank: usize,
-    /// Ratio of the largest to the smallest singular value among them; 1 without any.
+    /// Ratio of the largest to the smallest singular value within the rank; 1 for rank 0.
     pub(super) condition: f64,
-    /// Columns of zeros: nothing in the data depends on them.
+    /// True for columns of zeros: no data depend on them.
     pub(super) idle: Vec<bool>,
-    /// Whether each column is determined by itself.
+    /// True for columns that the data determine individually.
     pub(super) identifiable: Vec<bool>,
-    /// The others, those of zeros apart.
+    /// Groups of the columns that are neither identifiable nor idle.
     pub(super) groups: Vec<Group>,
     /// (XᵀWX)⁺ in the parameters' own units.
     pub(super) covariance: DMatrix<f64>,
 }
 
-/// Part of the largest singular value that rounding of a design with `rows` rows can make.
+/// Share of the largest singular value that rounding in a design with `rows` rows can produce.
 pub(super) fn rank_tolerance(rows: usize) -> f64 {
     ROUNDING.max(f64::EPSILON * rows as f64)
 }
 
-/// Reads `triangle`, the R of a design of `rows` rows.
+/// Analyses `triangle`, the R of a design with `rows` rows.
 pub(super) fn identify(triangle: &DMatrix<f64>, rows: usize) -> Identified {
     let count = triangle.ncols();
     let idle: Vec<bool> = triangle
@@ -96,14 +96,14 @@ pub(super) fn identify(triangle: &DMatrix<f64>, rows: usize) -> Identified {
     if rank == live.len() {
         return identified;
     }
-    // A vector of the null space is only as exact as the gap in the spectrum is wide.
+    // The smaller the gap in the spectrum, the less exact are the null vectors.
     let leak = (100.0 * tolerance * identified.condition).clamp(LEAST_LEAK, MOST_LEAK);
     let null = spectrum
         .vectors
         .columns(rank, live.len() - rank)
         .into_owned();
     for members in connected(&null, leak) {
-        // A column that is not zero needs another one to make up for it.
+        // A single column that is not zero is determined; the null space's leak into it is rounding.
         if members.len() == 1 {
             continue;
         }
@@ -116,7 +116,7 @@ pub(super) fn identify(triangle: &DMatrix<f64>, rows: usize) -> Identified {
     identified
 }
 
-/// Rows that the projection onto the null space connects.
+/// Groups of rows that the projection onto the null space connects.
 fn connected(null: &DMatrix<f64>, leak: f64) -> Vec<Vec<usize>> {
     let count = null.nrows();
     let projection = null * null.transpose();
@@ -145,7 +145,7 @@ fn connected(null: &DMatrix<f64>, leak: f64) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The determined combinations and the silent directions of one group.
+/// The determined combinations and the undetermined directions of one group.
 fn resolve(
     null: &DMatrix<f64>,
     lengths: &[f64],
@@ -161,7 +161,7 @@ fn resolve(
     let pivots: Vec<usize> = (0..members.len())
         .filter(|place| !free.contains(place))
         .collect();
-    // Rows of the free members in the orthonormal basis that they were given.
+    // Coordinates of the free members in `basis`.
     let square = DMatrix::from_fn(free.len(), free.len(), |row, column| {
         rows[free[row]].dot(&basis[column])
     });
@@ -199,13 +199,13 @@ fn resolve(
     }
 }
 
-/// The last rows that are independent, ascending, and an orthonormal basis of their span.
+/// The last independent rows, ascending, and an orthonormal basis of their span.
 fn last_independent(rows: &[DVector<f64>], leak: f64) -> (Vec<usize>, Vec<DVector<f64>>) {
     let mut free = Vec::new();
     let mut basis: Vec<DVector<f64>> = Vec::new();
     for place in (0..rows.len()).rev() {
         let mut rest = rows[place].clone();
-        // Twice is enough.
+        // Two passes of Gram-Schmidt suffice (Kahan).
         for _ in 0..2 {
             for direction in &basis {
                 let along = rest.dot(direction);
@@ -222,7 +222,7 @@ fn last_independent(rows: &[DVector<f64>], leak: f64) -> (Vec<usize>, Vec<DVecto
     (free, basis)
 }
 
-/// `value`, or the simple fraction that it is to within `tolerance`.
+/// `value`, or the simple fraction that equals it within `tolerance`.
 fn fraction(value: f64, tolerance: f64) -> f64 {
     (1..=MOST_PARTS)
         .map(|parts| (value * f64::from(parts)).round() / f64::from(parts))
@@ -233,12 +233,12 @@ fn fraction(value: f64, tolerance: f64) -> f64 {
 }
 
 impl Group {
-    /// Among the non-negative values that the data cannot tell from `values` (of all
-    /// columns), those of least norm, in the order of the members.
+    /// Of all non-negative values that the data cannot distinguish from `values` (of all columns),
+    /// those of least norm, in the order of the members.
     pub(super) fn minimum_norm(&self, values: &DVector<f64>) -> Vec<f64> {
         let own = DVector::from_fn(self.members.len(), |row, _| values[self.members[row]]);
         let shortest = &own - &self.silent * self.silent.tr_mul(&own);
-        // What is negative by rounding alone is zero.
+        // Entries that are negative only by rounding become zero.
         let noise = 1e-12 * own.amax();
         let shortest = shortest.map(|entry| if entry.abs() <= noise { 0.0 } else { entry });
         nearest_non_negative(&shortest, &self.silent)
@@ -251,7 +251,7 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// R of columns given as rows of text-like literals.
+    /// R of a matrix given row by row.
     fn triangle(rows: &[&[f64]]) -> DMatrix<f64> {
         let width = rows[0].len();
         let matrix = DMatrix::from_fn(rows.len(), width, |row, column| rows[row][column]);

@@ -1,14 +1,14 @@
-//! What levels are called that windows alone showed.
+//! Names the levels that were found in windows alone.
 //!
-//! A level that ends where a declared cache may end has that cache's name. All others are
-//! numbered as document 002 numbers its levels, from the innermost on: a first cache that a
-//! core hides behind its work, a TLB's reach or a neighbouring node's memory must not shift
-//! the names of the caches that are there.
+//! A level that ends where a declared cache may end gets that cache's name. All others are
+//! numbered from the innermost on, as document 002 does: a first cache that a core hides behind
+//! its work, a TLB's reach or a neighbouring node's memory must not shift the names of the real
+//! caches.
 
 use membound_types::{Cache, CacheKind, Level, LevelKind};
 
-/// Shares of its declared size that a cache may be found to end at: of one that a core has
-/// to itself, and of one that others have a part of, such as the host's other guests.
+/// Ratios of a found end to the declared size at which the two match: for a cache private to a
+/// core, and for a cache that others use a part of, such as the host's other guests.
 const OF_OWN: (f64, f64) = (0.35, 1.6);
 const OF_SHARED: (f64, f64) = (0.12, 1.6);
 
@@ -27,7 +27,7 @@ pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
                 outermost_matched = *cache + 1 == declared.len();
                 format!("L{}", declared[*cache].level)
             }
-            // Beyond the last cache that is declared there is nothing but memory.
+            // A level outside the outermost declared cache can only be memory.
             None if index == last && index > 0 && outermost_matched => {
                 level.kind = LevelKind::Memory;
                 "DRAM".to_owned()
@@ -40,7 +40,7 @@ pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
     }
 }
 
-/// A cache that data may lie in.
+/// A declared cache that can hold data.
 #[derive(Clone, Copy, Debug)]
 struct Declared {
     level: u32,
@@ -48,7 +48,7 @@ struct Declared {
     shares: (f64, f64),
 }
 
-/// Data caches as declared, innermost first, one of each level.
+/// Declared data and unified caches, innermost first, one per level.
 fn declared(caches: &[Cache]) -> Vec<Declared> {
     let mut declared: Vec<Declared> = caches
         .iter()
@@ -64,16 +64,16 @@ fn declared(caches: &[Cache]) -> Vec<Declared> {
     declared
 }
 
-/// Which found level is which declared cache.
+/// An assignment of found levels to declared caches.
 #[derive(Clone, Debug, Default)]
 struct Matching {
-    /// (level, cache), both ascending.
+    /// Pairs of (level index, cache index), both ascending.
     chosen: Vec<(usize, usize)>,
-    /// How far the ends are from the declared sizes, in octaves.
+    /// Sum of the distances between ends and declared sizes, in octaves.
     off: f64,
 }
 
-/// The matching in order with most caches, and of those the one that is least off.
+/// The order-preserving matching with most caches, and of those the one with the least distance.
 fn matched(ends: &[Option<u64>], declared: &[Declared]) -> Matching {
     fn search(
         ends: &[Option<u64>],
@@ -148,7 +148,7 @@ mod tests {
     fn a_hidden_first_cache_does_not_shift_the_names_of_the_others() {
         let laptop = [48 * KIB, MIB, 32 * MIB];
         check(&[MIB, 11 * MIB], &laptop, &["L2", "L3", "DRAM"]);
-        // As a guest's windows show a second cache of 1 MiB.
+        // As in a guest whose windows show a second cache of 1 MiB.
         check(&[436 * KIB, 7 * MIB], &laptop, &["L2", "L3", "DRAM"]);
         check(
             &[46 * KIB, 980 * KIB, 7 * MIB],

@@ -1,11 +1,11 @@
-//! The linear fit: weights, iterated until they stand still, around a non-negative
-//! least-squares solution.
+//! The linear fit: non-negative least squares with weights that are iterated until they no longer
+//! change.
 //!
 //! With [`Weights::Model`] every residual is divided by the modelled value, and the fit is
-//! repeated with the new values. Its fixed point is where Σ (y − m)/m² · ∂m = 0: the
-//! estimating equations of a constant relative noise, whose mean is right at any noise.
-//! Dividing by the measured value instead (equation 8) favours what was measured too low,
-//! by the square of the relative noise.
+//! repeated with the new modelled values. At the fixed point Σ (y − m)/m² · ∂m = 0: the estimating
+//! equations of noise with constant relative size, whose mean is right at any noise. Dividing by
+//! the measured value instead (equation 8) biases the fit towards values measured too low, by the
+//! square of the relative noise.
 
 use membound_types::Weights;
 use nalgebra::DVector;
@@ -13,46 +13,47 @@ use nalgebra::DVector;
 use super::identify::rank_tolerance;
 use super::solve::{Triangle, lengths, non_negative, scaled, spectrum};
 
-/// Fits in a row before the weights are given up on.
+/// Most iterations of the weights before the fit is returned as not settled.
 const MOST_ITERATIONS: usize = 100;
 
-/// Iterations after which only half of a step is taken: outliers can make weights swing.
+/// Iterations after which the step of the weights is halved (on a logarithmic scale): outliers can
+/// make the weights oscillate.
 const SWINGING: usize = 20;
 
-/// Relative change below which weights stand still in a fit that is reported.
+/// Relative change of the weights below which a reported fit counts as settled.
 pub(super) const STILL: f64 = 1e-12;
 
-/// A modelled value counts as at least this part of the measured one in a weight, so that
-/// a model of zero somewhere on the way does not outweigh everything.
+/// Least modelled value used for a weight, as a share of the measured value, so that a modelled
+/// value near zero in an early iteration does not outweigh all others.
 const LEAST_MODEL: f64 = 1e-3;
 
-/// Values measured and what they depend on linearly.
+/// Measured values and the columns on which they depend linearly.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
-    /// One column for each parameter to be fitted.
+    /// One column for each parameter to be fitted, one entry per measured value.
     pub(super) columns: Vec<Vec<f64>>,
-    /// What given parameters contribute.
+    /// Contribution of the parameters with given values to each measured value.
     pub(super) offset: Vec<f64>,
     /// Measured values.
     pub(super) measured: Vec<f64>,
-    /// Measured values without the offset.
+    /// `measured` minus `offset`.
     right: Vec<f64>,
 }
 
-/// A solution with the weights that belong to it.
+/// A solution with the weights at which it was found.
 #[derive(Clone, Debug)]
 pub(super) struct Solved {
-    /// Values of the columns' parameters.
+    /// Values of the fitted parameters, one per column.
     pub(super) values: DVector<f64>,
-    /// Modelled values of all points, also of those left out.
+    /// Modelled values of all points, including those excluded from the fit.
     pub(super) model: Vec<f64>,
-    /// Factor of each row's residual.
+    /// Weight of each point's residual.
     pub(super) scale: Vec<f64>,
-    /// The weighted problem.
+    /// The weighted problem in triangular form.
     pub(super) triangle: Triangle,
-    /// Fits done.
+    /// Number of iterations.
     pub(super) iterations: usize,
-    /// Whether the weights came to stand still.
+    /// True if the weights settled before [`MOST_ITERATIONS`].
     pub(super) settled: bool,
 }
 
@@ -71,9 +72,10 @@ impl Linear {
         }
     }
 
-    /// Fits the points in `rows`. `start` are factors to begin with, instead of those of
-    /// the measured values; weights stand still when they change by less than `still`.
-    /// `None` when numbers overflow.
+    /// Fits the points in `rows`, and iterates the weights until they change by less than `still`.
+    ///
+    /// `start` holds initial weights for [`Weights::Model`]; by default they are 1 ÷ measured. `None`
+    /// when numbers overflow.
     pub(super) fn solve(
         &self,
         weights: Weights,
@@ -124,13 +126,13 @@ impl Linear {
         None
     }
 
-    /// The weighted problem of `rows`, as a triangle.
+    /// The weighted problem of `rows` in triangular form (QR).
     pub(super) fn triangle(&self, scale: &[f64], rows: &[usize]) -> Triangle {
         let columns: Vec<&[f64]> = self.columns.iter().map(Vec::as_slice).collect();
         Triangle::of(&columns, &self.right, scale, rows)
     }
 
-    /// Modelled values for `values` of the parameters.
+    /// Modelled value of every point for these parameter values.
     pub(super) fn model(&self, values: &DVector<f64>) -> Vec<f64> {
         let mut model = self.offset.clone();
         for (column, &value) in self.columns.iter().zip(values.iter()) {
@@ -144,8 +146,9 @@ impl Linear {
     }
 }
 
-/// The non-negative solution of `triangle`, the R of `rows` rows; `near` is one that is
-/// thought to be close.
+/// The non-negative least-squares solution of `triangle`, reduced from `rows` rows.
+///
+/// `near`, a solution that is probably close, saves the spectral start.
 pub(super) fn solution(
     triangle: &Triangle,
     rows: usize,

@@ -1,5 +1,5 @@
-//! A model for a machine that nobody has described: topology from the levels that its data
-//! show, sizes fitted.
+//! Fits a model to a machine without a description: the topology comes from the levels that the
+//! data show, and sizes are fitted.
 
 use std::collections::BTreeSet;
 
@@ -20,43 +20,43 @@ use crate::interpret::level_curves;
 use crate::levels::{CurvePoint, LevelOptions, find_levels};
 use crate::stats::median;
 
-/// Nobody knows what cache a curve from a file may show, so none is too large.
+/// Upper bound of cache sizes for a curve from a file, whose machine is unknown: no bound.
 const ANY_CACHE: u64 = 1 << 62;
 
-/// Least change of the time at the end of a level, as a share, from which these values say
-/// where that end is.
+/// Least relative change of the time at the end of a level from which the values determine where
+/// that end is.
 const LEAST_STEP: f64 = 0.05;
 
-/// Values from which on sizes are first fitted to fewer.
+/// Number of values from which sizes are first fitted to a thinned set.
 const MANY: usize = 2000;
 
-/// Share of the residuals to which levels from the values themselves must bring them down to
-/// be taken instead of known ones.
+/// Most that the residuals with levels from the values may be, as a share of those with known
+/// levels, to replace the known levels.
 const MUCH_BETTER: f64 = 0.7;
 
 const NO_LEVEL: &str = "the values show no level: they climb smoothly, or are too few";
 
-/// What is known of a machine beside the values to be fitted.
+/// Facts about a machine besides the values to be fitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
-    /// Levels from its latency curve; where there are none, the values themselves show them.
+    /// Levels from its latency curve; if empty, levels are searched for in the values.
     pub levels: Vec<Level>,
-    /// Its TLB for the pages of the values.
+    /// TLB terms for the page size at which the values were measured.
     pub tlb: Vec<TlbTerm>,
-    /// Its caches as declared, which levels that windows alone show are named after.
+    /// Declared caches, after which levels found in windows alone are named.
     pub caches: Vec<Cache>,
 }
 
-/// Fits values to a topology made of the levels that are `known`, or that the values show.
+/// Fits values to a topology made of the `known` levels, or of levels found in the values.
 ///
-/// Sizes are fitted too, and with a latency curve the exponents γ where the curve asks for
+/// Sizes are fitted too, and for a latency curve the exponents γ where the curve requires
 /// them: a chase that visits its buffer in a cycle leaves a cache faster than independent
-/// windows do. Single values far off the curve are left out and named in a note. `adjust`
+/// windows do. Single values far off the curve are excluded and listed in a note. `adjust`
 /// may change the topology before the fit. Values that show no level give a model without
 /// levels and parameters, and a note that says so.
 ///
 /// # Errors
-/// Those of [`fit()`], and what `adjust` returns.
+/// The errors of [`fit()`] and of `adjust`.
 pub fn fit_measured<E: From<FitError>>(
     data: FitData,
     observations: &[Observation],
@@ -90,7 +90,7 @@ pub fn fit_measured<E: From<FitError>>(
     if data == FitData::Latency || misses(&model).is_none() {
         return Ok(model);
     }
-    // Another guest may have taken a cache away while the latency curve was measured.
+    // Another guest may have used much of a cache while the latency curve was measured.
     let mut other = with(&shown())?;
     if typical(&other) > MUCH_BETTER * typical(&model) {
         return Ok(model);
@@ -103,11 +103,11 @@ pub fn fit_measured<E: From<FitError>>(
     Ok(other)
 }
 
-/// Levels to fit, and where they come from.
+/// Levels to fit, and their origin.
 struct Choice {
     levels: Vec<Level>,
     selection: &'static str,
-    /// From elsewhere: a size that the values do not show stays as it is.
+    /// True for levels from elsewhere: a size that the values do not determine keeps its value.
     known: bool,
 }
 
@@ -117,7 +117,7 @@ fn typical(model: &Model) -> f64 {
     residual.map_or(f64::INFINITY, |residual| residual.median_relative)
 }
 
-/// Fits sizes and times to a topology made of chosen levels.
+/// Fits sizes and times to `topology`, which was made of the levels in `choice`.
 fn fit_levels(
     topology: Topology,
     data: FitData,
@@ -136,7 +136,7 @@ fn fit_levels(
     };
     let (topology, options) = nearer(topology, data, observations, options);
     let mut model = fit_robustly(&topology, data, observations, &options)?;
-    // A ramp that no level describes is not one level of its mean.
+    // One level would describe such a ramp only by its mean.
     if !choice.known && model.levels.len() == 1 && misses(&model).is_some() {
         return Ok(no_levels(data, observations, &options, choice.selection));
     }
@@ -150,8 +150,8 @@ fn fit_levels(
     Ok(model)
 }
 
-/// The topology with the sizes and exponents of a fit to fewer values, to begin the fit to
-/// all of them with, where these are so many that a wide search would take long.
+/// Shortens the search for many values: fits a thinned set, and returns the topology with the
+/// sizes and exponents found, and options that start near them. Few values change nothing.
 fn nearer(
     mut topology: Topology,
     data: FitData,
@@ -190,7 +190,7 @@ fn nearer(
     (topology, options)
 }
 
-/// How far a model misses its values where it does not describe them.
+/// The misfit of a model to its values; `None` if the model describes them.
 fn misses(model: &Model) -> Option<f64> {
     let points = model.points.iter();
     let mut misses: Vec<Miss> = points
@@ -206,9 +206,9 @@ fn misses(model: &Model) -> Option<f64> {
     misfit(&mut misses)
 }
 
-/// Widens the intervals of sizes to the measured areas around the nearest one, where
-/// exponents were fitted: a chase leaves a cache somewhere between two areas, and the family
-/// of curves that the exponents span is an assumption that a finer interval would rest on.
+/// Widens the intervals of sizes to the measured areas around the nearest one, if exponents were
+/// fitted: a chase leaves a cache somewhere between two areas, and a narrower interval would rest
+/// on the assumed family of curves.
 fn widen_sizes(model: &mut Model) {
     let steep = |role| role == ParameterRole::Steepness;
     if !model.parameters.iter().any(|found| steep(found.role)) {
@@ -247,9 +247,9 @@ fn widen_sizes(model: &mut Model) {
     }
 }
 
-/// Levels whose end these values do not show, because the time hardly changes there: a core
-/// hides its first cache's misses behind the work on a window. Their sizes are better known
-/// from the latency curve than from a search that has nothing to hold on to.
+/// Indices of levels at whose end the time hardly changes, so that these values do not determine
+/// the size: a core hides the misses of its first cache behind the work on a window. The latency
+/// curve gives their sizes better than a search in these values could.
 fn silent_levels(
     topology: &Topology,
     data: FitData,
@@ -309,7 +309,7 @@ fn held_note(topology: &Topology, held: &BTreeSet<usize>) -> Option<String> {
     })
 }
 
-/// What is said of values that show no level.
+/// The model of values that show no level.
 fn no_levels(
     data: FitData,
     observations: &[Observation],
@@ -345,7 +345,7 @@ fn no_levels(
     }
 }
 
-/// Levels that the values show, and how their number was chosen.
+/// Levels found in the values, and a text on how their number was chosen.
 fn levels_of(
     data: FitData,
     observations: &[Observation],
@@ -389,7 +389,7 @@ impl From<&CurvePoint> for Observation {
     }
 }
 
-/// The TLB terms of a machine profile for one kind of pages, innermost first.
+/// The TLB terms of a machine profile for pages of kind `page`, innermost first.
 #[must_use]
 pub fn tlb_terms(tlb: &Tlb, page: PageKind) -> Vec<TlbTerm> {
     let mut terms: Vec<TlbTerm> = Vec::new();
@@ -412,7 +412,9 @@ pub fn tlb_terms(tlb: &Tlb, page: PageKind) -> Vec<TlbTerm> {
     terms
 }
 
-/// The model of a machine profile: of its windows, or of its latency curve without windows.
+/// The model of a machine profile, fitted to its windows or, without windows, to its latency curve.
+///
+/// Missing when the profile has neither, and with the error's text when the fit fails.
 #[must_use]
 pub fn fit_profile(profile: &MachineProfile) -> Outcome<Model> {
     let (data, observations, page) = match plain_values(profile) {
@@ -450,8 +452,8 @@ struct Series {
     series: String,
 }
 
-/// The values that are measured most plainly: scalar windows on the largest pages, local,
-/// by the CPU that also initialised; else the curve that levels are found in.
+/// The values with the fewest effects of their own: scalar windows on the largest pages, local
+/// memory initialised by the same CPU; else the latency curve in which levels are searched.
 fn plain_values(profile: &MachineProfile) -> Option<(FitData, Series, PageKind)> {
     if let Outcome::Known(part) = &profile.window {
         let plain = |point: &&WindowPoint| {

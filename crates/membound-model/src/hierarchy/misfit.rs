@@ -1,21 +1,21 @@
-//! Telling a model that is wrong from data that are noisy: noise changes sign from one area
-//! to the next, a wrong model is wrong the same way for many in a row.
+//! Distinguishes a wrong model from noisy data: noise changes sign from one area to the next, a
+//! wrong model errs in the same direction for many areas in a row.
 
 use crate::stats::{median, robust_sigma};
 
-/// Median of the relative residuals below which nobody needs to be warned.
+/// Median relative residual up to which no misfit is reported.
 const SMALL: f64 = 0.04;
-/// Correlation of neighbouring residuals from which they are no noise.
+/// Correlation of neighbouring residuals above which they are not noise.
 const PERSISTENT: f64 = 0.4;
-/// Fewest neighbours that say something.
+/// Fewest pairs of neighbours for a verdict.
 const LEAST_PAIRS: usize = 5;
-/// Robust standard deviations beyond which a residual counts no more.
+/// Robust standard deviations at which a residual is cut.
 const CUT_SIGMAS: f64 = 3.0;
 
-/// A relative residual (model ÷ measured − 1) and where it stands.
+/// A relative residual with its window and area.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Miss {
-    /// Window in bytes; anything for loads, the same for all.
+    /// Window in bytes; for loads any value, the same for all.
     pub(super) window: f64,
     /// Area in bytes.
     pub(super) area: f64,
@@ -23,9 +23,8 @@ pub(super) struct Miss {
     pub(super) relative: f64,
 }
 
-/// How far a model that does not describe its data misses them: the median of the relative
-/// residuals, where neighbouring ones go together. `None` for a model that does, and where
-/// there are too few values to tell.
+/// Median relative residual of a model that does not describe its data, found by the correlation
+/// of neighbouring residuals. `None` if the model describes the data, or with too few values.
 pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
     misses.sort_by(|one, other| {
         let window = one.window.total_cmp(&other.window);

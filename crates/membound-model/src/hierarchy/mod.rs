@@ -1,4 +1,6 @@
 //! The hierarchy model of document 002: topology, fit, identifiability, rates, prediction.
+//!
+//! Sizes are in bytes, times in nanoseconds.
 
 mod adjust;
 mod answer;

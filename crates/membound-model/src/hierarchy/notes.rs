@@ -1,4 +1,4 @@
-//! What a reader of a fit should know besides its figures.
+//! Notes on a fit: sentences that a reader needs besides the figures.
 
 use membound_types::{SizeMeaning, Weights};
 
@@ -7,17 +7,17 @@ use super::misfit::{Miss, misfit};
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 
-/// Robust standard deviations beyond which a residual is an outlier …
+/// Robust standard deviations beyond which a residual is an outlier.
 const OUTLYING_SIGMAS: f64 = 5.0;
-/// … unless it is smaller than this: data may be rounded or computed.
+/// Relative residual below which no point is an outlier: data may be rounded or computed.
 const NEVER_OUTLYING: f64 = 0.01;
-/// Share of outliers that a reader should know of.
+/// Share of outliers above which there is a note.
 const MANY_OUTLIERS: f64 = 0.01;
 
-/// Relative noise from which the paper's weights shift values by more than their errors.
+/// Relative noise above which the paper's weights shift values by more than their errors.
 const BIASING: f64 = 0.05;
 
-/// Everything worth a sentence.
+/// All notes on a fit.
 pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
     let topology = problem.design.topology();
     let mut notes = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
     notes
 }
 
-/// A sentence on weights that the noise makes biased.
+/// A note on the paper's weights if the noise makes them biased.
 fn biased(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     if problem.options.weights != Weights::Measured {
         return None;
@@ -70,7 +70,7 @@ fn biased(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     ))
 }
 
-/// A sentence on a model that does not describe its data.
+/// A note on a model that does not describe its data.
 fn poor(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     let places = problem.windows.iter().zip(&problem.areas);
     let values = fitted.solved.model.iter().zip(&problem.measured);
@@ -94,7 +94,7 @@ fn poor(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     ))
 }
 
-/// A sentence on points far from the model, when there are many.
+/// A note on points far from the model, if there are many.
 fn outliers(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     let residuals: Vec<f64> = fitted
         .solved

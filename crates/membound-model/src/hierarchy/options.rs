@@ -1,4 +1,4 @@
-//! What a fit may be told, what it refuses, and which parameter a user's symbol means.
+//! Options of a fit, checks of its input, and the spellings of parameter symbols.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,56 +8,56 @@ use super::design::{Column, Term};
 use super::error::TopologyError;
 use super::topology::{missing_sizes, validate};
 
-/// Times outside of this many nanoseconds are slips: a millionth of a femtosecond, 30 000
-/// years. Within it no square overflows.
+/// Accepted times in nanoseconds: from a millionth of a femtosecond to 30 000 years. Others are
+/// mistakes in the data; within the range no square overflows.
 const TIMES_NS: std::ops::RangeInclusive<f64> = 1e-12..=1e21;
 
 /// Whether the exponents γ with which accesses leave the levels are fitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steepness {
-    /// As the topology says.
+    /// The topology's exponents are used.
     #[default]
     Given,
-    /// One for each level but the last, beginning at the topology's. Only together with
+    /// One exponent is fitted for each level but the last, starting from the topology's. Requires
     /// [`SizeMode::Free`].
     Free,
 }
 
-/// Whether the fit is tried on areas that it has not seen.
+/// Whether the fit is cross-validated on areas that were left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeftOut {
     /// Five more fits, each without every fifth area.
     #[default]
     Check,
-    /// None.
+    /// No cross-validation.
     Skip,
 }
 
-/// Whether the model keeps what it was fitted to.
+/// Whether the model keeps the points to which it was fitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeepPoints {
-    /// Every value with the model's.
+    /// Every point is kept with its modelled time.
     #[default]
     Keep,
-    /// None: a prediction then cannot say whether it lies outside of what was measured.
+    /// No points: a prediction then cannot report whether it lies outside the measured range.
     Drop,
 }
 
 /// Where the search for free sizes begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Anywhere: sizes are scanned, and several descents compared.
+    /// Possibly far from the answer: sizes are scanned and several descents compared.
     #[default]
     Wide,
-    /// Near the answer: the topology's sizes and exponents are those of a fit to some of the
-    /// values, and a few steps lead from there.
+    /// Near the answer: the topology's sizes and exponents come from a fit to some of the values, so
+    /// a few steps suffice.
     Near,
 }
 
-/// How to fit.
+/// Options of [`fit()`](super::fit()).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FitOptions {
-    /// What residuals are divided by.
+    /// The divisor of the residuals.
     pub weights: Weights,
     /// Whether level sizes are fitted.
     pub sizes: SizeMode,
@@ -65,11 +65,11 @@ pub struct FitOptions {
     pub start: Start,
     /// Whether the exponents γ are fitted.
     pub steepness: Steepness,
-    /// Levels, from 0, that keep the topology's size and exponent although sizes are free:
-    /// what is known of them from elsewhere is better than what these data could say.
+    /// Levels, from 0, that keep the topology's size and exponent although sizes are free: their size
+    /// is known better from elsewhere than these data could determine it.
     pub held: BTreeSet<usize>,
-    /// Parameters to take as they are, symbol → value in nanoseconds. The paper's spellings
-    /// are understood: `t_m,1` and `t_{m,1}` are `t_m`, `t_m,0` and `t_{m,0}` are `t_m0`.
+    /// Parameters with fixed values, symbol → value in nanoseconds. The paper's spellings
+    /// are accepted: `t_m,1` and `t_{m,1}` mean `t_m`, `t_m,0` and `t_{m,0}` mean `t_m0`.
     pub fixed: BTreeMap<String, f64>,
     /// Whether points are left out for a check.
     pub left_out: LeftOut,
@@ -77,14 +77,14 @@ pub struct FitOptions {
     pub points: KeepPoints,
 }
 
-/// Why there is no fit.
+/// Reasons why a fit fails.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// The topology is not sound.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// Levels without a size.
+    /// The topology has inner levels without a size.
     #[error(
         "topology `{topology}` does not say how large {levels} are: give their sizes (`--sizes`)"
     )]
@@ -94,10 +94,10 @@ pub enum FitError {
         /// Names of the levels.
         levels: String,
     },
-    /// Nothing to fit to.
+    /// There are no points.
     #[error("no points to fit to")]
     NoPoints,
-    /// As many parameters as points, so that nothing is left to judge the fit by.
+    /// There are as many parameters as points, so no degree of freedom is left to estimate errors.
     #[error(
         "{points} {} too few: they determine {determined} parameters of topology `{topology}`, \
          and at least {} are needed to see how well",
@@ -105,89 +105,89 @@ pub enum FitError {
         determined + 1
     )]
     TooFewPoints {
-        /// Points given.
+        /// Number of points given.
         points: usize,
-        /// Parameters that they determine.
+        /// Number of parameters that they determine.
         determined: usize,
         /// Name of the topology.
         topology: String,
     },
-    /// A time that is none.
+    /// A point's time is not a number or outside the accepted range.
     #[error("point {} (area {area_bytes} bytes) takes {ns} ns, which is no time", index + 1)]
     Time {
-        /// Place among the points, from 0.
+        /// Index of the point, from 0.
         index: usize,
-        /// Its area.
+        /// Area of the point in bytes.
         area_bytes: u64,
-        /// Its time.
+        /// Time of the point in nanoseconds.
         ns: f64,
     },
-    /// An area or a window without bytes.
+    /// A point has an area or a window of 0 bytes.
     #[error("point {} has {what} of 0 bytes", index + 1)]
     Empty {
-        /// Place among the points, from 0.
+        /// Index of the point, from 0.
         index: usize,
         /// `an area` or `a window`.
         what: &'static str,
     },
-    /// A window that does not fit.
+    /// A point's window is larger than its area.
     #[error(
         "point {} has a window of {window_bytes} bytes in an area of {area_bytes} bytes",
         index + 1
     )]
     WindowLarger {
-        /// Place among the points, from 0.
+        /// Index of the point, from 0.
         index: usize,
-        /// Its window.
+        /// Window of the point in bytes.
         window_bytes: u64,
-        /// Its area.
+        /// Area of the point in bytes.
         area_bytes: u64,
     },
-    /// A window where loads were announced, or the other way round.
+    /// A point has a window although the data are loads, or the other way round.
     #[error("point {} {has}, but the data are said to be of kind `{data}`", index + 1)]
     WrongData {
-        /// Place among the points, from 0.
+        /// Index of the point, from 0.
         index: usize,
         /// `has a window` or `has no window`.
         has: &'static str,
         /// Name of the kind of data.
         data: &'static str,
     },
-    /// A symbol that is no parameter.
+    /// A fixed symbol is not a parameter of the topology.
     #[error("`{symbol}` is no parameter of topology `{topology}`: there are {known}")]
     UnknownSymbol {
         /// The symbol, control characters escaped.
         symbol: String,
         /// Name of the topology.
         topology: String,
-        /// Symbols that there are.
+        /// The symbols of the topology.
         known: String,
     },
-    /// One parameter, two values.
+    /// One parameter is fixed at two values under two spellings.
     #[error("`{first}` and `{second}` are the same parameter: give one value")]
     FixedTwice {
-        /// A spelling.
+        /// One spelling of the symbol.
         first: String,
-        /// Another one.
+        /// The other spelling.
         second: String,
     },
-    /// A value that no parameter can have.
+    /// A fixed value is negative, not finite or too large.
     #[error("`{symbol}` cannot be fixed at {value}: use a number of nanoseconds from 0 on")]
     FixedValue {
-        /// The symbol.
+        /// Symbol of the parameter.
         symbol: String,
-        /// Its value.
+        /// The value given, in nanoseconds.
         value: f64,
     },
-    /// Exponents to be fitted around sizes that are not.
+    /// Exponents are to be fitted while sizes are fixed.
     #[error("steepness is fitted only together with sizes: use `--sizes free`")]
     SteepnessAlone,
-    /// Numbers too far apart for double precision.
+    /// The numbers are too far apart for double precision.
     #[error("numbers overflow: points or fixed values lie too many orders of magnitude apart")]
     Overflow,
 }
 
-/// Refuses a topology, points and options that cannot be fitted.
+/// Checks that topology, points and options can be fitted.
 pub(super) fn check(
     topology: &Topology,
     data: FitData,
@@ -264,7 +264,7 @@ fn check_point(index: usize, point: &Observation, data: FitData) -> Result<(), F
     }
 }
 
-/// Values of the terms that are given, by the topology or by `fixed`, which goes before.
+/// For each term its given value: from `fixed`, else from the topology; `None` if it is to be fitted.
 pub(super) fn given_values(
     topology: &Topology,
     terms: &[Term],
@@ -298,8 +298,8 @@ pub(super) fn given_values(
     Ok(given)
 }
 
-/// The term that `symbol` means: by its own symbol, else by the one spelling of the paper
-/// that fits.
+/// Index of the term that `symbol` means: an exact match, else the only term whose symbol equals
+/// it without subscript marks.
 fn term_of(terms: &[Term], symbol: &str) -> Option<usize> {
     if let Some(exact) = terms.iter().position(|term| term.symbol == symbol) {
         return Some(exact);
@@ -316,7 +316,7 @@ fn term_of(terms: &[Term], symbol: &str) -> Option<usize> {
     fitting.next().is_none().then_some(index)
 }
 
-/// A symbol without the marks of subscripts.
+/// `symbol` without the marks of subscripts.
 fn plain(symbol: &str) -> String {
     symbol
         .chars()

@@ -1,9 +1,9 @@
-//! Times of windows and loads that were not measured, with the interval in which a
+//! Predicts times of windows and loads that were not measured, with the interval in which a
 //! measurement would lie.
 //!
-//! A prediction needs only what the data determine: a sum of parameters can be known where
-//! its terms are not. What is not determined is missing, with the parameters that it would
-//! take.
+//! A prediction needs only what the data determine: a sum of parameters can be known even if its
+//! terms are not. A time that is not determined is missing, and its reason names the unknown
+//! parameters.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::stride::{Keeping, Kept, Spread, kept};
 use crate::declared::bytes;
 use crate::stats::student_95;
 
-/// Part of a row's largest factor that rounding can leave of a factor that is zero.
+/// Factor, relative to the largest of its row, that may be rounding error of a zero.
 const ROUNDING: f64 = 1e-8;
 
 const NO_LEVELS: &str = "the model has no levels";
@@ -30,7 +30,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Of a value that cannot be negative.
+    /// The interval of a value that cannot be negative.
     pub(super) fn of(value: f64, error: f64, student: f64) -> Self {
         let Self { low, high } = Self::unlimited(value, error, student);
         Self {
@@ -39,12 +39,12 @@ impl Interval {
         }
     }
 
-    /// Of a value whose logarithm has about the relative error.
+    /// The interval of a value whose logarithm is normally distributed, about, with the relative error.
     pub(super) fn to_a_factor(value: f64, error: f64, student: f64) -> Self {
         if value <= 0.0 {
             return Self::of(value, error, student);
         }
-        // A factor beyond any size says as much as one without end.
+        // The limit keeps exp() finite; larger factors say no more.
         let factor = (error / value * student).min(700.0).exp();
         Self {
             low: value / factor,
@@ -52,7 +52,7 @@ impl Interval {
         }
     }
 
-    /// Of a value that can be negative.
+    /// The interval of a value that can be negative.
     pub(super) fn unlimited(value: f64, error: f64, student: f64) -> Self {
         let half = error * student;
         Self {
@@ -62,13 +62,13 @@ impl Interval {
     }
 }
 
-/// Degrees of freedom that `model` was fitted with, at least one.
+/// Degrees of freedom of the fit of `model`, at least one.
 fn freedom(model: &Model) -> usize {
     model.method.points.saturating_sub(model.method.rank).max(1)
 }
 
 /// A linear combination of the parameters of `model`, symbol → factor, with its 95 %
-/// interval. Missing where the data do not determine it, or name no such parameter.
+/// interval. Missing if the data do not determine it, or a symbol is not a parameter.
 pub(super) fn estimate(model: &Model, factors: &BTreeMap<String, f64>) -> Outcome<Figure> {
     let mut row = vec![0.0; model.parameters.len()];
     for (symbol, &factor) in factors {
@@ -104,7 +104,7 @@ fn not_determined(unknown: &[&str]) -> Outcome<Figure> {
     Outcome::missing(format!("the data do not determine {}", unknown.join(", ")))
 }
 
-/// Sum of the parameters that the time is linear in, times their factors in `row`.
+/// Sum of the linear parameters times their factors in `row`.
 fn value(model: &Model, row: &[f64]) -> f64 {
     model
         .parameters
@@ -119,8 +119,8 @@ fn is_linear(role: ParameterRole) -> bool {
     !matches!(role, ParameterRole::Size | ParameterRole::Steepness)
 }
 
-/// Variance of the sum with factors `row`, or the parameters because of which it is not
-/// determined: those left after the determined combinations are taken out.
+/// Variance of the sum with factors `row`, or the parameters that leave it undetermined: those
+/// whose factors remain after subtracting the determined combinations.
 fn variance<'a>(model: &'a Model, row: &[f64]) -> Result<f64, Vec<&'a str>> {
     let parameters = &model.parameters;
     let place = |symbol: &String| {
@@ -138,7 +138,7 @@ fn variance<'a>(model: &'a Model, row: &[f64]) -> Result<f64, Vec<&'a str>> {
             .iter()
             .fold(0.0_f64, |most, factor| most.max(factor.abs()));
     for combination in &model.combinations {
-        // The first term of each stands in no other.
+        // The echelon form guarantees that the first symbol of a combination occurs in no other one.
         let (Some(symbol), Some(&first)) = (
             combination.symbols.first(),
             combination.coefficients.first(),
@@ -171,12 +171,13 @@ fn variance<'a>(model: &'a Model, row: &[f64]) -> Result<f64, Vec<&'a str>> {
     Ok(variance.max(0.0))
 }
 
-/// The time of a window of `window_bytes` in an area of `area_bytes`, or of one load when
-/// the model is of latencies (`window_bytes` is `None`), with the 95 % interval in which a
-/// measurement would lie: uncertainty of the parameters and scatter of the points together.
+/// Predicts the time of a window, or of one load, with the 95 % interval of a measurement.
 ///
-/// Missing for a window in a model of loads and the other way round, for a window that does
-/// not fit, and where the data do not determine the sum of parameters that the point takes.
+/// `window_bytes` is `None` for a model of latencies, which predicts the time of one load. The
+/// interval includes the uncertainty of the parameters and the scatter of the points.
+///
+/// The time is missing for a window in a model of loads and the other way round, for a window
+/// larger than the area, and if the data do not determine the sum of parameters at this point.
 #[must_use]
 pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> PredictedPoint {
     let mut point = PredictedPoint {
@@ -211,23 +212,23 @@ pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Pre
     point
 }
 
-/// The time of one load of a random chase through `size_bytes` whose elements lie
-/// `stride_bytes` apart, from a model of latencies.
+/// Predicts one load of a random chase through `size_bytes` with elements `stride_bytes` apart,
+/// from a model of latencies.
 ///
-/// Every element is visited once a cycle, in an order that no prefetcher follows. What
-/// follows for strides other than the line:
+/// Every element is visited once a cycle, in an order that no prefetcher follows. For strides
+/// other than the line:
 ///
-/// - m lines apart, elements use one set in g, g the largest power of two in m, and take as
-///   much of a cache as g times as many lines. For the value g is at most a base page of
-///   lines (4096 ÷ line), since frames can be random beyond and the slices of a last level
-///   hashed; the interval goes from sets that are not shared at all (g = 1) to those that
-///   all address bits say, in a cache that keeps nothing of a cycle that does not fit.
-/// - k elements a line share its visits: with least recently used replacement a level that
+/// - With elements m lines apart only one set in g is used, g the largest power of two in m, so
+///   the elements occupy as much of a cache as g times as many lines. For the value, g is at most a
+///   base page of lines (4096 ÷ line), since beyond a page frames can be random and the slices of
+///   a last level hashed. The interval extends from evenly used sets (g = 1) to sets given by all
+///   address bits, in a cache that keeps nothing of a cycle that does not fit.
+/// - k elements of one line share its visits: with least recently used replacement a level that
 ///   holds a share r of the lines serves 1 − (1 − r)^(1 − 1/k) of the accesses. The interval
-///   goes from there to independent draws, which serve r.
+///   extends from this share to independent draws, for which the level serves r.
 ///
-/// Strides up to a page touch all pages, longer ones leave some out of the TLB's work. The
-/// page-table term sees the whole size.
+/// Strides up to a page touch all pages; longer ones leave some pages out, which lowers the TLB
+/// term. The page-table term depends on the whole size.
 #[must_use]
 pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> PredictedPoint {
     let mut point = PredictedPoint {
@@ -262,7 +263,7 @@ pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> Pred
     point
 }
 
-/// Fills time and shares of a point whose accesses fall into `spread`.
+/// Fills the time and the level shares of a point with accesses distributed as in `spread`.
 fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
     let Some(edges) = Edges::of(&model.topology) else {
         point.ns = Outcome::missing("the model does not say how large its levels are");
@@ -298,7 +299,7 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
                 return;
             }
         };
-        // The interval holds what each of the assumptions leads to.
+        // The interval covers the results of all assumptions.
         stated = Some(stated.map_or(figure, |stated| Figure {
             low: stated.low.min(figure.low),
             high: stated.high.max(figure.high),
@@ -310,7 +311,7 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
     }
 }
 
-/// The time of `place`, with the interval of a measurement.
+/// The time at `place`, with the interval of a measurement.
 fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) -> Outcome<Figure> {
     let mut row = vec![0.0; model.parameters.len()];
     for term in &design.terms {
@@ -350,7 +351,7 @@ fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) 
     })
 }
 
-/// Bytes that move into the caches up to `level` at once: the longest line on the path to
+/// Bytes that are moved at once into the caches up to `level`: the longest line on the path to
 /// the next level.
 fn line_of(model: &Model, level: usize) -> f64 {
     let topology = &model.topology;
@@ -365,7 +366,7 @@ fn line_of(model: &Model, level: usize) -> f64 {
         .fold(1.0, f64::max)
 }
 
-/// Derivatives of the time by fitted sizes and exponents, in their units, into `row`.
+/// Puts the derivatives of the time by fitted sizes and exponents, in their units, into `row`.
 fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept], row: &mut [f64]) {
     let sizes = role_places(model, ParameterRole::Size);
     let exponents = role_places(model, ParameterRole::Steepness);
@@ -389,7 +390,7 @@ fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept]
             row[place] -= step * kept.by_steepness;
         }
         let by_reach = -step * kept.by_reach;
-        // A level's own bytes move its edge and those outside of it, up to one that is held.
+        // If sizes are own bytes, an inner size also moves this edge, unless a level between is held.
         let inner = match model.topology.sizes {
             SizeMeaning::Reach => level,
             SizeMeaning::Own => 0,
@@ -400,7 +401,7 @@ fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept]
     }
 }
 
-/// Place of the parameter of one role that each level has, if any.
+/// Index of each level's parameter of the given role, if it has one.
 fn role_places(model: &Model, role: ParameterRole) -> Vec<Option<usize>> {
     model
         .topology
@@ -414,7 +415,7 @@ fn role_places(model: &Model, role: ParameterRole) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// What to say of a point outside of what was measured.
+/// A caution for a point outside the measured range.
 fn outside(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<String> {
     let areas = model.points.iter().map(|point| point.measured.area_bytes);
     let (Some(least), Some(most)) = (areas.clone().min(), areas.max()) else {

@@ -1,9 +1,8 @@
-//! Levels as the model has them: time of a line, attainable rate, and what the TLB covers.
+//! Levels of a model: time per line, attainable rate, and what the TLB covers.
 //!
-//! The rates are those of the paper's Table 2: what an infinitely fast processor would
-//! attain that only waits for data. Times come from a fit or, for a topology with a
-//! published table, from the topology itself. Nanoseconds, 10⁶ operations and 10⁹ bytes a
-//! second.
+//! The rates are those of the paper's Table 2: the rate of an infinitely fast processor that only
+//! waits for data. Times come from a fit or, for a topology with a published table, from the
+//! topology itself. Units: nanoseconds, 10⁶ operations per second and 10⁹ bytes per second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +17,12 @@ use crate::declared::bytes;
 /// Page sizes beyond the base page that systems offer: Arm and POWER, x86, and the largest.
 const USUAL_PAGES: [u64; 3] = [64 << 10, 2 << 20, 1 << 30];
 
-/// Parameters and levels from the values that a topology itself knows, without a fit: the
-/// paper's Tables 1 and 2 when it is the bundled Origin2000.
+/// Parameters and levels from the values in a topology, without a fit: the paper's Tables 1 and 2
+/// for the included Origin2000.
 ///
-/// A parameter without a known value is left out, and a level that needs one has its
-/// figures missing. Published values come without an interval, so the ends of theirs are
-/// the value itself. A component whose share no level's path separates from others' is
-/// marked as not identifiable.
+/// A parameter without a known value is omitted, and a level that needs one has its figures
+/// missing. Published values have no interval, so `low` and `high` equal the value. A component
+/// that no level's path separates from others is marked as not identifiable.
 #[must_use]
 pub fn published(topology: &Topology) -> (Vec<Parameter>, Vec<ModelLevel>) {
     let known: BTreeMap<&str, f64> = topology
@@ -59,16 +57,15 @@ pub fn published(topology: &Topology) -> (Vec<Parameter>, Vec<ModelLevel>) {
     (known_parameters(topology), levels)
 }
 
-/// Levels with their times and attainable rates.
+/// Levels of `topology` with their times and attainable rates.
 ///
-/// `estimate` gives the value of a linear combination of parameters (symbol → factor) in
-/// nanoseconds with its interval, or why the data do not determine it.
+/// `estimate` returns the value of a linear combination of parameters (symbol → factor) in
+/// nanoseconds with its interval, or the reason why the data do not determine it.
 ///
-/// The time of a line is what the hardware on the path takes for as many bytes as its
-/// longest line has, per-line parts only: as in Table 2, where four on-chip lines of 32
-/// bytes come with each line of 128. For a latency curve it is the time of one load, to
-/// which every component on the path adds, the program's too: there it is the hit in the
-/// innermost cache.
+/// The time of a line is the time of the hardware on the path for as many bytes as its longest
+/// line has, per-line parts only: as in Table 2, where four on-chip lines of 32 bytes come with
+/// each line of 128. For a latency curve it is the time of one load, to which every component on
+/// the path adds, including the program's: there it is the hit in the innermost cache.
 #[must_use]
 pub fn model_levels(
     topology: &Topology,
@@ -120,8 +117,7 @@ pub fn model_levels(
     levels.map(of_level).collect()
 }
 
-/// The longest line on the path to a level, and the time that the hardware takes for it as
-/// symbol → factor.
+/// The longest line on the path to a level, and the hardware's time for it as symbol → factor.
 fn line_time(
     topology: &Topology,
     level: &TopologyLevel,
@@ -161,7 +157,7 @@ fn line_time(
     (longest, adding.iter().map(factor).collect())
 }
 
-/// `amount` a time, with the interval turned over.
+/// `amount` ÷ `time`; the ends of the interval change places.
 fn rate(time: &Outcome<Figure>, amount: f64) -> Outcome<Figure> {
     let figure = match time {
         Outcome::Known(figure) => figure,
@@ -188,8 +184,8 @@ fn rate(time: &Outcome<Figure>, amount: f64) -> Outcome<Figure> {
     }
 }
 
-/// What to do where the TLB reaches less than a cache holds: the paper's own remark that
-/// the page size should follow the size of the second-level cache (section 3.2).
+/// Advice if the TLB reaches less than a cache holds: the paper's remark that the page size should
+/// follow the size of the second-level cache (section 3.2).
 fn tlb_note(level: &TopologyLevel, tlb: &[TlbTerm]) -> Option<String> {
     let size = level
         .size_bytes
@@ -215,7 +211,7 @@ fn tlb_note(level: &TopologyLevel, tlb: &[TlbTerm]) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
-/// Pages with which `entries` reach `size` bytes.
+/// The page size with which `entries` reach `size` bytes, as a clause.
 fn page_advice(size: u64, entries: u64) -> String {
     let Some(page) = size.div_ceil(entries).checked_next_power_of_two() else {
         return "no pages would cover it".to_owned();
@@ -301,12 +297,12 @@ fn known_parameters(topology: &Topology) -> Vec<Parameter> {
     parameters
 }
 
-/// Components that no data of this topology could determine one by one, each with all that
-/// it trades its time with, itself included. Fixed ones trade nothing.
+/// Components that no data of this topology could determine individually, each with the components
+/// that it can exchange time with, including itself. Fixed components are not included.
 ///
-/// A component is determined when its unit vector is a combination of the levels' paths.
+/// A component is determined if its unit vector is a combination of the levels' paths.
 /// In the reduced echelon form of the paths that is a row with a single entry; each column
-/// without a pivot stands for one exchange of time that leaves every path's sum as it is.
+/// without a pivot is one exchange of time that leaves every path's sum unchanged.
 fn inseparable(topology: &Topology) -> BTreeMap<&str, BTreeSet<&str>> {
     let symbols: Vec<&str> = topology
         .components
@@ -337,10 +333,10 @@ fn inseparable(topology: &Topology) -> BTreeMap<&str, BTreeSet<&str>> {
     inseparable
 }
 
-/// The reduced echelon form of a matrix of small whole numbers: its rows that are not zero,
-/// and the pivot column of each.
+/// The reduced echelon form of a matrix of small whole numbers: its non-zero rows, and the pivot
+/// column of each.
 fn reduced_echelon(mut rows: Vec<Vec<f64>>, columns: usize) -> (Vec<Vec<f64>>, Vec<usize>) {
-    /// Far above what rounding leaves of a 0, far below any quotient of path counts.
+    /// Far above the rounding error of a 0, far below any quotient of path counts.
     const ZERO: f64 = 1e-9;
     let mut pivots = Vec::new();
     for column in 0..columns {

@@ -1,5 +1,5 @@
-//! Fits of curves that nobody has looked at: single disturbed values left out by name, and
-//! exponents only where the data ask for them.
+//! Fits curves without supervision: excludes single disturbed values and lists them in a note, and
+//! frees the exponents only where the data require it.
 
 use membound_types::{FitData, Model, Observation, Topology};
 
@@ -8,24 +8,24 @@ use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Start, Steepness
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 
-/// Robust standard deviations that a value stands off its neighbours on either side …
+/// Robust standard deviations between the residuals of an outlier and of both its neighbours.
 const FAR_SIGMAS: f64 = 6.0;
-/// … and share by which it leaves the range between them. A model that is wrong is wrong for
-/// several values in a row, and a steep climb lies between its neighbours.
+/// Least share by which an outlier exceeds the range between its neighbours. A wrong model is wrong
+/// for several values in a row, and a value on a steep rise lies between its neighbours.
 const LEAST_SHARE: f64 = 0.1;
-/// Robust standard deviations beyond which a residual counts no more in a criterion.
+/// Robust standard deviations at which a residual is cut in the criterion.
 const CUT_SIGMAS: f64 = 3.0;
-/// Largest share of the values that may be left out.
+/// Largest share of the values that may be excluded.
 const MOST_SHARE: f64 = 0.05;
 
-/// Places that a note names.
+/// Most excluded areas that the note lists.
 const MOST_NAMED: usize = 8;
 
-/// Fits with exponents given or free, whichever the data prefer, without single values far
-/// off the model; these are named in the notes.
+/// Fits `observations` without single outliers; exponents are free if the criterion prefers that.
+/// The excluded areas are listed in the model's notes.
 ///
 /// # Errors
-/// Those of [`fit()`].
+/// The errors of [`fit()`].
 pub(super) fn fit_robustly(
     topology: &Topology,
     data: FitData,
@@ -62,7 +62,7 @@ pub(super) fn fit_robustly(
     Ok(model)
 }
 
-/// The fit with the exponents that the data prefer by Schwarz's criterion (BIC).
+/// The fit with given or free exponents, whichever has the lower Schwarz criterion (BIC).
 fn preferred(
     topology: &Topology,
     data: FitData,
@@ -79,7 +79,7 @@ fn preferred(
         fit(topology, data, observations, &options)
     };
     let decided = match (options.start, data) {
-        // The fit that found the start has decided.
+        // The fit that produced these start values has already chosen.
         (Start::Near, _) => options.steepness,
         (Start::Wide, FitData::Window) => Steepness::Given,
         (Start::Wide, FitData::Latency) => {
@@ -99,7 +99,7 @@ fn preferred(
 fn criterion(model: &Model) -> f64 {
     let residuals = residuals(model);
     let count = residuals.len() as f64;
-    // A few disturbed values must not decide on the shape of all others.
+    // The robust spread: a few disturbed values must not decide about the exponents.
     let spread = robust_sigma(&residuals).unwrap_or(f64::INFINITY).max(1e-9);
     let scale: f64 = residuals
         .iter()
@@ -114,7 +114,7 @@ fn criterion(model: &Model) -> f64 {
     count * scale.ln() + model.method.rank as f64 * count.ln()
 }
 
-/// Measured ÷ modelled, as logarithms, in the order of the observations.
+/// ln(measured ÷ modelled) of each observation.
 fn residuals(model: &Model) -> Vec<f64> {
     let points = model.points.iter();
     points
@@ -122,7 +122,7 @@ fn residuals(model: &Model) -> Vec<f64> {
         .collect()
 }
 
-/// Values in `order`, those of one window and area together, each group by time.
+/// Groups the indices in `order` by window and area, and sorts each group by time.
 fn grouped(model: &Model, order: &[usize]) -> Vec<Vec<usize>> {
     let place = |index: usize| {
         let measured = &model.points[index].measured;
@@ -139,8 +139,8 @@ fn grouped(model: &Model, order: &[usize]) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Places of the values that stand off by themselves, above or below both of their
-/// neighbours; none when there are too many to be the exception.
+/// Indices of isolated outliers: values far above or far below both of their neighbours.
+/// Empty when more than [`MOST_SHARE`] of the values would be outliers.
 fn lonely(model: &Model) -> Vec<usize> {
     let residuals = residuals(model);
     let Some(sigma) = robust_sigma(&residuals).filter(|sigma| *sigma > 0.0) else {
@@ -153,7 +153,7 @@ fn lonely(model: &Model) -> Vec<usize> {
     });
     let window = |index: usize| model.points[index].measured.window_bytes;
     let ns = |index: usize| model.points[index].measured.ns;
-    // Repeated measurements of a place stand or fall together, by their middle one.
+    // Repeated measurements of one area are kept or excluded together, by their median.
     let groups = grouped(model, &order);
     let order: Vec<usize> = groups.iter().map(|group| group[group.len() / 2]).collect();
     let beside = |index: usize, place: Option<usize>| {
@@ -166,7 +166,7 @@ fn lonely(model: &Model) -> Vec<usize> {
         .filter(|&(place, &index)| {
             let before = beside(index, place.checked_sub(1));
             let after = beside(index, Some(place + 1));
-            // At an end the next two on the one side have to do.
+            // The first and last value are compared with the next two on their only side.
             let pair = match (before, after) {
                 (Some(before), Some(after)) => Some((before, after)),
                 (Some(near), None) => beside(index, place.checked_sub(2)).map(|far| (near, far)),

@@ -1,29 +1,29 @@
-//! Least squares: a tall weighted design made small, and small problems solved.
+//! Least squares: reduces a tall weighted design to a triangle, and solves small problems.
 //!
 //! The tall matrix is read once for each set of weights and reduced to a triangle by
-//! Householder reflections in blocks of rows that stay in the cache. Normal equations,
-//! which square the condition number, are never formed. All that follows works on the triangle, with columns
-//! scaled to unit length. Nothing here knows what a column stands for.
+//! Householder reflections, in blocks of rows that stay in the cache. Normal equations are never
+//! formed, because they square the condition number. All later steps work on the triangle, with
+//! columns scaled to unit length. Nothing here depends on the meaning of a column.
 
 use nalgebra::{DMatrix, DVector};
 
-/// Rows reduced at once: 15 columns of them are 30 KiB.
+/// Rows reduced at once: 15 columns of 256 rows are 30 KiB.
 const BLOCK: usize = 256;
 
-/// Sweeps of the Jacobi method; matrices of 20 columns take six to eight.
+/// Most sweeps of the Jacobi method; matrices of 20 columns take six to eight.
 const MOST_SWEEPS: usize = 60;
 
 /// Upper triangle R and right-hand side Qᵀb of a least-squares problem.
 #[derive(Clone, Debug)]
 pub(super) struct Triangle {
-    /// Columns, the right-hand side included.
+    /// Number of columns, including the right-hand side.
     width: usize,
-    /// Column after column, `width` entries each.
+    /// Entries in column-major order, `width` per column.
     entries: Vec<f64>,
 }
 
 impl Triangle {
-    /// The triangle of no rows, for `columns` columns and a right-hand side.
+    /// The triangle of zero rows, for `columns` columns and a right-hand side.
     pub(super) fn empty(columns: usize) -> Self {
         let width = columns + 1;
         Self {
@@ -32,8 +32,8 @@ impl Triangle {
         }
     }
 
-    /// The triangle of `rows` of the problem in which every row of `columns` and of `right`
-    /// is multiplied by its entry of `scale`.
+    /// The triangle of the given `rows`, with each row of `columns` and `right` multiplied by its
+    /// entry of `scale`.
     pub(super) fn of(columns: &[&[f64]], right: &[f64], scale: &[f64], rows: &[usize]) -> Self {
         let mut triangle = Self::empty(columns.len());
         let mut block = vec![0.0; triangle.width * BLOCK];
@@ -49,7 +49,7 @@ impl Triangle {
         triangle
     }
 
-    /// The triangle of the rows of several problems together.
+    /// The triangle of the rows of several problems together; `None` without parts.
     pub(super) fn together<'a>(parts: impl Iterator<Item = &'a Self>) -> Option<Self> {
         let mut sum: Option<Self> = None;
         for part in parts {
@@ -64,8 +64,8 @@ impl Triangle {
         sum
     }
 
-    /// Takes `rows` rows into the triangle; columns of `block` lie `pitch` apart and are
-    /// used up.
+    /// Adds `rows` rows to the triangle; the columns of `block` start `pitch` entries apart and are
+    /// overwritten.
     fn absorb(&mut self, block: &mut [f64], pitch: usize, rows: usize) {
         let width = self.width;
         for pivot in 0..width {
@@ -94,7 +94,7 @@ impl Triangle {
         }
     }
 
-    /// R without the right-hand side.
+    /// R as a matrix, without the right-hand side.
     pub(super) fn matrix(&self) -> DMatrix<f64> {
         let columns = self.width - 1;
         DMatrix::from_fn(columns, columns, |row, column| {
@@ -106,19 +106,19 @@ impl Triangle {
         })
     }
 
-    /// The right-hand side belonging to [`Self::matrix`].
+    /// The right-hand side that belongs to [`Self::matrix`].
     pub(super) fn right(&self) -> DVector<f64> {
         let columns = self.width - 1;
         DVector::from_fn(columns, |row, _| self.entries[columns * self.width + row])
     }
 
-    /// Whether all entries are finite.
+    /// True if all entries are finite.
     pub(super) fn is_finite(&self) -> bool {
         self.entries.iter().all(|entry| entry.is_finite())
     }
 }
 
-/// Scalar product in eight strands, which the compiler may lay side by side.
+/// Scalar product with eight partial sums, so that the compiler can vectorise it.
 fn dot(left: &[f64], right: &[f64]) -> f64 {
     let mut strands = [0.0; 8];
     let (lefts, left_rest) = left.as_chunks::<8>();
@@ -132,7 +132,7 @@ fn dot(left: &[f64], right: &[f64]) -> f64 {
     strands.iter().sum::<f64>() + rest
 }
 
-/// Lengths of the columns; 1 for a column of zeros, so that one may divide by them.
+/// Lengths of the columns; 1 for a column of zeros, so that they can be divisors.
 pub(super) fn lengths(matrix: &DMatrix<f64>) -> Vec<f64> {
     matrix
         .column_iter()
@@ -165,8 +165,8 @@ pub(super) struct Spectrum {
 /// Singular values by rotations of pairs of columns (one-sided Jacobi method).
 ///
 /// nalgebra's own decomposition returns wrong values for some matrices without full rank
-/// (its issue 1172, not mended in 0.35), and whether there is full rank is the very
-/// question here. The Jacobi method is also the more accurate one for small values.
+/// (its issue 1172, not fixed in 0.35), and the rank is what this function is needed for.
+/// The Jacobi method is also more accurate for small singular values.
 pub(super) fn spectrum(matrix: &DMatrix<f64>) -> Spectrum {
     let count = matrix.ncols();
     let mut images = matrix.clone();
@@ -196,7 +196,7 @@ pub(super) fn spectrum(matrix: &DMatrix<f64>) -> Spectrum {
     }
 }
 
-/// Turns two columns until they are orthogonal; false when they already were.
+/// Rotates two columns until they are orthogonal; false if they already were.
 fn straighten(
     images: &mut DMatrix<f64>,
     vectors: &mut DMatrix<f64>,
@@ -224,7 +224,7 @@ fn straighten(
 }
 
 impl Spectrum {
-    /// How many values exceed `tolerance` times the largest.
+    /// Number of singular values above `tolerance` times the largest.
     pub(super) fn rank(&self, tolerance: f64) -> usize {
         let largest = self.values.first().copied().unwrap_or(0.0);
         self.values
@@ -257,12 +257,12 @@ impl Spectrum {
     }
 }
 
-/// Solution of min ‖matrix·x − right‖ with x ≥ 0, by the active-set method of C. L. Lawson
-/// and R. J. Hanson (Solving Least Squares Problems, 1974, chapter 23), begun with the
-/// columns whose entry of `start` is positive.
+/// Solution of min ‖matrix·x − right‖ with x ≥ 0.
 ///
-/// Columns have about unit length. A column that depends on those in use, to within
-/// `tolerance`, stays out, so of many solutions one with few positive entries is found.
+/// Uses the active-set method of C. L. Lawson and R. J. Hanson (Solving Least Squares Problems,
+/// 1974, chapter 23), starting with the columns whose entry of `start` is positive. Columns must
+/// have about unit length. A column that depends on those in use, within `tolerance`, is not used,
+/// so that of many solutions the method finds one with few positive entries.
 pub(super) fn non_negative(
     matrix: &DMatrix<f64>,
     right: &DVector<f64>,
@@ -279,7 +279,7 @@ pub(super) fn non_negative(
         }
     }
     settle(matrix, right, tolerance, &mut solution, &mut used);
-    // Rounding of the residual, seen through a column of unit length.
+    // Rounding error of the gradient, for columns of unit length.
     let slack = 10.0 * f64::EPSILON * right.norm() * (count as f64 + 1.0);
     let mut refused = vec![false; count];
     for _ in 0..20 * count {
@@ -298,7 +298,7 @@ pub(super) fn non_negative(
                 refused.fill(false);
             }
             _ => {
-                // Its gradient was rounding.
+                // The gradient of this column was only rounding error.
                 used.pop();
                 refused[best] = true;
             }
@@ -307,8 +307,8 @@ pub(super) fn non_negative(
     solution
 }
 
-/// Moves `solution` towards the least-squares answer on the `used` columns, leaving out
-/// those that reach zero, until it is there.
+/// Moves `solution` to the least-squares answer on the `used` columns, and removes columns whose
+/// entry reaches zero on the way.
 fn settle(
     matrix: &DMatrix<f64>,
     right: &DVector<f64>,
@@ -318,7 +318,7 @@ fn settle(
 ) {
     while !used.is_empty() {
         let Some(values) = on_columns(matrix, right, used, tolerance) else {
-            // A subset of independent columns is independent; only overflow leads here.
+            // A subset of independent columns is independent, so only overflow leads here.
             return;
         };
         let step = used
@@ -352,7 +352,7 @@ fn settle(
                 nearest = Some((column, solution[column]));
             }
         }
-        // Rounding may leave a trace of the entry that the step was meant to end at zero.
+        // Rounding can leave a small rest of the entry that this step reduces to zero.
         if let Some((column, _)) = nearest {
             solution[column] = 0.0;
         }
@@ -372,8 +372,8 @@ fn settle(
     }
 }
 
-/// Least-squares answer on some columns; `None` when the last of them depends on the others
-/// to within `tolerance` or the numbers overflow.
+/// Least-squares answer on the `used` columns; `None` if the last of them depends on the others
+/// within `tolerance`, or the numbers overflow.
 fn on_columns(
     matrix: &DMatrix<f64>,
     right: &DVector<f64>,
@@ -408,7 +408,7 @@ fn on_columns(
 
 /// The point of `start + directions·z ≥ 0` that is nearest to `start`, by least distance
 /// programming (Lawson and Hanson, chapter 23). `directions` are orthonormal; the caller
-/// knows that there is such a point.
+/// guarantees that such a point exists.
 pub(super) fn nearest_non_negative(
     start: &DVector<f64>,
     directions: &DMatrix<f64>,
@@ -444,7 +444,7 @@ pub(super) fn nearest_non_negative(
 mod tests {
     use super::*;
 
-    /// Entries between −1 and 1 that follow no rule, the same every time.
+    /// Pseudo-random entries between −1 and 1, the same in every run.
     fn entries(seed: f64) -> impl Fn(usize, usize) -> f64 {
         move |row, column| {
             (((row * 31 + column * 17) as f64 * 12.9898 + seed).sin() * 43758.5453).fract()
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn singular_values_of_ones_are_right() {
-        // Rank one: what nalgebra 0.35 gets wrong.
+        // Rank one: nalgebra 0.35 returns wrong values for it.
         let found = spectrum(&DMatrix::from_element(3, 5, 1.0));
         assert!((found.values[0] - 15.0_f64.sqrt()).abs() < 1e-14);
         assert!(found.values[1..].iter().all(|&value| value < 1e-15));

@@ -1,60 +1,60 @@
-//! What a level keeps of a chase whose elements do not lie a line apart.
+//! Share of accesses that a level serves in a chase whose elements are not one line apart.
 //!
-//! A model is fitted to chases that visit one element of every line, once a cycle. Other
-//! strides need two assumptions, and each is carried as a range instead of being trusted:
+//! Models are fitted to chases that visit one element of every line, once a cycle. Other strides
+//! need two assumptions, and the prediction covers the range of each:
 //!
-//! - Above the line, `m` lines from element to element, only one in g sets is used, g the
-//!   largest power of two in m, so that the elements crowd into a cache as g times as many
-//!   lines would. A set is told for sure by address bits inside a page; beyond those, frames
+//! - Above the line, with elements `m` lines apart, only one in g sets is used, g the
+//!   largest power of two in m, so the elements occupy a cache as g times as many
+//!   lines would. Address bits inside a page determine a set with certainty; beyond those, frames
 //!   may be random and the slices of a last level hashed.
-//! - Below the line, several elements share it and their visits fall at random times into a
-//!   cycle. With least recently used replacement a line is still there when fewer lines
+//! - Below the line, several elements share a line and their visits are at random times in a
+//!   cycle. With least recently used replacement a line is still there if fewer lines
 //!   than the level holds were visited since; any other policy lies between that and
 //!   independent draws.
 
 use super::design::Edges;
 
-/// Smallest page of any machine here: address bits inside of it are those that programs see.
+/// Smallest page of any supported machine: virtual and physical addresses agree in the bits below.
 const BASE_PAGE_BYTES: f64 = 4096.0;
 
-/// Share of the lines outside of a level from which on a derivative is taken: that of a
-/// power below 1 has no end at 0.
+/// Least share of lines outside a level that is used in a derivative, which diverges at 0 for a
+/// power below 1.
 const LEAST_OUTSIDE: f64 = 0.01;
 
-/// How much caches are taken to keep.
+/// Assumption about which lines a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
-    /// Sets as the bits inside a base page say; the least recently used line goes.
+    /// Sets from the address bits inside a base page; least recently used replacement.
     Likely,
-    /// Sets as all bits say, as in a page that is as large as the buffer; the least recently
-    /// used line goes without exception.
+    /// Sets from all address bits, as in a page as large as the buffer; strict least recently used
+    /// replacement.
     Least,
-    /// All sets used evenly; lines met again as independent draws are.
+    /// All sets used evenly; hits as for independent draws.
     Most,
 }
 
 impl Keeping {
-    /// Both ends and what is likely, which comes first.
+    /// All assumptions; the likely one comes first and gives the value.
     pub(super) const ALL: [Self; 3] = [Self::Likely, Self::Least, Self::Most];
 }
 
-/// Where the elements of a chase lie.
+/// Positions of the elements of a chase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
-    /// Bytes from the first to the last.
+    /// Bytes from the first element to the last.
     pub(super) span: f64,
-    /// Bytes from one to the next; 0 where all bytes are used.
+    /// Bytes from one element to the next; 0 if all bytes are used.
     pub(super) spacing: f64,
 }
 
-/// What the levels up to one keep of the accesses.
+/// Share of the accesses served by the levels up to one, with its derivatives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Kept {
     /// Share of the accesses, 0 to 1.
     pub(super) hits: f64,
-    /// Derivative by the reach, per byte.
+    /// Derivative of `hits` by the reach, per byte.
     pub(super) by_reach: f64,
-    /// Derivative by the exponent γ.
+    /// Derivative of `hits` by the exponent γ.
     pub(super) by_steepness: f64,
 }
 
@@ -71,7 +71,7 @@ impl Kept {
     };
 }
 
-/// What the levels up to `level`, filled in lines of `line` bytes, keep of the accesses.
+/// Share of the accesses served by the levels up to `level`, which is filled in lines of `line` bytes.
 pub(super) fn kept(
     edges: &Edges,
     level: usize,
@@ -83,7 +83,7 @@ pub(super) fn kept(
     if spacing > line {
         let area = crowded(spread, line, keeping);
         return match keeping {
-            // What drops the least recent keeps nothing of a cycle that does not fit.
+            // Strict least recently used replacement keeps nothing of a cycle that does not fit.
             Keeping::Least if area > edges.reach[level] => Kept::NOTHING,
             _ => cyclic(edges, level, area),
         };
@@ -112,10 +112,12 @@ pub(super) fn kept(
     }
 }
 
-/// Least recently used replacement with 1/`alone` elements a line, visited in a random
-/// cycle. A line is away for a share u of the cycle with the density of the smallest of
-/// k − 1 uniform draws, and 1 − (1 − u)ᵏ of the lines are visited meanwhile; it is kept when
-/// those are fewer than `ratio` of all: 1 − (1 − ratio)^(1 − 1/k).
+/// Share of hits with 1/`alone` elements per line, visited in a random cycle under least recently
+/// used replacement.
+///
+/// A line is away for a share u of the cycle with the density of the smallest of k − 1 uniform
+/// draws, and 1 − (1 − u)ᵏ of the lines are visited meanwhile; it is kept if those are fewer than
+/// `ratio` of all: 1 − (1 − ratio)^(1 − 1/k).
 fn shared_lines(ratio: f64, span: f64, alone: f64) -> Kept {
     let power = 1.0 - alone;
     let outside = 1.0 - ratio;
@@ -126,7 +128,7 @@ fn shared_lines(ratio: f64, span: f64, alone: f64) -> Kept {
     }
 }
 
-/// As fitted: (reach ÷ area)^γ.
+/// The fitted form: (reach ÷ area)^γ.
 fn cyclic(edges: &Edges, level: usize, area: f64) -> Kept {
     let reach = edges.reach[level];
     if reach >= area {
@@ -140,7 +142,7 @@ fn cyclic(edges: &Edges, level: usize, area: f64) -> Kept {
     }
 }
 
-/// Bytes of lines that would fill a cache as full as elements more than a line apart do.
+/// Bytes of lines that would fill a cache as much as elements more than a line apart do.
 fn crowded(spread: Spread, line: f64, keeping: Keeping) -> f64 {
     let elements = (spread.span / spread.spacing).floor().max(1.0);
     let sharing = power_of_two_in(spread.spacing / line);
@@ -152,7 +154,7 @@ fn crowded(spread: Spread, line: f64, keeping: Keeping) -> f64 {
     elements * line * sharing
 }
 
-/// Largest power of two that divides `lines`; 1 where they are no whole number.
+/// Largest power of two that divides `lines`; 1 if `lines` is not a whole number.
 fn power_of_two_in(lines: f64) -> f64 {
     let whole = lines as u64;
     if lines.fract() != 0.0 || whole == 0 {
@@ -182,7 +184,7 @@ mod tests {
             (192.0, Keeping::Likely, (mib / 192.0).floor() * 64.0),
             (384.0, Keeping::Least, (mib / 384.0).floor() * 128.0),
             (100.0, Keeping::Likely, (mib / 100.0).floor() * 64.0),
-            // A set further than a page away is told by none of a page's bits.
+            // Sets further apart than a page do not depend on address bits inside a page.
             (16384.0, Keeping::Likely, mib / 4.0),
             (16384.0, Keeping::Least, mib),
         ] {

@@ -1,5 +1,5 @@
-//! Fewer values for the searches whose time grows with a power of their number: neighbours
-//! in size become one, by medians. A fit sees all values.
+//! Reduces the number of values for searches whose time grows with a power of it: neighbours in
+//! size are merged into their median. The fit itself uses all values.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use membound_types::Observation;
 
 use crate::stats::median;
 
-/// Sizes of a latency curve that a search for levels sees at most.
+/// Most sizes of a latency curve in a search for levels.
 const MOST_SIZES: usize = 250;
 
-/// Areas of each window that it sees at most.
+/// Most areas of each window size in a search for levels.
 const MOST_AREAS: usize = 100;
 
-/// A latency curve of at most 250 sizes.
+/// Merges a latency curve to at most [`MOST_SIZES`] sizes.
 pub(super) fn thin_curve(observations: &[Observation]) -> Vec<Observation> {
     thin(observations, MOST_SIZES)
 }
 
-/// Windows with at most 100 areas each, of which no two are the same.
+/// Merges windows to at most [`MOST_AREAS`] distinct areas per window size.
 pub(super) fn thin_windows(observations: &[Observation]) -> Vec<Observation> {
     let mut by_window: BTreeMap<Option<u64>, Vec<Observation>> = BTreeMap::new();
     for point in observations {
@@ -33,8 +33,9 @@ pub(super) fn thin_windows(observations: &[Observation]) -> Vec<Observation> {
         .collect()
 }
 
-/// At most `most` values, from bins of the same extent in ln(area); the values themselves
-/// where they are no more than that and no two have the same area.
+/// Merges `observations` to at most `most` values, in bins of equal width in ln(area).
+///
+/// With at most `most` distinct areas only observations of the same area are merged.
 fn thin(observations: &[Observation], most: usize) -> Vec<Observation> {
     let mut areas: Vec<u64> = observations.iter().map(|point| point.area_bytes).collect();
     areas.sort_unstable();
@@ -60,7 +61,7 @@ fn thin(observations: &[Observation], most: usize) -> Vec<Observation> {
     bins.values().filter_map(|bin| together(bin)).collect()
 }
 
-/// The medians of a bin.
+/// The medians of a bin as one observation; `None` for an empty bin or times that are NaN.
 fn together(bin: &[&Observation]) -> Option<Observation> {
     let of = |value: fn(&Observation) -> f64| {
         let values: Vec<f64> = bin.iter().map(|point| value(point)).collect();

@@ -1,7 +1,7 @@
-//! What makes a topology sound, and what follows from it without any measurement.
+//! Checks topologies, and derives what needs no measurement.
 //!
-//! A topology is accepted or refused here, whoever made it, so that the fit need not look
-//! again. Sizes are in bytes.
+//! Every topology, read from a file or built by a caller, is accepted or refused here, so that the
+//! fit need not check again. Sizes are in bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use membound_types::{LevelKind, SizeMeaning, TlbTerm, Topology, TopologyLevel};
 use super::error::{SmallerLevel, TopologyError};
 use crate::declared::bytes;
 
-/// Components, levels and TLB terms that a topology may have of each: far beyond any machine,
-/// and little enough for a file of nonsense to be refused at once.
+/// Most components, levels and TLB terms of a topology, each: far beyond any machine,
+/// and small enough that a file of nonsense is refused at once.
 const MOST_PARTS: usize = 256;
-/// A thousand seconds, in nanoseconds: sums of known times stay numbers.
+/// Longest time in nanoseconds, a thousand seconds: sums of known times stay finite.
 const LONGEST_NS: f64 = 1e12;
 
-/// Which part of a topology an error is about, so that a file's reader can point there.
+/// The part of a topology that an error is about, from which [`super::parse_topology`] finds the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Whole(Part),
@@ -27,7 +27,7 @@ pub(super) enum Place {
     PageTable(Part),
 }
 
-/// A key of a part.
+/// A key of a part; `All` is the part as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     All,
@@ -49,22 +49,22 @@ pub(super) enum Part {
     Operation,
 }
 
-/// An error with its place.
+/// An error with the part of the topology that it is about.
 pub(super) type Flaw = (Place, TopologyError);
 
-/// Whether a topology is sound; the answer holds warnings.
+/// Checks a topology; the result holds warnings.
 ///
 /// # Errors
 /// The first flaw: a missing, unknown or ambiguous part, a number out of its range, or
-/// sizes that do not grow. Which sizes have to grow depends on what they count. When they
-/// are a level's reach, every one exceeds the one before. When they are a level's own bytes,
-/// a cache holds at least as much as the level before it, and memory at least as much as
-/// the last cache; sections of memory may have any size, and a smaller one is a warning.
+/// sizes that do not grow. If sizes are a level's reach, each must exceed the one before. If they
+/// are a level's own bytes, a cache must hold at least as much as the level before it, and memory
+/// at least as much as the last cache; sections of memory may have any size, and one that is
+/// smaller than the section before gives a warning.
 pub fn validate(topology: &Topology) -> Result<Vec<String>, TopologyError> {
     check(topology).map_err(|(_, error)| error)
 }
 
-/// [`validate`], with the place of the flaw.
+/// [`validate`], with the position of the flaw.
 pub(super) fn check(topology: &Topology) -> Result<Vec<String>, Flaw> {
     if topology.components.is_empty() {
         return Err((Place::Whole(Part::All), TopologyError::NoComponents));
@@ -99,8 +99,8 @@ pub(super) fn check(topology: &Topology) -> Result<Vec<String>, Flaw> {
     Ok(warnings)
 }
 
-/// Levels that need a size before a fit, as indices: all without one but the outermost,
-/// which may be without end.
+/// Indices of the levels that need a size before a fit: all without one except the outermost,
+/// which may have no end.
 #[must_use]
 pub fn missing_sizes(topology: &Topology) -> Vec<usize> {
     let inner = topology.levels.len().saturating_sub(1);
@@ -109,8 +109,8 @@ pub fn missing_sizes(topology: &Topology) -> Vec<usize> {
         .collect()
 }
 
-/// Bytes that each level and those inside it hold together; `None` from the first level on
-/// whose size is not known, and for one without end.
+/// Bytes that each level and the levels inside it hold together; `None` for a level without a size
+/// and, if sizes are a level's own bytes, for all levels outside it.
 pub(super) fn reaches(topology: &Topology) -> Vec<Option<u64>> {
     let mut inside = Some(0_u64);
     topology
@@ -133,7 +133,7 @@ pub(super) fn constant_symbol(symbol: &str) -> String {
     format!("{symbol}0")
 }
 
-/// Every symbol that a topology gives to a parameter.
+/// Every symbol that a topology uses for a parameter.
 pub(super) fn taken_symbols(topology: &Topology) -> BTreeSet<String> {
     let components = topology
         .components
@@ -144,7 +144,7 @@ pub(super) fn taken_symbols(topology: &Topology) -> BTreeSet<String> {
     components.chain(tlb).chain(page_table).collect()
 }
 
-/// `wanted`, or with underscores behind it what neither is taken nor has a taken constant.
+/// `wanted`, with underscores appended until neither it nor its constant symbol is taken.
 pub(super) fn fresh_symbol(taken: &BTreeSet<String>, wanted: &str) -> String {
     let mut symbol = wanted.to_owned();
     while taken.contains(&symbol) || taken.contains(&constant_symbol(&symbol)) {
@@ -183,7 +183,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Gives `symbol` to `what`, once.
+/// Records that `symbol` belongs to `what`; an error if it is no symbol or already used.
 fn claim(
     seen: &mut BTreeMap<String, String>,
     place: Place,
@@ -212,7 +212,7 @@ fn claim(
     }
 }
 
-/// Whether `text` can be the symbol of a parameter: `[A-Za-z_][A-Za-z0-9_]*`.
+/// True if `text` can be the symbol of a parameter: `[A-Za-z_][A-Za-z0-9_]*`.
 pub(super) fn is_symbol(text: &str) -> bool {
     let mut characters = text.chars();
     characters
@@ -414,7 +414,7 @@ fn check_sizes(topology: &Topology) -> Result<Vec<String>, Flaw> {
     Ok(warnings)
 }
 
-/// Warnings about what is described and has no effect.
+/// Warnings about parts of the description that have no effect.
 fn idle_parts(topology: &Topology) -> Vec<String> {
     let idle = topology.components.iter().filter(|component| {
         let mut levels = topology.levels.iter();
@@ -455,12 +455,12 @@ fn name(what: &str, name: &str) -> Result<(), TopologyError> {
     Ok(())
 }
 
-/// Whether a character would break the one line that a message is.
+/// True for a character that would break a one-line message.
 fn breaks_line(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}' | '\u{2029}')
 }
 
-/// Text with everything escaped that would break a line.
+/// `text` with all characters escaped that would break a line.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
@@ -494,7 +494,7 @@ pub(super) fn number(
     }
 }
 
-/// `` `a`, `b` and `c` ``.
+/// Names as a list in words: `` `a`, `b` and `c` ``.
 pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     match names.split_last() {

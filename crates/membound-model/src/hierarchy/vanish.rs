@@ -1,4 +1,4 @@
-//! Whether the constants that the paper found to vanish do so in the data at hand.
+//! Tests whether the constants that the paper found to vanish also vanish in the given data.
 
 use membound_types::{ParameterRole, VanishingTest};
 use statrs::distribution::{ContinuousCDF as _, FisherSnedecor};
@@ -8,19 +8,20 @@ use super::fit::{Fitted, Problem};
 use super::identify::identify;
 use super::linear::solution;
 
-/// Probability below which constants of zero are not believed.
+/// p-value up to which the constants count as different from zero.
 const LEAST_PROBABILITY: f64 = 0.05;
 
-/// Share of every modelled time below which constants do not matter although they are there.
+/// Share of every modelled time below which the constants do not matter even if they exist.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Tests the constants of all components but the application's together: an F test of the
+/// Tests the constants of all components except the application's together: an F test of the
 /// fit without them against the fit with them, both with the weights of the latter and
 /// without negative parameters.
 ///
 /// Because constants cannot be negative, data whose constants are zero reach a given F less
-/// often than the F distribution says: the test declares constants too seldom, not too
-/// often. `None` when there are none, they were not fitted, or the data do not determine them.
+/// often than the F distribution says: the test reports constants too rarely, not too
+/// often. `None` if there are no such constants, they were not fitted, or the data do not
+/// determine them.
 pub(super) fn vanishing(
     problem: &Problem<'_>,
     fitted: &Fitted,
@@ -80,7 +81,7 @@ pub(super) fn vanishing(
     let (f, p_value) = if excess == 0.0 {
         (0.0, 1.0)
     } else {
-        // Data without any noise are told apart from zero by anything; keep F a number.
+        // Without noise in the data any excess is significant and F infinite; limit it to a number.
         let f = (excess / noise.max(f64::MIN_POSITIVE)).min(f64::MAX);
         let distribution = FisherSnedecor::new(gained as f64, freedom as f64).ok()?;
         (f, distribution.sf(f).clamp(0.0, 1.0))

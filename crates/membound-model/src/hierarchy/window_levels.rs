@@ -1,17 +1,16 @@
-//! Levels of a machine that nobody has described, from its random windows alone.
+//! Finds the levels of a machine without a description from its random windows alone.
 //!
 //! Windows are independent draws, so equation 5 of document 002 holds as it stands: every
-//! level that ends at `e` adds a step times max(0, 1 − e/a), and a step is a constant and a
-//! part for every byte of the window. All windows are therefore described at once, and ends
-//! are chosen one after the other: the one that explains most of what is left, then all
-//! ends moved to where they explain more, until Schwarz's criterion (BIC) finds a further
-//! one not worth its three parameters; at last each is tried for being left out again.
-//! A curve of one window alone, in which the program's own time makes all steps small,
-//! would show fewer.
+//! level that ends at `e` adds a step times max(0, 1 − e/a), and a step is a constant plus a part
+//! per byte of the window. All windows can therefore be fitted at once. Ends are added one at a
+//! time, each time the one that explains most of the residual; then all ends are moved to where
+//! they explain more. The search stops when Schwarz's criterion (BIC) finds a further end not worth
+//! its three parameters, and at last tries to remove each end again. The curve of a single window
+//! size would show fewer levels, because the program's own time makes all its steps small.
 //!
-//! A TLB that is not known enters the time in the same way (equation 6) and cannot be told
-//! from a level here: its reach is then found as the end of one. Only its time not growing
-//! with the window could tell, and that of a cache's constant part does not grow either.
+//! An unknown TLB enters the time in the same way (equation 6) and cannot be distinguished from a
+//! level here: its reach is then found as the end of a level. A TLB's time does not grow with the
+//! window, but neither does the constant part of a cache.
 //!
 //! Areas and windows are in bytes, times in nanoseconds.
 
@@ -21,59 +20,61 @@ use super::linear::{Linear, solution};
 use super::thin::thin_windows;
 use crate::stats::{median, robust_sigma};
 
-/// Ends that are looked for at most: seven and memory.
+/// Most level ends of one machine: seven levels inside the last, which has no end.
 const MOST_ENDS: usize = 7;
 
 /// Least ratio of neighbouring ends: half an octave.
 const LEAST_RATIO: f64 = std::f64::consts::SQRT_2;
 
-/// Areas that must lie on a level for its time to be more than a guess.
+/// Fewest distinct areas between two ends, so that a level's time is more than a guess.
 const AREAS_INSIDE: usize = 2;
 
-/// Areas that must lie beyond the last end, where accesses leave it only by and by.
+/// Fewest distinct areas beyond the last end, because accesses leave a level only gradually.
 const AREAS_BEYOND: usize = 3;
 
-/// Least step at the end of a level, as a share of the time inside.
+/// Least step at the end of a level, as a share of the time of the levels inside.
 const LEAST_STEP: f64 = 0.03;
 
-/// Relative scatter that is never undercut: rounding of times and a model's own shape.
+/// Lower limit of the relative scatter in the criterion: rounding of times and the model's own form.
 const LEAST_SCATTER: f64 = 1e-3;
 
-/// Robust standard deviations beyond which a residual counts no more …
+/// Robust standard deviations at which a residual is cut.
 const CUT_SIGMAS: f64 = 3.0;
 
-/// … unless it is smaller than this: where most times are exact, a missing level shows in
-/// few residuals, and they must not pass for disturbances.
+/// Log residual below which nothing is cut: where most times are exact, a missing level shows in
+/// few residuals, and they must not pass as disturbances.
 const NEVER_CUT: f64 = 0.1;
 
-/// Share by which a value leaves the range between its neighbours to be pulled back there:
-/// time only grows with the area, so nothing but a disturbance looks like that.
+/// Share by which a value must exceed the range between its neighbours to be pulled back into it:
+/// time only grows with the area, so such a value is disturbed.
 const LONELY_SHARE: f64 = 0.05;
 
-/// Candidates of a search that are fitted after all have been ranked by projection.
+/// Candidates for a new end that are fitted, after projection has ranked them all.
 const FITTED_CANDIDATES: usize = 6;
 
-/// Steps of the logarithm of an end on its way to where it explains most.
+/// Steps in ln(end) when an end is moved to where it explains most.
 const MOVES: [f64; 4] = [0.17, 0.06, 0.02, 0.007];
 
-/// Rounds over all ends with one length of step.
+/// Most rounds over all ends with one step length.
 const MOST_ROUNDS: usize = 4;
 
-/// How the number of levels was chosen, when it was here.
+/// Text in the model: how this search chose the number of levels.
 pub(super) const SELECTION: &str = "sums of steps over all windows at once (equation 5), one end \
      added after the other and each tried for being left out, their number by Schwarz's \
      criterion (BIC) and against smooth ramps";
 
-/// How it was found that there are none.
+/// Text in the model: how this search found that there are no levels.
 pub(super) const RAMP: &str = "a smooth ramp describes the windows better than any sum of steps by \
      Schwarz's criterion (BIC): no levels";
 
-/// What is to be said of levels found without a known TLB.
+/// Note for levels found without a known TLB.
 pub(super) const TLB_NOTE: &str = "windows alone cannot tell the reach of a TLB from the end of a \
      level: one of these levels may end where a TLB's reach does";
 
-/// Levels that windows show, innermost first, and how their number was chosen. The last is
-/// without end. Empty where a smooth ramp says as much, or with too few values.
+/// Levels in the windows, innermost first, and a text on how their number was chosen.
+///
+/// The last level has no end. Empty when a smooth ramp describes the windows better, or with too
+/// few values.
 pub(super) fn levels_of_windows(
     observations: &[Observation],
     tlb: &[TlbTerm],
@@ -91,29 +92,29 @@ pub(super) fn levels_of_windows(
     (search.levels(&best), SELECTION)
 }
 
-/// Windows to be described.
+/// The windows to be described, as parallel vectors.
 struct Search {
-    /// In units of the median window.
+    /// Window sizes divided by the median window size.
     windows: Vec<f64>,
     areas: Vec<f64>,
     ns: Vec<f64>,
-    /// Different areas, ascending.
+    /// Distinct areas in bytes, ascending; areas within 5 % count as one.
     distinct: Vec<f64>,
-    /// Parameters of a step, its end included.
+    /// Parameters that one step adds, including its end.
     step_parameters: usize,
     tlb_reaches: Vec<f64>,
     rows: Vec<usize>,
 }
 
-/// Ends with the linear fit that belongs to them.
+/// Level ends with the linear fit at these ends.
 #[derive(Clone)]
 struct Trial {
-    /// Ascending.
+    /// In bytes, ascending.
     ends: Vec<f64>,
-    /// Constant and window's part of the innermost level, then of every step.
+    /// Constant and per-window time of the innermost level, then of every step, then TLB times.
     values: Vec<f64>,
     model: Vec<f64>,
-    /// Weighted squares of the residuals.
+    /// Weighted sum of squared residuals.
     squares: f64,
 }
 
@@ -144,14 +145,13 @@ impl Search {
         }
     }
 
-    /// The ends that describe the windows best; `None` with too few values or numbers that
-    /// overflow.
+    /// The ends that describe the windows best; `None` with too few values or when numbers overflow.
     fn best(&self) -> Option<Trial> {
         if self.ns.len() < 2 * self.step_parameters || self.windows.len() != self.ns.len() {
             return None;
         }
         let mut best = self.settled(Vec::new(), None)?;
-        // What was left out may have stood where a better one belongs.
+        // A removed end may have occupied the place of a better one, so ends are added once more.
         for _ in 0..2 {
             let added = self.forward(&mut best);
             let removed = self.backward(&mut best);
@@ -162,7 +162,7 @@ impl Search {
         Some(best)
     }
 
-    /// Adds ends as long as they are worth it; whether one was.
+    /// Adds ends as long as they lower the criterion; true if it added one.
     fn forward(&self, best: &mut Trial) -> bool {
         let mut added = false;
         while best.ends.len() < MOST_ENDS {
@@ -184,7 +184,7 @@ impl Search {
         added
     }
 
-    /// Leaves out ends that are not worth it; whether there was one.
+    /// Removes ends as long as that lowers the criterion; true if it removed one.
     fn backward(&self, best: &mut Trial) -> bool {
         let mut removed = false;
         while !best.ends.is_empty() {
@@ -207,8 +207,9 @@ impl Search {
         removed
     }
 
-    /// Areas, and the places half-way between two of them, at which an end explains most of
-    /// what `best` leaves, by projection on what its columns do not span.
+    /// The measured areas, and midpoints between them, at which an end would explain most of the
+    /// residual of `best`: the residual is projected on the part of the new columns that the columns
+    /// of `best` do not span.
     fn promising(&self, best: &Trial, scale: &[f64]) -> Vec<f64> {
         let weighted = |column: &[f64]| -> Vec<f64> {
             column
@@ -255,7 +256,7 @@ impl Search {
         self.distinct.iter().copied().chain(between)
     }
 
-    /// Whether enough areas lie between the ends, which are not too near to each other.
+    /// True if enough areas lie between the ends, and the ends are far enough apart.
     fn is_placed(&self, ends: &[f64]) -> bool {
         let upto = |end: f64| {
             self.distinct
@@ -272,7 +273,7 @@ impl Search {
         ends.is_empty() || self.distinct.len() >= before + AREAS_BEYOND
     }
 
-    /// Whether every step is large enough to be one.
+    /// True if every step is at least [`LEAST_STEP`] of the time inside.
     fn is_sound(&self, trial: &Trial) -> bool {
         let mut inside = trial.values[0] + trial.values[1];
         trial.values[2..2 + 2 * trial.ends.len()]
@@ -285,7 +286,7 @@ impl Search {
             })
     }
 
-    /// Moves the ends one by one to where they explain more.
+    /// Moves the ends one at a time to where they explain more.
     fn refined(&self, start: Trial) -> Option<Trial> {
         let mut best = self.settled(start.ends.clone(), Some(&start))?;
         for length in MOVES {
@@ -315,7 +316,7 @@ impl Search {
         self.settled(best.ends.clone(), Some(&best))
     }
 
-    /// The fit with the weights that belong to it, beginning at those of `near`.
+    /// The fit at `ends` with model weights, which start at those of `near`.
     fn settled(&self, ends: Vec<f64>, near: Option<&Trial>) -> Option<Trial> {
         let scale = match near {
             Some(near) => self.scale(near),
@@ -326,7 +327,7 @@ impl Search {
         self.fitted(first.ends, &scale)
     }
 
-    /// Factors of the residuals: relative to the model, and less for those that lie far off.
+    /// Weights of the residuals: 1 ÷ model, and less for residuals beyond the cut.
     fn scale(&self, trial: &Trial) -> Vec<f64> {
         let residuals = self.residuals(trial);
         let cut = cut(&residuals);
@@ -384,13 +385,13 @@ impl Search {
         [once, each]
     }
 
-    /// Share of windows that lie beyond `end`.
+    /// Share of each area that lies beyond `end`.
     fn beyond(&self, end: f64) -> Vec<f64> {
         let areas = self.areas.iter();
         areas.map(|area| (1.0 - end / area).max(0.0)).collect()
     }
 
-    /// Measured ÷ modelled, as logarithms.
+    /// ln(measured ÷ modelled) of each observation.
     fn residuals(&self, trial: &Trial) -> Vec<f64> {
         let pairs = self.ns.iter().zip(&trial.model);
         pairs
@@ -398,16 +399,15 @@ impl Search {
             .collect()
     }
 
-    /// Schwarz's criterion. Noise has as many chances to look like an end as there are
-    /// areas to choose from, which each end has to outweigh.
+    /// Schwarz's criterion, plus a penalty for choosing each end among many areas: noise has as many
+    /// chances to look like an end as there are areas.
     fn criterion(&self, trial: &Trial) -> f64 {
         let parameters = self.step_parameters * (trial.ends.len() + 1);
         let choices = 2.0 * (self.distinct.len() as f64).ln();
         schwarz(&self.residuals(trial), parameters) + choices * trial.ends.len() as f64
     }
 
-    /// Schwarz's criterion of a parabola in ln(area) for the logarithm of each window's
-    /// times.
+    /// Schwarz's criterion of a smooth ramp: for each window size, ln(time) is a parabola in ln(area).
     fn ramp_criterion(&self) -> Option<f64> {
         let mut windows = self.windows.clone();
         windows.sort_by(f64::total_cmp);
@@ -465,15 +465,15 @@ impl Search {
     }
 }
 
-/// `ends` and one more, ascending.
+/// `ends` with `end` inserted in ascending order.
 fn with(ends: &[f64], end: f64) -> Vec<f64> {
     let mut ends = ends.to_vec();
     ends.insert(ends.partition_point(|held| *held < end), end);
     ends
 }
 
-/// Times of `observations` with those that leave the range of both their neighbours in
-/// area pulled back to it.
+/// Times of `observations`; a time outside the range of both its neighbours in area by more than
+/// [`LONELY_SHARE`] is pulled back into that range.
 fn calm(observations: &[Observation]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..observations.len()).collect();
     order.sort_by_key(|&index| {
@@ -496,13 +496,13 @@ fn calm(observations: &[Observation]) -> Vec<f64> {
     calm
 }
 
-/// Size beyond which residuals count no more.
+/// Absolute log residual at which residuals are cut.
 fn cut(residuals: &[f64]) -> f64 {
     let scatter = robust_sigma(residuals).unwrap_or(0.0);
     (CUT_SIGMAS * scatter).max(NEVER_CUT)
 }
 
-/// Schwarz's criterion; residuals far off count as if they lay at the cut.
+/// Schwarz's criterion of log residuals, cut at [`cut`].
 fn schwarz(residuals: &[f64], parameters: usize) -> f64 {
     let count = residuals.len() as f64;
     let cut = cut(residuals);
@@ -513,10 +513,10 @@ fn schwarz(residuals: &[f64], parameters: usize) -> f64 {
     count * (squares / count + LEAST_SCATTER * LEAST_SCATTER).ln() + parameters as f64 * count.ln()
 }
 
-/// Adds the direction of `column` that `basis` does not span, of length 1, if there is one.
+/// Adds to `basis` the unit vector of the part of `column` that `basis` does not span, if any.
 fn push_orthogonal(basis: &mut Vec<Vec<f64>>, mut column: Vec<f64>) {
     let whole = dot(&column, &column);
-    // Twice is enough (Kahan).
+    // Two passes of Gram-Schmidt suffice (Kahan).
     for _ in 0..2 {
         for direction in basis.iter() {
             let along = dot(direction, &column);

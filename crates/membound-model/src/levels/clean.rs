@@ -1,4 +1,4 @@
-//! Points made ready: sorted, with an error each, without those that cannot be true.
+//! Prepares the points of a curve: sorts them, estimates an error of each, and removes outliers.
 
 use crate::stats::{MAD_TO_SIGMA, median};
 
@@ -10,11 +10,11 @@ const LEAST_SIGMA: f64 = 0.01;
 /// Least scatter of ln(ns): sizes are whole bytes and times have few digits.
 const LEAST_SCATTER: f64 = 0.003;
 
-/// Largest error of ln(ns): beyond it a point is no longer noisy but wrong, and must not
-/// make a plateau out of whatever lies around it.
+/// Largest error of ln(ns): a point with a larger one is wrong rather than noisy, and must not turn
+/// the points around it into a plateau.
 const MOST_SIGMA: f64 = 0.08;
 
-/// Least rise above the successors that makes a point an outlier, in ln(ns).
+/// Least rise above the following points that makes a point an outlier, in ln(ns).
 const OUTLIER: f64 = 0.10;
 
 /// A point in log-log space.
@@ -29,18 +29,18 @@ pub(crate) struct Prepared {
     pub(crate) sigma: f64,
 }
 
-/// A curve ready to be read.
+/// A prepared curve.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
-    /// Points in order of size, one a size.
+    /// Points in order of size, one per size.
     pub(crate) points: Vec<Prepared>,
-    /// Sizes of the points left out.
+    /// Sizes of the points that were removed.
     pub(crate) outliers: Vec<u64>,
     /// Scatter of ln(ns) about the trend of the neighbours, over the whole curve.
     pub(crate) scatter: f64,
 }
 
-/// Sorts, merges, weighs and filters.
+/// Sorts the points, merges those of one size, removes outliers and estimates errors.
 pub(crate) fn prepare(curve: &[CurvePoint]) -> Curve {
     let mut sorted: Vec<&CurvePoint> = curve
         .iter()
@@ -79,9 +79,9 @@ fn half_width(point: &CurvePoint) -> f64 {
     if half.is_finite() { half.max(0.0) } else { 0.0 }
 }
 
-/// Takes out points that stand above what follows, or below what precedes, by more than
-/// noise. The reference is the median of three neighbours, so that two outliers in a row
-/// are found as well.
+/// Removes points above the following ones, or below the preceding and following ones, by more
+/// than noise; returns their sizes. The reference is the median of three neighbours, so that two
+/// outliers in a row are found as well.
 fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     let rough = median(&roughness(points)).unwrap_or(0.0);
     let limit = OUTLIER.max(5.0 * rough.min(MOST_SIGMA));
@@ -97,7 +97,7 @@ fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
                 && of(after).is_some_and(|level| points[index].log_ns > level + limit);
             let below = before.len() >= 2
                 && of(before).is_some_and(|level| points[index].log_ns < level - limit)
-                // After outliers that stood too high a sound point looks low.
+                // A correct point looks low after outliers that are too high.
                 && of(after).is_some_and(|level| points[index].log_ns < level - limit);
             above || below
         })
@@ -115,8 +115,8 @@ fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     dropped
 }
 
-/// Scatter over the whole curve, at least [`LEAST_SCATTER`]. Points crowd where a refined
-/// curve bends, so each counts for the octaves between its neighbours.
+/// Scatter over the whole curve, at least [`LEAST_SCATTER`]. A refined curve has many points at its
+/// bends, so each point is weighted by the octaves between its neighbours.
 fn scatter(points: &[Prepared]) -> f64 {
     let mut known: Vec<(f64, f64)> = deviations(points)
         .into_iter()
@@ -140,8 +140,8 @@ fn scatter(points: &[Prepared]) -> f64 {
     (middle * MAD_TO_SIGMA).max(LEAST_SCATTER)
 }
 
-/// How far each point lies from the line between its neighbours, in standard deviations of
-/// a point if all had the same; not a number at the ends.
+/// Distance of each point from the line between its neighbours, as the standard deviation of a
+/// point if all had the same; NaN at the ends.
 fn deviations(points: &[Prepared]) -> Vec<f64> {
     (0..points.len())
         .map(|index| {
@@ -151,15 +151,15 @@ fn deviations(points: &[Prepared]) -> Vec<f64> {
             let (before, here, after) = (points[index - 1], points[index], points[index + 1]);
             let share = (here.octave - before.octave) / (after.octave - before.octave);
             let between = before.log_ns + share * (after.log_ns - before.log_ns);
-            // The variance of the point itself plus that of the interpolation.
+            // The variance of the point plus the variance of the interpolation, for equal variances.
             let scale = (1.0 + (1.0 - share).powi(2) + share.powi(2)).sqrt();
             (here.log_ns - between).abs() / scale
         })
         .collect()
 }
 
-/// Local scatter: how far points lie from the line between their neighbours, as a median
-/// over nine points. Curvature hardly shows in it, an outlier or a step does not at all.
+/// Local scatter: the median over nine points of the distance from the line between neighbours.
+/// Curvature hardly affects it, an outlier or a step not at all.
 fn roughness(points: &[Prepared]) -> Vec<f64> {
     let deviations = deviations(points);
     (0..points.len())

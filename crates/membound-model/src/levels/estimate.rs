@@ -1,9 +1,8 @@
-//! What a sum of steps says: latencies and sizes with their intervals, and which of its
-//! steps are levels at all.
+//! Evaluates a sum of steps: latencies and sizes with their intervals, and which steps are levels.
 //!
 //! A latency's error follows from the derivatives of the model by heights, sizes and
-//! shapes; a size's from the likelihood over sizes and ways with the other steps in place,
-//! or from derivatives where that is wider.
+//! shapes. A size's error follows from the likelihood over sizes and shapes with the other steps
+//! unchanged, or from derivatives if that is wider.
 
 use nalgebra::DMatrix;
 
@@ -11,36 +10,36 @@ use super::leaving::Leaving;
 use super::steps::{MOST_DEVIATION, Search, Step, Sum};
 use super::{Interval, Knee};
 
-/// Steps an octave of the grid on which sizes are refined at the end.
+/// Steps per octave of the grid of sizes for the final interval.
 const FINE: f64 = 24.0;
 
-/// How steep the flattest place between two steps may be, as a share of the second's climb.
+/// Largest slope at the flattest point between two steps, as a share of the second's steepest slope.
 const MOST_FLATTEST: f64 = 0.6;
 
-/// Share of misses from which on a point tells of the next level.
+/// Share of misses from which a point shows the latency of the next level.
 const REACHED_SHARE: f64 = 0.6;
 
-/// Fewest points that tell of the last level.
+/// Fewest points that must show the latency of the last level.
 const LEAST_REACHING: usize = 2;
 
-/// What another way than the chosen one costs a size when all are weighed for its interval.
+/// Penalty of another shape than the chosen one in the likelihood for a size's interval.
 const OTHER_COST: f64 = 2.0;
 
-/// Standard deviation of a step's shape, as a share of the way to its neighbour.
+/// Standard deviation of a step's shape, as a share of the distance to its neighbour.
 const SHAPE_ERROR: f64 = 0.7;
 
 /// A level found by the sum of steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// Nanoseconds.
+    /// Latency in nanoseconds.
     pub(crate) latency: Interval,
-    /// Bytes at which it is left; `None` where the curve ends on it.
+    /// Size in bytes at which accesses leave the level; `None` if the curve ends on it.
     pub(crate) size: Option<(Interval, Knee)>,
 }
 
 impl Search<'_> {
-    /// Whether the curve bends up at every step: between two steps it has to be flatter than
-    /// where the second rises, or they are pieces of one ramp.
+    /// True if the curve bends upward at every step: between two steps it must be flatter than
+    /// where the second rises, or both are pieces of one ramp.
     pub(super) fn bends(&self, sum: &Sum) -> bool {
         const EIGHTH: f64 = 0.125;
         let at = |octave: f64| {
@@ -101,7 +100,7 @@ impl Search<'_> {
         found
     }
 
-    /// Whether the curve goes far enough beyond the last step to show its latency.
+    /// True if the curve extends far enough beyond the last step to show its latency.
     fn reaches_last(&self, sum: &Sum) -> bool {
         sum.steps.last().is_none_or(|step| {
             let way = &Leaving::all()[step.way];
@@ -113,8 +112,8 @@ impl Search<'_> {
         })
     }
 
-    /// Whether a step ends a level. Where accesses leave caches steeply, a step that fades
-    /// in slowly is the reach of a TLB; where all do so, as with random windows, it is none.
+    /// True if a step ends a level. If most steps are steep, a step that rises slowly is the reach of
+    /// a TLB; if most rise slowly, as with random windows, it is a level.
     fn is_level(&self, sum: &Sum, index: usize, below: f64) -> bool {
         let gentle = |step: &Step| Leaving::all()[step.way].gentle;
         let gentle_steps = sum.steps.iter().filter(|step| gentle(step)).count();
@@ -133,7 +132,7 @@ impl Search<'_> {
         climb >= self.options.least_climb
     }
 
-    /// Standard errors of the latencies and of log₂ of the sizes, from derivatives.
+    /// Standard errors of the latencies in nanoseconds and of log₂ of the sizes, from derivatives.
     fn errors(&self, sum: &Sum) -> (Vec<f64>, Vec<f64>) {
         let count = sum.steps.len();
         let excess = (sum.cost / self.ns.len() as f64).max(1.0);
@@ -203,8 +202,8 @@ impl Search<'_> {
         (latencies, octaves)
     }
 
-    /// Size of step `index`: mean and 95 % of the likelihood over sizes and ways, the other
-    /// steps in place, and no narrower than `error` (in octaves) has it.
+    /// Size of step `index`: mean and 95 % of the likelihood over sizes and shapes with the other
+    /// steps unchanged, no narrower than the standard error `error` (in octaves) gives.
     fn size(&self, sum: &Sum, index: usize, error: f64) -> Interval {
         let basis = self.basis(sum, Some(index));
         let here = sum.steps[index];

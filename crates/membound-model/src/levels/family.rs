@@ -1,4 +1,4 @@
-//! The share of loads that miss a cache, for every kind of cache that is tried.
+//! The share of loads that miss a cache, for every kind of cache that the fit tries.
 //!
 //! ```text
 //! m(x)  = m₀(x)   or   E[m₀((1 + n)/W)],  n ~ Poisson(W·x)
@@ -6,22 +6,22 @@
 //! ```
 //!
 //! x is the size of a cyclic random walk ÷ capacity. A large k is LRU (everything misses
-//! just above the capacity), p = ½ belongs to policies that keep a part of a set; random
-//! replacement (hits h = exp(−(1 − h)·x), which fall with slope 2 at x = 1) and ramps
-//! m₀ = ln(x)/ln(r) stand beside them. The expectation is over pages of random colour in a
-//! physically indexed cache of W ways: some colours overflow before the whole is full, so
-//! misses begin at x = 0.6 or so.
+//! just above the capacity); p = ½ describes policies that keep a part of a set. The family also
+//! has random replacement (hits h = exp(−(1 − h)·x), which fall with slope 2 at x = 1) and ramps
+//! m₀ = ln(x)/ln(r). The expectation is over pages of random colour in a physically indexed cache
+//! of W ways: some colours overflow before the whole cache is full, so misses begin at x = 0.6
+//! or so.
 
 use std::sync::LazyLock;
 
 use super::Knee;
 
-/// What a soft climb and a ramp cost in −2·ln(likelihood), against a sharp one.
+/// Costs of a soft climb and of a ramp relative to a sharp climb, in −2·ln(likelihood).
 const SOFT_COST: f64 = 3.0;
 const RAMP_COST: f64 = 10.0;
 
-/// Tried policies as (k, p): from random replacement to LRU, and those that keep a part.
-/// Slower than random is none: not even the best policy misses fewer than 1 − C/S of a
+/// Policies as (k, p): from random replacement to LRU, and policies that keep a part of a set.
+/// None is slower than random replacement: even the best policy misses at least 1 − C/S of a
 /// cyclic walk.
 const POLICIES: [(f64, f64); 8] = [
     (3.5, 1.0),
@@ -34,19 +34,18 @@ const POLICIES: [(f64, f64); 8] = [
     (7.0, 0.5),
 ];
 
-/// Tried lengths of ramps, as the ratio of sizes over which the hits fade out.
+/// Lengths of ramps, as the ratio of sizes over which the hits fall to zero.
 const RAMPS: [f64; 3] = [5.0, 8.0, 16.0];
 
-/// Tried numbers of ways of a cache whose pages have random colours.
+/// Numbers of ways of a cache whose pages have random colours.
 const WAYS: [u32; 4] = [24, 16, 12, 8];
 
-/// Sizes over which the share of misses is tabulated, in octaves relative to C, and how
-/// finely.
+/// Range of log₂(S/C) over which the share of misses is tabulated, and steps per octave.
 const TABLE_FROM: f64 = -2.5;
 const TABLE_TO: f64 = 5.0;
 const TABLE_STEPS: f64 = 64.0;
 
-/// How hits fade beyond the capacity.
+/// How the hits fall beyond the capacity.
 #[derive(Clone, Copy)]
 enum Fading {
     /// Random replacement: the hits are h = exp(−(1 − h)·x).
@@ -57,22 +56,21 @@ enum Fading {
     Ramp { until: f64 },
 }
 
-/// One member of the family.
+/// One member of the family of climbs.
 pub(crate) struct Shape {
     fading: Fading,
-    /// Ways of a cache in which pages of random colour lie; `None` where colour plays no
-    /// part.
+    /// Ways of the cache if pages have random colours; `None` if colours have no effect.
     ways: Option<u32>,
-    /// What using it costs, in −2·ln(likelihood).
+    /// Cost of using this shape, in −2·ln(likelihood).
     pub(crate) cost: f64,
-    /// What a size found with it means.
+    /// The meaning of a size found with this shape.
     pub(crate) knee: Knee,
     /// Share of misses at S/C = 2^(`TABLE_FROM` + i/`TABLE_STEPS`).
     misses: Vec<f64>,
 }
 
 impl Fading {
-    /// Share of loads that miss when the cache, or the colour, is filled `filled` times.
+    /// Share of loads that miss if the data are `filled` times the cache, or the colour.
     fn misses(self, filled: f64) -> f64 {
         if filled <= 1.0 {
             return 0.0;
@@ -89,9 +87,11 @@ impl Fading {
     }
 
     /// Variance of the share of misses over draws of page colours, relative to that of an
-    /// empirical distribution over as many colours. The number of pages is given, so an
-    /// overfull colour makes another one less full; and a policy that misses little in an
-    /// overfull colour spreads little. (Found by drawing.)
+    /// empirical distribution over as many colours.
+    ///
+    /// It is smaller because the number of pages is given, so an overfull colour makes another one less
+    /// full, and because a policy that misses little in an overfull colour spreads little. The formula
+    /// was found by simulation.
     fn draw_variance(self) -> f64 {
         let rate = match self {
             Self::Random => 2.0,
@@ -158,7 +158,7 @@ impl Shape {
         &ALL
     }
 
-    /// Share of loads that miss at log₂(S/C).
+    /// Share of loads that miss at log₂(S/C) = `octaves`.
     pub(crate) fn misses(&self, octaves: f64) -> f64 {
         let place = (octaves - TABLE_FROM) * TABLE_STEPS;
         if place <= 0.0 {
@@ -171,9 +171,9 @@ impl Shape {
         }
     }
 
-    /// By how much draws of page colours spread the share of misses m in a cache of
-    /// `capacity` bytes: their variance is this times m·(1 − m). The colours are the pages
-    /// (of `page` bytes) of one way.
+    /// Factor v such that draws of page colours give the share of misses m the variance v·m·(1 − m).
+    ///
+    /// `capacity` and `page` are in bytes; the number of colours is the number of pages in one way.
     pub(crate) fn draw_variance(&self, capacity: f64, page: f64) -> f64 {
         self.ways.map_or(0.0, |ways| {
             let colours = (capacity / f64::from(ways) / page).max(2.0);
@@ -182,9 +182,9 @@ impl Shape {
     }
 }
 
-/// Share of loads that miss when the pages of `filled` times the capacity fall into
-/// colours of `ways` pages at random. A load's own page is in its colour for sure, the
-/// others are Poisson distributed.
+/// Share of loads that miss if the pages of `filled` times the capacity fall at random into
+/// colours of `ways` pages. A load's own page is in its colour with certainty, the number of
+/// others there is Poisson distributed.
 fn coloured(fading: Fading, ways: u32, filled: f64) -> f64 {
     let ways = f64::from(ways);
     let mean = filled * ways;
@@ -203,7 +203,7 @@ fn coloured(fading: Fading, ways: u32, filled: f64) -> f64 {
 /// Share of loads that miss a cache with random replacement in a cyclic walk over `filled`
 /// times its capacity.
 fn random_replacement(filled: f64) -> f64 {
-    /// Steps per unit of `filled`, and the largest tabulated.
+    /// Steps of the table per unit of `filled`, and the largest `filled` in it.
     const STEPS: f64 = 64.0;
     const MOST: f64 = 8.0;
     static TABLE: LazyLock<Vec<f64>> = LazyLock::new(|| {
@@ -211,7 +211,7 @@ fn random_replacement(filled: f64) -> f64 {
         (0..=((MOST - 1.0) * STEPS) as usize)
             .map(|step| {
                 let filled = 1.0 + step as f64 / STEPS;
-                // Newton's method on m = 1 − exp(−m·x), from above, where it converges.
+                // Newton's method on m = 1 − exp(−m·x), started above the root, where it converges.
                 misses = (2.0 * (filled - 1.0)).min(1.0).max(misses);
                 for _ in 0..40 {
                     let left = (-misses * filled).exp();

@@ -1,6 +1,7 @@
-//! Where a plateau ends: the effective size of a cache.
+//! Finds where a plateau ends: the effective size of a cache.
 //!
 //! The climb from one plateau to the next is compared with a family of climbs, each the
+//! curve that a cache of capacity C would show in a cyclic random walk over S bytes:
 //! curve that a cache of capacity C would show in a cyclic random walk over S bytes:
 //!
 //! ```text
@@ -9,15 +10,15 @@
 //! ```
 //!
 //! H is the latency of the next plateau, m the share of loads that miss (`family` has the
-//! policies, page colours and ramps that are tried), T the plateau: t covers a TLB whose
-//! reach R ends inside it, and the tail of the climb to the plateau itself.
+//! policies, page colours and ramps), T the plateau: t covers a TLB whose reach R ends inside it,
+//! and the last part of the climb to the plateau itself.
 //!
-//! The effective size is C: where the climb begins, or with colours the capacity
-//! about which an early, soft climb is centred. Each climb gets the likelihood of the points
-//! under it (errors from `clean`, no point counting for more than three of them), divided
-//! for each parameter that it uses beyond the simplest; the size is the mean of ln C over
-//! all of them and its interval holds 95 % of the likelihood. Where points are sparse, any
-//! C between two of them fits, and the interval shows that too.
+//! The effective size is C: where the climb begins, or with colours the capacity at the centre of
+//! an early, soft climb. The weight of each climb is the likelihood of the points under it (errors
+//! from `clean`, no point counting for more than three of them), reduced for each parameter that it
+//! uses beyond the simplest; the size is the mean of ln C over all climbs, and its interval holds
+//! 95 % of the likelihood. If points are sparse, any C between two of them fits, and the
+//! interval shows that too.
 
 use std::ops::RangeInclusive;
 
@@ -31,59 +32,58 @@ use crate::stats::median;
 const COARSE: f64 = 12.0;
 const FINE: f64 = 48.0;
 
-/// Share of misses up to which the climb is compared; beyond it the next level has its say.
+/// Share of misses up to which the climb is compared; beyond it the next level affects the curve.
 const COMPARED_SHARE: f64 = 0.8;
 
-/// Octaves of the plateau below its end that are compared too.
+/// Octaves of the plateau below its end that are included in the comparison.
 const PLATEAU_OCTAVES: f64 = 2.0;
 
-/// Steps per octave over the reach of a TLB.
+/// Steps per octave of the tried TLB reaches.
 const REACHES: f64 = 4.0;
 
-/// Most that one point can weigh against a climb.
+/// Most that one point can contribute to the cost of a climb.
 const MOST_DEVIATION: f64 = 9.0;
 
-/// Members this much costlier than the best in the first pass do not widen the second.
+/// Excess of the cost over the best in the first pass, beyond which a climb does not widen the second.
 const UNLIKELY: f64 = 9.0;
 
-/// How well the family describes a real climb, in ln(ns): no point is better known than
-/// that.
+/// Least error of a point in ln(ns): the family describes real climbs no better than this.
 const MODEL_SIGMA: f64 = 0.03;
 
-/// What a TLB costs in −2·ln(likelihood): a reach and a cost of a miss.
+/// Cost of a TLB in −2·ln(likelihood): it has two parameters, reach and miss time.
 const TLB_COST: f64 = 6.0;
 
-/// Most that a TLB can tilt a plateau, as a share of it (t/a).
+/// Most that a TLB can tilt a plateau, as a share of its latency (t/a).
 const MOST_TILT: f64 = 0.8;
 
-/// The points of one climb and what is known of its ends.
+/// The points of one climb, and its ends.
 struct Climb<'a> {
     points: &'a [Prepared],
-    /// ns of each point.
+    /// Nanoseconds of each point.
     ns: Vec<f64>,
-    /// The tilts of the plateau that are tried; the first is none.
+    /// The tried tilts of the plateau; the first is no tilt.
     tilts: Vec<Tilt>,
-    /// ns of the next plateau.
+    /// Nanoseconds of the next plateau.
     next: f64,
-    /// ns above which neither a point nor a model is compared any further.
+    /// Nanoseconds at which both points and model are cut in the comparison.
     ceiling: f64,
     /// log₂ of the largest size on the plateau.
     end_octave: f64,
-    /// Bytes of a page.
+    /// Bytes of a page, for the number of colours.
     page: f64,
 }
 
 /// A tilt of the plateau by a TLB.
 struct Tilt {
-    /// log₂ of its reach in bytes; below every size for none.
+    /// log₂ of the reach in bytes; −∞ for no tilt.
     reach: f64,
     /// (1 − R/S)₊ at each point.
     shares: Vec<f64>,
-    /// What using it costs, in −2·ln(likelihood).
+    /// Cost of using this tilt, in −2·ln(likelihood).
     cost: f64,
 }
 
-/// A member of the family at one C.
+/// A shape of the family at one C.
 struct Member {
     /// log₂ of C.
     octave: f64,
@@ -92,8 +92,10 @@ struct Member {
     shape: &'static Shape,
 }
 
-/// Effective size of `lower`, given the points of the next plateau where there is one.
-/// `page_bytes` is what lies together wherever it is placed.
+/// Effective size of the plateau `lower` in bytes, and how it ends; `None` if no point follows it.
+///
+/// `upper` is the index range of the next plateau, if there is one. `page_bytes` is the size of the
+/// pages that are placed at random.
 pub(crate) fn locate(
     points: &[Prepared],
     lower: &Flat,
@@ -125,8 +127,8 @@ pub(crate) fn locate(
     climb.posterior()
 }
 
-/// Index of the last point to compare: half an octave beyond the one from which on the
-/// curve stays above `ceiling`.
+/// Index of the last point to compare: half an octave beyond the point from which the curve stays
+/// above `ceiling`.
 fn compared_until(points: &[Prepared], lower: &Flat, ceiling: f64) -> usize {
     let last = points.len() - 1;
     let limit = ceiling.ln();
@@ -143,7 +145,7 @@ fn compared_until(points: &[Prepared], lower: &Flat, ceiling: f64) -> usize {
         .unwrap_or(above)
 }
 
-/// No tilt, and reaches of a TLB from the first point to an octave beyond the plateau.
+/// No tilt, then tilts with reaches from the first point to an octave beyond the plateau.
 fn tilts(points: &[Prepared], end_octave: f64) -> Vec<Tilt> {
     let first = points[0].octave;
     let steps = ((end_octave + 1.0 - first) * REACHES).ceil() as usize;
@@ -172,7 +174,7 @@ fn median_ns(points: &[Prepared]) -> Option<f64> {
 }
 
 impl Climb<'_> {
-    /// Mean and 95 % interval of C over the family.
+    /// Mean and 95 % interval of C over the family, and how the plateau ends.
     fn posterior(&self) -> Option<(Interval, Knee)> {
         let from = self.end_octave - 0.5;
         let to = self.points[self.points.len() - 1].octave + 0.3;
@@ -196,7 +198,7 @@ impl Climb<'_> {
         summary(&fine)
     }
 
-    /// Every member at every C of a grid.
+    /// Every shape at every C of a grid, each with its cheapest tilt.
     fn scan(&self, from: f64, to: f64, per_octave: f64) -> Vec<Member> {
         let steps = ((to - from) * per_octave).ceil().max(1.0) as usize;
         let mut all = Vec::new();
@@ -224,18 +226,18 @@ impl Climb<'_> {
         all
     }
 
-    /// −2·ln of the likelihood of the points, given the share of misses at each, up to a
-    /// constant. `draws` is how much draws of page colours spread the misses
-    /// ([`Shape::draw_variance`]).
+    /// −2·ln(likelihood) of the points, up to a constant, given the share of misses at each.
+    ///
+    /// `draws` is the spread of the misses over draws of page colours ([`Shape::draw_variance`]).
     fn cost(&self, misses: &[f64], draws: f64, tilted: &[f64]) -> f64 {
         let Some((base, tilt)) = self.plateau(misses, draws, tilted) else {
             return f64::INFINITY;
         };
         let ceiling = self.ceiling.ln();
-        // How far the share of misses in this draw of pages lies from the expected one: a
-        // colour that overflows early stays so, hence the deviation carries over from size
-        // to size as that of an empirical distribution does (a Brownian bridge), and a
-        // scalar Kalman filter follows it.
+        // The state is the deviation of the share of misses in this draw of pages from its expectation.
+        // A colour that overflows early stays overfull, so the deviation carries over from size to
+        // size like that of an empirical distribution (a Brownian bridge); a scalar Kalman filter
+        // tracks it.
         let (mut drawn, mut variance, mut before) = (0.0_f64, 0.0_f64, 0.0_f64);
         let mut cost = 0.0;
         for ((point, &miss), share) in self.points.iter().zip(misses).zip(tilted) {
@@ -261,8 +263,8 @@ impl Climb<'_> {
         cost
     }
 
-    /// a and t of T(S) = a + t·(1 − R/S)₊: the model is linear in both, so weighted least
-    /// squares over the points below the ceiling give them at once.
+    /// a and t of T(S) = a + t·(1 − R/S)₊ by weighted least squares over the points below the ceiling;
+    /// the model is linear in both.
     fn plateau(&self, misses: &[f64], draws: f64, tilted: &[f64]) -> Option<(f64, f64)> {
         let (mut aa, mut at, mut tt, mut ay, mut ty) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for (index, point) in self.points.iter().enumerate() {
@@ -298,7 +300,7 @@ impl Climb<'_> {
     }
 }
 
-/// Mean, interval and kind from the costs of all members.
+/// Mean, interval and kind of end from the costs of all members.
 fn summary(members: &[Member]) -> Option<(Interval, Knee)> {
     let best = members
         .iter()

@@ -1,35 +1,35 @@
-//! How accesses leave a level, for every way that the sum of steps tries.
+//! How accesses leave a level: the shapes that the sum of steps tries.
 //!
-//! Each is the share of accesses that miss a level of S bytes in a buffer of a bytes, as a
+//! Each shape is the share of accesses that miss a level of S bytes in a buffer of a bytes, as a
 //! function of log₂(a/S). Powers 1 − (S/a)^γ are one-sided: γ = 1 is the expected value
-//! over random windows (document 002, equation 5), a large γ a step. Linear ones belong to
+//! over random windows (document 002, equation 5), a large γ a step. Linear shapes belong to
 //! LRU in a cyclic walk, whose sets overflow one after the other, h = exp(−(1 − h)·a/S) to
-//! random replacement there. Logistic ones, in log a, are symmetric: whatever blurs a
-//! capacity from both sides.
+//! random replacement there. Logistic shapes, in log a, are symmetric: they describe any effect
+//! that blurs a capacity from both sides.
 
 use std::sync::LazyLock;
 
 use super::Knee;
 
-/// Octaves below and above S that are tabulated, and steps an octave.
+/// Octaves below and above S that are tabulated, and steps per octave.
 const BELOW: f64 = 6.0;
 const ABOVE: f64 = 15.0;
 const STEPS: f64 = 32.0;
 
-/// Misses nearer to none or all than this are none or all.
+/// Shares of misses nearer than this to 0 or 1 count as 0 or 1.
 const NEGLIGIBLE: f64 = 1e-4;
 
-/// One way, tabulated.
+/// One shape, tabulated.
 pub(crate) struct Leaving {
-    /// What a size found with it means.
+    /// The meaning of a size found with this shape.
     pub(crate) knee: Knee,
-    /// As slow as over random windows, or as a TLB.
+    /// True if the misses rise slowly, as over random windows or beyond the reach of a TLB.
     pub(crate) gentle: bool,
-    /// Smooth enough in S for its size to have a standard error from derivatives.
+    /// True if smooth enough in S for a standard error of the size from derivatives.
     pub(crate) smooth: bool,
-    /// Tried for a whole curve; the others only for single steps.
+    /// True if tried for a whole curve; other shapes are tried only for single steps.
     pub(crate) common: bool,
-    /// The way most like it, by which the shape's own error is judged.
+    /// Index of the most similar shape; the difference gives the error of the shape.
     pub(crate) neighbour: usize,
     /// log₂(a/S) up to which nothing misses and from which everything does.
     pub(crate) from: f64,
@@ -37,24 +37,24 @@ pub(crate) struct Leaving {
     misses: Vec<f64>,
 }
 
-/// The functions that are tabulated; x is a/S.
+/// The tabulated functions; x is a/S.
 #[derive(Clone, Copy)]
 enum Form {
     /// 1 − x^−γ.
     Power(f64),
-    /// Linear from 1 to this x.
+    /// Linear from x = 1 to this x.
     Linear(f64),
-    /// Random replacement.
+    /// Random replacement in a cyclic walk.
     Replaced,
     /// 1/(1 + x^−k).
     Logistic(f64),
-    /// Linear in ln x, up to this x: a share that shrinks.
+    /// Linear in ln x up to this x: a share of a cache that shrinks.
     Ramp(f64),
-    /// Logistic in the logarithm of the latency, of a step with this ratio.
+    /// Logistic in the logarithm of the latency: steepness, and ratio of the latencies of the step.
     LogLogistic(f64, f64),
 }
 
-/// What is tried, and whether for whole curves.
+/// All shapes, and whether each is tried for whole curves.
 const FORMS: [(Form, bool); 30] = [
     (Form::Power(1.0), true),
     (Form::Power(1.25), false),
@@ -145,7 +145,7 @@ impl Leaving {
         }
     }
 
-    /// All ways, computed once.
+    /// All shapes, computed once.
     pub(crate) fn all() -> &'static [Self] {
         static ALL: LazyLock<Vec<Leaving>> = LazyLock::new(|| {
             FORMS
@@ -157,7 +157,7 @@ impl Leaving {
         &ALL
     }
 
-    /// Share of misses at log₂(a/S).
+    /// Share of misses at log₂(a/S) = `octaves`.
     pub(crate) fn misses(&self, octaves: f64) -> f64 {
         let place = (octaves + BELOW) * STEPS;
         if place <= 0.0 {
@@ -171,12 +171,12 @@ impl Leaving {
     }
 }
 
-/// Share of misses of random replacement in a cyclic walk over x times the capacity.
+/// Share of misses with random replacement in a cyclic walk over x times the capacity.
 fn replaced(x: f64) -> f64 {
     if x <= 1.0 {
         return 0.0;
     }
-    // The iteration converges from above; near x = 1 the hits fall with slope 2.
+    // Started at zero hits the iteration converges; near x = 1 the hits fall with slope 2.
     let mut hits = 0.0_f64;
     for _ in 0..400 {
         hits = (-(1.0 - hits) * x).exp();

@@ -1,21 +1,21 @@
-//! Levels of the hierarchy, found from a latency curve and nothing else.
+//! Finds the levels of the memory hierarchy from a latency curve alone.
 //!
-//! The curve is that of a cyclic random walk over all lines of a buffer, in steady state,
-//! against the size of the buffer, or that of random windows. Each step is a module:
+//! The curve is the latency over the size of a buffer, of a cyclic random walk over all its lines in
+//! steady state, or of random windows. Each step is a module:
 //!
-//! 1. `clean`: points are brought into order, each gets an error in ln(ns) from its
-//!    interval and from its neighbours, and points that stand above their successors are
-//!    left out (a latency curve never falls, and disturbance only lengthens).
-//! 2. `steps`: the curve as a sum of steps, one a level, which accesses leave in one of the
-//!    ways of `leaving`. Where such a sum describes the curve to within its scatter, and
-//!    better than a smooth ramp does (`smooth`), its steps are the levels (`estimate`).
-//! 3. `segment`: otherwise (a TLB tilts the plateaus, a cache's share shrinks) the
-//!    plateaus, by an exact penalised segmentation in log-log space.
-//! 4. `knee`: between two plateaus, where the lower one ends, by the family of climbs in
+//! 1. `clean` sorts the points, estimates an error in ln(ns) of each from its interval and its
+//!    neighbours, and removes points above their successors (a latency curve never falls, and
+//!    disturbances only lengthen times).
+//! 2. `steps` describes the curve as a sum of steps, one per level, with the shapes of `leaving`.
+//!    If such a sum describes the curve within its scatter, and better than a smooth ramp does
+//!    (`smooth`), its steps are the levels (`estimate`).
+//! 3. `segment` otherwise finds the plateaus (which a TLB may tilt, or a shrinking share of a
+//!    cache) by an exact penalised segmentation in log-log space.
+//! 4. `knee` finds where the lower of two plateaus ends, by the family of climbs in
 //!    `family`.
 //!
-//! [`suggest_refinement`] is the counterpart for the sweep: where another point would tell
-//! most.
+//! [`suggest_refinement`] supports the sweep: it returns the sizes at which another point would
+//! add most.
 
 mod clean;
 mod estimate;
@@ -34,57 +34,57 @@ use membound_types::{Level, LevelKind};
 use crate::stats::quantile;
 use clean::Prepared;
 
-/// Largest buffer that a cache might still hold when nobody says better.
+/// Default of [`LevelOptions::cache_bound_bytes`].
 const UNKNOWN_CACHE_BOUND: u64 = 512 << 20;
 
-/// Errors of ln(ns) that neighbouring points may share.
+/// Errors of ln(ns) that neighbouring points may have in common.
 const SHARED_SIGMAS: [f64; 1] = [0.01];
 
 /// One point of a latency curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// Bytes walked over.
+    /// Size of the buffer in bytes.
     pub size_bytes: u64,
     /// Time per load in nanoseconds.
     pub ns: f64,
-    /// Lower end of the 95 % interval.
+    /// Lower end of the 95 % interval of `ns`.
     pub ns_low: f64,
-    /// Upper end of the 95 % interval.
+    /// Upper end of the 95 % interval of `ns`.
     pub ns_high: f64,
 }
 
-/// What counts as a plateau and as a step between two. The defaults hold for every
-/// machine this was tried on; they are properties of caches, not of one CPU.
+/// Limits for plateaus and for steps between them. They are properties of caches in general, not
+/// of one CPU; the defaults hold for every machine measured so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelOptions {
     /// Least extent of a plateau, in octaves of size.
     pub least_span_octaves: f64,
-    /// Steepest plateau, as change of ln(ns) per octave. The TLB and a shared cache tilt
+    /// Steepest plateau, as change of ln(ns) per octave. A TLB and a shared cache tilt
     /// plateaus.
     pub steepest_plateau: f64,
-    /// Least ratio between the latencies of neighbouring levels. A TLB miss that the next
-    /// TLB answers stays below it.
+    /// Least ratio between the latencies of neighbouring levels. A miss that the next TLB level
+    /// serves stays below it.
     pub least_ratio: f64,
-    /// Least ratio between neighbouring latencies where the curve is a sum of steps through
-    /// and through: there nothing else can be meant by a step.
+    /// Least ratio between neighbouring latencies if the whole curve is a sum of steps: there a step
+    /// can only be a level.
     pub least_step: f64,
-    /// Least steepness that a climb between levels must reach over half an octave, as
-    /// change of ln(ns) per octave. Reach of a TLB fades in more slowly.
+    /// Least steepness that a climb between levels must have over half an octave, as
+    /// change of ln(ns) per octave. The reach of a TLB gives a slower climb.
     pub least_climb: f64,
     /// Least distance between the ends of neighbouring caches, in octaves of size. In a
     /// physically indexed cache with pages of random colour, colours that overflow early
-    /// leave short landings on the climb.
+    /// give short flat parts of the climb.
     pub least_separation_octaves: f64,
-    /// Size of the pages that the machine places at random: so many lie in one way of a
-    /// physically indexed cache, each another colour.
+    /// Size in bytes of the pages that the machine places at random; the number of colours of a
+    /// physically indexed cache is the number of pages in one way.
     pub page_bytes: u64,
-    /// Size beyond which no cache of this machine can hold a buffer: a plateau that goes
-    /// on beyond it is memory. Without it 512 MiB.
+    /// Size beyond which no cache of this machine can hold a buffer: a plateau that extends
+    /// beyond it is memory. 512 MiB if `None`.
     pub cache_bound_bytes: Option<u64>,
-    /// How many caches a load can find its line in on the way to memory, where that is known.
-    /// The plateau behind the last of them is memory if the curve goes on to where no cache
-    /// holds it, even where it climbs there: page walks whose tables lie in memory themselves
-    /// look like a cache that ends.
+    /// Number of caches on the way to memory, if known.
+    ///
+    /// The plateau after the last of them is memory if the curve extends beyond the cache bound, even
+    /// if the curve climbs there: page walks whose tables lie in memory look like a cache that ends.
     pub caches: Option<usize>,
 }
 
@@ -104,18 +104,18 @@ impl Default for LevelOptions {
     }
 }
 
-/// A value with the interval it lies in.
+/// A value with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The value.
+    /// The estimate.
     pub value: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// How a plateau ends, which says what its size means.
+/// How a plateau ends, which decides what its size means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knee {
     /// Within a few per cent of size: the size is where the climb begins.
@@ -136,18 +136,18 @@ pub struct Plateau {
     /// Largest size on it.
     pub to_bytes: u64,
     /// Latency: the median over its points, with the range that holds nine tenths of them
-    /// (a plateau may be tilted) or, where that is wider, their intervals.
+    /// (a plateau may be tilted) or, if that is wider, their intervals.
     pub latency_ns: Interval,
-    /// Effective size and how the plateau ends; `None` for the outermost.
+    /// Effective size in bytes and how the plateau ends; `None` for the outermost.
     pub size: Option<(Interval, Knee)>,
 }
 
-/// What the curve ends in.
+/// What follows the last plateau of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CurveEnd {
-    /// A plateau beyond every cache: memory.
+    /// Memory: the plateau extends beyond the size of every cache.
     Memory,
-    /// A plateau that a cache may still hold: the curve is too short to tell.
+    /// A plateau that a cache could still hold: the curve is too short to decide.
     MaybeCache {
         /// Largest size measured.
         largest_bytes: u64,
@@ -162,18 +162,18 @@ pub enum CurveEnd {
 /// How the number of levels was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// By Schwarz's criterion among sums of steps, which describe the curve to within its
+    /// By Schwarz's criterion among sums of steps; the best sum describes the curve within its
     /// scatter.
     Steps,
     /// By the cheapest division into plateaus and climbs; no sum of steps describes the
-    /// curve to within its scatter.
+    /// curve within its scatter.
     Segments,
     /// A smooth ramp describes the curve better than any sum of steps: no levels.
     Ramp,
 }
 
 impl Selection {
-    /// A sentence for the reader.
+    /// A sentence for a report.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
@@ -194,24 +194,24 @@ impl Selection {
     }
 }
 
-/// The levels of a curve.
+/// The levels found in a curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Levels {
-    /// Plateaus, innermost first. Empty when the curve has none.
+    /// Plateaus, innermost first; empty if the curve has none.
     pub plateaus: Vec<Plateau>,
-    /// What follows the last one; `None` without plateaus.
+    /// What follows the last plateau; `None` without plateaus.
     pub end: Option<CurveEnd>,
-    /// Sizes of points that were left out as disturbed.
+    /// Sizes in bytes of the points that were excluded as disturbed.
     pub outliers: Vec<u64>,
     /// How the number of plateaus was chosen.
     pub selection: Selection,
 }
 
 impl Levels {
-    /// The plateaus as levels of a machine profile: `L1`, `L2`, …, and `DRAM` for the
-    /// last when the curve ends in memory. Declared sizes and lines are for others to fill.
+    /// The plateaus as levels of a machine profile: `L1`, `L2`, …, and `DRAM` for the last one if the
+    /// curve ends in memory. Declared sizes and lines are left empty.
     ///
-    /// `core_clock_hz` turns nanoseconds into cycles.
+    /// `core_clock_hz` converts nanoseconds to cycles.
     #[must_use]
     pub fn to_levels(&self, core_clock_hz: f64) -> Vec<Level> {
         let last = self.plateaus.len().saturating_sub(1);
@@ -221,7 +221,7 @@ impl Levels {
             .map(|(index, plateau)| {
                 let memory = index == last && self.end == Some(CurveEnd::Memory);
                 let bytes = |value: f64| value.round() as u64;
-                // Memory ends where the machine does, whatever the last points look like.
+                // Memory ends where the machine's memory does, which the curve does not show.
                 let size = plateau.size.filter(|_| !memory).map(|(size, _)| size);
                 let open_end = match self.end {
                     Some(CurveEnd::MaybeCache { largest_bytes }) if index == last => {
@@ -259,12 +259,12 @@ impl Levels {
             .collect()
     }
 
-    /// Joins the sizes of inner caches with those of other curves of the same machine.
+    /// Averages the sizes of inner caches with those of other curves of the same machine.
     ///
-    /// Buffers on other pages lie otherwise in a physically indexed cache, so each curve is
+    /// Buffers on other pages lie elsewhere in a physically indexed cache, so each curve is
     /// another draw of the same capacity: sizes are averaged in ln(C), weighted by their
-    /// intervals. Curves with another number of plateaus are left out, and so is the
-    /// outermost cache, whose share may differ from run to run.
+    /// intervals. Curves with another number of plateaus are not used, and the outermost cache is not
+    /// averaged, because its share may differ from run to run.
     pub fn join_sizes(&mut self, others: &[Self]) {
         let count = self.plateaus.len();
         let alike: Vec<&Self> = others
@@ -297,9 +297,9 @@ impl Levels {
         }
     }
 
-    /// Makes one level of all that lies beyond the size that a cache can have, on a machine
-    /// whose memory is all alike: memory, whose latency other programs, or page walks, have
-    /// changed on the way. It is that of the longest stretch, between the bounds of all.
+    /// Merges all plateaus beyond the largest possible cache size into one level of memory, for a
+    /// machine with uniform memory, whose latency other programs or page walks changed during the
+    /// curve. The latency is that of the longest plateau, between the bounds of all.
     pub fn join_memory(&mut self, cache_bound_bytes: u64) {
         let beyond = |plateau: &Plateau| {
             plateau
@@ -333,7 +333,7 @@ impl Levels {
         self.end = Some(CurveEnd::Memory);
     }
 
-    /// Whether the curve ends in memory.
+    /// True if the curve ends in memory.
     #[must_use]
     pub fn reaches_memory(&self) -> bool {
         self.end == Some(CurveEnd::Memory)
@@ -373,7 +373,7 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
         .enumerate()
         .map(|(index, flat)| {
             let inside = &points[flat.first..=flat.last];
-            // The next plateau's points, or where the curve goes on climbing the rest.
+            // The points of the next plateau, or the rest of the curve if it goes on climbing.
             let beyond = flats.get(index + 1).map(|next| next.first..=next.last);
             let size = match beyond {
                 Some(next) => knee::locate(points, flat, Some(next), options.page_bytes),
@@ -397,9 +397,9 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
     }
 }
 
-/// Reads the curve as a sum of steps, first to within its scatter. What neighbouring points
-/// share (where their pages lie, a table that is nearly right) does not show in that, so
-/// smooth curves are tried with more.
+/// Reads the curve as a sum of steps, first with its own scatter. Errors that neighbouring points
+/// have in common (placement of pages, a table that is nearly right) do not show in the scatter,
+/// so smooth curves are tried again with a larger one.
 fn read_as_steps(points: &[Prepared], scatter: f64, options: &LevelOptions) -> steps::Answer {
     let mut answer = steps::fit(points, scatter, options);
     for sigma in SHARED_SIGMAS {
@@ -410,7 +410,7 @@ fn read_as_steps(points: &[Prepared], scatter: f64, options: &LevelOptions) -> s
     answer
 }
 
-/// Levels from a sum of steps; `None` where a level has no point of its own.
+/// Levels from a sum of steps; `None` if a level contains no point.
 fn of_steps(
     prepared: &clean::Curve,
     found: &[estimate::Found],
@@ -428,7 +428,7 @@ fn of_steps(
             None => points.len(),
         };
         let inside = points.get(from..to)?;
-        // A climb that the sweep has refined shows more of itself than a step tells.
+        // On a climb with refined points `knee` determines the size better than the step does.
         let closely = match (level.size, flats.get(index), flats.get(index + 1)) {
             (Some((size, _)), Some(flat), Some(next))
                 if flats.len() == found.len() && refined(points, size.value.log2()) =>
@@ -460,8 +460,8 @@ fn of_steps(
     })
 }
 
-/// What a curve through these plateaus ends in, whether or not it climbs behind the last one. Where it
-/// does not, the stray points there are that plateau's own.
+/// What follows the last plateau. `climbs` is true if the curve climbs behind it; otherwise the
+/// stray points there belong to that plateau.
 fn curve_end(
     plateaus: &[Plateau],
     climbs: bool,
@@ -486,7 +486,7 @@ fn curve_end(
     })
 }
 
-/// Whether points crowd around a size as the sweep lets them where it refines.
+/// True if points lie as densely around a size as a refined sweep places them.
 fn refined(points: &[Prepared], octave: f64) -> bool {
     points
         .windows(2)
@@ -496,14 +496,14 @@ fn refined(points: &[Prepared], octave: f64) -> bool {
         >= 3
 }
 
-/// Whether what follows point `last` is a climb and not just a stray point or two.
+/// True if a climb follows point `last`, and not just a stray point or two.
 fn tail_climbs(points: &[Prepared], last: usize) -> bool {
     let tail = &points[last + 1..];
     let plateau = points[last].log_ns;
     tail.len() >= 2 && tail[1..].iter().all(|point| point.log_ns > plateau + 0.15)
 }
 
-/// The latency of a plateau.
+/// The median latency of a plateau in nanoseconds, with its interval.
 fn latency(inside: &[Prepared]) -> Interval {
     let of = |share: f64| {
         let values: Vec<f64> = inside.iter().map(|point| point.log_ns).collect();

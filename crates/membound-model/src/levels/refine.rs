@@ -1,15 +1,15 @@
-//! Which sizes are worth measuring next.
+//! Suggests the sizes that are worth measuring next.
 
 use super::CurvePoint;
 
-/// Neighbours nearer than this ratio of sizes are near enough.
+/// Ratio of sizes up to which neighbours are near enough.
 const NEAREST: f64 = 1.04;
 
-/// Least difference between neighbours that is worth a point, in ln(ns).
+/// Least difference between neighbours for another point between them, in ln(ns).
 const LEAST_RISE: f64 = 0.03;
 
-/// Sizes are multiples of this: no known line is smaller, and part of a line measures
-/// nothing new.
+/// Suggested sizes are multiples of this number of bytes: no known line is smaller, and part of a
+/// line measures nothing new.
 const GRAIN: u64 = 64;
 
 /// A gap between neighbouring points that rises by more than noise.
@@ -17,16 +17,16 @@ struct Gap {
     low_bytes: u64,
     high_bytes: u64,
     score: f64,
-    /// Which climb it belongs to: gaps that touch are one climb.
+    /// Number of the climb that it belongs to: adjacent gaps are one climb.
     climb: usize,
 }
 
-/// At most `max_new` sizes between the points of `curve` that would tell most about where
-/// it bends: inside gaps whose ends differ by more than noise and whose ratio of sizes is
-/// above 1.04. Most urgent first; empty when nothing is left to refine.
+/// At most `max_new` sizes in bytes at which another point would add most about the bends of `curve`.
 ///
-/// Climbs take turns, so that one long ramp does not take all the points of a round, and
-/// inside a climb the largest rise over the widest gap comes first.
+/// The sizes lie in gaps whose ends differ by more than noise and by a ratio of sizes above 1.04.
+/// The most useful size is first; the result is empty if nothing is left to refine. Climbs
+/// alternate, so that one long ramp does not get all points of a round, and within a climb the
+/// largest rise over the widest gap is first.
 #[must_use]
 pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
     let mut sorted: Vec<&CurvePoint> = curve
@@ -56,7 +56,7 @@ pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
             climb,
         });
     }
-    // Within a climb by score, then the n-th of every climb before the (n + 1)-th of any.
+    // By score within a climb; then the n-th gaps of all climbs before the (n + 1)-th of any.
     gaps.sort_by(|a, b| a.climb.cmp(&b.climb).then(b.score.total_cmp(&a.score)));
     let mut ranked: Vec<(usize, &Gap)> = Vec::with_capacity(gaps.len());
     for of_climb in gaps.chunk_by(|a, b| a.climb == b.climb) {
@@ -70,7 +70,7 @@ pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
         .collect()
 }
 
-/// The geometric middle of two sizes as a multiple of [`GRAIN`], when one lies strictly
+/// The geometric mean of two sizes as a multiple of [`GRAIN`], if that lies strictly
 /// between them.
 fn between(low: u64, high: u64) -> Option<u64> {
     let middle = (low as f64 * high as f64).sqrt();
@@ -79,7 +79,7 @@ fn between(low: u64, high: u64) -> Option<u64> {
     (size > low && size < high).then_some(size)
 }
 
-/// Full width of a point's interval relative to its value; 0 where it has none.
+/// Full width of a point's interval relative to its value; 0 if it has none.
 fn relative_width(point: &CurvePoint) -> f64 {
     let width = (point.ns_high - point.ns_low) / point.ns;
     if width.is_finite() {

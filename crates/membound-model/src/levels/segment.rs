@@ -1,14 +1,14 @@
-//! Plateaus by penalised segmentation.
+//! Finds plateaus by penalised segmentation.
 //!
 //! Every point belongs to a plateau or to a climb. A plateau costs the sum of its squared
 //! deviations (in standard errors, capped so that an outlier costs no more than a climb of
 //! some points) from a straight line in log-log space whose tilt is limited, plus a
-//! constant for being one; a point in a climb costs a constant. Both constants are those
-//! of a Bayesian information criterion in kind: a plateau brings a level, a tilt and two
-//! ends, a point in a climb one value of its own. The cheapest division is found exactly by
-//! dynamic programming over all pairs of ends. Plateaus that are no different levels
-//! (too near in latency, or joined by a climb that is too gentle) are then merged, and those
-//! that end too soon after the one below are left out as landings on its climb.
+//! constant; a point in a climb costs another constant. Both constants follow the idea
+//! of a Bayesian information criterion: a plateau has a level, a tilt and two
+//! ends as parameters, a point in a climb its own value. Dynamic programming over all pairs of ends
+//! finds the cheapest division exactly. Plateaus that are not different levels (too near in
+//! latency, or joined by a climb that is too gentle) are then merged, and plateaus that end too
+//! soon after the one below are removed as flat parts of its climb.
 
 use std::ops::RangeInclusive;
 
@@ -16,17 +16,17 @@ use super::LevelOptions;
 use super::clean::Prepared;
 use crate::stats::median;
 
-/// What a plateau costs.
+/// Cost of a plateau, besides its deviations.
 const PLATEAU_COST: f64 = 6.0;
 
-/// What a point in a climb costs.
+/// Cost of a point in a climb.
 const CLIMB_COST: f64 = 4.0;
 
-/// The most that one point can cost a plateau.
+/// Most that one point can add to the cost of a plateau.
 const MOST_DEVIATION: f64 = 9.0;
 
-/// Extent from which on a plateau may have the steepest tilt; a shorter one only a part, or
-/// it would be a piece of a ramp.
+/// Octaves from which a plateau may have the steepest tilt; for shorter ones the limit is lower in
+/// proportion, because a short tilted run would be a piece of a ramp.
 const FULL_TILT_OCTAVES: f64 = 1.5;
 
 /// Fewest points of a plateau.
@@ -35,9 +35,9 @@ const LEAST_POINTS: usize = 4;
 /// A plateau as a range of points.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Flat {
-    /// First point.
+    /// Index of the first point.
     pub(crate) first: usize,
-    /// Last point.
+    /// Index of the last point.
     pub(crate) last: usize,
     /// Fitted ln(ns) at the first point.
     start: f64,
@@ -82,7 +82,7 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
     merge(points, found, options)
 }
 
-/// Cost of points `first..=last` as one plateau, and the plateau. `None` where the points
+/// Cost of points `first..=last` as one plateau, and the plateau. `None` if the points
 /// rise too steeply for one.
 fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> Option<(f64, Flat)> {
     let inside = &points[first..=last];
@@ -91,7 +91,7 @@ fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> Option<
     let middle = f64::midpoint(inside[0].octave, inside[inside.len() - 1].octave);
     let (mut level, mut tilt) = resistant_line(inside, middle);
     for _ in 0..2 {
-        // Weighted least squares, points weighted down by their distance from the last
+        // Weighted least squares, with weights that fall with the distance from the previous
         // line (Tukey's biweight at six standard errors).
         let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for point in inside {
@@ -131,8 +131,8 @@ fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> Option<
     Some((cost, flat))
 }
 
-/// A first line that outliers do not bend: through the medians of the outer thirds
-/// (Tukey's resistant line). Level at `middle` and tilt.
+/// A first line that is resistant to outliers: through the medians of the outer thirds
+/// (Tukey's resistant line). Returns the level at `middle` and the tilt.
 fn resistant_line(inside: &[Prepared], middle: f64) -> (f64, f64) {
     let third = inside.len().div_ceil(3);
     let of = |range: &[Prepared]| {
@@ -153,7 +153,7 @@ fn resistant_line(inside: &[Prepared], middle: f64) -> (f64, f64) {
     )
 }
 
-/// Joins neighbours that are one level.
+/// Joins neighbouring plateaus that are one level.
 fn merge(points: &[Prepared], found: Vec<Flat>, options: &LevelOptions) -> Vec<Flat> {
     let mut merged: Vec<Flat> = Vec::new();
     for flat in found {
@@ -165,7 +165,7 @@ fn merge(points: &[Prepared], found: Vec<Flat>, options: &LevelOptions) -> Vec<F
             _ => merged.push(flat),
         }
     }
-    // From the innermost out, so that a landing on a ramp cannot hide the one after it.
+    // From the innermost out, so that one flat part of a ramp cannot hide the next.
     let mut index = 1;
     while index + 1 < merged.len() {
         let ends = points[merged[index].last].octave - points[merged[index - 1].last].octave;
@@ -178,21 +178,21 @@ fn merge(points: &[Prepared], found: Vec<Flat>, options: &LevelOptions) -> Vec<F
     merged
 }
 
-/// Whether two plateaus are different levels.
+/// True if two plateaus are different levels.
 fn is_step(points: &[Prepared], lower: &Flat, upper: &Flat, options: &LevelOptions) -> bool {
     upper.start - lower.end >= options.least_ratio.ln()
         && steepest_climb(points, lower.last..=upper.first) >= options.least_climb
 }
 
-/// The steepest that the curve is between two points, over half an octave or, where the
-/// whole climb is shorter, over all of it.
+/// The steepest slope of the curve in `range`, over half an octave or, if the
+/// climb is shorter, over all of it.
 fn steepest_climb(points: &[Prepared], range: RangeInclusive<usize>) -> f64 {
     let climb = &points[range];
     let whole = climb[climb.len() - 1].octave - climb[0].octave;
     let window = whole.min(0.5);
     let mut steepest = 0.0_f64;
     for (index, from) in climb.iter().enumerate() {
-        // Near the end of the climb the window reaches into the next plateau.
+        // Near the end of the climb the window extends into the next plateau.
         let to = climb[index..]
             .iter()
             .find(|to| to.octave - from.octave >= window - 1e-9)

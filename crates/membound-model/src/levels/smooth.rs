@@ -1,15 +1,15 @@
-//! Curves without levels: polynomials in log₂ of the size.
+//! Describes curves without levels: polynomials in log₂ of the size.
 //!
-//! A smooth ramp can be drawn by many small steps, so steps have to describe a curve better
-//! than these, by the same criterion, before they count as levels. Both ns and ln(ns) are
+//! Many small steps can imitate a smooth ramp, so steps count as levels only if they describe a
+//! curve better than these polynomials by the same criterion. Both ns and ln(ns) are
 //! tried, up to the fifth degree.
 
 use nalgebra::{DMatrix, DVector};
 
-/// Highest degree.
+/// Highest degree of a polynomial.
 const DEGREE: usize = 5;
 
-/// Most that one point can cost, as for steps.
+/// Most that one point can cost, in squared standard deviations, as in `steps`.
 const MOST_DEVIATION: f64 = 9.0;
 
 /// A smooth curve through the points.
@@ -20,7 +20,7 @@ pub(crate) struct Smooth {
     pub(crate) criterion: f64,
 }
 
-/// The best smooth curve through ln(ns) `logs` with scatter `sigma`; `None` where none can
+/// The best smooth curve through ln(ns) `logs` with scatter `sigma`; `None` if no polynomial can
 /// be solved.
 pub(crate) fn fit(octaves: &[f64], logs: &[f64], sigma: f64) -> Option<Smooth> {
     let price = (logs.len() as f64).ln();

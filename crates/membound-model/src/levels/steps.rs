@@ -1,24 +1,24 @@
-//! The curve as a sum of steps, one a level.
+//! Describes the curve as a sum of steps, one per level.
 //!
 //! ```text
 //! t(a) = t₁ + Σᵢ (tᵢ₊₁ − tᵢ)·mᵢ(a/Sᵢ)
 //! ```
 //!
-//! mᵢ is the share of accesses that miss what levels 1…i hold (`leaving` has the ways that
-//! are tried). Given sizes and ways the model is linear, so what a further step at any size
-//! would gain follows from one projection; sizes are searched over a grid, one after the
-//! other, the ways first for the whole curve and then for single steps. The number of steps
+//! mᵢ is the share of accesses that miss what levels 1…i hold (`leaving` has the shapes that
+//! are tried). Given sizes and shapes the model is linear, so a single projection gives the gain of
+//! a further step at any size. Sizes are searched over a grid, one after the
+//! other, shapes first for the whole curve and then for single steps. The number of steps
 //! is that with the least value of Schwarz's criterion,
 //!
 //! ```text
 //! Σ min(r²/σ², 9) + p·ln n
 //! ```
 //!
-//! r the residuals of ln t, σ the scatter of neighbouring points about their own trend (no
-//! model enters it), p two a step and one for the base. It is held against smooth curves
-//! (`smooth`), which have no levels, and against the scatter: where neither the sum of steps
-//! nor a smooth curve describes the points to within it, this model is not the curve's and
-//! says nothing.
+//! with r the residuals of ln t, σ the scatter of neighbouring points about their own trend (which
+//! depends on no model), and p two per step and one for the base. The sum is compared with smooth
+//! curves (`smooth`), which have no levels, and with the scatter: if neither the sum of steps
+//! nor a smooth curve describes the points within it, the model does not apply to the curve and
+//! the answer is [`Answer::Neither`].
 
 use std::cmp::Ordering;
 
@@ -29,82 +29,82 @@ use super::clean::Prepared;
 use super::estimate::Found;
 use super::leaving::Leaving;
 
-/// Steps an octave of the grid on which sizes are searched, and how many of them the
-/// search for a further step skips.
+/// Steps per octave of the grid on which sizes are searched, and the stride in that grid of the
+/// search for a further step.
 const GRID: f64 = 12.0;
 const COARSE: usize = 2;
 
-/// Most steps.
+/// Most steps of a sum.
 const MOST_STEPS: usize = 10;
 
 /// Least distance between the sizes of neighbouring levels, in octaves. Caches differ by a
-/// factor of four and more; steps nearer to each other than three share out one climb.
+/// factor of four and more; steps within a factor of three are parts of one climb.
 const LEAST_SEPARATION: f64 = 1.6;
 
 /// Most that one point can cost, in squared standard deviations.
 pub(super) const MOST_DEVIATION: f64 = 9.0;
 
-/// Fewest points that the model is tried on.
+/// Fewest points to which the model is applied.
 const LEAST_POINTS: usize = 12;
 
 /// Fewest points below the first size and beyond the last.
 const LEAST_BESIDE: usize = 4;
 
-/// Fewest points an octave: with fewer the scatter is not known, and every bend is a step.
+/// Fewest points per octave: with fewer the scatter is not known, and every bend looks like a step.
 const LEAST_DENSITY: f64 = 3.0;
 
-/// What a step costs that leaves in another way than the first, beside its parameters.
+/// Cost of a step with another shape than the first step has, besides its parameters.
 const WAY_COST: f64 = 6.0;
 
-/// As [`MOST_EXCESS`], before ways are chosen step by step: beyond it they do not help.
+/// Like [`MOST_EXCESS`], before shapes are chosen per step: above it other shapes do not help.
 const MOST_EXCESS_COMMON: f64 = 5.0;
 
-/// How many times the scatter's variance the residuals may have.
+/// Largest ratio of the residuals' variance to the scatter's variance.
 const MOST_EXCESS: f64 = 1.6;
 
-/// One step.
+/// One step of a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Step {
-    /// log₂ of the size.
+    /// log₂ of the size in bytes.
     pub(super) octave: f64,
-    /// Index of the way in [`Leaving::all`].
+    /// Index of the shape in [`Leaving::all`].
     pub(super) way: usize,
 }
 
 /// A sum of steps, solved.
 #[derive(Clone, Debug)]
 pub(super) struct Sum {
-    /// In order of size.
+    /// Steps in order of size.
     pub(super) steps: Vec<Step>,
-    /// Nanoseconds of the base and what each step adds.
+    /// Nanoseconds of the base, then what each step adds.
     pub(super) heights: Vec<f64>,
     /// Σ min(r²/σ², 9).
     pub(super) cost: f64,
     /// Schwarz's criterion.
     criterion: f64,
-    /// Nanoseconds at each point.
+    /// Modelled nanoseconds at each point.
     pub(super) model: Vec<f64>,
 }
 
-/// The search on one curve.
+/// The data and options of the search on one curve.
 pub(super) struct Search<'a> {
-    /// log₂ of the sizes.
+    /// log₂ of the sizes in bytes.
     pub(super) octaves: Vec<f64>,
     pub(super) ns: Vec<f64>,
     pub(super) logs: Vec<f64>,
     pub(super) sigma: f64,
     pub(super) options: &'a LevelOptions,
-    /// ln n.
+    /// ln n, the price of one parameter in the criterion.
     price: f64,
 }
 
-/// What a sum of steps says of a curve.
+/// Result of reading a curve as a sum of steps.
 pub(crate) enum Answer {
-    /// These levels describe it.
+    /// The sum of steps with these levels describes the curve.
     Levels(Vec<Found>),
-    /// A smooth ramp describes it, better than steps do: it has no level.
+    /// A smooth ramp describes the curve, better than steps do: it has no level.
     Ramp,
-    /// Neither does.
+    /// Neither describes the curve.
     Neither,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> An
         let half = points.len() / 2;
         let rise = search.logs[half..].iter().sum::<f64>() / (points.len() - half) as f64
             - search.logs[..half].iter().sum::<f64>() / half as f64;
-        // A ramp rises between the middles of its halves by half of what it does in all.
+        // The means of its two halves differ by half of the whole rise of a ramp.
         return if smooth.cost <= most && 2.0 * rise >= options.least_ratio.ln() {
             Answer::Ramp
         } else {
@@ -164,7 +164,7 @@ impl Search<'_> {
             .min_by(by_criterion)
     }
 
-    /// The best sum of steps that all leave in one way.
+    /// The best sum of steps that all have the shape `way`.
     fn of_way(&self, way: usize) -> Option<Sum> {
         let mut sum = self.solve(Vec::new(), None)?;
         let mut best = sum.clone();
@@ -184,7 +184,7 @@ impl Search<'_> {
         Some(self.prune(best, &[]))
     }
 
-    /// Ways step by step, then steps added and taken away until nothing is gained.
+    /// Chooses the shape of each step, then adds and removes steps until the criterion stops falling.
     fn polish(&self, sum: Sum) -> Option<Sum> {
         let every: Vec<usize> = (0..Leaving::all().len()).collect();
         let common: Vec<usize> = every
@@ -206,7 +206,7 @@ impl Search<'_> {
         Some(best)
     }
 
-    /// The step whose addition explains most, if there is room for one.
+    /// `sum` with the further step that explains most; `None` if no step fits or gains.
     fn with_another(&self, sum: &Sum, ways: &[usize]) -> Option<Sum> {
         let basis = self.basis(sum, None);
         let (first, last) = (self.octaves[0], self.octaves[self.octaves.len() - 1]);
@@ -238,13 +238,13 @@ impl Search<'_> {
         self.solve(steps, Some(&sum.model))
     }
 
-    /// Whether a size leaves points enough on either side.
+    /// True if a size leaves enough points on either side.
     fn within(&self, octave: f64) -> bool {
         octave >= self.octaves[LEAST_BESIDE - 1]
             && octave <= self.octaves[self.octaves.len() - LEAST_BESIDE]
     }
 
-    /// Moves one size after the other to where it explains most, `rounds` times.
+    /// Moves one size after the other to where it explains most, at most `rounds` times.
     fn settle(&self, mut sum: Sum, rounds: usize) -> Sum {
         for _ in 0..rounds {
             let before = sum.cost;
@@ -259,7 +259,7 @@ impl Search<'_> {
         sum
     }
 
-    /// As `settle`, with a choice of ways.
+    /// Like `settle`, also choosing among shapes.
     fn settle_ways(&self, mut sum: Sum, ways: &[usize]) -> Sum {
         for _ in 0..3 {
             let before = sum.criterion;
@@ -273,7 +273,7 @@ impl Search<'_> {
         sum
     }
 
-    /// Moves step `index` to the best of the sizes around it and of `ways`.
+    /// Moves step `index` to the best of the sizes around it and of the shapes `ways`.
     fn move_step(&self, sum: &mut Sum, index: usize, ways: &[usize]) {
         let basis = self.basis(sum, Some(index));
         let here = sum.steps[index];
@@ -309,8 +309,8 @@ impl Search<'_> {
         }
     }
 
-    /// Takes steps away while that improves the criterion or one is too low to be a level.
-    /// Where there is a choice of `ways`, the neighbours of one taken away may change theirs.
+    /// Removes steps as long as that improves the criterion or a step is too low for a level.
+    /// If `ways` is not empty, the neighbours of a removed step may change their shape.
     fn prune(&self, mut sum: Sum, ways: &[usize]) -> Sum {
         loop {
             let lowest = self.lowest(&sum);
@@ -337,7 +337,7 @@ impl Search<'_> {
         }
     }
 
-    /// The lowest step, when it is too low for a level.
+    /// Index of the lowest step if it is too low for a level.
     fn lowest(&self, sum: &Sum) -> Option<usize> {
         let mut below = sum.heights[0];
         let mut ratios = Vec::new();
@@ -352,7 +352,8 @@ impl Search<'_> {
         (ratio.is_nan() || ratio < self.options.least_step).then_some(index)
     }
 
-    /// Solves for the heights of `steps`, weighted by the model, from `model` on.
+    /// Fits the heights of `steps` with weights relative to the model, which starts as `model`;
+    /// `None` if a height is not positive.
     fn solve(&self, mut steps: Vec<Step>, model: Option<&[f64]>) -> Option<Sum> {
         steps.sort_by(|a, b| a.octave.total_cmp(&b.octave));
         let count = steps.len() + 1;
@@ -364,8 +365,8 @@ impl Search<'_> {
                 .iter()
                 .zip(&self.ns)
                 .map(|(model, ns)| {
-                    // A point that lies far off is an outlier; the weight of one far below
-                    // the model would otherwise not fall.
+                    // An outlier gets less weight; without this the weight of a point far below the model
+                    // would stay high.
                     let off = ((ns / model).ln() / (4.0 * self.sigma)).abs().max(1.0);
                     (model * model * off).recip()
                 })
@@ -390,7 +391,7 @@ impl Search<'_> {
                     normal[(row, column)] = normal[(column, row)];
                 }
             }
-            // Columns are scaled to one: a step that is hardly reached has a tiny one.
+            // Columns are scaled to length 1: a step that the curve hardly reaches has a tiny column.
             let scale: Vec<f64> = (0..count)
                 .map(|column| {
                     normal[(column, column)]
@@ -453,15 +454,15 @@ impl Search<'_> {
             .collect()
     }
 
-    /// The base and the steps of `sum` but `without`, orthonormal under its weights.
+    /// The base and the steps of `sum` except `without`, orthonormal under the weights of `sum`.
     pub(super) fn basis(&self, sum: &Sum, without: Option<usize>) -> Basis {
         let weights: Vec<f64> = sum
             .model
             .iter()
             .zip(&self.ns)
             .map(|(model, ns)| {
-                // Seen from a model that lacks a step the points behind it are far above;
-                // of model and point the larger keeps their weights in proportion.
+                // Points beyond a step that the model lacks are far above the model; the larger of
+                // model and point keeps their weights in proportion.
                 (model.max(*ns) * self.sigma).recip()
             })
             .collect();
@@ -510,13 +511,13 @@ impl Search<'_> {
     }
 }
 
-/// What is known of a curve without one step.
+/// Precomputed sums of a curve without one step, from which [`Self::gain`] follows quickly.
 pub(super) struct Basis {
-    /// Columns a point: the weight, the weighted rest, and the orthonormal columns.
+    /// Values per point: the weight, the weighted residual, and the orthonormal columns.
     width: usize,
-    /// `width` values a point.
+    /// `width` values per point.
     rows: Vec<f64>,
-    /// For each point, sums over it and all behind it of weight times each value.
+    /// For each point, sums over it and all later points of the weight times each value.
     behind: Vec<f64>,
 }
 
@@ -542,7 +543,7 @@ impl Basis {
         }
     }
 
-    /// By how much a step lowers the sum of squares; nothing for one that goes down.
+    /// Decrease of the sum of squares by adding `step`; 0 for a step that goes down.
     pub(super) fn gain(&self, search: &Search<'_>, step: Step) -> f64 {
         let way = &Leaving::all()[step.way];
         let place = |octaves: f64| {
@@ -550,7 +551,7 @@ impl Basis {
             search.octaves.partition_point(|octave| *octave < limit)
         };
         let (from, to) = (place(way.from), place(way.to));
-        // Behind `to` everything misses, and the sums are known.
+        // From `to` on everything misses, and the sums are precomputed.
         let mut sums = [0.0; MOST_STEPS + 4];
         let sums = &mut sums[..self.width];
         sums.copy_from_slice(&self.behind[to * self.width..(to + 1) * self.width]);
