@@ -1,17 +1,17 @@
-//! Which level is expected to serve an access that falls at random into an area.
+//! Computes which level is expected to serve an access at a random place in an area.
 //!
 //! Document 000, chapter 5: with a 32 KiB L1, half of the accesses into 64 KiB hit it, a
-//! quarter of those into 128 KiB. Random order leaves no set fuller than another, so each
-//! cache holds as much of the area as it has room for beyond the caches inside it.
+//! quarter of those into 128 KiB. Random order fills all sets evenly, so each cache holds as much
+//! of the area as it has room for beyond the caches inside it.
 
 use membound_types::{ExpectedHits, Level, LevelKind};
 
 /// Shares of random accesses into `area_bytes` that each of `levels` (innermost first)
 /// serves. They add up to 1.
 ///
-/// A cache of unknown size serves the rest, and so does memory. Where the outermost level
-/// is a cache that the area exceeds, the rest is named `beyond` that cache. Empty without
-/// levels or area.
+/// A cache of unknown size serves the rest, as memory does. If the outermost level
+/// is a cache smaller than the area, the rest is named `beyond` that cache. Empty without
+/// levels or with an area of 0 bytes.
 #[must_use]
 pub fn expected_hits(area_bytes: u64, levels: &[Level]) -> Vec<ExpectedHits> {
     if area_bytes == 0 || levels.is_empty() {

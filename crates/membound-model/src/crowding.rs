@@ -1,9 +1,9 @@
-//! The outermost cache as one copy of a chase sees it against several at once.
+//! Compares the outermost cache for one copy of a chase and for several at once.
 //!
 //! Document 004: with one copy on a POWER7+ the latency climbs gently beyond the 10 MiB of
-//! its L3, because lines cast out of it are kept by the L3 caches of idle neighbours
-//! (lateral cast-out); with several copies it climbs at once. Where the cache is shared,
-//! several copies have a part each instead.
+//! its L3, because the L3 caches of idle neighbours keep lines that are cast out of it
+//! (lateral cast-out); with several copies it climbs at once. If the cache is shared,
+//! several copies get a part each instead.
 
 use membound_types::{Access, Cache, CacheKind, CoreDifference, CpuId, LatencyPoint, Pattern};
 
@@ -11,16 +11,16 @@ use crate::declared::bytes;
 use crate::levels::{CurvePoint, LevelOptions, find_levels};
 use crate::stats::isotonic_median;
 
-/// Ratio of sizes from which alone and crowded differ.
+/// Ratio of the sizes for one copy and for several from which they count as different.
 const DIFFERENT: f64 = 1.25;
 
 /// Compares one copy with several, for every number of copies that was measured with the
-/// same pattern, pages and access as one was.
+/// same pattern, pages and access as one copy.
 ///
-/// The size compared is the one per copy at which half of the loads go to memory: the size
-/// at which the curve passes half-way between the latency of its outermost cache and that
-/// of memory. That holds for a sharp knee as for a long ramp. `siblings` are the groups of
-/// CPUs that share a core.
+/// The compared size, in bytes per copy, is the size at which half of the loads go to memory: where
+/// the curve passes half-way between the latency of its outermost cache and that of memory. This
+/// size exists for a sharp end and for a long ramp. `siblings` are the groups of CPUs that share a
+/// core.
 #[must_use]
 pub fn compare(
     points: &[LatencyPoint],
@@ -51,7 +51,7 @@ pub fn compare(
         .collect()
 }
 
-/// The longest pair of curves that differ in the number of copies only.
+/// The longest pair of curves that differ only in the number of copies: one, and `threads`.
 fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<CurvePoint>)> {
     let curve = |like: &LatencyPoint, threads: u32| -> Vec<CurvePoint> {
         points
@@ -96,7 +96,7 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
     longest
 }
 
-/// The size at which the curve passes half-way from its outermost cache to memory.
+/// The size in bytes at which the curve passes half-way from its outermost cache to memory.
 fn half_way(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
     let levels = find_levels(curve, options);
     let [.., cache, memory] = levels.plateaus.as_slice() else {
@@ -124,7 +124,7 @@ fn half_way(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
     Some((from + share * (to - from)).exp().round() as u64)
 }
 
-/// What the difference means, as far as the declared caches tell.
+/// The meaning of the difference as text, from what the caches are declared to share.
 fn meaning(
     alone: u64,
     crowded: u64,

@@ -1,24 +1,24 @@
-//! What was found against what the machine declares.
+//! Compares the levels found with the caches that the machine declares.
 //!
-//! A guest is told the host's caches, a chiplet's share may be declared as the whole, and a
-//! private cache may spill into a neighbour's. So declared sizes never steer the search
-//! for levels; they are laid beside what was found, and a sentence says where they differ.
+//! A guest sees the host's caches declared, a chiplet's share may be declared as the whole, and a
+//! private cache may spill into a neighbour's. So declared sizes never affect the search
+//! for levels; they are reported next to the sizes found, with a note if they differ.
 
 use membound_types::{Basis, Cache, CacheKind, Level, LevelKind, LineSize};
 
-/// Sizes within this ratio are the same: sets fill unevenly, and a curve has a grid.
+/// Ratio up to which two sizes count as equal: sets fill unevenly, and a curve has a grid.
 const SAME: f64 = 1.15;
 
-/// Cost of leaving a found cache without a declared one, as ln of a ratio of sizes: a share
+/// Cost of leaving a found cache unmatched, as ln of a ratio of sizes: a share
 /// of a shared cache may well be an eighth of it.
 const UNMATCHED: f64 = 2.08;
 
-/// Lays declared caches beside found levels: fills `declared_bytes`, `note`, and
-/// `line_bytes` with its basis, and names the levels by the caches they match.
+/// Compares found levels with declared caches.
 ///
-/// Found caches are matched to declared data and unified caches in order, nearest in
-/// ln(size). A found cache without a declared one is named after the one inside it.
-/// `hypervisor` is its name where there is one; `line` the line found from stride curves.
+/// Fills `declared_bytes`, `note`, and `line_bytes` with its basis, and names the levels after the
+/// caches that they match. Found caches are matched to declared data and unified caches in order,
+/// nearest in ln(size). An unmatched found cache is numbered after the one inside it.
+/// `hypervisor` is the name of a hypervisor, if any; `line` is the line found from stride curves.
 pub fn compare(
     levels: &mut [Level],
     caches: &[Cache],
@@ -70,8 +70,8 @@ pub fn compare(
     }
 }
 
-/// For each found size the declared cache that it matches: the monotone assignment with
-/// the least sum of |ln(found ÷ declared)|, found ones left alone at [`UNMATCHED`] each.
+/// For each found size the index of the declared cache that it matches: the monotone assignment
+/// with the least sum of |ln(found ÷ declared)|, each unmatched size costing [`UNMATCHED`].
 fn matching(found: &[Option<u64>], declared: &[&Cache]) -> Vec<Option<usize>> {
     // cost[f][d]: least cost of found[f..] with declared[d..].
     let (rows, columns) = (found.len(), declared.len());
@@ -111,8 +111,8 @@ fn matching(found: &[Option<u64>], declared: &[&Cache]) -> Vec<Option<usize>> {
     matches
 }
 
-/// Level numbers: the declared one where matched, else one more than the level inside.
-/// Where that would give a number twice, all are numbered from 1.
+/// Level numbers: the declared number if matched, else one more than the level inside.
+/// If the numbers would not increase, all are numbered from 1.
 fn names(matches: &[Option<usize>], declared: &[&Cache]) -> Vec<u32> {
     let mut numbers: Vec<u32> = Vec::with_capacity(matches.len());
     for matched in matches {
@@ -126,7 +126,7 @@ fn names(matches: &[Option<usize>], declared: &[&Cache]) -> Vec<u32> {
     }
 }
 
-/// The sentence about a found size that differs from the declared one.
+/// A sentence about a found size that differs from the declared one; `None` if they agree.
 fn note(
     found: u64,
     interval: Option<(u64, u64)>,
@@ -165,7 +165,7 @@ fn note(
     ))
 }
 
-/// A size for a person: `48 KiB`, `1.5 MiB`, `11 MiB`.
+/// A size in bytes as text with two digits or so: `48 KiB`, `1.5 MiB`, `11 MiB`.
 pub(crate) fn bytes(size: u64) -> String {
     let (value, unit) = if size >= 1 << 30 {
         (size as f64 / f64::from(1 << 30), "GiB")

@@ -1,13 +1,12 @@
-//! How many of N accesses into an area each level served (document 000, chapter 5).
+//! Estimates how many of N accesses into an area each level served (document 000, chapter 5).
 //!
-//! Where the machine counts misses, from the counters. Elsewhere from times: single accesses
-//! into the same area were timed one by one, and their ticks are a mixture of what each
-//! level's accesses take. What one level's accesses take is seen where an area lies mostly
-//! in that level; the rest of such an area is taken off as the levels' sizes say. The
-//! accesses of a kernel fall into the area independently of each other, so that N of them
-//! are served as one is, N times.
+//! If the machine counts misses, the counters give the hits. Otherwise times do: single accesses
+//! into the same area were timed one by one, and their histogram of ticks is a mixture of the
+//! histograms of the levels. The histogram of a level comes from an area that lies mostly in that
+//! level, minus the part that inner levels serve according to their sizes. The accesses of a kernel
+//! fall into the area independently of each other, so the shares for one access hold for N.
 //!
-//! Sizes decide only which areas show a level; the shares come from the ticks.
+//! Sizes decide only which areas represent a level; the shares come from the ticks.
 
 use membound_types::{
     AreaPoint, Basis, Cache, CacheKind, CalibratedLevel, Calibration, Figure, Level, LevelHits,
@@ -18,11 +17,11 @@ use crate::area::expected_hits;
 use crate::stall::{Mixer, collected};
 use crate::stats::student_95;
 
-/// Identifies the kernel's histograms to the mixer, which compares it with itself.
+/// Name of the kernel's histograms; the mixer compares them only with themselves.
 const KERNEL: &str = "mlp";
 
-/// Fills the hits of every area and N, of `part` and of the same under other conditions.
-/// Without `levels` the declared `caches` stand in for them.
+/// Fills the hits of every area and N, of `part` and of its other conditions.
+/// Without `levels` the declared `caches` are used instead.
 pub fn fill(part: &mut Mlp, levels: &[Level], caches: &[Cache]) {
     let known = if levels.is_empty() {
         declared_levels(caches)
@@ -35,7 +34,7 @@ pub fn fill(part: &mut Mlp, levels: &[Level], caches: &[Cache]) {
     }
 }
 
-/// The same for the points of one sweep.
+/// Fills the hits of the points of one sweep.
 pub fn fill_points(points: &mut [AreaPoint], levels: &[Level]) {
     let timed = shares_by_times(points, levels);
     for point in points {
@@ -54,7 +53,7 @@ pub fn fill_points(points: &mut [AreaPoint], levels: &[Level]) {
     }
 }
 
-/// Levels as the machine declares them, memory last; empty without caches.
+/// Levels as the machine declares them, then memory; empty without caches.
 fn declared_levels(caches: &[Cache]) -> Vec<Level> {
     let mut data: Vec<&Cache> = caches
         .iter()
@@ -93,15 +92,15 @@ fn declared_levels(caches: &[Cache]) -> Vec<Level> {
     levels
 }
 
-/// Hits by counted misses: what one cache missed and the next did not was served by the
-/// next. Levels between two counters are told together. `None` where the first cache's
-/// misses or all others are not counted.
+/// Hits by counted misses: a level served the accesses that missed the cache before it and did not
+/// miss the level itself. Levels between two counters are reported together. `None` if the misses
+/// of the first or of the last cache are not counted.
 fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<LevelHits>> {
     let caches = levels
         .iter()
         .filter(|level| level.kind == LevelKind::Cache)
         .count();
-    // Misses behind each cache; the last one's counter is `l3` however many there are.
+    // Misses of each cache; the last cache's counter is `l3`, whatever its number.
     let behind = |cache: usize| match cache {
         _ if cache + 1 == caches => misses.l3.known(),
         0 => misses.l1.known(),
@@ -119,7 +118,7 @@ fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<Leve
         let passed = if index + 1 == levels.len() {
             Some(0.0)
         } else {
-            // The kernel's own accesses and prefetches are counted too.
+            // Counters include the kernel's own accesses and prefetches, so counts can be too high.
             behind(index).map(|count| count.clamp(0.0, arriving))
         };
         if let Some(passed) = passed {
@@ -140,7 +139,7 @@ fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<Leve
     Some(hits)
 }
 
-/// The share of one level with the ends of its 95 % interval.
+/// The share of accesses that one level served, with the ends of its 95 % interval.
 struct Share {
     level: String,
     value: f64,
@@ -172,7 +171,7 @@ fn times(loads: u32, shares: &[Share]) -> Vec<LevelHits> {
         .collect()
 }
 
-/// The shares of every area in which single accesses were timed, or why there are none.
+/// The shares of every area in which single accesses were timed, or the reason why there are none.
 fn shares_by_times(
     points: &[AreaPoint],
     levels: &[Level],
@@ -199,10 +198,11 @@ fn shares_by_times(
     Ok(areas)
 }
 
-/// By how much the share of the first level is off where it is known: half of a 95 % interval.
-/// Areas well inside the first cache are served by it alone, and a histogram of theirs that is
-/// a few ticks off says something else. The first two levels, which lie so near to each other,
-/// can be known no better elsewhere.
+/// Error of the first level's share, as half of a 95 % interval; 1 without a suitable area.
+///
+/// Areas well inside the first cache are served by it alone, but a histogram that is a few ticks
+/// off gives another share. The first two levels have similar times, so their shares are no more
+/// precise in other areas.
 fn stray(areas: &[(u64, Vec<Share>)], first_bytes: Option<u64>) -> f64 {
     const NORMAL_95: f64 = 1.96;
     let errors: Vec<f64> = areas
@@ -217,7 +217,7 @@ fn stray(areas: &[(u64, Vec<Share>)], first_bytes: Option<u64>) -> f64 {
     NORMAL_95 * (squares / errors.len() as f64).sqrt()
 }
 
-/// Each draw of displacements gives its own answer: their mean, and Student's interval.
+/// Shares of one area: mean over its draws of displacements, with Student's interval.
 fn shares(mixer: &Mixer, point: &AreaPoint) -> Vec<Share> {
     let draws: Vec<Vec<(String, f64)>> = point
         .ticks
@@ -229,7 +229,7 @@ fn shares(mixer: &Mixer, point: &AreaPoint) -> Vec<Share> {
                 .into_iter()
                 .map(|level| (level.name, level.share.value))
                 .collect();
-            // What took longer than any level had to wait for memory and more.
+            // Accesses slower than every level waited for memory and something else.
             if let Some((_, outermost)) = shares.last_mut() {
                 *outermost += mixture.beyond.value;
             }
@@ -263,7 +263,7 @@ fn shares(mixer: &Mixer, point: &AreaPoint) -> Vec<Share> {
         .collect()
 }
 
-/// What single accesses of each level take, innermost first.
+/// Histograms of single accesses to each level, innermost first.
 fn references(timed: &[&AreaPoint], levels: &[Level]) -> Result<Calibration, String> {
     if levels.len() < 2 {
         return Err("the levels of the hierarchy are not known".to_owned());
@@ -276,7 +276,7 @@ fn references(timed: &[&AreaPoint], levels: &[Level]) -> Result<Calibration, Str
         let weighted = |entry: &TickCount| (entry.ticks, entry.count as f64);
         let all = collected(anchor.ticks.iter().flatten().map(weighted).collect());
         let total = total(&all);
-        // The accesses that inner levels served are taken off.
+        // Subtract the accesses that inner levels served.
         let inner: Vec<(&CalibratedLevel, f64)> = expected_hits(anchor.area_bytes, levels)
             .into_iter()
             .take(index)
@@ -324,8 +324,8 @@ fn references(timed: &[&AreaPoint], levels: &[Level]) -> Result<Calibration, Str
     })
 }
 
-/// The area that shows level `index` best, and the share that it serves there: the largest
-/// that lies well inside the level, because a cache holds less of what is as large as
+/// The area that represents level `index` best, and the share that the level serves there: the
+/// largest area that lies well inside the level, because a cache holds less of an area as large as
 /// itself; for memory the largest of all.
 fn anchor<'a>(
     timed: &[&'a AreaPoint],
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
     use crate::testing::level;
 
-    /// A set-associative cache that evicts the line not used for longest.
+    /// A set-associative cache with least recently used replacement.
     struct SimulatedCache {
         ways: usize,
         sets: Vec<Vec<u64>>,
@@ -390,7 +390,7 @@ mod tests {
             }
         }
 
-        /// Whether `line` was there; it is afterwards.
+        /// True if `line` was present; it is present afterwards.
         fn access(&mut self, line: u64) -> bool {
             let index = (line % self.sets.len() as u64) as usize;
             let set = &mut self.sets[index];
@@ -434,8 +434,8 @@ mod tests {
         }
     }
 
-    /// Random accesses into `area` through simulated caches: what each level served, and
-    /// histograms of times whose timer moves in steps of `step` ticks.
+    /// Random accesses into `area` through simulated caches: the number that each level served, and
+    /// histograms of times whose timer advances in steps of `step` ticks.
     fn simulated(area: u64, step: u32) -> (Vec<f64>, AreaPoint) {
         const ACCESSES: usize = 10_000;
         const DRAWS: usize = 5;
@@ -483,7 +483,7 @@ mod tests {
         (served, point)
     }
 
-    /// Fills `points` and compares with what the caches served, N = 8 from N = 1.
+    /// Fills `points` and compares them with what the caches served, N = 8 from N = 1.
     fn check(step: u32, within: f64) {
         let areas = (10..=24).map(|power| 1_u64 << power);
         let (truth, mut points): (Vec<Vec<f64>>, Vec<AreaPoint>) =
@@ -575,7 +575,7 @@ mod tests {
         // 128 KiB: of eight two and six.
         let hits = counted(8, 6.0, Outcome::Known(0.0), 0.0);
         assert_eq!((hits[0].1, hits[1].1), (2.0, 6.0));
-        // Without the second cache's counter, two levels are told together.
+        // Without the second cache's counter, two levels are reported together.
         let hits = counted(10, 9.0, Outcome::missing("refused"), 4.0);
         assert_eq!(hits[1], ("L2+L3".to_owned(), 5.0));
         assert_eq!(hits[2], ("DRAM".to_owned(), 4.0));

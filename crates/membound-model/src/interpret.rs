@@ -1,8 +1,8 @@
-//! Everything that a machine profile can be told about itself.
+//! Fills everything in a machine profile that follows from its measured values.
 //!
-//! The measuring crate fills in what was timed; [`interpret`] adds what it means, part by
-//! part, in the order of what depends on what: marks on latency points, the line, the
-//! levels, and then all that is said in terms of levels.
+//! The measuring crate fills in times; [`interpret`] adds their interpretation, part by part, in
+//! the order of dependence: marks on latency points, the line, the levels, and then everything that
+//! refers to levels.
 
 use membound_types::{
     Access, Bandwidth, Cache, CacheKind, Latency, LatencyPoint, Level, LevelKind, LineSize,
@@ -14,15 +14,15 @@ use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
 use crate::mlp::Run;
 use crate::{area, crowding, declared, hits, line, mlp, reach, stats, taint, tlb, walks};
 
-/// Fewest points of a curve that levels are looked for in.
+/// Fewest points of a curve in which levels are searched.
 const LEAST_POINTS: usize = 8;
 
-/// What a latency part says.
+/// Levels and line size from the latency part of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interpretation {
     /// Levels, innermost first; empty when no curve shows any.
     pub levels: Vec<Level>,
-    /// Line size.
+    /// Line size, or why it is not known.
     pub line: Outcome<LineSize>,
 }
 
@@ -37,8 +37,8 @@ impl From<&LatencyPoint> for CurvePoint {
     }
 }
 
-/// Interprets every part that is present. Parts that are missing stay as they are; without
-/// a latency part levels and line stay as they are too, and are used as they stand.
+/// Interprets every part that is present. Missing parts stay missing; without
+/// a latency part the present levels and line stay and are used for the other parts.
 pub fn interpret(profile: &mut MachineProfile) {
     if let Outcome::Known(latency) = &mut profile.latency {
         let found = interpret_latency(latency, &profile.machine);
@@ -64,8 +64,8 @@ pub fn interpret(profile: &mut MachineProfile) {
     }
 }
 
-/// Puts the walks that independent chases overlap beside those of loads at once. Chases
-/// were measured with the smallest pages alone.
+/// Copies the number of walks that independent chases overlapped into the MLP part, next to that
+/// of parallel loads. Chases are measured only with base pages.
 fn lay_chases_beside(part: &mut Mlp, chases: f64) {
     if part.page == PageKind::Base
         && let Outcome::Known(walks) = &mut part.page_walks
@@ -77,7 +77,7 @@ fn lay_chases_beside(part: &mut Mlp, chases: f64) {
     }
 }
 
-/// Page kinds that some part of the profile was measured with, smallest first.
+/// Page kinds with which some part of the profile was measured, smallest first.
 fn page_kinds(profile: &MachineProfile) -> Vec<PageKind> {
     let mut kinds: Vec<PageKind> = Vec::new();
     if let Outcome::Known(part) = &profile.latency {
@@ -95,7 +95,7 @@ fn runs(part: &Mlp) -> impl Iterator<Item = &Mlp> {
     std::iter::once(part).chain(&part.others)
 }
 
-/// Marks tainted points, fills `crowding`, and returns the levels and the line.
+/// Marks points that a prefetcher shortened, fills `crowding`, and returns the levels and the line.
 pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interpretation {
     taint::mark(&mut latency.points);
     let options = LevelOptions {
@@ -135,9 +135,10 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
     Interpretation { levels, line }
 }
 
-/// Fills the rule, the throughput, the line through sequential loads and the expected hits,
-/// in this part and in the same under other conditions; then the page walks of every
-/// condition that another one has larger pages than.
+/// Fills rule, throughput, line through sequential loads and expected hits of `part` and of its
+/// other conditions, then the page walks of every condition.
+///
+/// Page walks need another condition with larger pages.
 pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
     interpret_run(part, levels);
     let walks: Vec<Outcome<PageWalks>> = runs(part).map(|run| page_walks(run, part)).collect();
@@ -150,7 +151,7 @@ pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
     }
 }
 
-/// All that one condition says by itself.
+/// Fills everything that follows from one condition alone.
 fn interpret_run(part: &mut Mlp, levels: &[Level]) {
     if part.sequential_pair_cycles.known().is_none()
         && let Some(cycles) = stats::median(&cells(part).sequential(2, |cell| cell.cycles))
@@ -186,13 +187,13 @@ fn interpret_run(part: &mut Mlp, levels: &[Level]) {
     }
 }
 
-/// The cells under the part's own pages and node.
+/// The cells measured with the part's own pages and node.
 fn cells(part: &Mlp) -> Run<'_> {
     Run::new(&part.cells, part.page, part.node)
 }
 
-/// Page walks of `run` against the largest pages among all runs of `part` on the same node
-/// and an area of like size.
+/// Page walks of `run`, compared with the largest pages among all runs of `part` on the same node
+/// and with an area of similar size.
 fn page_walks(run: &Mlp, part: &Mlp) -> Outcome<PageWalks> {
     let Some(area_bytes) = cells(run).main_area() else {
         return Outcome::missing("no parallel loads were measured");
@@ -225,8 +226,8 @@ fn page_walks(run: &Mlp, part: &Mlp) -> Outcome<PageWalks> {
     )
 }
 
-/// Names the level that each point's working set fits into. Several threads on a shared
-/// outermost cache need room for all their sets in it.
+/// Sets the level into which each point's working set fits. Several threads on a shared
+/// outermost cache need room there for the sets of all threads.
 pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cache]) {
     let shared = outermost(caches).is_some_and(|cache| cache.shared_by.len() > 1);
     let last_cache = levels
@@ -254,19 +255,21 @@ pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cac
     }
 }
 
-/// Fills the levels of the TLB and their reach beside the caches: `levels` as found, else
-/// `caches` as declared. `kinds` are the page kinds that the machine is known to have.
+/// Fills the levels of the TLB and, for each cache, how much of it the TLB reaches.
+///
+/// Cache sizes come from `levels` as found, else from `caches` as declared. `kinds` are the page
+/// kinds that the machine is known to have.
 pub fn interpret_tlb(part: &mut Tlb, levels: &[Level], caches: &[Cache], kinds: &[PageKind]) {
     part.levels = tlb::find(&part.points);
     part.reach = reach::reach(part, &reach::cache_sizes(levels, caches), kinds);
 }
 
-/// The curves that levels are looked for in, the most telling one first: random loads,
-/// clean, one copy, local, the prefetchers as they were found, one curve a page kind.
+/// The curves in which levels are searched, the most informative first.
 ///
-/// The largest pages that were measured up to large sizes come first, because with small
+/// Each has random loads, clean, one copy, local, prefetchers in their default state, and one page
+/// kind. The largest pages that were measured up to large sizes come first, because with small
 /// ones the TLB bends the curve and a physically indexed cache fills unevenly. Where a
-/// curve on large pages begins late, smaller pages fill in below its first point.
+/// curve on large pages begins late, points on smaller pages are added below its first point.
 #[must_use]
 pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
     let usable: Vec<&LatencyPoint> = points
@@ -286,8 +289,8 @@ pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
         .iter()
         .filter(|point| point.pattern == Pattern::Indexed)
         .count();
-    // A prefetcher that follows pointers shortens every size beyond the caches; a few sizes
-    // alone are a neighbour that was busy while the other pattern ran.
+    // A prefetcher that follows pointers shortens every size beyond the caches; if only a few sizes
+    // are shorter, a neighbour was busy while the other pattern ran.
     let patterns = if tainted > 2 && 4 * tainted > harder {
         [Pattern::Indexed, Pattern::Random, Pattern::PageRandom]
     } else {
@@ -311,7 +314,7 @@ pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
                 .unwrap_or(0)
         };
         let farthest = curves.iter().map(|curve| reach(curve)).max().unwrap_or(0);
-        // A large-page curve that stops early would hide the outer levels.
+        // A large-page curve that ends early lacks the outer levels.
         let reaching: Vec<usize> = (0..curves.len())
             .filter(|&index| {
                 reach(&curves[index]) >= farthest / 2 && curves[index].len() >= LEAST_POINTS
@@ -340,7 +343,7 @@ pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
     Vec::new()
 }
 
-/// The points of one pattern and page kind at the stride that has the most of them.
+/// The points of one pattern and page kind, at the stride with the most points.
 fn longest_stride(
     usable: &[&LatencyPoint],
     pattern: Pattern,
@@ -375,7 +378,7 @@ fn outermost(caches: &[Cache]) -> Option<&Cache> {
         .max_by_key(|cache| cache.level)
 }
 
-/// How many caches lie before memory as declared: those of other cores are one more where the
+/// Number of declared cache levels before memory, plus one for the caches of other cores if the
 /// outermost is private. `None` without declared caches.
 fn caches_before_memory(caches: &[Cache]) -> Option<usize> {
     let cache = outermost(caches)?;
@@ -383,8 +386,8 @@ fn caches_before_memory(caches: &[Cache]) -> Option<usize> {
     Some(cache.level as usize + others)
 }
 
-/// Size beyond which no cache can hold a buffer: twice the outermost declared cache, and
-/// where that is private to a core twice all of them together, since lateral cast-out may
+/// Size beyond which no cache can hold a buffer: twice the outermost declared cache; if that is
+/// private to a core, twice the sum over all cores (at most 16), since lateral cast-out may
 /// use the others. `None` without declared caches.
 fn cache_bound(caches: &[Cache], online: usize) -> Option<u64> {
     const MOST_NEIGHBOURS: usize = 16;

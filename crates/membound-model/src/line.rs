@@ -1,15 +1,14 @@
-//! The line size, from chases at different strides.
+//! Finds the line size from chases at different strides.
 //!
 //! A random cycle over elements smaller than a line visits each line several times. In a
-//! buffer somewhat larger than a cache, some of those visits come while the line is still
-//! there, so the latency is lower; the fewer elements share a line, the fewer such visits.
-//! From the stride that equals the line on, none is left and the latency no longer depends
+//! buffer somewhat larger than a cache, some of those visits happen while the line is still
+//! cached, so the latency is lower; the fewer elements share a line, the fewer such visits.
+//! From a stride of one line on there are no such visits and the latency no longer depends
 //! on the stride. Random order keeps prefetchers out, and all strides touch the same
-//! pages. The inner cache shows the line; beyond an outer cache that fetches neighbours
-//! along with it (adjacent-line prefetch, sectors), the same bend stands at the size of
-//! the pair.
+//! pages. The inner cache shows the line; beyond an outer cache that also fetches neighbouring
+//! lines (adjacent-line prefetch, sectors), the same bend is at the size of the pair.
 //!
-//! A forward ring shows the same bend only where the prefetchers are off.
+//! A forward ring shows the same bend only if the prefetchers are off.
 
 use membound_types::{
     Access, Basis, Cache, CacheKind, LatencyPoint, LineSize, NodePolicy, Outcome, PageKind,
@@ -21,24 +20,24 @@ use crate::stats::median;
 /// Least rise of the latency from half a line to a line.
 const LEAST_RISE: f64 = 0.10;
 
-/// Most by which latencies beyond the line may differ from each other.
+/// Largest relative difference among the latencies beyond the line.
 const MOST_DRIFT: f64 = 0.05;
 
-/// Sizes within this factor of the smallest that shows a bend are those of one cache.
+/// Ratio to the smallest size that shows a bend, up to which sizes belong to the same cache.
 const SAME_CACHE: u64 = 4;
 
-/// The bend of one curve of latency against stride.
+/// The bend of one curve of latency over stride.
 struct Bend {
     size_bytes: u64,
     stride_bytes: u64,
     rise: f64,
 }
 
-/// The line size from chases of one size at several strides, else as declared.
+/// The line size from chases of one size at several strides, else the declared one.
 ///
 /// Needs random chases (or forward rings with the prefetchers off) at strides from below
-/// to at least twice the line, in buffers of about 1.2 to 4 times a cache. Missing when no
-/// buffer shows a bend and nothing is declared.
+/// to at least twice the line, in buffers of about 1.2 to 4 times a cache. Missing if no
+/// buffer shows a bend and no line size is declared.
 #[must_use]
 pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize> {
     let declared = caches
@@ -51,14 +50,14 @@ pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize>
         .collect();
     bends.sort_by_key(|bend| bend.size_bytes);
     if let Some(smallest) = bends.first().map(|bend| bend.size_bytes) {
-        // Several buffers of the inner cache may show it: the clearest one counts.
+        // If several buffers of the inner cache show a bend, the largest rise counts.
         let inner = bends
             .iter()
             .filter(|bend| bend.size_bytes <= smallest.saturating_mul(SAME_CACHE))
             .max_by(|a, b| a.rise.total_cmp(&b.rise));
         if let Some(bytes) = inner.and_then(|bend| u32::try_from(bend.stride_bytes).ok()) {
-            // Twice the declared line and nothing else may be a pair of lines whose inner
-            // cache was not among the buffers.
+            // A bend at only twice the declared line may be a pair of lines, if no buffer
+            // exceeded just the inner cache.
             if let Some(line) = declared.filter(|line| line.saturating_mul(2) == bytes) {
                 return Outcome::Known(LineSize {
                     bytes: line,
@@ -91,7 +90,7 @@ pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize>
     }
 }
 
-/// Latency against stride: groups of points that differ in nothing else, in order of
+/// Curves of latency over stride: groups of points that differ only in the stride, in order of
 /// stride.
 fn curves(points: &[LatencyPoint]) -> Vec<Vec<&LatencyPoint>> {
     type Key<'a> = (
@@ -110,7 +109,7 @@ fn curves(points: &[LatencyPoint]) -> Vec<Vec<&LatencyPoint>> {
             Pattern::Random | Pattern::Indexed => true,
             Pattern::Stride => match point.prefetch {
                 PrefetchState::Off => true,
-                // No depth, and no other kind of stream.
+                // DSCR 1 is no prefetch depth, and enables no other kind of stream.
                 PrefetchState::Dscr(dscr) => dscr.value() == 1,
                 PrefetchState::Default | PrefetchState::Without(_) => false,
             },
@@ -144,9 +143,9 @@ fn curves(points: &[LatencyPoint]) -> Vec<Vec<&LatencyPoint>> {
         .collect()
 }
 
-/// The smallest stride from which on the latency stays, when it rose up to there.
+/// The smallest stride from which on the latency is constant, if it rose up to there.
 fn bend(curve: &[&LatencyPoint]) -> Option<Bend> {
-    // Twice the line at least, or nothing says that the rise has ended.
+    // The last point cannot be the bend: a longer stride must show that the rise has ended.
     for (index, point) in curve
         .iter()
         .enumerate()
@@ -222,7 +221,7 @@ mod tests {
         }]
     }
 
-    /// Figures as a machine with 64-byte lines gave that fetches pairs of lines into its L2.
+    /// Times as measured on a machine with 64-byte lines that fetches pairs of lines into its L2.
     #[test]
     fn the_inner_cache_shows_the_line_and_the_outer_one_the_pair() {
         let mut points = curve(
@@ -271,7 +270,7 @@ mod tests {
                 (128, 128, Basis::Estimated)
             );
         }
-        // Where 64 is declared it may be a pair.
+        // If 64 is declared, 128 may be a pair of lines.
         let found = find_line(&points, &declared(Some(64)));
         let line = found.known().unwrap();
         assert_eq!(

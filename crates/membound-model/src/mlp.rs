@@ -1,7 +1,7 @@
-//! Memory-level parallelism from the N × K plane, as document 000 (IIT Delhi, Experiments
-//! on memory level parallelism, 2018) reads it, and from parallel chases.
+//! Memory-level parallelism from the N × K plane, by the rule of document 000 (IIT Delhi,
+//! Experiments on memory level parallelism, 2018), and from parallel chases.
 //!
-//! Times are core clock cycles. Nothing here knows which CPU they come from.
+//! Times are core clock cycles. Nothing here depends on the CPU that they come from.
 
 pub mod document_000;
 mod run;
@@ -30,27 +30,27 @@ pub(crate) const fn around(value: f64, half_width: f64) -> Figure {
     }
 }
 
-/// Where two loads stop overlapping as fillers push them apart.
+/// The number of fillers at which two loads stop overlapping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cliff {
-    /// Most fillers measured with which they still overlap.
+    /// Most fillers measured at which the loads still overlap.
     pub inside_fillers: u32,
-    /// Fewest fillers measured with which they do not.
+    /// Fewest fillers measured at which the loads no longer overlap.
     pub outside_fillers: u32,
-    /// Median cycles before the cliff.
+    /// Median cycles with at most `inside_fillers` fillers.
     pub inside_cycles: f64,
-    /// Median cycles after it.
+    /// Median cycles with at least `outside_fillers` fillers.
     pub outside_cycles: f64,
 }
 
-/// A time of N loads at once with what it may be off.
+/// The time of N parallel loads with its error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RulePoint {
-    /// N.
+    /// Number of parallel loads, N.
     pub loads: u32,
-    /// Core clock cycles.
+    /// Time of all loads in core clock cycles.
     pub cycles: f64,
-    /// Half the width of their 95 % interval; 0 where nothing is known of it.
+    /// Half the width of the 95 % interval of `cycles`; 0 if unknown.
     pub half_width: f64,
 }
 
@@ -64,22 +64,22 @@ impl From<(u32, f64)> for RulePoint {
     }
 }
 
-/// What the rule says of a table.
+/// Result of the document's rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleReading {
-    /// The parallelism, with the fraction between two N.
+    /// The parallelism, interpolated between two N.
     pub parallelism: f64,
-    /// The same with its 95 % interval.
+    /// The parallelism with its 95 % interval, or why the interval is unknown.
     pub interval: Outcome<Figure>,
-    /// The two N that it lies between.
+    /// The two N between which the time of two sequential loads lies.
     pub between: RuleBracket,
 }
 
-/// The parallel cells of one condition that the rule reads: (N, cycles) at the smallest K
+/// The parallel cells of one condition that the rule uses: (N, cycles) at the smallest K
 /// measured for each N, in order of N.
 ///
-/// With the fewest fillers all N loads surely lie inside the reorder buffer. Where a
-/// cell was measured twice, the median counts.
+/// With the fewest fillers all N loads are certainly inside the reorder buffer. A
+/// cell that was measured several times counts by its median.
 #[must_use]
 pub fn rule_table(
     cells: &[MlpCell],
@@ -114,12 +114,12 @@ pub fn rule_table(
         .collect()
 }
 
-/// The same cells with what they may be off: [`rule_table`] with intervals.
+/// [`rule_table`] with the error of each cell.
 ///
-/// From eight N on the error is what the times scatter around the line between their
-/// neighbours, as a share of themselves: that is how far two cells of the same machine
-/// differ, whatever made them differ. With fewer, the spread of a cell's own batches stands
-/// in for its standard error; it is wider, because a cell is a median of many.
+/// From eight N on the error is the scatter of the times around the line between their
+/// neighbours, as a share of the time: this is how far two cells of the same machine
+/// differ, for any reason. With fewer N, the spread of a cell's own batches replaces its standard
+/// error; it is wider, because a cell is a median of many batches.
 #[must_use]
 pub fn rule_points(
     cells: &[MlpCell],
@@ -140,7 +140,7 @@ pub fn rule_points(
         .collect()
 }
 
-/// Spread of the parallel cells of `loads` with the fewest fillers, in cycles.
+/// Spread in cycles of the parallel cells of `loads` with the fewest fillers.
 fn parallel_spread(
     cells: &[MlpCell],
     page: PageKind,
@@ -159,8 +159,8 @@ fn parallel_spread(
     of_n.min_by_key(|cell| cell.fillers).map(|cell| cell.spread)
 }
 
-/// Standard deviation of the times as a share of themselves, from their distances to the
-/// line between their neighbours. `None` with fewer than eight.
+/// Relative standard deviation of the times, from their distances to the
+/// line between their neighbours. `None` with fewer than eight N.
 fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
     const FEWEST: usize = 8;
     if table.len() < FEWEST {
@@ -174,7 +174,7 @@ fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
             };
             let place = f64::from(here.0 - before.0) / f64::from(after.0 - before.0);
             let expected = before.1 + place * (after.1 - before.1);
-            // The neighbours are as uncertain as the point between them.
+            // The variance of the point plus the variance of the interpolation, for equal variances.
             let widening = (1.0 + place.powi(2) + (1.0 - place).powi(2)).sqrt();
             (here.1 > 0.0).then(|| (here.1 - expected) / (widening * here.1))
         })
@@ -182,12 +182,12 @@ fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
     robust_sigma(&distances)
 }
 
-/// The document's rule: the first N whose time inside the window reaches that of two
-/// sequential loads, minus one, with the fraction between two N by interpolation.
+/// The document's rule: the first N whose time reaches that of two sequential loads, minus one,
+/// interpolated between two N.
 ///
 /// `parallel` holds (N, cycles) with N ascending. More loads never take less time, so the
-/// times are first made monotone, which takes single disturbed cells out. Missing when no
-/// N reaches the time (then the parallelism is at least the largest N), or when nothing
+/// times are first made monotone, which removes single disturbed cells. Missing if no
+/// N reaches the time (then the parallelism is at least the largest N), or if nothing
 /// was measured.
 #[must_use]
 pub fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64> {
@@ -198,10 +198,10 @@ pub fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64
 /// [`rule`] with its interval and the two N that it lies between; `pair_half_width` is half
 /// the 95 % interval of the time of two sequential loads.
 ///
-/// The interval holds every parallelism at which the times and the time of the pair agree
+/// The interval contains every parallelism at which the times and the time of the pair agree
 /// within their errors: all times are raised, then lowered, by the two half widths added in
-/// quadrature, and the rule is read again (inverse regression). Where lowered times no
-/// longer reach the pair, the interval is missing and its lower end in the reason.
+/// quadrature, and the rule is applied again (inverse regression). If the lowered times no
+/// longer reach the pair, the interval is missing and the reason contains its lower end.
 #[must_use]
 pub fn read_rule(
     parallel: &[RulePoint],
@@ -239,7 +239,7 @@ pub fn read_rule(
             "measure with more loads (`--loads`)",
         );
     };
-    // Without a smaller N there is nothing to interpolate from, unless this one is the
+    // Without a smaller N there is nothing to interpolate from, unless the smallest N is the
     // crossing itself.
     if first == 0 && fewest > 2 && times[0] > 1.02 * sequential_pair_cycles {
         return Outcome::missing_with(
@@ -253,7 +253,7 @@ pub fn read_rule(
     }
     let raised = shifted(1.0);
     let low = match crossing(&table, &raised, sequential_pair_cycles) {
-        // Nothing below was measured, so that only the least possible is known.
+        // No smaller N was measured, so the lower end is the least possible parallelism.
         Some((_, 0)) if raised[0] > sequential_pair_cycles => 1.0,
         Some((low, _)) => low.min(parallelism),
         None => parallelism,
@@ -286,8 +286,8 @@ pub fn read_rule(
     })
 }
 
-/// Where monotone `times` reach `pair`: N − 1 with its fraction, and the index of the first
-/// N that does. `None` where none does.
+/// The crossing of monotone `times` with `pair`: N − 1 interpolated, and the index of the first
+/// N at or above `pair`. `None` if no time reaches it.
 fn crossing(table: &[RulePoint], times: &[f64], pair: f64) -> Option<(f64, usize)> {
     let first = times.iter().position(|time| *time >= pair)?;
     let to = f64::from(table[first].loads);
@@ -302,7 +302,7 @@ fn crossing(table: &[RulePoint], times: &[f64], pair: f64) -> Option<(f64, usize
     Some((parallelism, first))
 }
 
-/// A half width that can be reckoned with: 0 for what is no number.
+/// `value` as a half width; 0 if it is not finite.
 fn half_width(value: f64) -> f64 {
     if value.is_finite() { value.abs() } else { 0.0 }
 }
@@ -310,8 +310,8 @@ fn half_width(value: f64) -> f64 {
 /// The largest parallelism that parallel chases reached: latency of one chain ÷ time per
 /// load.
 ///
-/// A point that claims more than its own number of chains (a disturbed single chain as the
-/// reference makes such points) is left out. Missing without a usable point.
+/// Points with more parallelism than chains, plus 5 %, are excluded: a disturbed single chain as
+/// the reference produces such points. Missing without a usable point.
 #[must_use]
 pub fn throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
     most_parallel(points).map_or_else(
@@ -320,8 +320,8 @@ pub fn throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
     )
 }
 
-/// [`throughput`] with its 95 % interval: that of the quotient of the two medians, from the
-/// scatter of their batches. Missing where the batches of one of them are too few.
+/// [`throughput`] with its 95 % interval: the interval of the quotient of two medians, from the
+/// scatter of their batches. Missing if one of them has too few batches.
 #[must_use]
 pub fn throughput_interval(points: &[ThroughputPoint]) -> Outcome<Figure> {
     let Some(best) = most_parallel(points) else {
@@ -336,7 +336,7 @@ pub fn throughput_interval(points: &[ThroughputPoint]) -> Outcome<Figure> {
     errors.map_or_else(
         || Outcome::missing("too few batches of the chases say how far they scatter"),
         |(alone, best_error)| {
-            // One chain against itself is 1, whatever its scatter.
+            // The parallelism of one chain is 1 by definition, so it has no error.
             let relative = if best.chains == 1 {
                 0.0
             } else {
@@ -348,7 +348,7 @@ pub fn throughput_interval(points: &[ThroughputPoint]) -> Outcome<Figure> {
     )
 }
 
-/// The point that [`throughput`] takes.
+/// The point that gives [`throughput`].
 fn most_parallel(points: &[ThroughputPoint]) -> Option<&ThroughputPoint> {
     points
         .iter()
@@ -364,7 +364,7 @@ fn most_parallel(points: &[ThroughputPoint]) -> Option<&ThroughputPoint> {
 /// Finds the step in (K, cycles): the split into two runs with the smallest sum of
 /// distances from their medians.
 ///
-/// `None` where there is no step: fewer than two points on a side, or a height below
+/// `None` if there is no step: fewer than two points on a side, or a height below
 /// a tenth of the lower side or below four times the scatter around the two medians.
 #[must_use]
 pub fn cliff(points: &[(u32, f64)]) -> Option<Cliff> {
@@ -450,7 +450,7 @@ mod tests {
         assert!((found.parallelism - 4.875).abs() < 1e-9);
         let reason = &found.interval.why_missing().unwrap().reason;
         assert!(reason.contains("from 4.1 to more than 6"), "{reason}");
-        // A lone N that two in sequence just reach leaves everything below open.
+        // A single N whose time just reaches that of two in sequence has no lower limit.
         let lone = [RulePoint {
             loads: 4,
             cycles: 600.0,

@@ -1,5 +1,5 @@
-//! How far the TLB reaches beside each cache, and what larger pages would change: document
-//! 002's own remark that the page size should follow the size of the second-level cache.
+//! Compares the reach of the TLB with each cache, and advises larger pages: document
+//! 002's remark that the page size should follow the size of the second-level cache.
 
 use membound_types::{
     Basis, Cache, CacheKind, Level, LevelKind, PageKind, Tlb, TlbLevel, TlbReach,
@@ -8,19 +8,19 @@ use membound_types::{
 use crate::declared::bytes;
 use crate::tlb::{WALK_CYCLES, page_bytes};
 
-/// A cache that the reach is laid beside.
+/// A cache to compare the reach with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheSize {
-    /// Its name.
+    /// Name of the cache, such as `L2`.
     pub name: String,
-    /// Bytes.
+    /// Size of the cache in bytes.
     pub size_bytes: u64,
-    /// Estimated or declared.
+    /// Whether the size is estimated from a curve or declared.
     pub basis: Basis,
 }
 
-/// The caches among `levels` whose size was found, innermost first; without any, those of
-/// `declared` that hold data.
+/// The caches among `levels` whose size was found, innermost first; if there are none, the
+/// `declared` caches that hold data.
 #[must_use]
 pub fn cache_sizes(levels: &[Level], declared: &[Cache]) -> Vec<CacheSize> {
     let found: Vec<CacheSize> = levels
@@ -51,9 +51,10 @@ pub fn cache_sizes(levels: &[Level], declared: &[Cache]) -> Vec<CacheSize> {
         .collect()
 }
 
-/// What the TLB reaches without a page walk, beside every cache and with every page kind of
-/// `part`, and the advice of document 002 where that is less than the cache holds: larger
-/// pages. Those that reach far enough are named; `kinds` are others that the machine has.
+/// For every cache and page kind, the bytes that the TLB reaches without a page walk.
+///
+/// If that is less than the cache, the advice of document 002 is larger pages: it names the
+/// measured kinds that reach far enough, or untried ones among `kinds`, those of the machine.
 #[must_use]
 pub fn reach(part: &Tlb, caches: &[CacheSize], kinds: &[PageKind]) -> Vec<TlbReach> {
     let measured: Vec<(PageKind, u64, Option<&TlbLevel>)> = PageKind::ALL
@@ -91,8 +92,8 @@ pub fn reach(part: &Tlb, caches: &[CacheSize], kinds: &[PageKind]) -> Vec<TlbRea
     all
 }
 
-/// Bytes that are reached with pages of kind `page` before walks begin, and the level of
-/// the TLB that ends there. Where none was seen to end in walks, the most that was visited.
+/// Bytes within reach of pages of kind `page` before walks begin, and the TLB level whose misses
+/// are walks. If no level's misses are walks, the most bytes that were visited.
 /// `None` without points.
 fn walk_free(part: &Tlb, page: PageKind) -> Option<(u64, Option<&TlbLevel>)> {
     let most = part
@@ -112,7 +113,7 @@ fn walk_free(part: &Tlb, page: PageKind) -> Option<(u64, Option<&TlbLevel>)> {
     })
 }
 
-/// A sentence for a cache that is larger than what `level` reaches.
+/// A sentence of advice for a cache that is larger than the reach of `level`.
 fn advice(
     cache: &CacheSize,
     level: &TlbLevel,
@@ -214,7 +215,7 @@ mod tests {
             vec![
                 tlb_level(PageKind::Base, 1, 96.0, 7.0),
                 tlb_level(PageKind::Base, 2, 3072.0, 73.0),
-                // What lies behind a miss of seven cycles is another TLB, not a walk.
+                // A miss of seven cycles is served by another TLB, without a walk.
                 tlb_level(PageKind::Thp, 1, 96.0, 7.0),
             ],
         );
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_reach_that_was_not_met_is_not_judged() {
-        // Pages up to 4 MiB, all of them reached: L3 is larger, but who knows.
+        // All pages up to 4 MiB were reached: L3 is larger, so its coverage is unknown.
         let part = part(&[(PageKind::Base, 1024)], vec![]);
         let found = reach(&part, &sizes(), &[]);
         assert_eq!(found[1].covered, Some(true));

@@ -1,30 +1,30 @@
-//! Latency points that a prefetcher shortened, found by comparing patterns.
+//! Finds latency points that a prefetcher shortened, by comparing patterns.
 //!
-//! Two patterns over the same bytes, with the same pages, access and copies, differ by
-//! what prefetchers know of them and by what they ask of the TLB. So a pair is compared
-//! only where the TLB cannot explain a difference:
+//! Two patterns over the same bytes, with the same pages, access and copies, differ in
+//! what a prefetcher can predict and in how they use the TLB. So two patterns are compared
+//! only if the TLB cannot explain a difference:
 //!
-//! - `stride` and `page-random` leave a page only when they are done with it; they are
-//!   compared with each other on any page, and with `random` on huge pages alone;
-//! - `random` and `indexed` visit pages alike and are compared on any page; `indexed`
-//!   takes some cycles more per load to decode the next address, which the smallest
-//!   buffers show and which is taken away first.
+//! - `stride` and `page-random` finish a page before they leave it; they are
+//!   compared with each other on any page kind, and with `random` only on huge pages;
+//! - `random` and `indexed` visit pages in the same way and are compared on any page kind;
+//!   `indexed` needs some more cycles per load to decode the next address, which the smallest
+//!   buffers show and which is subtracted first.
 
 use membound_types::{LatencyPoint, PageKind, Pattern, PrefetchTaint};
 
 use crate::stats::median;
 
-/// Least shortening that counts: below it lie row hits, banks and the order of sets.
+/// Least shortening that is reported: row hits, banks and the order of sets cause smaller ones.
 const LEAST_GAIN: f64 = 0.08;
 
-/// Sizes within this factor of the smallest common one are taken for the innermost level,
-/// where the cost of decoding an index shows undisturbed.
+/// Ratio to the smallest common size up to which sizes count as innermost level,
+/// where the cost of decoding an index can be measured.
 const INNERMOST_RANGE: u64 = 8;
 
-/// Marks the points whose latency is below that of a harder pattern by more than noise
-/// explains, and clears the mark of all others.
+/// Marks the points whose latency is below that of a harder pattern by more than noise,
+/// and clears the mark of all others.
 pub fn mark(points: &mut [LatencyPoint]) {
-    // The cost of decoding is the same for all sizes of a kind: found once for each.
+    // The cost of decoding is the same for all sizes of one kind, so it is computed once per kind.
     let mut decoding: Vec<(&LatencyPoint, f64)> = Vec::new();
     let mut marks: Vec<Option<PrefetchTaint>> = Vec::with_capacity(points.len());
     for point in points.iter() {
@@ -55,8 +55,8 @@ pub fn mark(points: &mut [LatencyPoint]) {
     }
 }
 
-/// Patterns that are harder for a prefetcher than the point's and ask the TLB for the
-/// same, hardest first.
+/// Patterns that are harder for a prefetcher than the point's pattern and use the TLB in the
+/// same way, hardest first.
 fn references(point: &LatencyPoint) -> &'static [Pattern] {
     let huge = matches!(point.page, PageKind::Huge2M | PageKind::Huge1G)
         || (point.page == PageKind::Thp && point.page_share.is_none_or(|share| share > 0.99));
@@ -69,12 +69,12 @@ fn references(point: &LatencyPoint) -> &'static [Pattern] {
     }
 }
 
-/// Whether two points differ in nothing but the pattern.
+/// True if two points differ at most in the pattern.
 fn alike(a: &LatencyPoint, b: &LatencyPoint) -> bool {
     a.size_bytes == b.size_bytes && same_kind(a, b)
 }
 
-/// Whether two points differ in nothing but the pattern and the size.
+/// True if two points differ at most in pattern and size.
 fn same_kind(a: &LatencyPoint, b: &LatencyPoint) -> bool {
     a.stride_bytes == b.stride_bytes
         && a.access == b.access
@@ -109,8 +109,8 @@ fn compare(
     (ratio < 1.0 - LEAST_GAIN.max(2.0 * noise)).then_some(PrefetchTaint { against, ratio })
 }
 
-/// What decoding an index costs per load: `indexed` minus the point's pattern over the
-/// smallest buffers of the same kind, where no prefetcher can help.
+/// Cost of decoding an index in nanoseconds per load: `indexed` minus the point's pattern over
+/// the smallest buffers of the same kind, where no prefetcher can help.
 fn decoding_ns(points: &[LatencyPoint], point: &LatencyPoint) -> f64 {
     let mut pairs: Vec<(u64, f64)> = Vec::new();
     for indexed in points
@@ -133,7 +133,7 @@ fn decoding_ns(points: &[LatencyPoint], point: &LatencyPoint) -> f64 {
         .map(|(_, cost)| *cost)
         .collect();
     let cost = median(&costs).unwrap_or(0.0).max(0.0);
-    // With no small buffers measured the difference would be the prefetcher's own gain.
+    // Without small buffers the difference would include the gain of the prefetcher.
     if smallest <= 64 << 10 { cost } else { 0.0 }
 }
 

@@ -1,8 +1,8 @@
-//! What the unit tests of several modules build.
+//! Helpers of the unit tests of several modules.
 
 use membound_types::{Level, LevelKind};
 
-/// A level of which only name and size matter; `DRAM` is memory, all others are caches.
+/// A level with this name and size; `DRAM` is memory, all others are caches.
 pub(crate) fn level(name: &str, size_bytes: Option<u64>) -> Level {
     Level {
         name: name.to_owned(),
@@ -25,7 +25,7 @@ pub(crate) fn level(name: &str, size_bytes: Option<u64>) -> Level {
     }
 }
 
-/// Random numbers for tests: the same on every machine.
+/// Pseudo-random numbers for tests, the same on every machine.
 pub(crate) struct Draws(u64);
 
 impl Draws {
@@ -33,7 +33,7 @@ impl Draws {
         Self(seed)
     }
 
-    /// Between 0 and 1, neither of them. Splitmix64.
+    /// A uniform number between 0 and 1, both excluded (Splitmix64).
     pub(crate) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -43,7 +43,7 @@ impl Draws {
         ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// From a normal distribution of mean 0 and standard deviation 1 (Box and Muller).
+    /// A number from a normal distribution of mean 0 and standard deviation 1 (Box and Muller).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()

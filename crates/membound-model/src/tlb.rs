@@ -1,17 +1,17 @@
-//! Levels of the TLB, from what translation costs against the number of pages.
+//! Finds the levels of the TLB from the cost of translation over the number of pages.
 //!
-//! The chase visits one line on each page in random order, so its curve of cycles against
-//! pages has plateaus as a latency curve has, and the same search finds them: the first
-//! where the first TLB holds all pages, the next where the second does. What the lines
-//! themselves cost has been taken away point by point (the packed chase), so the curve
-//! that is searched is the cost of translation on top of that of an L1 hit.
+//! The chase visits one line on each page in random order, so its curve of cycles over
+//! pages has plateaus like a latency curve, and the same search finds them: the first
+//! while the first TLB holds all pages, the next while the second does. The cost of the lines
+//! themselves was subtracted point by point (the packed chase), so the searched curve
+//! is the cost of translation plus that of an L1 hit.
 
 use membound_types::{Basis, Figure, PageKind, TlbLevel, TlbPoint};
 
 use crate::levels::{CurvePoint, Interval, LevelOptions, Levels, Plateau, find_levels};
 use crate::stats::{median, median_error};
 
-/// What counts as a level here: a second TLB adds seven or so cycles to an L1 hit of four
+/// Options for levels of a TLB: a second TLB adds seven or so cycles to an L1 hit of four
 /// or five, a walk ten and more to that.
 const OPTIONS: LevelOptions = LevelOptions {
     least_span_octaves: 0.7,
@@ -20,21 +20,21 @@ const OPTIONS: LevelOptions = LevelOptions {
     least_step: 1.3,
     least_climb: 0.4,
     least_separation_octaves: 1.3,
-    // Sizes are counted in pages here, and each page chooses its set.
+    // Sizes are numbers of pages here, and each page has its own set.
     page_bytes: 1,
     cache_bound_bytes: None,
     caches: None,
 };
 
-/// A miss that costs at least so many cycles is a page walk: TLBs that stand behind another
-/// answer within ten or so. A later step is no TLB, but page tables that leave a cache.
+/// Least cycles of a miss that is a page walk: a second TLB answers within ten or so. A step
+/// further out is no TLB: there the page tables leave a cache.
 pub(crate) const WALK_CYCLES: f64 = 20.0;
 
-/// How well the packed chase tells what the lines cost, as a share of that.
+/// Relative error of the packed chase as a measure of the cost of the lines.
 const PACKED_ERROR: f64 = 0.01;
 
 /// The TLB levels of every page kind in `points`, innermost first. A page kind without a
-/// bend has none: its TLB reaches further than was measured.
+/// bend has no levels: its TLB reaches further than was measured.
 #[must_use]
 pub fn find(points: &[TlbPoint]) -> Vec<TlbLevel> {
     PageKind::ALL
@@ -101,17 +101,17 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
     found
 }
 
-/// Share of the climb to the next plateau at which pages surely begin to miss …
+/// Share of the climb to the next plateau at which pages certainly begin to miss.
 const ONSET: f64 = 0.05;
-/// … and at which as many miss as hit.
+/// Share of the climb at which as many pages miss as hit.
 const HALF: f64 = 0.5;
 
-/// Ratio of the two from which the climb is no sharp end.
+/// Ratio of the pages at these two shares above which the end is not sharp.
 const LONG_CLIMB: f64 = 1.5;
 
-/// Entries of a TLB that misses more and more pages over an octave or more, because pages
-/// crowd in some of its sets or its replacement is random: the capacity lies between the
-/// onset of the climb and its middle, and nothing in the curve says where.
+/// Entries of a TLB whose misses increase over an octave or more, because pages are
+/// unevenly distributed over its sets or its replacement is random: the capacity lies between the
+/// onset of the climb and its middle, and the curve does not determine where.
 fn along_the_climb(
     curve: &[CurvePoint],
     plateau: &Plateau,
@@ -123,8 +123,7 @@ fn along_the_climb(
         let wanted = from + share * (to - from);
         let inside = |point: &&CurvePoint| point.size_bytes >= plateau.from_bytes;
         let points: Vec<&CurvePoint> = curve.iter().filter(inside).collect();
-        // The last time that the curve comes up through the value: what is disturbed on the
-        // plateau is no climb.
+        // Use the last upward crossing of the value: a disturbance on the plateau is no climb.
         let pair = points
             .windows(2)
             .filter(|pair| pair[1].size_bytes <= next.to_bytes)
@@ -144,7 +143,7 @@ fn along_the_climb(
 }
 
 /// Cycles of a packed chase over the fewest pages (an L1 hit), and cycles per nanosecond,
-/// which the points hold implicitly. `None` where translation never costs anything.
+/// which follow from the points. `None` if translation never costs anything.
 fn base(points: &[&TlbPoint]) -> Option<(f64, f64)> {
     let rates: Vec<f64> = points
         .iter()
@@ -160,7 +159,7 @@ fn base(points: &[&TlbPoint]) -> Option<(f64, f64)> {
     Some((hit * rate, rate))
 }
 
-/// What a miss of plateau `index` costs: the step to the next plateau, or where the curve
+/// Cost of a miss of plateau `index`: the step to the next plateau or, if the curve
 /// goes on climbing, to the points between 1.5 and 4 times its entries.
 fn miss_cycles(
     curve: &[CurvePoint],
@@ -196,7 +195,7 @@ fn miss_cycles(
     })
 }
 
-/// Bytes of one page. Base pages are taken for 4 KiB, as their name in documents says.
+/// Bytes of one page. Base pages count as 4 KiB, as their name in documents says.
 pub(crate) const fn page_bytes(page: PageKind) -> u64 {
     match page {
         PageKind::Base => 4 << 10,
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use membound_types::Samples;
 
-    /// A TLB of `first` entries and one of `second`, LRU, then walks that grow slowly.
+    /// A TLB with `first` entries and one with `second`, LRU, then walks that grow slowly.
     fn points(page: PageKind, first: u64, second: u64, noise: f64) -> Vec<TlbPoint> {
         let clock = 4.0;
         (8..60)
@@ -241,7 +240,7 @@ mod tests {
             .collect()
     }
 
-    /// What translation cost a guest on a processor whose second TLB has 4096 entries: two
+    /// Cost of translation in a guest on a processor whose second TLB has 4096 entries: two
     /// runs, the second on a finer grid.
     const SLOWLY: [&[(u64, f64)]; 2] = [
         &[

@@ -1,18 +1,19 @@
-//! How many lines a program moves between caches and memory, from a piece of its accesses.
+//! Estimates how many lines a program moves between caches and memory, from a recorded piece of its
+//! accesses.
 //!
-//! A statistical cache model: from how many touches lie between two of the same line
-//! ([`Stream`]) follows how many distinct lines those are (the expectation that StatStack by
-//! Eklöv and Hagersten, ISPASS 2010, rests on), and from that whether a cache of any size still
-//! holds the line. Two things are added here, derived in the modules that hold them:
+//! This is a statistical cache model. The number of touches between two touches of the same line
+//! ([`Stream`]) gives the expected number of distinct lines among them (the expectation on which
+//! StatStack by Eklöv and Hagersten, ISPASS 2010, is based), and that tells whether a cache of any
+//! size still holds the line. The modules add and derive two things:
 //!
-//! - a recorded piece is short and most reuse lies beyond its end. Such touches are treated as
-//!   what they are, observations cut off ([`Survival`]), and what lies beyond is pinned down
-//!   by the program's footprint, since the reuse times of all touches of a stationary stream
-//!   have the number of its lines as their mean ([`Stream::misses`]);
-//! - lines written back are told from the probability that a line was still dirty when it
-//!   was stored to again ([`Stream::written_back`]).
+//! - a recorded piece is short and most reuse happens after its end. Such touches are treated as
+//!   censored observations ([`Survival`]), and the program's footprint determines the part beyond
+//!   the end, since the mean reuse time over all touches of a stationary stream
+//!   is the number of its lines ([`Stream::misses`]);
+//! - the number of lines written back follows from the probability that a line was still dirty
+//!   when it was stored to again ([`Stream::written_back`]).
 //!
-//! Latencies play no part: prefetching changes them, and not what is moved.
+//! Latencies are not used: prefetching changes them, but not the lines moved.
 
 mod distinct;
 mod footprint;

@@ -1,25 +1,25 @@
-//! What page walks cost and how many are under way at once, from T(N) with small pages
-//! against T(N) with large ones.
+//! Estimates the cost of a page walk and the number of walks under way at once, from T(N) with
+//! small pages and T(N) with large ones.
 //!
 //! Document 000, chapter 2: without huge pages one access takes 57 cycles more (203 → 260)
-//! and each further one about 60, so walks are served one after another. As a rule: loads at
-//! once whose walks are served P at a time begin to come back after one walk and one load,
-//! and then one every w ÷ P cycles, w being the cost of one walk, unless memory itself takes
-//! longer for each further load. Hence
+//! and each further one about 60, so walks are served one after another. In general, if walks are
+//! served P at a time, the first of several parallel loads returns after one walk and one load,
+//! and then one load every w ÷ P cycles, where w is the cost of one walk, unless memory itself
+//! takes longer for each further load. Hence
 //!
 //! ```text
 //! P = w ÷ (further cycles of each load with small pages)
 //! ```
 //!
-//! where those exceed the further cycles with large pages: where the excess
-//! e(N) = T(N, small) − T(N, large) grows with N. Were the two costs of a further load added
-//! instead of hiding behind one another, P would be w ÷ (growth of the excess); the upper
-//! end of the interval allows for that. Where the excess does not grow, walks hide behind
-//! the loads themselves, and all that follows is that P is at least the same quotient.
+//! if those exceed the further cycles with large pages, that is if the excess
+//! e(N) = T(N, small) − T(N, large) grows with N. If the two costs of a further load were added
+//! instead of overlapping, P would be w ÷ (growth of the excess); the upper
+//! end of the interval allows for that. If the excess does not grow, walks overlap with
+//! the loads themselves, and P is only known to be at least the same quotient.
 //!
 //! The cost of one walk is the difference between the lines of loads in sequence
-//! (M, small − M, large), which does not see a shift between two runs, or of one load
-//! alone, whichever is known better. Times are core clock cycles.
+//! (M, small − M, large), which a shift between two runs does not affect, or of one load
+//! alone, whichever has the narrower interval. Times are core clock cycles.
 
 use std::collections::BTreeMap;
 
@@ -28,23 +28,23 @@ use membound_types::{Basis, Figure, Outcome, PageKind, PageWalks, SequentialLine
 use crate::mlp::RulePoint;
 use crate::stats::{robust_line, student_95};
 
-/// Fewest different N that a slope is taken from.
+/// Fewest different N for a slope.
 const LEAST_POINTS: usize = 4;
 
-/// The times of one condition.
+/// The times of one condition, in core clock cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Times<'a> {
-    /// Loads at once.
+    /// Times of parallel loads.
     pub parallel: &'a [RulePoint],
-    /// Loads in sequence, where a line is known.
+    /// Line through the times of loads in sequence, if known.
     pub sequence: Option<&'a SequentialLine>,
 }
 
-/// Compares loads that need walks with loads on the larger pages `against`, which do not.
+/// Compares loads that need walks with loads on the larger pages `against`, which need none.
 ///
-/// `most_loads` is the parallelism by the rule on the larger pages: beyond it loads wait
-/// for one another, walks or not. `None` takes all that both have. Missing where fewer than
-/// four N are common, or where one load takes no longer with the smaller pages.
+/// `most_loads` is the parallelism by the rule on the larger pages: with more loads, loads wait
+/// for one another with or without walks. `None` uses all N that both conditions have. Missing
+/// with fewer than four common N, or if one load takes no longer with the smaller pages.
 #[must_use]
 pub fn compare(
     small: Times<'_>,
@@ -144,8 +144,8 @@ fn usable(points: &[RulePoint]) -> impl Iterator<Item = (u32, &RulePoint)> {
         .map(|point| (point.loads, point))
 }
 
-/// What one walk adds to one load, and whether that comes of loads in sequence: the
-/// narrower interval of the two ways. `None` where neither is known.
+/// Cycles that one walk adds to one load, and true if they come from loads in sequence: the
+/// method with the narrower interval. `None` if neither is known.
 fn one_walk(small: Times<'_>, large: Times<'_>) -> Option<(Figure, bool)> {
     let half = |figure: &Figure| (figure.high - figure.low) / 2.0;
     let in_sequence = small.sequence.zip(large.sequence).map(|(small, large)| {
@@ -193,8 +193,8 @@ mod tests {
     const WALK: f64 = 60.0;
     const LOAD: f64 = 200.0;
 
-    /// When the last of `loads` loads, all ready at once, is back: walkers serve `WALK`
-    /// cycles each, then memory begins one load every `apart` cycles.
+    /// Cycles until the last of `loads` loads returns, all ready at once: walkers serve `WALK`
+    /// cycles each, then memory starts one load every `apart` cycles.
     fn queue(loads: u32, walkers: Option<usize>, apart: f64) -> f64 {
         let mut free = vec![0.0_f64; walkers.unwrap_or(0)];
         let (mut memory, mut last) = (0.0_f64, 0.0_f64);
@@ -304,8 +304,8 @@ mod tests {
     #[test]
     fn walks_that_hide_behind_the_loads_are_at_least_so_many() {
         let mut random = Draws::new(3);
-        // Twelve walkers, and memory that takes a load every 15 cycles: no more than four
-        // can be told. At one a cycle, all ten that were under way.
+        // Twelve walkers, and memory that takes a load every 15 cycles: at least four
+        // is all that can be said. At one a cycle, all ten that were under way.
         for (apart, least, most) in [(15.0, 2.5, 4.0), (1.0, 8.0, 10.0)] {
             let mut bounds = Vec::new();
             for _ in 0..100 {

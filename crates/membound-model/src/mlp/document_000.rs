@@ -2,24 +2,24 @@
 //! parallelism, 2018, chapters 1–4 and Table 6.1), condition by condition.
 //!
 //! Times are core clock cycles of a Xeon E5-2640 v3 (Haswell, 2.6 GHz). The document has
-//! graphs whose points are not printed; what stands here is in its words and its table.
+//! graphs whose points are not printed; the figures here are from its text and its table.
 //! Names of the conditions in a virtual machine follow its Table 3.1, where 0 means that
 //! transparent huge pages are **enabled** (H: host, G: guest); the captions of sections
-//! 3.1.4 and 3.1.5 repeat that of 3.1.3 and are not followed.
+//! 3.1.4 and 3.1.5 repeat that of 3.1.3 and are not used.
 
 /// A printed figure: one value, or the two ends of a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
-    /// The value; the middle of a range where no other is printed.
+    /// The value; the middle of a range if no other value is printed.
     pub value: f64,
-    /// Lower end.
+    /// Lower end of the range.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the range.
     pub high: f64,
 }
 
 impl Printed {
-    /// A single value.
+    /// A figure printed as a single value.
     const fn one(value: f64) -> Self {
         Self {
             value,
@@ -28,7 +28,7 @@ impl Printed {
         }
     }
 
-    /// A range.
+    /// A figure printed as a range.
     const fn range(low: f64, high: f64) -> Self {
         Self {
             value: f64::midpoint(low, high),
@@ -37,7 +37,7 @@ impl Printed {
         }
     }
 
-    /// Half of what lies between the two ends.
+    /// Half the difference of the two ends.
     #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
@@ -49,26 +49,26 @@ impl Printed {
 pub struct Condition {
     /// Name as in Table 6.1.
     pub name: &'static str,
-    /// Where the figures stand.
+    /// Chapters and sections that print the figures.
     pub place: &'static str,
-    /// One access.
+    /// Cycles of one access, if printed.
     pub one: Option<Printed>,
-    /// Two accesses in sequence.
+    /// Cycles of two accesses in sequence.
     pub pair: Printed,
-    /// N accesses at once and their time, N ascending.
+    /// N parallel accesses and their time in cycles, N ascending.
     pub parallel: &'static [(u32, Printed)],
-    /// What one access takes beyond one without restrictions.
+    /// Cycles that one access takes more than one without restrictions.
     pub overhead: Option<Printed>,
-    /// Effective parallelism as the condition's own chapter has it.
+    /// Effective parallelism as printed in the condition's own chapter.
     pub mlp: Printed,
-    /// The same in Table 6.1; `None` where the table leaves the condition out.
+    /// Effective parallelism in Table 6.1; `None` if the table omits the condition.
     pub table_mlp: Option<Printed>,
-    /// Where the document contradicts itself.
+    /// A contradiction in the document, if any.
     pub remark: Option<&'static str>,
 }
 
 impl Condition {
-    /// The printed times of N accesses at once, as the rule takes them.
+    /// The printed times of N parallel accesses, as input of the rule.
     #[must_use]
     pub fn rule_points(&self) -> Vec<super::RulePoint> {
         self.parallel
@@ -92,7 +92,7 @@ impl Condition {
     }
 }
 
-/// All conditions, in the order of Table 6.1; the one that the table leaves out is last.
+/// All conditions, in the order of Table 6.1; the condition that the table omits is last.
 pub const CONDITIONS: [Condition; 7] = [
     Condition {
         name: "no restrictions",
@@ -137,7 +137,7 @@ pub const CONDITIONS: [Condition; 7] = [
         name: "VM (H0G0)",
         place: "section 3.1.2",
         one: Some(Printed::one(200.0)),
-        // Not printed: the results are said to mimic those of the host.
+        // Not printed: the document says that the results mimic those of the host.
         pair: Printed::one(420.0),
         parallel: &[(10, Printed::one(340.0)), (11, Printed::one(425.0))],
         overhead: Some(Printed::one(0.0)),
@@ -197,7 +197,7 @@ pub const CONDITIONS: [Condition; 7] = [
     Condition {
         name: "NUMA disabled",
         place: "chapter 4",
-        // Printed as what the link adds to the 200 of one access.
+        // Printed as the time that the link adds to the 200 of one access.
         one: Some(Printed::range(260.0, 270.0)),
         pair: Printed::one(540.0),
         parallel: &[
@@ -212,7 +212,7 @@ pub const CONDITIONS: [Condition; 7] = [
     },
 ];
 
-/// The condition called `name`.
+/// The condition called `name`, as in Table 6.1.
 #[must_use]
 pub fn condition(name: &str) -> Option<&'static Condition> {
     CONDITIONS.iter().find(|condition| condition.name == name)
@@ -245,7 +245,7 @@ mod tests {
                 "{name}: {} is not in {low}…{high}",
                 reading.parallelism
             );
-            // The document's own form: between N and N + 1 of what the rule read.
+            // The document's own form: between N and N + 1 of the parallelism that the rule gives.
             let rounded = (condition.mlp.low, condition.mlp.high);
             if rounded.0 < rounded.1 {
                 let between = reading.between;
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(found.known(), Some(&3.0));
     }
 
-    /// The table's 2–3 for H1G1 cannot come of the printed times: four accesses at once
+    /// The table's 2–3 for H1G1 contradicts the printed times: four parallel accesses
     /// take at most 740 cycles, two in sequence at least 780.
     #[test]
     fn the_table_is_wrong_about_h1g1() {
@@ -296,13 +296,13 @@ mod tests {
         let reading = reading.known().unwrap();
         assert!((reading.parallelism - (4.0 + 25.0 / 70.0)).abs() < 1e-9);
         let interval = reading.interval.known().unwrap();
-        // Up and down by 5 cycles where a load takes 70.
+        // Plus and minus 5 cycles, where a further load takes 70.
         assert!((interval.high - reading.parallelism - 5.0 / 70.0).abs() < 1e-9);
         assert!((reading.parallelism - interval.low - 5.0 / 70.0).abs() < 1e-9);
     }
 
-    /// Section 3.2: C is about 40–50 cycles by the back of an envelope, from one access and
-    /// two. The printed ranges leave 30 to 100.
+    /// Section 3.2: C is about 40–50 cycles by a rough calculation, from one access and
+    /// two. The printed ranges allow 30 to 100.
     #[test]
     fn the_overhead_of_the_virtual_machine() {
         for (name, load, overhead) in [
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn overheads_are_those_of_one_access() {
-        // Table 6.1 reckons from 200.
+        // Table 6.1 subtracts 200.
         for name in [
             "disabling huge pages",
             "VM (H0G1)",

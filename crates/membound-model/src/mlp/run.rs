@@ -1,4 +1,4 @@
-//! The cells of one condition, chosen in one way for every reading of them.
+//! Selects the cells of one condition, in the same way for every evaluation.
 
 use membound_types::{LoadsTime, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
 
@@ -7,8 +7,8 @@ use super::{
 };
 use crate::stats::median;
 
-/// Least time of two sequential loads, in times of one. What every execution costs whatever
-/// its loads keeps it below two.
+/// Least time of two sequential loads, as a multiple of the time of one. The costs of an execution
+/// that do not depend on its loads keep the ratio below two.
 const LEAST_SEQUENCE: f64 = 1.5;
 
 /// Cells measured with the same pages on the same node, in core clock cycles.
@@ -25,8 +25,8 @@ impl<'a> Run<'a> {
         Self { cells, page, node }
     }
 
-    /// The area that the parallel loads of the N × K plane fall into: the one with most
-    /// cells, the largest of several.
+    /// The area of the parallel loads in the N × K plane: the area with most cells, and the largest
+    /// of several such areas.
     pub(crate) fn main_area(self) -> Option<u64> {
         let mine = || self.of_mode(MlpMode::Parallel);
         mine()
@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
             .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
     }
 
-    /// What `of` says of every cell of `loads` sequential loads in the main area.
+    /// The value `of` of every cell of `loads` sequential loads in the main area.
     pub(crate) fn sequential(self, loads: u32, of: fn(&MlpCell) -> f64) -> Vec<f64> {
         self.sequential_cells()
             .filter(|cell| cell.loads == loads)
@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
             .collect()
     }
 
-    /// T(n) of sequential loads in the main area, in order of n; the median of those
+    /// T(n) of sequential loads in the main area, in order of n; the median if n was
     /// measured more than once.
     pub(crate) fn sequential_times(self) -> Vec<LoadsTime> {
         let mut lengths: Vec<u32> = self.sequential_cells().map(|cell| cell.loads).collect();
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
             .collect()
     }
 
-    /// T(N) of parallel loads in the main area, as the rule reads them, in order of N.
+    /// T(N) of parallel loads in the main area, as the rule uses them, in order of N.
     pub(crate) fn parallel_times(self) -> Vec<LoadsTime> {
         let Some(area_bytes) = self.main_area() else {
             return Vec::new();
@@ -86,14 +86,14 @@ impl<'a> Run<'a> {
             .collect()
     }
 
-    /// The points that the rule reads, in the main area; empty without one.
+    /// The points of the rule in the main area; empty without one.
     pub(crate) fn rule_points(self) -> Vec<RulePoint> {
         self.main_area().map_or_else(Vec::new, |area_bytes| {
             rule_points(self.cells, self.page, self.node, area_bytes)
         })
     }
 
-    /// The rule, unless the pair it reads was not in sequence.
+    /// Applies the rule; missing if the two loads of the pair were not in sequence.
     pub(crate) fn read_rule(self, pair: Option<f64>) -> Outcome<RuleReading> {
         if self.main_area().is_none() {
             return Outcome::missing("no parallel loads were measured");
@@ -118,14 +118,15 @@ impl<'a> Run<'a> {
         )
     }
 
-    /// Half the width of the 95 % interval of two sequential loads. As for cells that nothing
-    /// can be compared with, the spread of their own batches stands in for the standard error.
+    /// Half the width of the 95 % interval of two sequential loads. The spread of their own batches
+    /// replaces the standard error, as for cells without others to compare with.
     pub(crate) fn pair_half_width(self) -> Option<f64> {
         let spread = median(&self.sequential(2, |cell| cell.spread))?;
         spread.is_finite().then_some(NORMAL_95 * spread)
     }
 
-    /// One load alone. The sequential series has it without fillers that only shift it.
+    /// Time of one load alone, if measured. The sequential series is preferred, because its fillers
+    /// do not shift the time.
     pub(crate) fn one_load(self) -> Option<LoadsTime> {
         [self.sequential_times(), self.parallel_times()]
             .into_iter()

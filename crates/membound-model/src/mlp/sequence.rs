@@ -1,8 +1,8 @@
-//! Loads in sequence: T(n) = n·M + C, whether that holds, and where it does not.
+//! Loads in sequence: fits T(n) = n·M + C, and tests whether the times lie on a line.
 //!
-//! Document 000, chapter 3.2, takes the line for granted and reckons C from two times. Here
-//! it is tested: a line with one bend ([`crate::bend`]) that is better by more than chance
-//! says that it does not hold, and gives the slope of each part. Times are core clock
+//! Document 000, chapter 3.2, assumes the line and calculates C from two times. Here
+//! the line is tested: if a line with one bend ([`crate::bend`]) is better by more than chance,
+//! the straight line does not hold, and the slope of each part is reported. Times are core clock
 //! cycles.
 
 use membound_types::{Basis, Figure, Outcome, SequentialBend, SequentialLine, SequentialPart};
@@ -10,18 +10,17 @@ use membound_types::{Basis, Figure, Outcome, SequentialBend, SequentialLine, Seq
 use crate::bend::{self, Bend};
 use crate::stats::{median, robust_line, student_95};
 
-/// Probability below which times are not taken for those of a straight line.
+/// p-value below which the times do not count as a straight line.
 const BENT: f64 = 0.01;
-/// Change of the slope below which a bend is nobody's business, as a share.
+/// Relative change of the slope up to which a bend is not reported.
 const SLIGHT: f64 = 0.02;
 
 /// Fits T(n) = n·M + C to (n, cycles) of sequential loads (chapter 3.2 of the document).
 ///
-/// Ordinary least squares, after times far off the line of all others are left out
-/// ([`robust_line`]); intervals are Student's for the times that remain. Where the times do
-/// not lie on a line, [`SequentialLine::bend`] says where it bends. Missing with fewer
-/// than three different n: two give M and C, which are in the reason, but leave no error to
-/// state.
+/// Ordinary least squares without outliers ([`robust_line`]); intervals are Student's for the
+/// remaining times. If the times do not lie on a line, [`SequentialLine::bend`] has the bend.
+/// Missing with fewer than three different n: two give M and C, which are in the reason, but no
+/// error.
 #[must_use]
 pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialLine> {
     const REMEDY: &str = "measure n = 1…12";
@@ -66,13 +65,13 @@ pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialLine> {
     })
 }
 
-/// Whether a bend is more than chance, and large enough to matter.
+/// True if a bend is more than chance, and large enough to matter.
 fn is_bent(bend: &Bend) -> bool {
     let (before, after) = (bend.before.slope, bend.after.slope);
     bend.p_value < BENT && (after - before).abs() > SLIGHT * before.abs().max(after.abs())
 }
 
-/// Both parts of a bent line through times of these numbers of loads, which ascend.
+/// Both parts of a bent line through the times of `lengths` loads, which ascend.
 fn parts(bend: &Bend, lengths: &[u32]) -> SequentialBend {
     let freedom = bend.points.saturating_sub(3);
     let part = |part: &bend::Part, (from_loads, to_loads)| SequentialPart {
@@ -96,7 +95,7 @@ fn parts(bend: &Bend, lengths: &[u32]) -> SequentialBend {
     }
 }
 
-/// A value with Student's 95 % interval for so many degrees of freedom.
+/// A value with Student's 95 % interval for `freedom` degrees of freedom.
 fn figure(value: f64, error: f64, freedom: usize) -> Figure {
     let half_width = student_95(freedom) * error;
     Figure {
@@ -112,7 +111,7 @@ fn count(number: usize) -> u32 {
 }
 
 /// M and C through the median times of the smallest and the largest n, as the document
-/// reckons them from one and two loads: C = 2·T(1) − T(2). `None` with a single n.
+/// calculates them from one and two loads: C = 2·T(1) − T(2). `None` with a single n.
 #[must_use]
 pub fn two_point_line(series: &[(u32, f64)]) -> Option<(f64, f64)> {
     let finite = || series.iter().filter(|(_, cycles)| cycles.is_finite());
@@ -210,7 +209,7 @@ mod tests {
     #[test]
     fn times_that_leave_the_line_are_fitted_in_parts() {
         let mut random = Draws::new(6);
-        // As one machine has it: C = −500 by the line, and T(12) ÷ 12 above T(1).
+        // As on one machine: C = −500 by the line, and T(12) ÷ 12 above T(1).
         let series: Vec<(u32, f64)> = (1..=12)
             .map(|n| {
                 let n_f = f64::from(n);

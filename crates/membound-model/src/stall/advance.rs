@@ -1,32 +1,34 @@
-//! Whether a site goes through memory in order.
+//! Detects sites that go through memory in order.
 //!
-//! A single timed load of a stream is fast: fences around it give the prefetchers time, and
-//! most loads find the line that an earlier one brought. That the program waits for the
-//! memory's bandwidth nevertheless shows in its addresses: they advance.
+//! A single timed load of a stream is fast: the fences around it give the prefetchers time, and
+//! most loads find the line that an earlier one fetched. The addresses show nevertheless that the
+//! program waits for the memory's bandwidth: they advance.
 
 /// How a site's address advances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advance {
-    /// Bytes from one execution to the next, on average: negative when it goes down.
+    /// Mean bytes from one execution to the next; negative if addresses descend.
     pub bytes_per_execution: f64,
-    /// Bytes between the lowest and the highest address that were seen in one go.
+    /// Bytes between the lowest and the highest address in `addresses`.
     pub span_bytes: u64,
-    /// Share of the steps that fit in with the advance, 0 to 1.
+    /// Share of the steps that agree with the advance, 0 to 1.
     pub regularity: f64,
-    /// Steps against the advance: how often it was seen to begin again.
+    /// Number of steps against the advance: how often it began again.
     pub turns: usize,
 }
 
-/// Steps that are needed to tell an order from chance.
+/// Fewest non-zero steps for a verdict.
 const FEWEST: usize = 8;
-/// Share of the steps that must go one way. Of random addresses half do.
+/// Least share of the steps in one direction. Random addresses have half in each.
 const ONE_WAY: f64 = 0.75;
-/// A step of this many times the usual one is no part of the advance: executions between
-/// samples are even from 1 to twice their mean.
+/// Largest ratio of a step to the median step that counts as advance: the executions between
+/// samples are uniformly distributed from 1 to twice their mean.
 const LONGEST: f64 = 4.0;
 
-/// How `addresses` advance: those of one thread's samples of one site, in their order, taken
-/// once in `period` executions on average. `None` where they are too few, or follow no order.
+/// How `addresses` advance; `None` if they are too few or follow no order.
+///
+/// `addresses` are those of one thread's samples of one site, in order; `period` is the mean number
+/// of executions between samples.
 #[must_use]
 pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
     let steps: Vec<f64> = addresses
@@ -50,8 +52,8 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
     along.sort_by(f64::total_cmp);
     let usual = along[along.len() / 2];
     let fitting = along.partition_point(|step| *step <= LONGEST * usual);
-    // Pauses between windows of sampling make single steps long; the mean of the others is
-    // free of the median's grain.
+    // Pauses between sampling windows make single steps long; the mean of the other steps is more
+    // precise than the median.
     let mean = along[..fitting].iter().sum::<f64>() / fitting as f64;
     let span = addresses.iter().max()? - addresses.iter().min()?;
     Some(Advance {
@@ -66,7 +68,7 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
 mod tests {
     use super::*;
 
-    /// Addresses of every execution that a sampler with an even interval sees.
+    /// The addresses that a sampler with a constant interval sees.
     fn sampled(executions: impl Iterator<Item = u64>, period: u64) -> Vec<u64> {
         let mut state = 1_u64;
         let mut left = 0;
@@ -111,7 +113,7 @@ mod tests {
         assert_eq!(advance(&addresses, 1000.0), None);
         assert_eq!(advance(&[0x1000; 500], 1000.0), None);
         assert_eq!(advance(&[0x1000, 0x2000, 0x3000], 1000.0), None);
-        // So short that a sample sees no order: one pass is a tenth of the period.
+        // One pass is a tenth of the period, so the samples show no order.
         let short = (0..400_000_u64).map(|index| 0x1000 + 8 * (index % 100));
         assert_eq!(advance(&sampled(short, 1000), 1000.0), None);
     }

@@ -1,19 +1,19 @@
-//! The axis of ticks, cut into bins that follow what calibration saw.
+//! Divides the axis of ticks into bins that follow the calibration.
 //!
-//! Timers move in steps of many ticks, and where the steps lie differs from machine to
-//! machine. Bins are therefore cut by the calibrated values themselves: each holds whole
-//! values, and about the same share of the levels together, so that every level has bins of
-//! its own size. What lies beyond all of it has a bin to itself.
+//! Timers advance in steps of many ticks, and the steps are at different ticks on each
+//! machine. Bins are therefore made of whole calibrated values: each holds
+//! about the same share of the histograms of all levels together, so that every level has bins of
+//! suitable width. One further bin holds everything beyond the calibrated range.
 
 use membound_types::TickCount;
 
-/// Bins over the calibrated range, at most.
+/// Most bins of the calibrated range.
 const MOST: usize = 48;
-/// Share of a level's own timed loads that may lie beyond the calibrated range: interrupts and
-/// the like.
+/// Share of a level's own timed loads that may lie beyond the calibrated range, because of
+/// interrupts and the like.
 const OUTLIERS: f64 = 0.002;
 
-/// Bins: those of the calibrated range, and one beyond.
+/// The bins of the calibrated range, and one beyond it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bins {
     /// The highest ticks of each bin of the calibrated range, ascending.
@@ -21,7 +21,7 @@ pub(super) struct Bins {
 }
 
 impl Bins {
-    /// Cuts the axis for these histograms.
+    /// Divides the axis according to these histograms.
     pub(super) fn of(levels: &[&[TickCount]]) -> Self {
         let mut density: Vec<(u32, f64)> = Vec::new();
         let mut top = 0;
@@ -35,7 +35,7 @@ impl Bins {
                 ));
                 beyond -= entry.count as f64;
                 if beyond >= OUTLIERS * total {
-                    // It is not yet an outlier, nor is the next.
+                    // At least the allowed outliers remain above, so the next value belongs to the range.
                     top = top.max(next_above(histogram, entry.ticks));
                 }
             }
@@ -49,7 +49,7 @@ impl Bins {
             filled += value.iter().map(|(_, share)| share).sum::<f64>();
             let last = values.peek().is_none();
             if filled >= 1.0 / MOST as f64 || last {
-                // Values that fall between two calibrated ones belong to the nearer.
+                // Values between two calibrated ones belong to the nearer one.
                 let top = match values.peek() {
                     Some(next) => value[0].0.midpoint(next[0].0),
                     None => value[0].0,
@@ -61,17 +61,17 @@ impl Bins {
         Self { tops }
     }
 
-    /// How many there are, the one beyond included.
+    /// Number of bins, including the one beyond the calibrated range.
     pub(super) fn len(&self) -> usize {
         self.tops.len() + 1
     }
 
-    /// The bin beyond.
+    /// Index of the bin beyond the calibrated range.
     pub(super) fn beyond(&self) -> usize {
         self.tops.len()
     }
 
-    /// Which one `ticks` falls into.
+    /// Index of the bin that contains `ticks`.
     pub(super) fn of_ticks(&self, ticks: u32) -> usize {
         self.tops.partition_point(|top| *top < ticks)
     }
@@ -81,7 +81,7 @@ impl Bins {
         self.tops.last().copied().unwrap_or(0)
     }
 
-    /// Counts by bin of loads that took other ticks than those of `histogram`: `taken` tells.
+    /// Counts per bin after `taken` has corrected the ticks of each entry of `histogram`.
     pub(super) fn moved(
         &self,
         histogram: &[TickCount],
@@ -98,7 +98,7 @@ impl Bins {
         counts
     }
 
-    /// Average of those other ticks in each bin.
+    /// Mean corrected ticks in each bin; 0 for an empty bin.
     pub(super) fn means(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut sums = vec![(0.0, 0.0); self.len()];
         for entry in histogram {
@@ -111,7 +111,7 @@ impl Bins {
         sums.into_iter().map(mean).collect()
     }
 
-    /// A histogram's counts by bin.
+    /// Counts of a histogram per bin.
     pub(super) fn counts(&self, histogram: &[TickCount]) -> Vec<f64> {
         let mut counts = vec![0.0; self.len()];
         for entry in histogram {
@@ -121,7 +121,7 @@ impl Bins {
     }
 }
 
-/// `weight` at `ticks`, divided between the timer's steps around it so that the mean stays.
+/// Divides `weight` at `ticks` between the two neighbouring timer steps so that the mean stays.
 #[must_use]
 pub fn on_steps(ticks: f64, weight: f64, step: u32) -> [(u32, f64); 2] {
     let steps = ticks.max(0.0) / f64::from(step.max(1));
@@ -134,8 +134,8 @@ pub fn on_steps(ticks: f64, weight: f64, step: u32) -> [(u32, f64); 2] {
     ]
 }
 
-/// A histogram of weights at whole ticks. Rounding sums, not parts, keeps the total and drops no
-/// rare latency for good.
+/// A histogram of weights at whole ticks. Cumulative sums are rounded instead of single weights,
+/// so that the total is kept and rare latencies do not all vanish.
 #[must_use]
 pub fn collected(mut ticks: Vec<(u32, f64)>) -> Vec<TickCount> {
     ticks.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -155,7 +155,7 @@ pub fn collected(mut ticks: Vec<(u32, f64)>) -> Vec<TickCount> {
         .collect()
 }
 
-/// The largest step in which all ticks of these histograms lie.
+/// The largest step of which all ticks in these histograms are multiples.
 pub(super) fn step(levels: &[&[TickCount]]) -> u32 {
     const fn gcd(mut a: u32, mut b: u32) -> u32 {
         while b != 0 {
@@ -171,7 +171,7 @@ pub(super) fn total(histogram: &[TickCount]) -> f64 {
     histogram.iter().map(|entry| entry.count as f64).sum()
 }
 
-/// Their average, without what was interrupted: all but the slowest few.
+/// Mean ticks without the slowest [`OUTLIERS`], which were interrupted.
 pub(super) fn mean_ticks(histogram: &[TickCount]) -> f64 {
     let mut left = total(histogram) * (1.0 - OUTLIERS);
     let (mut sum, mut count) = (0.0, 0.0);

@@ -1,27 +1,26 @@
-//! From sites to a program.
+//! Combines the stalls of sites into the stall of a program.
 
 use membound_types::MemoryBound;
 
 use super::mixture::Z95;
 use super::{ByLevel, Served, Stall};
 
-/// How far the errors of sites go together: they share the calibration and the cost of a
-/// hit, and no more.
+/// Correlation of the errors of different sites: they have the calibration and the cost of a hit
+/// in common, and nothing else.
 const SHARED: f64 = 0.25;
-/// Width of the interval of a site's stalled share above which part of the site's error counts as ignorance.
-/// Ignorance is shared: if the memory bandwidth limits a loop, all accesses of the loop wait for it, and if not, none
-/// does.
+/// Width of the interval of a site's stalled share above which part of its error is due to missing
+/// knowledge. Sites share that part: if the memory bandwidth limits a loop, all accesses of the
+/// loop wait for it, and if not, none does.
 const IGNORANT_WIDTH: f64 = 0.5;
-/// Share of the CPU time above which sites are assumed to lie in the same loop. The errors of many smaller sites are
-/// independent.
+/// Share of the CPU time above which sites are assumed to lie in the same loop. The errors of many
+/// smaller sites are independent.
 const SAME_LOOP_SHARE: f64 = 0.1;
 
-/// The stalled share of `total_ns` CPU time, of which `samples` samples were taken.
+/// The stalled share of `total_ns` CPU time, from which `samples` samples were taken.
 ///
-/// The chance of sampling is that of all samples together, in which what one site has more
-/// another has less. Other errors of sites are independent but for the part that they
-/// share, so that they do not add up. Whether the first two levels are told together
-/// ([`MemoryBound::l1_and_l2_together`]) is for the caller to say.
+/// The sampling error is that of all samples together: samples that one site has too many another
+/// has too few. Other errors of sites are independent except for the part that they
+/// share. The caller sets [`MemoryBound::l1_and_l2_together`].
 #[must_use]
 pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
     if total_ns <= 0.0 {
@@ -47,7 +46,7 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
     let fraction: f64 = f64::clamp(fraction, 0.0, 1.0);
     let levels = levels.scaled_to(fraction);
     let samples = samples.max(1.0);
-    // One more sample may have fallen where none has.
+    // One more sample might have fallen on a stall even if none did.
     let variance = (squares - fraction * fraction).max(0.0) + 1.0 / samples;
     let chance = Z95 * (variance / samples).sqrt();
     MemoryBound {
@@ -65,17 +64,17 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
     }
 }
 
-/// Errors that go together in part.
+/// Sum of errors that are partly correlated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Errors {
-    /// Sum of the parts of errors that are ignorance.
+    /// Sum of the parts of errors that are due to missing knowledge.
     ignorance: f64,
     sum: f64,
     squares: f64,
 }
 
 impl Errors {
-    /// Adds a site's error. `ignorance`, 0 to 1, is the part of it that the site shares with other sites.
+    /// Adds a site's error; `ignorance`, 0 to 1, is the part of it that the site shares with others.
     fn add(&mut self, error: f64, ignorance: f64) {
         self.ignorance += error * ignorance;
         let rest = error * (1.0 - ignorance);

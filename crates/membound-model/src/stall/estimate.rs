@@ -1,18 +1,18 @@
-//! A value with the interval it lies in.
+//! A value with its interval.
 
-/// A value and its 95 % interval, in the unit that the field's name says.
+/// A value and its 95 % interval, in the unit that the field's name gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// The value.
+    /// The estimated value.
     pub value: f64,
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
 impl Estimate {
-    /// Known to be this.
+    /// A value that is known exactly.
     #[must_use]
     pub const fn exactly(value: f64) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl Estimate {
         }
     }
 
-    /// With all ends in order around the value.
+    /// A value with an interval, which is extended if it does not contain the value.
     #[must_use]
     pub const fn new(value: f64, low: f64, high: f64) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Estimate {
         }
     }
 
-    /// All of it times a positive `factor`.
+    /// The value and its interval times a positive `factor`.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Estimate {
         }
     }
 
-    /// Nothing outside of `low` to `high`.
+    /// The value and its interval limited to `low` to `high`.
     #[must_use]
     pub const fn clamped(self, low: f64, high: f64) -> Self {
         Self {

@@ -1,9 +1,9 @@
-//! A site's latency histogram as a mixture of calibrated ones.
+//! Describes a site's latency histogram as a mixture of calibrated histograms.
 //!
-//! The shares are those of greatest likelihood, found by expectation maximisation
-//! (Dempster, Laird and Rubin, 1977) over bins that follow the calibration. Intervals come
+//! Expectation maximisation (Dempster, Laird and Rubin, 1977) finds the shares of greatest
+//! likelihood, over bins that follow the calibration. Intervals come
 //! from resampling both the site's histogram and the calibration's, and are never narrower
-//! than what a share of that many accesses can be known to (Wilson, 1927).
+//! than the interval of a share of that many accesses (Wilson, 1927).
 
 use membound_types::{Calibration, TickCount};
 
@@ -12,107 +12,108 @@ use super::resample::Resampler;
 use super::timing::Axis;
 use super::{Estimate, Served, Timing};
 
-/// Why no mixture can be had.
+/// Reasons why a calibration cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoMixture {
-    /// The calibration has no level with histogram and latency.
+    /// The calibration has no level with a histogram and a latency.
     #[error("the machine profile has no calibrated levels")]
     NotCalibrated,
-    /// The innermost level is not among them.
+    /// The innermost level is not among the calibrated ones.
     #[error("the calibration lacks the innermost level")]
     NoInnermost,
-    /// It was measured with another patch.
+    /// The calibration was measured with another patch.
     #[error("the calibration was measured with another build's patch")]
     OtherPatch,
 }
 
-/// The share of a level.
+/// The share of accesses that one level served.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LevelShare {
-    /// Its name in the calibration.
+    /// Name of the level in the calibration.
     pub name: String,
-    /// Where that is.
+    /// Where the level is.
     pub served: Served,
-    /// Share of the accesses, 0 to 1. Of levels that cannot be told apart (see
-    /// [`Mixture::together`]) each has its best guess, and an interval that says so.
+    /// Share of the accesses, 0 to 1. Levels that cannot be distinguished (see
+    /// [`Mixture::together`]) each have their most likely share and a correspondingly wide interval.
     pub share: Estimate,
     /// Latency of the level in nanoseconds.
     pub latency_ns: f64,
 }
 
-/// What a latency histogram consists of.
+/// The composition of a latency histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     /// The levels of the calibration, innermost first. Their shares and `beyond` sum to 1.
     pub levels: Vec<LevelShare>,
-    /// Share that took longer than any calibrated level: address translation, contention.
+    /// Share slower than every calibrated level, because of address translation or contention.
     pub beyond: Estimate,
-    /// Average latency of that share in nanoseconds.
+    /// Average latency of the accesses in `beyond`, in nanoseconds.
     pub beyond_ns: f64,
-    /// Groups of levels (positions in `levels`) that the timer cannot tell apart, each with
-    /// the share that they have together.
+    /// Groups of levels (positions in `levels`) that the timer cannot distinguish, each with
+    /// their common share.
     pub together: Vec<(Vec<usize>, Estimate)>,
-    /// Average latency in nanoseconds.
+    /// Average latency of all accesses in nanoseconds.
     pub mean_ns: Estimate,
-    /// Average latency beyond that of the innermost level, in nanoseconds; its value is 0
-    /// unless the histogram shows it to be more.
+    /// Average latency beyond that of the innermost level, in nanoseconds; the value is 0
+    /// unless the histogram shows significantly more.
     pub excess_ns: Estimate,
-    /// Timed accesses.
+    /// Number of timed accesses.
     pub timed: u64,
-    /// Part of the accesses whose ticks the mixture does not account for (total variation), 0
-    /// to 1: high where latencies lie between calibrated levels.
+    /// Share of the accesses whose ticks the mixture does not describe (total variation), 0
+    /// to 1: high if latencies lie between calibrated levels.
     pub misfit: f64,
 }
 
 /// Quantile of the normal distribution for a 95 % interval.
 pub(super) const Z95: f64 = 1.96;
-/// Two levels whose histograms have more than this in common are told together. Beyond it,
+/// Overlap of two histograms above which their levels are reported together. Above it,
 /// a shift of the whole histogram by a fraction of a timer's step, which the code around a
 /// load can cause, would move shares from one to the other.
 const ALIKE: f64 = 0.4;
-/// The same for levels of which one is another core's cache or another node. Few programs
-/// load from there, and what a machine does to its own memory's latency (open pages, busy
-/// channels, translation) moves it by more than what tells the two apart.
+/// The same limit if one of the two is another core's cache or another node. Few programs
+/// load from there, and the latency of a machine's own memory varies (open pages, busy
+/// channels, translation) by more than the difference between the two.
 const LIKE_REMOTE: f64 = 0.1;
-/// Standard error of the timing's own cost at another place in code, as a share of it.
+/// Relative standard error of the cost of timing itself, at another position in code.
 const PLACE: f64 = 0.01;
-/// Rounds of expectation maximisation, and the change of a share at which it has settled.
+/// Most rounds of expectation maximisation, and the change of a share at which it has settled.
 const ROUNDS: usize = 500;
 const SETTLED: f64 = 1e-6;
-/// Rounds for a resampled histogram, which begin at the answer.
+/// Rounds for a resampled histogram, which start from the answer.
 const ROUNDS_AGAIN: usize = 60;
-/// Resampled histograms.
+/// Number of resampled histograms.
 const RESAMPLES: usize = 48;
-/// Timed loads that a calibrated histogram is as good as, at most: sites differ in more than
-/// chance from the loop that calibrated.
+/// Most timed loads that a calibrated histogram counts as: sites differ from the
+/// calibration's loop by more than chance.
 const WORTH: f64 = 4000.0;
-/// Share of a calibrated bin that lies in its neighbours for a site whose code is another.
+/// Share of a calibrated bin that is moved to its neighbours, because a site's code differs.
 const BLUR: f64 = 0.02;
-/// Ticks above this multiple of the calibrated range count as that: a timed access that was
-/// interrupted says nothing of memory.
+/// Multiple of the calibrated range at which ticks are cut: a timed access that was
+/// interrupted says nothing about memory.
 const INTERRUPTED: f64 = 2.0;
-/// Loads that took less than this part of the way from one level to the next, on average, and
-/// beyond a hit less than this multiple of what the nearer takes, were not served by the
-/// farther; those beyond twice of either were.
+/// Limits for attributing loads to the farther of two levels. Loads that took on average less than
+/// `NEAR` of the way from the nearer level to the farther, and beyond a hit less than
+/// `HARDLY_SLOWER` times as long as the nearer level, were not served by the farther; loads beyond
+/// twice either limit were.
 const NEAR: f64 = 0.25;
 const HARDLY_SLOWER: f64 = 1.5;
-/// Shares that begin above zero can grow.
+/// Least initial share in resampling: a share that starts at zero can never grow.
 const LEAST: f64 = 1e-3;
 
-/// A calibration, prepared for many histograms.
+/// A calibration, prepared for fitting many histograms.
 #[derive(Clone, Debug)]
 pub struct Mixer {
     levels: Vec<Level>,
     bins: Bins,
     axis: Axis,
-    /// All intervals of the timer are multiples of this.
+    /// Ticks per step of the timer; all its intervals are multiples of it.
     step: u32,
-    /// Position of the innermost level.
+    /// Position of the innermost level in `levels`.
     innermost: usize,
-    /// Positions of the levels that are here, not another core's or node's, nearest first.
+    /// Positions of the levels of the own core and node, nearest first.
     outward: Vec<usize>,
-    /// Groups of levels that are alike.
+    /// Groups of levels that cannot be distinguished.
     together: Vec<Vec<usize>>,
     tick_ns: f64,
 }
@@ -122,14 +123,14 @@ struct Level {
     name: String,
     served: Served,
     latency_ns: f64,
-    /// Timed loads by bin, as many as they are worth.
+    /// Timed loads per bin, limited to [`WORTH`] in all.
     counts: Vec<f64>,
-    /// What a load of this level shows, by bin.
+    /// Probability of each bin for a load from this level.
     density: Vec<f64>,
     ticks: Moments,
 }
 
-/// Average of ticks and how well it is known.
+/// Mean of ticks with its error.
 #[derive(Clone, Copy, Debug)]
 struct Moments {
     mean: f64,
@@ -138,10 +139,11 @@ struct Moments {
 }
 
 impl Mixer {
-    /// Prepares `calibration`, which must have been measured with `patch`.
+    /// Prepares `calibration`, which must have been measured with the patch named `patch`.
     ///
     /// # Errors
-    /// When it cannot be used.
+    /// [`NoMixture`] if the calibration is from another patch, or lacks usable levels or the innermost
+    /// level.
     pub fn new(calibration: &Calibration, patch: &str) -> Result<Self, NoMixture> {
         if calibration.patch != patch {
             return Err(NoMixture::OtherPatch);
@@ -199,13 +201,13 @@ impl Mixer {
         })
     }
 
-    /// What `histogram` consists of; `None` when it is empty.
+    /// The composition of `histogram`; `None` if it is empty.
     #[must_use]
     pub fn fit(&self, histogram: &[TickCount]) -> Option<Mixture> {
         self.fit_timed(histogram, Timing::default())
     }
 
-    /// The same of a histogram whose ticks were corrected by what hits took at its place.
+    /// Like [`Self::fit`], for a histogram whose ticks were corrected by the time of hits at its site.
     #[must_use]
     pub fn fit_timed(&self, histogram: &[TickCount], timing: Timing) -> Option<Mixture> {
         let timed: u64 = histogram.iter().map(|entry| entry.count).sum();
@@ -280,7 +282,7 @@ impl Mixer {
         })
     }
 
-    /// Whether the first two caches are told together.
+    /// True if the first two caches cannot be distinguished.
     #[must_use]
     pub fn l1_and_l2_together(&self) -> bool {
         self.together.iter().any(|group| {
@@ -299,13 +301,13 @@ impl Mixer {
         self.levels[self.innermost].latency_ns
     }
 
-    /// All intervals of the timer are multiples of so many ticks.
+    /// Ticks per step of the timer; all its intervals are multiples of it.
     #[must_use]
     pub const fn tick_step(&self) -> u32 {
         self.step
     }
 
-    /// Standard error, in ticks, of the timing's own cost at another place.
+    /// Standard error, in ticks, of the cost of timing at another position in code.
     fn shift_error(&self, of_shift: f64) -> f64 {
         of_shift.hypot(PLACE * self.levels[self.innermost].ticks.mean)
     }
@@ -318,7 +320,7 @@ impl Mixer {
         (excess, error2.sqrt() * self.tick_ns)
     }
 
-    /// Average latency of what lies beyond all levels.
+    /// Average latency in nanoseconds of the loads beyond all levels.
     fn beyond_ns(&self, histogram: &[TickCount], cap: f64) -> f64 {
         let beyond: Vec<TickCount> = histogram
             .iter()
@@ -347,7 +349,7 @@ impl Mixer {
             .collect()
     }
 
-    /// Shares of the levels, and of what lies beyond them all.
+    /// Shares of the levels, then of the loads beyond them all.
     fn shares(
         &self,
         counts: &[f64],
@@ -361,10 +363,12 @@ impl Mixer {
         shares
     }
 
-    /// Takes loads that are on average hardly slower than a level for that level's, where they
-    /// were taken for one farther away: its calibrated loads were not all its own, and a few
-    /// ticks beyond what a narrow level showed are no likelier to be that level's. What comes from
-    /// elsewhere takes as long as other things do, and is left out.
+    /// Moves loads from a farther level to the next nearer one, if on average they are hardly slower
+    /// than the nearer one.
+    ///
+    /// The farther level's calibrated loads were not all its own, so a few ticks more than a narrow
+    /// level showed would otherwise count as the farther one. Levels of other cores and nodes are
+    /// excluded, because their times overlap with those of other effects.
     fn take_in(&self, counts: &[f64], bin_ns: &[f64], densities: &[&[f64]], shares: &mut [f64]) {
         let beyond = self.bins.beyond();
         let likely = |bin: usize, shares: &[f64]| -> f64 {
@@ -398,7 +402,7 @@ impl Mixer {
         }
     }
 
-    /// Those that make `counts` likeliest.
+    /// The shares that make `counts` most likely.
     fn maximise(
         &self,
         counts: &[f64],
@@ -437,7 +441,7 @@ impl Mixer {
         shares
     }
 
-    /// How shares vary when everything is drawn again.
+    /// Shares of resampled histograms: site, calibration and timing are drawn again.
     fn spread(
         &self,
         histogram: &[TickCount],
@@ -473,8 +477,8 @@ impl Mixer {
         }
     }
 
-    /// Total variation between what was seen and what the mixture says, less what chance
-    /// alone makes of it.
+    /// Total variation between the counts and the mixture, minus the expected contribution of
+    /// chance.
     fn misfit(&self, counts: &[f64], densities: &[&[f64]], shares: &[f64]) -> f64 {
         let total: f64 = counts.iter().sum();
         let mut distance = 0.0;
@@ -498,7 +502,7 @@ impl Mixer {
 }
 
 impl Moments {
-    /// Of a histogram, with what is above `cap` counted as that.
+    /// The mean of a histogram with ticks cut at `cap`.
     fn of(histogram: &[TickCount], cap: f64) -> Self {
         let total = bins::total(histogram);
         let value = |entry: &TickCount| f64::from(entry.ticks).min(cap);
@@ -512,7 +516,7 @@ impl Moments {
             .map(|entry| (value(entry) - mean).powi(2) * entry.count as f64)
             .sum::<f64>()
             / total;
-        // One equal value after another says little while they are few.
+        // A few equal values do not mean that the variance is 0.
         let least = (mean / 8.0).powi(2) / total;
         Self {
             mean,
@@ -528,7 +532,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// How far the sum of these levels' shares deviates from the answer, as a rule.
+    /// Root mean square deviation of the summed share of `members` from the answer.
     fn deviation(&self, members: &[usize]) -> f64 {
         let sum = |shares: &[f64]| -> f64 { members.iter().map(|&level| shares[level]).sum() };
         let answer = sum(&self.answer);
@@ -541,8 +545,8 @@ impl Spread {
     }
 }
 
-/// What a load of a level shows, given the loads that calibrated it: a little of each bin
-/// lies in its neighbours, and something everywhere.
+/// Probability of each bin for a load from a level, given the loads that calibrated it: a little
+/// of each bin is moved to its neighbours, and every bin gets a small probability.
 fn density(counts: &[f64]) -> Vec<f64> {
     let total: f64 = counts.iter().sum();
     let everywhere = 1.0 / counts.len() as f64;
@@ -550,7 +554,7 @@ fn density(counts: &[f64]) -> Vec<f64> {
     for (bin, count) in counts.iter().enumerate() {
         let share = count / (total + 1.0);
         let before = bin.saturating_sub(1);
-        // The last bin is what lies beyond all levels: it has no neighbour.
+        // The last bin lies beyond all levels and has no neighbour.
         let after = (bin + 1).min(counts.len().saturating_sub(2)).max(bin);
         density[bin] += share * (1.0 - BLUR);
         density[before] += share * BLUR / 2.0;
@@ -562,7 +566,7 @@ fn density(counts: &[f64]) -> Vec<f64> {
     density
 }
 
-/// The levels of the own core and node by their latency.
+/// Positions of the levels of the own core and node, by latency.
 fn outward(levels: &[Level]) -> Vec<usize> {
     let mut here: Vec<usize> = (0..levels.len())
         .filter(|&level| levels[level].served != Served::Remote)
@@ -571,7 +575,7 @@ fn outward(levels: &[Level]) -> Vec<usize> {
     here
 }
 
-/// Groups of levels that have much in common, each in order.
+/// Groups of levels whose histograms overlap too much, each in order.
 fn alike(levels: &[Level]) -> Vec<Vec<usize>> {
     let mut group_of: Vec<usize> = (0..levels.len()).collect();
     for position in 1..levels.len() {
@@ -609,7 +613,7 @@ fn alike(levels: &[Level]) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// The interval of a share of `share` among `total` (Wilson, 1927).
+/// The 95 % interval of the share `share` of `total` observations (Wilson, 1927).
 pub(super) fn wilson(share: f64, total: f64) -> (f64, f64) {
     let z2 = Z95 * Z95;
     let middle = (share + z2 / (2.0 * total)) / (1.0 + z2 / total);

@@ -1,17 +1,16 @@
-//! How long a program stalled on memory, from samples, counts and timed accesses.
+//! Estimates how long a program stalled on memory, from samples, counts and timed accesses.
 //!
-//! What counts as stalled is the time in which the oldest unretired instruction waits for
+//! Stall time is the time in which the oldest unretired instruction waits for
 //! memory beyond the cost of a hit in the innermost cache. Three kinds of evidence bound it
 //! for one instruction:
 //!
-//! - timer samples say how much time went there, whatever for ([`Evidence::time_ns`]);
-//! - its executions say how much of that hits would have cost;
-//! - its latency histogram, a [`Mixture`] of those that calibration measured for each level,
-//!   says how much its misses can have cost.
+//! - timer samples give the time spent there, for any reason ([`Evidence::time_ns`]);
+//! - the number of executions gives the part of it that hits would have cost;
+//! - the latency histogram, a [`Mixture`] of the histograms that calibration measured for each
+//!   level, gives the most that its misses can have cost.
 //!
-//! [`Stall::of`] puts these together for an instruction and [`combine`] for a program.
-//! [`advance`] tells streams, whose latencies are hidden by prefetchers while their
-//! bandwidth is not.
+//! [`Stall::of`] combines these for an instruction and [`combine`] for a program.
+//! [`advance`] detects streams: prefetchers hide their latencies, but not their use of bandwidth.
 
 mod advance;
 mod bins;

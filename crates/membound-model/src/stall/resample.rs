@@ -1,6 +1,6 @@
-//! Histograms that might as well have been seen.
+//! Draws histograms that could have been observed instead of the given one.
 
-/// Draws them, the same in every run.
+/// A pseudo-random source of histograms, the same in every run.
 pub(super) struct Resampler {
     state: u64,
 }
@@ -12,8 +12,8 @@ impl Resampler {
         }
     }
 
-    /// Counts drawn again: of each bin as many as a Poisson distribution gives. A bin that
-    /// was empty may as well have had something.
+    /// Draws each count again from a Poisson distribution. An empty bin gets a small mean, because
+    /// it might have had a count.
     pub(super) fn counts(&mut self, counts: &[f64]) -> Vec<f64> {
         let unseen = 0.5 / counts.len() as f64;
         counts
@@ -27,7 +27,7 @@ impl Resampler {
         if mean > LARGE {
             return (mean + mean.sqrt() * self.normal()).max(0.0);
         }
-        // Knuth's: events until the waiting times exceed the interval.
+        // Knuth's method: counts events until their waiting times exceed the interval.
         let limit = (-mean).exp();
         let mut product = self.even();
         let mut events = 0.0;
@@ -38,12 +38,12 @@ impl Resampler {
         events
     }
 
-    /// The sum of twelve even ones, which is normal enough within the intervals asked for.
+    /// The sum of twelve uniform numbers, which is close enough to normal within 95 % intervals.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.even()).sum::<f64>() - 6.0
     }
 
-    /// Between 0 and 1, splitmix64.
+    /// A uniform number from 0 to 1 (splitmix64).
     fn even(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;

@@ -1,24 +1,24 @@
-//! Where accesses are served.
+//! The places that serve accesses.
 
-/// Where an access was served, as a report tells it.
+/// Where an access was served, as reports group it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Served {
     /// The innermost cache.
     L1,
     /// The second cache.
     L2,
-    /// Caches beyond.
+    /// Caches beyond the second.
     L3,
     /// Memory of the own node.
     Dram,
-    /// Another node, or another core's cache.
+    /// Memory of another node, or another core's cache.
     Remote,
     /// Not known.
     Unknown,
 }
 
 impl Served {
-    /// All, in the order of their distance.
+    /// All values, by distance.
     pub const ALL: [Self; 6] = [
         Self::L1,
         Self::L2,
@@ -28,7 +28,7 @@ impl Served {
         Self::Unknown,
     ];
 
-    /// That of the level which profiles and calibrations give this name.
+    /// The place of the level that profiles and calibrations call `name`.
     #[must_use]
     pub fn of(name: &str) -> Self {
         match name {
@@ -43,34 +43,34 @@ impl Served {
     }
 }
 
-/// An amount of each.
+/// An amount for each place, in any unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ByLevel([f64; Served::ALL.len()]);
 
 impl ByLevel {
-    /// How much of it.
+    /// The amount of `served`.
     #[must_use]
     pub const fn get(&self, served: Served) -> f64 {
         self.0[served as usize]
     }
 
-    /// Adds to one of them.
+    /// Adds `amount` to that of `served`.
     pub const fn add(&mut self, served: Served, amount: f64) {
         self.0[served as usize] += amount;
     }
 
-    /// Removes one of them, and returns how much it was.
+    /// Sets the amount of `served` to 0, and returns what it was.
     pub const fn take(&mut self, served: Served) -> f64 {
         std::mem::replace(&mut self.0[served as usize], 0.0)
     }
 
-    /// The sum.
+    /// Sum of all amounts.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// All of them times `factor`.
+    /// All amounts times `factor`.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
         for amount in &mut self.0 {
@@ -79,7 +79,7 @@ impl ByLevel {
         self
     }
 
-    /// The same in proportion, with the sum `total`. Nothing at all becomes unknown.
+    /// The amounts scaled so that their sum is `total`. If all are 0, `total` becomes unknown.
     #[must_use]
     pub fn scaled_to(self, total: f64) -> Self {
         let sum = self.total();

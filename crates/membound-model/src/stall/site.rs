@@ -1,27 +1,27 @@
-//! The stall of one instruction.
+//! Estimates the stall of one instruction.
 
 use super::mixture::Z95;
 use super::{ByLevel, Estimate, Mixture, Served};
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Touch {
-    /// It reads (and may write).
+    /// It reads (and may also write).
     Reads,
-    /// It writes only: nothing waits for it but the room in which stores wait.
+    /// It only writes: instructions wait for it only if the store buffer is full.
     Writes,
-    /// It reads and writes in one step that no other core sees half of.
+    /// It reads and writes atomically, as a locked instruction.
     Locked,
 }
 
-/// Executions.
+/// Number of executions of a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Executed {
-    /// How often, over the whole run.
+    /// Executions over the whole run.
     pub count: f64,
-    /// Lower end of its 95 % interval (counted in part of the run only).
+    /// Lower end of the 95 % interval of `count`, if only part of the run was counted.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the 95 % interval of `count`.
     pub high: f64,
 }
 
@@ -36,7 +36,7 @@ impl Executed {
         }
     }
 
-    /// The ends of its interval as shares of the count.
+    /// The ends of the interval as multiples of the count.
     fn ends(self) -> (f64, f64) {
         if self.count > 0.0 {
             (self.low / self.count, self.high / self.count)
@@ -46,29 +46,29 @@ impl Executed {
     }
 }
 
-/// Lines that a site moves in order.
+/// The lines that a site moves in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stream {
-    /// Lines that an execution moves: its advance ÷ bytes of a line, at most 1 (twice as
-    /// many where lines are written back).
+    /// Lines moved per execution: advance ÷ bytes of a line, at most 1 (doubled
+    /// if lines are written back).
     pub lines_per_execution: f64,
-    /// Time that a thread takes for a line at the bandwidth that the machine was measured to
-    /// have, in nanoseconds.
+    /// Time per line for one thread at the measured bandwidth of the machine,
+    /// in nanoseconds.
     pub line_ns: f64,
-    /// Time in nanoseconds that lines take which other accesses of the same loop move in order
-    /// for each execution of this one. They share the bandwidth, and samples of the loop lie
-    /// behind whichever of its accesses waits.
+    /// Time in nanoseconds of the lines that other accesses of the same loop move in order per
+    /// execution of this one. They share the bandwidth, and the loop's samples are attributed to
+    /// whichever of its accesses waits.
     pub beside_ns: f64,
-    /// How many such accesses there are.
+    /// Number of such other accesses.
     pub beside: u32,
-    /// CPU time of the function that the stream's loop is in, in nanoseconds.
+    /// CPU time of the function that contains the stream's loop, in nanoseconds.
     pub function_ns: f64,
-    /// Where the lines come from.
+    /// Level or memory from which the lines come.
     pub served: Served,
 }
 
 impl Stream {
-    /// Time in nanoseconds that the lines of so many executions take.
+    /// Time in nanoseconds to move the lines of `executions` executions.
     fn moved_ns(&self, executions: f64) -> f64 {
         executions
             * self
@@ -76,8 +76,8 @@ impl Stream {
                 .mul_add(self.line_ns, self.beside_ns)
     }
 
-    /// How certain it is that the loop waits for bandwidth, 0 to 1, from the part of its time in
-    /// which so many executions' lines can be moved at all.
+    /// Confidence that the loop waits for bandwidth, 0 to 1, from the share of its time that moving
+    /// the lines of `executions` executions takes.
     fn bound(&self, executions: f64) -> f64 {
         if self.function_ns <= 0.0 {
             return 0.0;
@@ -87,17 +87,17 @@ impl Stream {
     }
 }
 
-/// How much longer lines may take than at the machine's measured bandwidth.
+/// Most that lines may take, as a multiple of the time at the machine's measured bandwidth.
 const HIGHEST_USE: f64 = 1.5;
 
-/// Part of the measured bandwidth up to which a loop may wait for something else, and from which
-/// on it waits for bandwidth.
+/// Share of the measured bandwidth up to which a loop waits for something else, and from which
+/// it waits for bandwidth.
 const UNBOUND_USE: f64 = 0.5;
 const BOUND_USE: f64 = 0.9;
 
-/// Part of a hit's latency that an access of a loop costs which goes through memory in order:
-/// such hits overlap. From a core that begins four of them in a cycle to one that computes with
-/// each; the value is that of copies, triads and stencils in the first cache.
+/// Share of a hit's latency that an access costs in a loop that goes through memory in order, where
+/// hits overlap. The range is from a core that starts four of them per cycle to one that computes
+/// with each; the usual value is that of copies, triads and stencils in the first cache.
 const OVERLAPPED_HIT: Overlap = Overlap {
     least: 0.05,
     usual: 0.1,
@@ -110,18 +110,20 @@ struct Overlap {
     most: f64,
 }
 
-/// What hits cost at a site whose accesses overlap, as parts of their latency.
+/// Cost of hits at a site whose accesses overlap, as shares of their latency.
 struct OverlappedHits {
     least: f64,
     usual: f64,
 }
 
-/// Accesses under way at a time from which on the latency of hits is hidden as far as possible.
+/// Concurrent accesses from which on the latency of hits is hidden as far as possible.
 const HIDING: f64 = 2.0;
 
 impl OverlappedHits {
-    /// The executions of a site took `time_ns` together. One after the other each would take its average latency;
-    /// the ratio of the two is how many were under way at a time.
+    /// Estimates the overlap from the time `time_ns` of all executions of a site.
+    ///
+    /// One after the other, each would take its average latency; the ratio of the two times is the
+    /// number of concurrent accesses.
     fn of(time_ns: f64, executed: Executed, mixture: &Mixture) -> Self {
         let at_a_time = executed.count * mixture.mean_ns.value / time_ns.max(f64::MIN_POSITIVE);
         let hidden = ((at_a_time - 1.0) / (HIDING - 1.0)).clamp(0.0, 1.0);
@@ -135,37 +137,37 @@ impl OverlappedHits {
 
 /// Lines of a site that threads take from each other.
 ///
-/// A load finds such a line where an earlier store has just fetched it, and a store retires
-/// before it has its line, so that neither shows in the latency of the load what is waited
-/// for; but it takes time until all earlier stores are done.
+/// A load finds such a line in the cache if an earlier store has just fetched it, and a store
+/// retires before it has its line, so the latency of the load does not show the wait. But
+/// it takes time until all earlier stores are complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contended {
-    /// Share of the site's executions that access such lines, 0 to 1.
+    /// Share of the site's executions that access contended lines, 0 to 1.
     pub share: f64,
-    /// Time that one of these takes beyond a hit until it and all stores before it are done,
+    /// Time of one such execution beyond a hit until it and all earlier stores are complete,
     /// in nanoseconds.
     pub excess_ns: f64,
-    /// Part of the cost of a hit that it would have without the fight, 0 to 1: of several
-    /// accesses to one line one waits, and the others beside it.
+    /// Share of a hit's cost that it would have without contention, 0 to 1: of several
+    /// accesses to one line one waits, and the others overlap with it.
     pub hit_share: f64,
 }
 
-/// The loop around a site, as the work that goes on in it.
+/// Work of the loop around a site, other than waiting.
 ///
-/// A processor does other work of a loop while an access waits, and then none of that work is seen in
-/// samples. With the data near it would take its time again: the access does not cost the program that part of
-/// what is waited for.
+/// A processor does other work of a loop while an access waits, and samples then show none of that
+/// work. If the data were near, the work would take its own time again, so this part of the
+/// wait does not cost the program anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// Instructions of the loop that are executed once for each execution of the site.
+    /// Instructions of the loop that are executed once per execution of the site.
     pub instructions: f64,
-    /// CPU time of samples of the loop that waited for none of its accesses, in nanoseconds.
+    /// CPU time of the loop's samples that did not wait for one of its accesses, in nanoseconds.
     pub visible_ns: f64,
-    /// CPU time of samples that waited for accesses of the loop, this one or others, in nanoseconds.
+    /// CPU time of the samples that waited for any access of the loop, in nanoseconds.
     pub waiting_ns: f64,
 }
 
-/// Cycles that an instruction takes where nothing waits for memory: of code that keeps four units busy, and of code
+/// Cycles per instruction without waiting for memory: from code that keeps four units busy to code
 /// that mispredicts often.
 const CYCLES_PER_INSTRUCTION: Overlap = Overlap {
     least: 0.25,
@@ -174,8 +176,10 @@ const CYCLES_PER_INSTRUCTION: Overlap = Overlap {
 };
 
 impl Work {
-    /// Time in nanoseconds that is hidden behind the waits of a site, of whose own cost `hits_ns` is not counted
-    /// as waited for, where an instruction takes `cycles`.
+    /// Time in nanoseconds of work that is hidden behind the waits of a site.
+    ///
+    /// `hits_ns` is the site's own cost, which does not count as waiting; `cycles` is the time of an
+    /// instruction.
     fn hidden_ns(
         &self,
         evidence: &Evidence<'_>,
@@ -192,7 +196,7 @@ impl Work {
         ((all_ns - self.visible_ns) * of_site - hits_ns).max(0.0)
     }
 
-    /// `stall` without what is hidden.
+    /// `stall` minus the hidden work.
     fn left(
         &self,
         stall: Estimate,
@@ -214,38 +218,38 @@ impl Work {
     }
 }
 
-/// What is known of a site.
+/// Everything that is known about a site.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
-    /// What it does.
+    /// Kind of the access.
     pub touch: Touch,
-    /// CPU time of the samples that are attributed to it, in nanoseconds.
+    /// CPU time of the samples attributed to the site, in nanoseconds.
     pub time_ns: f64,
-    /// CPU time of all samples.
+    /// CPU time of all samples, in nanoseconds.
     pub total_ns: f64,
-    /// How many samples of equal weight all samples amount to: (Σw)² ÷ Σw².
+    /// Effective number of samples of equal weight: (Σw)² ÷ Σw².
     pub samples: f64,
-    /// How sure the attribution is, 0 to 1.
+    /// Confidence of the attribution, 0 to 1.
     pub confidence: f64,
-    /// Executions, where they were counted.
+    /// Executions, if they were counted.
     pub executed: Option<Executed>,
-    /// Its latencies, where they were timed.
+    /// Latencies, if they were timed.
     pub mixture: Option<&'a Mixture>,
-    /// Its stream, where it is one.
+    /// The site's stream, if it is one.
     pub stream: Option<Stream>,
-    /// Lines that threads fight over, where it accesses some.
+    /// Contended lines, if the site accesses any.
     pub contended: Option<Contended>,
-    /// The loop around it, where it is known.
+    /// The loop around the site, if known.
     pub work: Option<Work>,
 }
 
-/// What things cost on the machine.
+/// Costs of operations on the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// A hit in the innermost cache, in nanoseconds.
+    /// Latency of a hit in the innermost cache, in nanoseconds.
     pub l1_ns: f64,
-    /// A locked operation on a line that the innermost cache holds, in nanoseconds; 0 where it
-    /// is not known.
+    /// Time of a locked operation on a line in the innermost cache, in nanoseconds; 0 if
+    /// unknown.
     pub locked_ns: f64,
     /// Core clock in hertz.
     pub core_hz: f64,
@@ -256,43 +260,43 @@ pub struct Costs {
 pub struct Stall {
     /// Stalled time in nanoseconds.
     pub stall_ns: Estimate,
-    /// The same by level; sums to `stall_ns.value`.
+    /// Stalled time by place; the sum is `stall_ns.value`.
     pub levels: ByLevel,
-    /// Share of it that fights over lines cost, 0 to 1; `None` where that is not known.
+    /// Share of the stall that is due to contention, 0 to 1; `None` if unknown.
     pub fought: Option<f64>,
-    /// Average latency in nanoseconds, where accesses were timed.
+    /// Average latency in nanoseconds, if accesses were timed.
     pub latency_ns: Option<Estimate>,
-    /// The same in core clock cycles.
+    /// Average latency in core clock cycles.
     pub latency_cycles: Option<Estimate>,
-    /// Share of the site's time that is stalled, with the errors of everything but sampling:
-    /// see [`super::combine`].
+    /// Stalled share of the site's time, with all errors except the sampling error: see
+    /// [`super::combine`].
     pub ratio: Estimate,
-    /// CPU time of its samples, in nanoseconds.
+    /// CPU time of the site's samples, in nanoseconds.
     pub time_ns: f64,
 }
 
-/// Share of the time of a site that is stalled when nothing but its time is known.
+/// Stalled share of a site's time if only its time is known.
 const UNKNOWN_SHARE: f64 = 0.5;
 
 impl Stall {
-    /// What `evidence` amounts to.
+    /// Estimates the stall from `evidence`.
     ///
     /// With T the time, N the executions and h the cost of a hit, T − N·h is the most that a
-    /// site's own accesses can have stalled when each waits for itself. Accesses that overlap
-    /// wait for each other: then the hits' cost is hidden for the most part, or T divides as the latencies do.
-    /// Neither can be more than N times the average latency beyond h, for accesses that
-    /// advance in order N times their lines at the memory's bandwidth (of which they wait for
-    /// the more, the more of it they use): other time at this place is not the memory's. Stores that are not timed have no such limit; what is
-    /// sampled behind them waited for their room. Where T is what N accesses take that each
-    /// wait for themselves, all of these are the same quantity, and are weighted by how well
-    /// each is known.
+    /// site's own accesses can have stalled if each waits only for itself. Accesses that overlap
+    /// wait for each other: then most of the hits' cost is hidden, or T divides in the proportion of
+    /// the latencies. Neither can exceed N times the average latency beyond h or, for accesses that
+    /// advance in order, N times their lines at the memory's bandwidth (the more of it they use, the
+    /// more they wait for it): other time at this site is not due to memory. Stores that are not timed
+    /// have no such limit; samples after them waited for room in the store buffer. If T is the time of N
+    /// accesses that each wait only for themselves, all of these are the same quantity, and are
+    /// weighted by their precision.
     #[must_use]
     pub fn of(evidence: &Evidence<'_>, costs: &Costs) -> Self {
         let time_ns = evidence.time_ns.max(0.0);
         let (stall, levels) = match (evidence.executed, evidence.mixture) {
             (Some(executed), Some(mixture)) => {
                 let (stall, levels) = timed(evidence, executed, mixture, costs);
-                // What a stream waits for is told by its bandwidth.
+                // A stream's wait follows from its bandwidth instead.
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
                 let left = work.map(|work| work.left(stall, evidence, executed, costs));
                 (left.unwrap_or(stall), levels)
@@ -338,7 +342,7 @@ impl Stall {
 }
 
 impl Costs {
-    /// A hit, in nanoseconds.
+    /// Cost of a hit in nanoseconds.
     fn hit_ns(&self, touch: Touch) -> f64 {
         match touch {
             Touch::Reads | Touch::Writes => self.l1_ns,
@@ -347,7 +351,7 @@ impl Costs {
     }
 }
 
-/// What is left of a site's time without its hits.
+/// A site's time in nanoseconds minus the cost of its hits.
 fn beyond_hits(evidence: &Evidence<'_>, executed: Executed, hit_ns: f64) -> Estimate {
     let time_ns = evidence.time_ns;
     let hits = executed.count * hit_ns;
@@ -356,7 +360,7 @@ fn beyond_hits(evidence: &Evidence<'_>, executed: Executed, hit_ns: f64) -> Esti
     Estimate::new(left(hits), left(hits * most), left(hits * fewest))
 }
 
-/// The stall of accesses that were counted and timed.
+/// The stall of accesses that were both counted and timed, and its division by place.
 fn timed(
     evidence: &Evidence<'_>,
     executed: Executed,
@@ -372,7 +376,8 @@ fn timed(
     let overlapped = time_ns * far_share(mixture, costs);
     let hit_ns = costs.hit_ns(evidence.touch);
     let hidden = OverlappedHits::of(time_ns, executed, mixture);
-    // No more of the time than of the latencies: accesses that wait for each other divide it as those do.
+    // At most the share that the excess has of the latency: overlapping accesses divide the time
+    // in the same proportion.
     let far_ns = |excess_ns: f64| time_ns * excess_ns / (excess_ns + costs.l1_ns);
     let excess = mixture.excess_ns;
     let freed = beyond_hits(evidence, executed, hit_ns * hidden.usual)
@@ -383,12 +388,12 @@ fn timed(
         .high
         .min(far_ns(excess.high.max(0.0)))
         .max(plain.high);
-    // Of a stream from the innermost cache nothing but hits is waited for.
+    // A stream from the innermost cache waits for nothing beyond hits.
     let beyond = evidence
         .stream
         .filter(|stream| stream.served != Served::L1)
         .map(|stream| {
-            // The loop's work lies at its instructions as its time does.
+            // The loop's work is distributed over its instructions as its time is.
             let hits = hit_ns * f64::from(1 + stream.beside);
             let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
             let beyond =
@@ -414,14 +419,14 @@ fn timed(
         return (stall, levels);
     };
     let moved = stream.moved_ns(executed.count);
-    // Hits of a stream hide behind its misses. What prefetchers hide of those is the more the
-    // less of the bandwidth the stream uses.
+    // Hits of a stream are hidden behind its misses. The less bandwidth the stream uses, the more
+    // of its misses prefetchers hide.
     let own = executed.count * stream.lines_per_execution * stream.line_ns;
     let used = (own / time_ns.max(f64::MIN_POSITIVE)).min(1.0);
     let streamed = time_ns.min(own) * used;
     let value = wanted.min(limit.value.max(moved)).max(streamed);
     levels.add(stream.served, value - of_latency);
-    // Where its lines take all of the loop's time there is nothing else to wait for.
+    // If moving its lines takes all of the loop's time, the loop waits for nothing else.
     let bound = beyond.map_or(0.0, |beyond| beyond.low) * stream.bound(executed.count);
     let stall = Estimate::new(
         value,
@@ -434,9 +439,11 @@ fn timed(
     (stall, levels)
 }
 
-/// The stall of accesses of which each waits for itself, if the time at the site is what so
-/// many of them take. The part of the latency that is no hit's tells it without their
-/// number, and what hits leave of the time without their latency: `plain`.
+/// The stall if each access waits only for itself; `None` if the time does not equal that of
+/// `executed` such accesses, or if nothing beyond hits was observed.
+///
+/// Two estimates are weighted: the share of the latency beyond a hit, which needs no count, and the
+/// time without hits (`plain`), which needs no latency.
 fn each_for_itself(
     time_ns: f64,
     plain: Estimate,
@@ -448,7 +455,7 @@ fn each_for_itself(
     if time_ns < fewest * latency.low || time_ns > most * latency.high {
         return None;
     }
-    // Without a sign of anything beyond hits there is nothing to be weighted.
+    // Without any excess beyond hits there is nothing to weight.
     if mixture.excess_ns.value <= 0.0 {
         return None;
     }
@@ -458,7 +465,7 @@ fn each_for_itself(
     let excess = mixture.excess_ns;
     let of_latency = Estimate::new(share(excess.value), share(excess.low), share(excess.high));
     let weight = |estimate: &Estimate| {
-        // Nothing is known better than to a hundredth of the time.
+        // No estimate is more precise than a hundredth of the time.
         let half = ((estimate.high - estimate.low) / 2.0).max(0.01 * time_ns);
         1.0 / (half * half).max(f64::MIN_POSITIVE)
     };
@@ -468,7 +475,7 @@ fn each_for_itself(
     Some(Estimate::new(value, value - half, value + half).clamped(0.0, time_ns))
 }
 
-/// What fights over lines cost.
+/// The stall due to contention for lines.
 fn fought(
     evidence: &Evidence<'_>,
     contended: Contended,
@@ -477,7 +484,7 @@ fn fought(
 ) -> Estimate {
     let hit_ns = costs.hit_ns(evidence.touch);
     let hidden = beyond_hits(evidence, executed, hit_ns * contended.hit_share);
-    // At least what is left when nothing of the hits is hidden.
+    // The lower end assumes that no part of the hits is hidden.
     let beyond = Estimate::new(
         hidden.value,
         beyond_hits(evidence, executed, hit_ns).low,
@@ -492,8 +499,7 @@ fn fought(
     .times(contended.share.clamp(0.0, 1.0))
 }
 
-/// The stall that fights have a part in, `stall` and `levels` being what there would be
-/// without.
+/// The stall with contention; `stall` and `levels` are the stall without it.
 fn with_fights(
     contended: Contended,
     fought: Estimate,
@@ -511,11 +517,11 @@ fn with_fights(
     (stall, levels)
 }
 
-/// The stall of accesses that were counted and not timed.
+/// The stall of accesses that were counted but not timed, and its division by place.
 fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estimate, ByLevel) {
     let hit_ns = costs.hit_ns(evidence.touch);
     let plain = beyond_hits(evidence, executed, hit_ns);
-    // Nothing says whether they overlap.
+    // It is unknown whether they overlap.
     let most_ns = beyond_hits(evidence, executed, hit_ns * OVERLAPPED_HIT.least).high;
     let mut levels = ByLevel::default();
     if let Some(stream) = evidence.stream {
@@ -532,8 +538,8 @@ fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estim
     (stall, levels)
 }
 
-/// The share of its time that a site is stalled on levels that are certainly not the
-/// innermost, when its accesses wait for each other.
+/// The share of its time that a site stalls on levels that are certainly not the
+/// innermost, if its accesses wait for each other.
 fn far_share(mixture: &Mixture, costs: &Costs) -> f64 {
     let beyond_hit = |ns: f64| (ns - costs.l1_ns).max(0.0);
     let mut far = mixture.beyond.low * beyond_hit(mixture.beyond_ns);
@@ -549,7 +555,7 @@ fn far_share(mixture: &Mixture, costs: &Costs) -> f64 {
         if near {
             continue;
         }
-        // Of what a group certainly has, each member gets its part.
+        // Each member gets its part of what the group certainly has.
         let certain = match group {
             Some((_, all)) if all.value > 0.0 => all.low * level.share.value / all.value,
             Some(_) => 0.0,
@@ -564,10 +570,11 @@ fn is_innermost(mixture: &Mixture, position: usize) -> bool {
     mixture.levels[position].served == Served::L1
 }
 
-/// What each level adds to the average latency beyond a hit. Shares that may as well be
-/// nothing do not count: a few tenths of a percent of memory outweigh the second cache. Nor do
-/// shares by which all would add more than the average is, as far as they are not certain:
-/// a fraction of a timer's step by which all ticks are off makes a few percent of a farther
+/// Contribution of each place to the average latency beyond a hit.
+///
+/// Shares that may be zero do not count: a few tenths of a percent of memory outweigh the second
+/// cache. Uncertain shares are also cut as far as the sum of all contributions exceeds the average:
+/// if all ticks are off by a fraction of a timer's step, this produces a few percent of a farther
 /// level, but moves the average by that fraction only.
 fn by_level(mixture: &Mixture, costs: &Costs) -> ByLevel {
     let mut added = added(mixture, costs);
@@ -588,14 +595,14 @@ fn by_level(mixture: &Mixture, costs: &Costs) -> ByLevel {
     levels
 }
 
-/// What a level adds to the average latency, in nanoseconds.
+/// Contribution of a level to the average latency, in nanoseconds.
 struct Added {
     served: Served,
     amount: f64,
     certain: f64,
 }
 
-/// All of them, innermost first.
+/// Contributions of all levels, innermost first.
 fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
     let together = |position: usize| {
         mixture
@@ -615,7 +622,7 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
             continue;
         }
         let beyond_hit = (level.latency_ns - costs.l1_ns).max(0.0);
-        // Of what a group certainly has, each member gets its part.
+        // Each member gets its part of what the group certainly has.
         let certain = group.map_or(sure, |(_, all)| {
             all.low * level.share.value / all.value.max(f64::MIN_POSITIVE)
         });
@@ -634,7 +641,7 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
     if mixture.beyond.low > 0.0 {
         let beyond_hit = (mixture.beyond_ns - costs.l1_ns).max(0.0);
         added.push(Added {
-            // Slower than memory is memory with something added, where memory is accessed.
+            // If memory is accessed, accesses slower than memory are memory accesses with a delay.
             served: if farthest.1 >= mixture.beyond.value {
                 farthest.0
             } else {
@@ -647,10 +654,12 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
     added
 }
 
-/// What part of the time that a `group` of levels adds is told at which of them: no farther out than the
-/// average latency of its accesses, `all` of these, makes certain. Histograms that have much in common cannot tell
-/// which of two neighbours it was, but accesses that take as long as a third level's on average were not
-/// served by the first. The first two caches are one here, and other cores' lines are never made of memory's.
+/// Distributes the time that a `group` of levels adds over these levels, as (position, part).
+///
+/// No part goes farther out than the average latency of the group's accesses, whose share is `all`,
+/// requires. Histograms that overlap cannot distinguish two neighbours, but accesses that on
+/// average take as long as a third level's were not served by the first. The first two caches count
+/// as one here, and lines of other cores never result from those of memory.
 fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> Vec<(usize, f64)> {
     let beyond_hit = |position: usize| (mixture.levels[position].latency_ns - costs.l1_ns).max(0.0);
     let innermost = group.first().copied().unwrap_or_default();
@@ -681,21 +690,21 @@ fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> 
         return vec![(innermost, 1.0)];
     };
     let (near, far) = (outward[near], outward[far]);
-    // Of accesses to these two alone, with that average, the time that is the farther one's.
+    // The farther level's part of the time, if only these two levels served the accesses.
     let (near_ns, far_ns) = (beyond_hit(near), beyond_hit(far));
     let share = (average - near_ns) / (far_ns - near_ns);
     let part = (share * far_ns / average).clamp(0.0, 1.0);
     vec![(told(near), 1.0 - part), (told(far), part)]
 }
 
-/// Adds the chance of sampling and of attribution to the interval of a stall.
+/// Adds the errors of sampling and of attribution to the interval of a stall.
 fn with_chance(stall: Estimate, ratio: f64, evidence: &Evidence<'_>) -> Estimate {
     let samples = evidence.samples.max(1.0);
     let total = evidence
         .total_ns
         .max(evidence.time_ns)
         .max(f64::MIN_POSITIVE);
-    // Two more of each kind (Agresti and Coull, 1998): none seen does not mean never.
+    // Two more samples of each kind (Agresti and Coull, 1998): none observed does not mean never.
     let share = (evidence.time_ns / total * samples + 2.0) / (samples + 4.0);
     let chance = Z95 * total * (share * (1.0 - share) / (samples + 4.0)).sqrt() * ratio;
     let attributed = (1.0 - evidence.confidence.clamp(0.0, 1.0)) * stall.value;

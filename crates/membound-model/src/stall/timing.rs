@@ -1,9 +1,9 @@
-//! Ticks of timed loads where the timing itself took other ticks.
+//! Corrects ticks of timed loads for a change in the cost of timing itself.
 //!
-//! Just before each timed load a hit in the innermost cache is timed in the same way. What that
-//! takes, and what the second cache takes beyond it, is a number of the core's cycles, while
-//! the timer's ticks are not: at another clock all of it takes another number of ticks. A
-//! virtual machine's clock changes with what its neighbours do, also between two levels of one
+//! Just before each timed load a hit in the innermost cache is timed in the same way. The time of
+//! that hit, and the further time of the second cache, are fixed numbers of core cycles but not of
+//! timer ticks: at another core clock they take another number of ticks. A
+//! virtual machine's clock changes with the load of its neighbours, even between two levels of one
 //! calibration.
 
 use membound_types::{CalibratedLevel, TickCount};
@@ -11,12 +11,12 @@ use membound_types::{CalibratedLevel, TickCount};
 use super::Served;
 use super::bins::{collected, mean_ticks, on_steps};
 
-/// What is known of the timing at a place, beside the ticks that it is corrected by.
+/// State of the timing at a site, besides the ticks by which loads are corrected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
     /// Standard error of the ticks by which loads were corrected.
     pub error: f64,
-    /// Ticks of a timed hit ÷ those where the innermost level was calibrated.
+    /// Ticks of a timed hit ÷ ticks of a hit when the innermost level was calibrated.
     pub pace: f64,
 }
 
@@ -29,22 +29,22 @@ impl Default for Timing {
     }
 }
 
-/// Paces outside of this are no clock's.
+/// Range of `pace` that a change of the clock can cause.
 const PACES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
-/// Ticks beyond a hit, as a multiple of those of the second cache, that are the core's cycles.
+/// Range of ticks beyond a hit that scale with the core clock, as a multiple of the second cache's.
 const REACH: f64 = 1.5;
 
-/// How far the core's cycles reach on the axis of calibrated ticks.
+/// The part of the axis of calibrated ticks that scales with the core clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
-    /// Average ticks of a load from the innermost level.
+    /// Mean ticks of a load from the innermost level.
     hit: f64,
-    /// Ticks beyond it.
+    /// Ticks beyond `hit` that scale with the core clock.
     reach: f64,
 }
 
 impl Axis {
-    /// That of calibrated levels, of which `innermost` is the first.
+    /// The axis of calibrated levels; `innermost` is the index of the first level.
     pub(super) fn of(levels: &[&CalibratedLevel], innermost: usize) -> Self {
         let first = levels[innermost];
         let hit = mean_ticks(&first.ticks);
@@ -61,8 +61,8 @@ impl Axis {
         }
     }
 
-    /// Ticks at the calibration's clock of a load that took `ticks` at `pace`, corrected by
-    /// what a hit took there.
+    /// Ticks at the calibration's clock of a load that took `ticks` at `pace`, with the correction
+    /// by the time of a hit already applied.
     pub(super) fn at(&self, ticks: f64, pace: f64) -> f64 {
         let pace = pace.clamp(*PACES.start(), *PACES.end());
         let beyond = (ticks - self.hit).clamp(0.0, self.reach * pace);
@@ -85,8 +85,7 @@ impl Axis {
     }
 }
 
-/// By how many ticks the timing itself took longer at `level` than at `first`, and how many
-/// times as long.
+/// Difference in ticks, and ratio, of the cost of timing at `level` to that at `first`.
 fn apart(first: &CalibratedLevel, level: &CalibratedLevel) -> (f64, f64) {
     match (first.hit_ticks, level.hit_ticks) {
         (Some(usual), Some(here)) if usual > 0.0 => (here - usual, here / usual),
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn caches_of_the_core_take_as_many_cycles_at_every_clock() {
-        // The second cache takes 10 ticks beyond a hit of 40, and was calibrated when all took
+        // The second cache takes 10 ticks beyond a hit of 40, and was calibrated when everything took
         // 5/4 of that.
         let (first, second) = (level("L1", 40, 40.0), level("L2", 62, 50.0));
         let far = level("L3", 100, 40.0);
@@ -125,10 +124,10 @@ mod tests {
         assert_eq!(told(&first), [(40, 100)]);
         assert_eq!(told(&second), [(49, 40), (50, 60)]);
         assert_eq!(told(&far), [(100, 100)]);
-        // Nothing but the correction itself at the calibration's own clock, or before a hit.
+        // At the calibration's own clock, or before a hit, only the correction applies.
         assert_eq!(axis.at(49.0, 1.0), 49.0);
         assert_eq!(axis.at(30.0, 1.25), 30.0);
-        // What lies farther away is memory's time, and no step is between.
+        // Ticks farther out are memory's time, and the transition has no step.
         let limit = axis.hit + axis.reach * 1.25;
         assert!((axis.at(limit, 1.25) - axis.at(limit + 1e-9, 1.25)).abs() < 1e-6);
         assert!((axis.at(200.0, 1.25) - (200.0 - axis.reach * 0.25)).abs() < 1e-9);

@@ -1,19 +1,19 @@
-//! How many distinct lines so many touches in a row go to.
+//! Number of distinct lines in a given number of consecutive touches.
 
 use super::Survival;
 
-/// The expected number of distinct lines in a row of touches.
+/// The expected number of distinct lines in consecutive touches.
 ///
-/// Of the touches in a row, the one that has k behind it is the last of its line there if its
-/// line's next is more than k away. Summed over k that is the expected number of lines.
+/// In a row of touches, the touch that is followed by k others is the last one to its line if the
+/// line's next touch is more than k away. The sum over k is the expected number of lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distinct {
-    /// Corners of a curve that is straight between them: touches, lines.
+    /// Corners (touches, lines) of a piecewise linear curve.
     corners: Vec<(f64, f64)>,
 }
 
 impl Distinct {
-    /// In up to `touches` touches with these reuse times.
+    /// For rows of up to `touches` touches with these reuse times.
     #[must_use]
     pub fn new(survival: &Survival, touches: u32) -> Self {
         let mut corners = vec![(0.0, 0.0)];
@@ -32,7 +32,7 @@ impl Distinct {
         Self { corners }
     }
 
-    /// Lines in `touches`; no more than in the longest row.
+    /// Expected lines in `touches` touches; at most those of the longest row.
     #[must_use]
     pub fn lines(&self, touches: f64) -> f64 {
         let behind = self.corners.partition_point(|corner| corner.0 <= touches);
@@ -44,13 +44,13 @@ impl Distinct {
         along.mul_add(to.1 - from.1, from.1)
     }
 
-    /// Lines in the longest row.
+    /// Expected lines in the longest row.
     #[must_use]
     pub fn most(&self) -> f64 {
         self.corners.last().map_or(0.0, |corner| corner.1)
     }
 
-    /// Touches after which there were `lines`; `None` when even the longest row has fewer.
+    /// Number of touches of that many `lines`; `None` if even the longest row has fewer.
     #[must_use]
     pub fn touches(&self, lines: f64) -> Option<f64> {
         let behind = self.corners.partition_point(|corner| corner.1 < lines);

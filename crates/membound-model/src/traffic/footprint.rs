@@ -1,10 +1,10 @@
-//! How much of something is in use, from samples of where it was.
+//! Estimates how many cells are in use, from samples of positions.
 
-/// The number of cells in use, where `samples` fell into `seen` different ones of `all`.
+/// The number of cells in use, if `samples` fell into `seen` different ones of `all`.
 ///
-/// With U cells in use alike, samples fall into U·(1 − exp(−samples ÷ U)) of them; this is
-/// that equation solved for U. Where no two samples met it has no solution, and all are taken
-/// to be in use.
+/// If U cells are used equally, samples fall into U·(1 − exp(−samples ÷ U)) of them; this is
+/// that equation solved for U. If no two samples fell into the same cell, it has no solution, and
+/// all cells count as used.
 #[must_use]
 pub fn used_cells(samples: u64, seen: u64, all: f64) -> f64 {
     let (samples, seen) = (samples as f64, seen as f64);
@@ -35,7 +35,7 @@ mod tests {
         assert_eq!(used_cells(3, 3, 64.0), 64.0);
         assert!((used_cells(1000, 64, 64.0) - 64.0).abs() < 1e-3);
         assert!((used_cells(1000, 8, 64.0) - 8.0).abs() < 1e-3);
-        // 64 cells in use: 64 samples fall into 40 of them.
+        // If 64 cells are in use, 64 samples fall into 40 of them.
         assert!((used_cells(64, 40, 1e6) - 64.0).abs() < 3.0);
     }
 }

@@ -1,59 +1,59 @@
-//! A piece of one thread's touches of lines, and which of them miss a cache.
+//! Predicts which touches of a recorded piece of one thread miss a cache.
 
 use rustc_hash::FxHashMap;
 
 use super::{Distinct, Observed, Survival};
 
-/// A touch of a line.
+/// An access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// Which instruction, by any number.
+    /// Number of the instruction; any numbering, small numbers need least memory.
     pub site: u16,
     /// Address ÷ bytes of a line.
     pub line: u64,
-    /// Whether it stores.
+    /// True if the access stores.
     pub stores: bool,
 }
 
-/// A cache's effective size in lines. It lies between these: replacement is not quite that of
-/// the least recently used line, and others use the cache as well.
+/// Range of a cache's effective size in lines. The size is uncertain because replacement is not
+/// exactly least recently used, and others use the cache as well.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// Lines that are kept for sure.
+    /// Number of lines that the cache certainly keeps.
     pub low: f64,
-    /// Lines of which none is kept beyond.
+    /// Number of lines beyond which the cache keeps nothing.
     pub high: f64,
 }
 
-/// Steps in which the time between both ends of a [`Capacity`] is gone through.
+/// Number of sizes between both ends of a [`Capacity`] over which misses are averaged.
 const STEPS: u32 = 5;
 
-/// What is known from outside of a stream.
+/// Facts about the program beyond the recorded piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Around {
-    /// Distinct lines that the thread goes to before it comes back to where it was.
+    /// Number of distinct lines that the thread accesses before it returns to the same place.
     pub footprint: f64,
 }
 
 /// How a site comes back to what it touched before the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Order {
-    /// Share of its new lines that follow each other in order: those come back when all the
-    /// footprint has been gone through, the others at any time.
+    /// Share of its new lines that follow each other in order: they return after the whole
+    /// footprint, the others at any time.
     pub swept: f64,
-    /// Its new lines.
+    /// Number of its new lines: lines touched for the first time in the record.
     pub new: u64,
-    /// The first of them.
+    /// The first new line.
     begin: u64,
-    /// Steps up less steps down between new lines.
+    /// Steps up minus steps down between new lines.
     upward: i64,
 }
 
-/// New lines of a site from which on it is taken to have a direction.
+/// Number of new lines from which a site counts as having a direction.
 const FRONT: u64 = 8;
 
 impl Order {
-    /// Lines that `other` is ahead of it in the direction that both go.
+    /// Lines by which `other` is ahead in their common direction; `None` without one.
     fn ahead(&self, other: &Self) -> Option<f64> {
         let front = |it: &Self| it.swept > 0.5 && it.new >= FRONT && it.upward != 0;
         let same = front(self) && front(other) && (self.upward > 0) == (other.upward > 0);
@@ -66,30 +66,30 @@ impl Order {
     }
 }
 
-/// Lines between two new ones that count as one order, whatever the stride.
+/// Most lines between two new ones that count as in order, whatever the stride.
 const NEXT_LINES: u64 = 2;
 
-/// No touch before.
+/// Reuse time of a touch without an earlier touch of its line.
 const FIRST: u32 = u32::MAX;
 
 /// Touches with their reuse times.
 #[derive(Clone, Debug)]
 pub struct Stream {
     touches: Vec<Touch>,
-    /// Touches back to the last of the same line.
+    /// Reuse time: number of touches since the last one of the same line.
     back: Vec<u32>,
     distinct: Distinct,
     /// By site.
     survival: Vec<Survival>,
     /// By site.
     order: Vec<Order>,
-    /// By site: distinct lines since another went through what it goes through, where one is
-    /// ahead of it.
+    /// By site: distinct lines since another site touched the lines that it now touches;
+    /// infinite if no site is ahead of it.
     followed: Vec<f64>,
 }
 
 impl Stream {
-    /// Of touches in their order, of at most `u32::MAX` − 1.
+    /// Analyses touches in their order, at most `u32::MAX` − 1 of them.
     #[must_use]
     pub fn new(touches: Vec<Touch>) -> Self {
         let sites = touches.iter().map(|it| usize::from(it.site) + 1).max();
@@ -130,13 +130,13 @@ impl Stream {
         }
     }
 
-    /// The touches.
+    /// The touches in their order.
     #[must_use]
     pub fn touches(&self) -> &[Touch] {
         &self.touches
     }
 
-    /// How `site` goes through memory.
+    /// Order of the new lines of `site`.
     #[must_use]
     pub fn order(&self, site: u16) -> Order {
         self.order
@@ -145,19 +145,20 @@ impl Stream {
             .unwrap_or_default()
     }
 
-    /// Probability of each touch that its line is no longer in a cache of this size.
+    /// For each touch the probability that its line is no longer in a cache of this size.
     ///
-    /// A line is gone when as many others were touched since as the cache holds. Where a
-    /// line's last touch was before the record, it is gone with the probability that a reuse
-    /// time of its site is long enough, given that it is longer than the record up to there.
-    /// What no record is long enough to show follows from the footprint F: the reuse times of
+    /// A line is evicted once as many other lines as the cache holds were touched. If a
+    /// line's last touch was before the record, the probability is that a reuse
+    /// time of its site is long enough, given that it exceeds the record up to the touch.
+    /// The footprint F gives the part that no record is long enough to show: the reuse times of
     /// all touches of a stationary stream average F (a line with the share f of the touches
-    /// comes again after 1/f on average, and Σ f·1/f counts the lines: Kac's lemma), hence
-    /// rows of touches grow from the u lines of the longest record to F. A sweep comes back when F
-    /// lines were gone through, or another site that is ahead of it in the same direction (as
-    /// in a stencil) was there: it misses if so many lines do not fit. Lines that come back at any time
-    /// do so after a number of touches that is distributed exponentially, hence after a
-    /// number of lines that is distributed evenly between u and F: they miss in the share
+    /// returns after 1/f on average, and Σ f·1/f counts the lines: Kac's lemma), hence
+    /// rows of touches grow from the u lines of the longest record to F.
+    ///
+    /// A sweep returns after F lines, or after another site that is ahead of it in the same direction
+    /// (as in a stencil): it misses if that many lines do not fit. Lines that return at any time
+    /// do so after an exponentially distributed number of touches, hence after a number of lines that
+    /// is uniformly distributed between u and F: they miss in the share
     /// (F − capacity) ÷ (F − u) of cases.
     #[must_use]
     pub fn misses(&self, capacity: Capacity, around: Around) -> Vec<f32> {
@@ -176,7 +177,7 @@ impl Stream {
     fn add_misses(&self, lines: f64, around: Around, misses: &mut [f32]) {
         let most = self.distinct.most();
         let footprint = around.footprint.max(most);
-        // The shortest reuse time that is too long, where the record is long enough to show it.
+        // The shortest reuse time that misses, if the record is long enough to show it.
         let gone = self
             .distinct
             .touches(lines)
@@ -218,11 +219,11 @@ impl Stream {
         }
     }
 
-    /// Expected lines that each touch causes to be written back, with the probabilities that
-    /// it `misses`.
+    /// Expected number of lines written back because of each touch, given the probability `misses` of
+    /// each.
     ///
-    /// A store makes a line dirty, and dirty lines are written once when they leave the cache,
-    /// so that a store counts by the probability that its line was not dirty. A line that was
+    /// A store makes a line dirty, and a dirty line is written once when it leaves the cache,
+    /// so a store counts with the probability that its line was not dirty. A line that was
     /// touched before the record counts as dirty if it was in the cache and is stored to in the
     /// record.
     #[must_use]
@@ -254,8 +255,8 @@ impl Stream {
     }
 }
 
-/// Distinct lines between a site and the next one that is ahead of it, by site. While one line
-/// is advanced, each site that sweeps takes as many new lines as it does in proportion.
+/// By site: distinct lines between the site and the nearest one ahead of it. While it advances by
+/// one line, each site takes new lines in proportion to its count.
 fn followed(order: &[Order]) -> Vec<f64> {
     let all: u64 = order.iter().map(|it| it.new).sum();
     order
@@ -268,7 +269,7 @@ fn followed(order: &[Order]) -> Vec<f64> {
         .collect()
 }
 
-/// The last two new lines of a site.
+/// The last new line of a site and the last step between two of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     last: Option<u64>,
@@ -276,8 +277,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// Counts in `order` those new lines that lie as far from the last as it did from the one
-    /// before, or beside it.
+    /// Adds a new line to `order`; it is in order if it is near the last one, or as far from it
+    /// as the last one was from the line before.
     fn add(&mut self, line: u64, order: &mut Order) {
         let step = self.last.map(|last| line.wrapping_sub(last));
         if let (Some(step), Some(before)) = (step, self.step) {
@@ -319,7 +320,7 @@ mod tests {
         Around { footprint }
     }
 
-    /// Average over the touches of a site.
+    /// Mean of `of` over the touches of a site.
     fn average(stream: &Stream, of: &[f32], site: u16) -> f64 {
         let of_site = stream.touches().iter().zip(of);
         let (sum, count) = of_site
@@ -338,7 +339,7 @@ mod tests {
         );
     }
 
-    /// SplitMix64, as a share.
+    /// A uniform number from 0 to 1 (splitmix64).
     struct Random(u64);
 
     impl Random {
@@ -361,7 +362,7 @@ mod tests {
     fn a_sweep_that_is_seen_whole_fits_or_misses_each_line() {
         let stream = sweep(1000, 40_000, 0);
         let fits = stream.misses(cache(1500.0), around(1000.0));
-        // The first round is not known to be the first.
+        // The record does not show that the first pass is the first.
         check(average(&stream, &fits, 0), 0.0, 0.005);
         let not = stream.misses(cache(500.0), around(1000.0));
         check(average(&stream, &not, 0), 0.125, 0.005);
@@ -393,7 +394,7 @@ mod tests {
 
     #[test]
     fn sites_of_one_stream_keep_apart() {
-        // A table of 100 lines at random beside a sweep through much.
+        // A table of 100 lines accessed at random, next to a sweep through many lines.
         let mut random = Random(2);
         let touches = (0..60_000_u64).map(|at| match at % 3 {
             0 => touch(0, random.below(100) * LINE, false),
@@ -403,7 +404,7 @@ mod tests {
         let misses = stream.misses(cache(10_000.0), around(1e6));
         check(average(&stream, &misses, 0), 0.0, 0.01);
         check(average(&stream, &misses, 1), 0.125, 0.005);
-        // In a cache of 50 lines, the sweep goes through one line for every four others.
+        // In a cache of 50 lines; the sweep advances one line per four other accesses.
         let misses = stream.misses(cache(50.0), around(1e6));
         assert!(average(&stream, &misses, 0) > 0.5);
     }
@@ -423,7 +424,7 @@ mod tests {
         check(bytes(&misses) / iterations, 24.0, 0.5);
         check(bytes(&written) / iterations, 8.0, 0.2);
         check(average(&stream, &written, 0), 0.0, 1e-9);
-        // Where all of it fits, nothing is moved.
+        // If everything fits, nothing is moved.
         let misses = stream.misses(cache(1e7), around(6e6));
         let written = stream.written_back(&misses);
         check(bytes(&misses) + bytes(&written), 0.0, 1e-9);
@@ -446,7 +447,7 @@ mod tests {
             let misses = stream.misses(cache(cached), around(4e6));
             [0, 1, 2, 3].map(|site| average(&stream, &misses, site))
         };
-        // Two rows and what is stored beside them lie between two uses.
+        // Two rows and the lines stored meanwhile lie between two uses.
         for (cached, truth) in [(100_000.0, 0.0), (1000.0, 0.125)] {
             let missed = lines(cached);
             check(missed[0], truth, 0.005);

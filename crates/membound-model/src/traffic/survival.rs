@@ -1,36 +1,36 @@
-//! The distribution of reuse times, of which some are only known to exceed a bound.
+//! The distribution of reuse times, some of which are censored: only a lower bound is known.
 
-/// A reuse time: the number of touches from one of a line to the next of the same line.
+/// A reuse time: number of touches from one touch of a line to the next of the same line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observed {
-    /// It was this.
+    /// The reuse time was this.
     After(u32),
-    /// It was more than this: the record began there.
+    /// The reuse time was more than this: the record began there.
     Beyond(u32),
 }
 
-/// Observations at risk below which nothing is concluded from one of them.
+/// Fewest observations at risk for a step of the estimate.
 const FEWEST: usize = 16;
 
 /// The probability that a reuse time exceeds a number of touches.
 ///
-/// Kaplan and Meier's product-limit estimate (1958): the position of a touch in the record says
-/// nothing about its reuse time, so those that were cut off are so by chance.
+/// Kaplan and Meier's product-limit estimate (1958): the position of a touch in the record is
+/// independent of its reuse time, so censoring is random.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Survival {
     /// Times at which the probability falls, ascending.
     times: Vec<u32>,
-    /// Its values from those times on.
+    /// The probabilities from those times on.
     values: Vec<f64>,
-    /// Touches that were observed.
+    /// Number of observations, including censored ones.
     pub observed: usize,
 }
 
 impl Survival {
-    /// From all observations, in any order.
+    /// The estimate from all observations, in any order.
     #[must_use]
     pub fn of(mut observed: Vec<Observed>) -> Self {
-        // Those that end at a time are at risk at it; those cut off there are too.
+        // At one time, observations that end are before censored ones, which are still at risk.
         observed.sort_unstable_by_key(|it| match it {
             Observed::After(time) => (*time, 0),
             Observed::Beyond(time) => (*time, 1),
@@ -57,20 +57,20 @@ impl Survival {
         survival
     }
 
-    /// The probability that a reuse time is more than `touches`.
+    /// The probability that a reuse time exceeds `touches`.
     #[must_use]
     pub fn beyond(&self, touches: u32) -> f64 {
         let behind = self.times.partition_point(|time| *time <= touches);
         behind.checked_sub(1).map_or(1.0, |at| self.values[at])
     }
 
-    /// The share whose reuse lies beyond all that was seen.
+    /// The probability that a reuse time exceeds every observed one.
     #[must_use]
     pub fn tail(&self) -> f64 {
         self.values.last().copied().unwrap_or(1.0)
     }
 
-    /// Times at which the probability falls, and its value from each on.
+    /// Times at which the probability falls, and the probability from each on.
     pub fn steps(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         self.times.iter().copied().zip(self.values.iter().copied())
     }
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn cuts_do_not_pass_for_short_times() {
-        // Half of the times are 10; those of the others are beyond any record, wherever
-        // it was cut.
+        // Half of the reuse times are 10; the others exceed any record, wherever it was
+        // censored.
         let observed = (0..1000_u32)
             .flat_map(|at| match at % 2 {
                 0 if at >= 10 => Some(Observed::After(10)),
