@@ -1,4 +1,4 @@
-//! Curves of two profiles at the places that both have.
+//! Compares curves of two profiles at their common sizes or numbers of loads.
 
 use std::collections::BTreeMap;
 
@@ -12,55 +12,55 @@ use super::table::Cells;
 use super::view::ProfileView;
 use crate::stats::median;
 
-/// Scatter of a point between runs beyond its own interval.
+/// Relative standard deviation of a point between runs, besides its own interval.
 const BETWEEN_RUNS: f64 = 0.02;
-/// The same of a few cold loads between fences.
+/// The same for a few cold loads between fences.
 const BETWEEN_RUNS_OF_LOADS: f64 = 0.03;
-/// The same of a ring that prefetchers run ahead of: how far they get is their own affair.
+/// The same for a ring that prefetchers run ahead of: their distance varies from run to run.
 const BETWEEN_RUNS_OF_STREAMS: f64 = 0.08;
-/// Scatter between runs of a whole curve.
+/// Standard deviation between runs that all points of a curve have in common.
 const COMMON: Common = Common {
     slope: 0.04,
     shift: 0.04,
 };
-/// The same of a few cold loads.
+/// The same for a few cold loads.
 const COMMON_OF_LOADS: Common = Common {
     slope: 0.06,
     shift: 0.04,
 };
-/// Relative scatter between runs of where a cache ends: a steep point is uncertain by what
-/// the curve climbs over so much of its size.
+/// Relative standard deviation between runs of the size at which a cache ends. It makes a steep
+/// point uncertain by the rise of the curve over that share of its size.
 const SIZE_BETWEEN_RUNS: f64 = 0.06;
-/// Places that are a step in a curve's own grid apart are never read between.
+/// Largest ratio of neighbouring sizes between which a curve is interpolated.
 const LARGEST_STEP: f64 = 1.6;
-/// Standard deviations beyond which a single place is said to differ.
+/// Standard deviations beyond which a single point counts as different.
 const PLACE_DIFFERS: f64 = 4.0;
 
-/// A point of a curve.
+/// A point of a curve, with its scatter between runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// Place.
+    /// Size in bytes, or number of loads.
     pub x: f64,
-    /// Value.
+    /// Time in the curve's unit.
     pub y: f64,
-    /// Standard deviation of a repetition.
+    /// Standard deviation of a repetition, in the unit of `y`.
     pub sigma: f64,
 }
 
 /// A named curve of one profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedCurve {
-    /// Stable name.
+    /// Stable name, with all conditions.
     pub name: String,
-    /// Part of the profile.
+    /// Part of the profile that the curve is from.
     pub part: &'static str,
-    /// Name for people.
+    /// Name for readers.
     pub title: String,
-    /// Unit of the places.
+    /// Unit of `x`.
     pub x_unit: &'static str,
-    /// Unit of the values.
+    /// Unit of `y`.
     pub y_unit: &'static str,
-    /// Points, by place.
+    /// Points in order of `x`.
     pub points: Vec<CurvePoint>,
 }
 
@@ -72,8 +72,8 @@ struct Raw {
     high: f64,
 }
 
-/// Every curve of a profile: latencies by size, windows by area, parallel and sequential
-/// loads by their number.
+/// All curves of a profile: latency over size, time of a window over area, time of parallel and
+/// sequential loads over their number.
 #[must_use]
 pub fn curves(profile: &ProfileView) -> Vec<NamedCurve> {
     let mut out = Vec::new();
@@ -186,8 +186,8 @@ fn loads(profile: &ProfileView, out: &mut Vec<NamedCurve>) {
     }
 }
 
-/// Half the middle half of the batches is close to the 95 % interval of their median for
-/// the number of batches that are usual.
+/// A point of a curve over numbers of loads. The interquartile half-width of the batches is close
+/// to the 95 % interval of their median for the usual number of batches.
 fn point_of_loads(time: &LoadsTime) -> Option<CurvePoint> {
     (time.cycles > 0.0).then(|| CurvePoint {
         x: f64::from(time.loads),
@@ -196,7 +196,7 @@ fn point_of_loads(time: &LoadsTime) -> Option<CurvePoint> {
     })
 }
 
-/// Points of a curve over sizes with their scatter between runs.
+/// Valid points of a curve over sizes, with their scatter between runs.
 fn over_sizes(mut raw: Vec<Raw>, between_runs: f64) -> Vec<CurvePoint> {
     raw.retain(|point| {
         [point.x, point.y, point.low, point.high]
@@ -207,7 +207,7 @@ fn over_sizes(mut raw: Vec<Raw>, between_runs: f64) -> Vec<CurvePoint> {
     raw.dedup_by(|later, first| later.x == first.x);
     let rise = |from: usize, to: usize| {
         let (low, high) = (&raw[from], &raw[to]);
-        // Places that almost coincide would make a cliff of their noise.
+        // The minimum keeps noise between two sizes that almost coincide from looking like a cliff.
         ((high.y / low.y).ln() / (high.x / low.x).ln().max(0.05)).abs()
     };
     (0..raw.len())
@@ -234,9 +234,10 @@ fn over_sizes(mut raw: Vec<Raw>, between_runs: f64) -> Vec<CurvePoint> {
         .collect()
 }
 
-/// Pairs at the places of `first` that `later` has too or lies closely around: grids that
-/// follow a curve's bends differ from run to run. Between two places of `later` its
-/// logarithm is read on a straight line over that of the size.
+/// Pairs at the x values of `first` that `later` has too or encloses closely.
+///
+/// Grids that follow a curve's bends differ from run to run. Between two points of `later` the
+/// logarithm of y is interpolated linearly over the logarithm of x.
 #[must_use]
 pub fn common(first: &[CurvePoint], later: &[CurvePoint]) -> Vec<Pair> {
     let mut out = Vec::new();
@@ -256,7 +257,7 @@ pub fn common(first: &[CurvePoint], later: &[CurvePoint]) -> Vec<Pair> {
             Some(CurvePoint {
                 x: point.x,
                 y,
-                // A bend between the two may be missed.
+                // The curve may have a bend between the two points.
                 sigma: y * relative.hypot(0.25 * (high.y / low.y).ln()),
             })
         });
@@ -273,7 +274,7 @@ pub fn common(first: &[CurvePoint], later: &[CurvePoint]) -> Vec<Pair> {
     out
 }
 
-/// Sets each curve of a later profile against the first's of the same name.
+/// Compares each curve of a later profile with the first profile's curve of the same name.
 #[must_use]
 pub fn compare(first: &[NamedCurve], later: &[NamedCurve], profile: &str) -> Vec<ComparedCurve> {
     first

@@ -1,7 +1,7 @@
-//! Every figure of a profile that can be set against another profile's, by name.
+//! Lists every figure of a profile that can be compared with another profile's, by name.
 //!
-//! Names are stable: a part, what tells the figure apart inside it, and the quantity with
-//! its unit, with dots between, as in `levels.L3.latency_ns`.
+//! Names are stable: the part, what distinguishes the figure inside it, and the quantity with
+//! its unit, separated by dots, as in `levels.L3.latency_ns`.
 
 mod levels;
 mod parallel;
@@ -18,24 +18,24 @@ use crate::stats::{median, median_error};
 /// A named figure of one profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileFigure {
-    /// Stable name.
+    /// Stable name with dots, as in the module's description.
     pub name: String,
-    /// Part of the profile.
+    /// Part of the profile that the figure is from.
     pub part: &'static str,
-    /// Name for people.
+    /// Name for readers.
     pub title: String,
-    /// `ns`, `cycles`, `bytes`, `GB/s`, `Hz`; empty for a pure number.
+    /// `ns`, `cycles`, `bytes`, `GB/s` or `Hz`; empty for a number without unit.
     pub unit: &'static str,
-    /// Which change is for the worse.
+    /// Direction of change that is worse.
     pub worse: Worse,
-    /// Value, interval and kind.
+    /// Value, interval, and kind for the scatter between runs.
     pub uncertain: Uncertain,
 }
 
-/// Collects figures; what is no finite number is left out.
+/// Collects figures; values that are not finite are omitted.
 struct Figures(Vec<ProfileFigure>);
 
-/// What tells a figure from others.
+/// Everything about a figure except its value.
 struct Label {
     name: String,
     part: &'static str,
@@ -159,7 +159,7 @@ fn model(profile: &ProfileView, out: &mut Figures) {
     }
 }
 
-/// Relative standard error of the median of a few batches.
+/// Relative standard error of the median of a few batches; `None` with fewer than two.
 fn relative_error(raw: &[f64]) -> Option<f64> {
     let middle = median(raw)?;
     let error = median_error(raw)?;

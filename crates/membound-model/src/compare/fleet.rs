@@ -1,7 +1,7 @@
-//! A fleet: the distribution of every figure, and the profiles that stand out.
+//! A fleet: the distribution of every figure, and the profiles with outliers.
 //!
-//! Of each profile only its figures are kept, a few kilobytes, so that thousands fit.
-//! Profiles of different processors are never mixed.
+//! A fleet keeps only the figures of each profile, a few kilobytes, so that thousands fit in
+//! memory. Profiles of different processors are never compared with each other.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,19 +19,19 @@ use crate::stats::{median, quantile, robust_sigma};
 
 /// Fewest profiles of a processor of which one can be said to stand out.
 const LEAST_PROFILES: usize = 5;
-/// Robust standard deviations of an outlier at least.
+/// Fewest robust standard deviations of an outlier.
 const LEAST_SIGMAS: f64 = 5.0;
-/// Chance that a fleet without outliers has one named, if its figures were normal.
+/// Probability of naming an outlier in a fleet without any, if its figures are normal.
 const FALSE_ALARM: f64 = 0.05;
-/// From so many profiles on their own spread says how much a figure scatters; the stated
-/// scatter between runs then only keeps ties from having none at all.
+/// Number of profiles from which their own spread measures the scatter of a figure; the stated
+/// scatter between runs is then reduced and only keeps identical values from a spread of 0.
 const MANY_PROFILES: usize = 16;
-/// Scatter of a count, so that one that never varies has a distance to be far by.
+/// Relative scatter of a count, so that counts without any variation have a distance as well.
 const COUNT_SIGMA: f64 = 0.005;
-/// Share of the profiles that have a figure whose absence is worth a word.
+/// Share of the profiles that must have a figure for its absence to be reported.
 const USUAL_SHARE: f64 = 0.9;
 
-/// What a fleet keeps of a profile; made where the profile is read, on any thread.
+/// The data that a fleet keeps of a profile. It can be made on any thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     file: String,
@@ -42,7 +42,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Takes the figures out of a profile.
+    /// Extracts the figures and conditions of a profile read from `file`.
     #[must_use]
     pub fn of(file: &str, view: &ProfileView) -> Self {
         let conditions = view.conditions();
@@ -88,14 +88,14 @@ impl Reading {
         }
     }
 
-    /// The processor, by which profiles are grouped.
+    /// Name of the processor, by which profiles are grouped.
     #[must_use]
     pub fn cpu(&self) -> &str {
         &self.cpu
     }
 }
 
-/// What is known of a figure whatever its value.
+/// Everything about a figure that is the same in all profiles.
 #[derive(Clone, Debug)]
 struct Meta {
     name: String,
@@ -111,7 +111,7 @@ struct Member {
     file: String,
     host: String,
     conditions: Vec<(&'static str, String)>,
-    /// Index of the figure and value, by index.
+    /// (Index of the figure in [`Fleet::metas`], value), by index.
     values: Vec<(usize, f64)>,
 }
 
@@ -124,7 +124,7 @@ impl Member {
     }
 }
 
-/// Profiles taken in one after the other.
+/// Profiles added one after the other, grouped by processor.
 #[derive(Clone, Debug, Default)]
 pub struct Fleet {
     metas: Vec<Meta>,
@@ -132,14 +132,14 @@ pub struct Fleet {
     groups: BTreeMap<String, Vec<Member>>,
 }
 
-/// The middle and the spread of a figure over a group.
+/// Median and spread of a figure over a group.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     median: f64,
-    /// Robust standard deviation as a share of the median where that is positive, else in
+    /// Robust standard deviation: relative to the median if that is positive, else in
     /// the figure's unit.
     sigma: f64,
-    /// The same, not less than the scatter that is taken for granted.
+    /// `sigma`, but at least the scatter between runs that is assumed; distances are in this unit.
     judged: f64,
 }
 
@@ -156,7 +156,7 @@ impl Spread {
             1.0 / 3.0
         };
         if middle > 0.0 {
-            // A value of nothing is as far as can be told, not infinitely far.
+            // A value of 0 counts as very far, not as infinitely far.
             let logs: Vec<f64> = values
                 .iter()
                 .map(|value| (value / middle).max(1e-6).ln())
@@ -178,7 +178,7 @@ impl Spread {
         }
     }
 
-    /// Distance of a value in robust standard deviations; `None` where nothing scatters.
+    /// Distance of a value from the median in robust standard deviations; `None` without any scatter.
     fn distance(&self, value: f64) -> Option<f64> {
         if self.judged <= 0.0 {
             return None;
@@ -200,7 +200,7 @@ impl Spread {
 }
 
 impl Fleet {
-    /// Takes a profile in.
+    /// Adds a profile.
     pub fn add(&mut self, reading: Reading) {
         let mut values: Vec<(usize, f64)> = reading
             .figures
@@ -234,20 +234,21 @@ impl Fleet {
         });
     }
 
-    /// Profiles taken in so far.
+    /// Number of profiles added.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups.values().map(Vec::len).sum()
     }
 
-    /// Whether none was.
+    /// True if no profile was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The median of the profiles with processor `cpu` as a profile to compare with: the
-    /// spread of the fleet stands for the intervals. `None` without such profiles.
+    /// The median of the profiles with processor `cpu`, as a profile to compare with.
+    ///
+    /// The spread of the fleet replaces the intervals. `None` without such profiles.
     #[must_use]
     pub fn reference(&self, cpu: &str) -> Option<(ComparedProfile, Vec<ProfileFigure>)> {
         let members = self.groups.get(cpu)?;
@@ -286,7 +287,7 @@ impl Fleet {
         Some((profile, figures))
     }
 
-    /// The processor that most profiles have; the first by name of several.
+    /// The processor of most profiles; of several, the first by name.
     #[must_use]
     pub fn largest_group(&self) -> Option<&str> {
         self.groups
@@ -296,10 +297,10 @@ impl Fleet {
             .map(|(cpu, _)| cpu.as_str())
     }
 
-    /// Distributions and outliers, one group for each processor, the largest first. An
-    /// outlier is farther from the median than the group's limit of robust standard
-    /// deviations, which grows with the number of values looked at, and than
-    /// `limit_relative`.
+    /// Distributions and outliers, one group per processor, the largest group first.
+    ///
+    /// An outlier is farther from the median than the group's limit of robust standard
+    /// deviations, which grows with the number of values, and than `limit_relative`, a share.
     #[must_use]
     pub fn finish(&self, limit_relative: f64) -> Vec<FleetGroup> {
         let mut groups: Vec<FleetGroup> = self
@@ -311,7 +312,7 @@ impl Fleet {
         groups
     }
 
-    /// Spread and number of values of every figure that some member has.
+    /// For every figure of any member: its index, spread and values.
     fn spreads(&self, members: &[Member]) -> Vec<(usize, Spread, Vec<f64>)> {
         let mut columns: Vec<Vec<f64>> = vec![Vec::new(); self.metas.len()];
         for member in members {
@@ -466,7 +467,7 @@ impl Fleet {
         })
     }
 
-    /// Absent figures, a part that is absent as a whole as one word.
+    /// Names of absent figures; a part that is absent as a whole is named once.
     fn missing(
         &self,
         absent: &[usize],
@@ -500,7 +501,7 @@ impl Fleet {
 }
 
 /// Robust standard deviations beyond which one of `profiles` × `figures` values is an
-/// outlier: five, more where so many values reach that by chance, and more in small fleets
+/// outlier: five, more if that many values reach five by chance, and more in small fleets
 /// whose spread is itself uncertain. `None` with too few profiles.
 fn limit_sigmas(profiles: usize, figures: usize) -> Option<f64> {
     if profiles < LEAST_PROFILES {
@@ -511,7 +512,7 @@ fn limit_sigmas(profiles: usize, figures: usize) -> Option<f64> {
     Some(by_chance.max(LEAST_SIGMAS) * (1.0 + 8.0 / profiles as f64).sqrt())
 }
 
-/// What more than half of the members have.
+/// Conditions that more than half of the members have in common.
 fn usual_conditions(members: &[Member]) -> BTreeMap<&'static str, String> {
     let mut counts: BTreeMap<(&'static str, &str), usize> = BTreeMap::new();
     for member in members {

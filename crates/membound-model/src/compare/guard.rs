@@ -1,10 +1,12 @@
-//! Whether a figure is worse than `--fail-on` allows.
+//! Decides whether a figure is worse than `--fail-on` allows.
 
 use membound_types::{Comparison, FigureVerdict, FleetGroup, Guard, GuardHit, Worse};
 
-/// Judges a comparison: a figure counts when it is worse than the reference by more than
-/// `limit_percent` and by more than noise. For a fleet, more than noise is beyond the
-/// group's limit of robust standard deviations.
+/// Judges a comparison against a limit in percent.
+///
+/// A figure counts if it is worse than the reference by more than `limit_percent` and by more
+/// than noise. In a fleet, more than noise means beyond the group's limit of robust standard
+/// deviations.
 #[must_use]
 pub fn judge(comparison: &Comparison, limit_percent: f64) -> Guard {
     let limit = limit_percent / 100.0;
@@ -24,7 +26,7 @@ pub fn judge(comparison: &Comparison, limit_percent: f64) -> Guard {
     }
 }
 
-/// Halved and doubled are as far as each other.
+/// Size of a change; half and double are equally severe.
 fn severity(hit: &GuardHit) -> f64 {
     (1.0 + hit.relative).max(1e-9).ln().abs()
 }

@@ -1,22 +1,22 @@
-//! What the pattern of a profile's outliers points to, where it is telling.
+//! Hints: possible causes of typical patterns of a profile's outliers.
 //!
-//! A hint is a place to look, not a finding: it names the pattern before the cause.
+//! A hint says where to look and is not a finding: its text describes the pattern before the cause.
 
 use std::collections::HashMap;
 
 use membound_types::Outlier;
 
-/// A ratio that counts as unchanged.
+/// Relative change below which a figure counts as unchanged.
 const UNCHANGED: f64 = 0.04;
 
-/// A profile among others.
+/// The outliers and figures of one profile in a fleet.
 struct Pattern<'a> {
     outliers: &'a [Outlier],
-    /// Value here and median of the fleet.
+    /// By figure: its value in this profile and the median of the fleet.
     values: &'a HashMap<&'a str, (f64, f64)>,
 }
 
-/// Hints for the outliers of one profile; `values` holds every figure here and its median.
+/// Hints for the outliers of one profile; `values` has each figure's value and its median.
 pub(super) fn of(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Vec<String> {
     let pattern = Pattern { outliers, values };
     let busy = pattern.busy();
@@ -25,7 +25,7 @@ pub(super) fn of(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Ve
     }
     let clock = pattern.clock();
     let nodes = pattern.nodes();
-    // Each of these makes memory look slow as well, and says more.
+    // Each of these also makes memory look slow, and is more specific.
     let explained = clock.is_some() || nodes.is_some() || pattern.huge_pages_lost();
     let memory = if explained { None } else { pattern.memory() };
     [
@@ -47,7 +47,7 @@ fn percent(ratio: f64) -> String {
 }
 
 impl Pattern<'_> {
-    /// Value ÷ median.
+    /// Value ÷ median; `None` if the figure is missing or its median is not positive.
     fn ratio(&self, name: &str) -> Option<f64> {
         let (value, median) = self.values.get(name)?;
         (*median > 0.0).then_some(value / median)
@@ -65,7 +65,7 @@ impl Pattern<'_> {
             .collect()
     }
 
-    /// The largest change among some outliers, as a ratio.
+    /// The largest change among the outliers, as a ratio to the median.
     fn largest(found: &[&Outlier]) -> f64 {
         found
             .iter()
@@ -76,7 +76,7 @@ impl Pattern<'_> {
 
     fn busy(&self) -> Option<String> {
         let worse = self.worse(|_| true).len();
-        // A lower clock also worsens every time; only the cycles tell.
+        // A lower clock also worsens every time, but not the number of cycles.
         let inner = self.ratio("levels.L1.latency_cycles")?;
         (2 * worse > self.values.len() && inner > 1.0 + UNCHANGED).then(|| {
             "most figures are worse, even those of the first level in cycles: the machine was \
@@ -138,8 +138,8 @@ impl Pattern<'_> {
         })
     }
 
-    /// ` on node N` where the outliers among the pairs of nodes name one node's memory and
-    /// there are others.
+    /// ` on node N` if the outliers among pairs of nodes all concern one node's memory and
+    /// there are other nodes; else empty.
     fn one_node<'a>(&self, found: impl Iterator<Item = &'a Outlier>) -> String {
         let memory = |name: &str| {
             let mut words = name.split('.');
@@ -157,8 +157,8 @@ impl Pattern<'_> {
         }
     }
 
-    /// Huge pages cost as much as small ones, elsewhere less, and small ones what they cost
-    /// elsewhere.
+    /// True if huge pages cost as much as small ones here but less in the fleet, and small pages cost
+    /// the same as in the fleet.
     fn huge_pages_lost(&self) -> bool {
         let at = |page: &str| {
             self.values

@@ -1,12 +1,12 @@
-//! Machine profiles side by side, and a fleet's outliers.
+//! Compares machine profiles, and finds a fleet's outliers.
 //!
-//! [`ProfileView`] is what is read of a profile. [`compare`] sets several against the
-//! first: every figure ([`figures`]) with its difference and whether that is more than
-//! noise ([`noise`]), every curve with how it follows from the first's ([`relation`]), and
-//! document 000's summary table ([`table`]). Curves of all conditions are there to be
-//! overlaid. [`Fleet`] takes any number of profiles, one
-//! after the other, keeps their figures only, and names those that stand out. [`guard`]
-//! says whether anything is worse than is allowed.
+//! [`ProfileView`] is the part of a profile that is read. [`compare`] compares several profiles
+//! with the first: every figure ([`figures`]) with its difference and whether that is more than
+//! noise ([`noise`]), every curve with its relation to the first profile's ([`relation`]), and
+//! document 000's summary table ([`table`]). The curves of all conditions are also returned, so
+//! that they can be drawn in one picture. [`Fleet`] takes any number of profiles, one
+//! after the other, keeps only their figures, and finds outliers. [`guard`]
+//! decides whether anything is worse than allowed.
 
 pub mod curves;
 pub mod figures;
@@ -26,10 +26,10 @@ pub use fleet::{Fleet, Reading};
 pub use side_by_side::{NamedProfile, compare};
 pub use view::*;
 
-/// Share of the differences called different that may be noise.
+/// Accepted share of false positives among the differences reported as different.
 pub const FALSE_DISCOVERY_RATE: f64 = 0.05;
 
-/// How differences are judged, for the document.
+/// Description of the method for the comparison document.
 #[must_use]
 pub fn method() -> ComparisonMethod {
     ComparisonMethod {

@@ -1,12 +1,12 @@
-//! Whether a difference is more than noise.
+//! Tests whether a difference is more than noise.
 //!
-//! An interval in a profile says how much batches of one run scatter. Two runs scatter
-//! more: pages lie elsewhere, a neighbour wakes up, the clock settles at another step. So
-//! each kind of figure has a stated scatter between runs as well ([`Noise::floor`]), which
+//! An interval in a profile covers the scatter of batches within one run. Two runs differ
+//! more: pages lie elsewhere, a neighbour becomes active, the clock settles at another step. So
+//! each kind of figure also has a stated scatter between runs ([`Noise::floor`]), which
 //! is added in quadrature. It is the scatter of repeated runs on a small guest whose
 //! neighbours are not quiet, rounded up: medians of 0.5 % in L1, 1 % in L2 and 1.2 % in
-//! memory with worst points of 1, 3.5 and 7.5 %; parallelism, which divides one disturbed
-//! time by another, moved by a fifth.
+//! memory with worst points of 1, 3.5 and 7.5 %; parallelism, the quotient of two
+//! times of which one may be disturbed, moved by a fifth.
 
 use membound_types::NoiseFloor;
 use statrs::function::erf::erfc;
@@ -14,20 +14,20 @@ use statrs::function::erf::erfc;
 /// Half the width of a 95 % interval in standard deviations of a normal distribution.
 pub const Z95: f64 = 1.959_963_984_540_054;
 
-/// What a figure is, as far as its scatter between runs goes.
+/// Kind of a figure, which determines its scatter between runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Noise {
     /// Latency and cycles of the first level.
     InnerLatency,
-    /// Latency and cycles of the caches behind it.
+    /// Latency and cycles of private caches beyond the first.
     CacheLatency,
     /// Latency of the outermost cache, which others share.
     SharedLatency,
-    /// Latency of memory, by whatever kernel.
+    /// Latency of memory, measured by any kernel.
     MemoryLatency,
-    /// Latency of memory beside the most traffic, where a little more of it costs much.
+    /// Latency of memory under the heaviest traffic, where a small change of traffic has a large effect.
     LoadedLatency,
-    /// A few cold loads between fences: short kernels that a neighbour disturbs more.
+    /// Time of a few cold loads between fences: short kernels that a neighbour disturbs more.
     ColdLoads,
     /// Effective size of a private cache.
     CacheSize,
@@ -37,7 +37,7 @@ pub enum Noise {
     CacheBandwidth,
     /// Bandwidth of memory and of the outermost cache.
     MemoryBandwidth,
-    /// Windows of the core: counts that noise moves by an entry or two.
+    /// Windows of the core, such as the reorder buffer: counts that noise moves by an entry or two.
     Window,
     /// Memory-level parallelism by either method.
     Parallelism,
@@ -45,20 +45,20 @@ pub enum Noise {
     TlbEntries,
     /// Cost of a TLB miss.
     TlbCost,
-    /// A pattern's time against random loads.
+    /// Time of a pattern ÷ time of random loads.
     PrefetchRatio,
-    /// A line from core to core.
+    /// Time to move a line from core to core.
     CoreToCore,
     /// The core's clock.
     Clock,
-    /// A count that a repetition gives again exactly.
+    /// A count that repeats exactly.
     Exact,
     /// A parameter of a fitted model.
     Parameter,
 }
 
 impl Noise {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 19] = [
         Self::InnerLatency,
         Self::CacheLatency,
@@ -82,7 +82,7 @@ impl Noise {
     ];
 
     /// Standard deviation between runs: a share of the value, and an amount in the figure's
-    /// unit.
+    /// unit, to be added in quadrature.
     #[must_use]
     pub const fn floor(self) -> (f64, f64) {
         match self {
@@ -133,7 +133,7 @@ impl Noise {
     }
 }
 
-/// The scatter between runs of every kind, for the document.
+/// The scatter between runs of all kinds, for the comparison document.
 #[must_use]
 pub fn floors() -> Vec<NoiseFloor> {
     Noise::ALL
@@ -149,20 +149,20 @@ pub fn floors() -> Vec<NoiseFloor> {
         .collect()
 }
 
-/// A value, its own 95 % interval where it has one, and what kind of figure it is.
+/// A value, its own 95 % interval if it has one, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Uncertain {
-    /// The value.
+    /// The value in the figure's unit.
     pub value: f64,
-    /// Its interval.
+    /// Ends of the 95 % interval within one run, if known.
     pub interval: Option<(f64, f64)>,
-    /// Its kind.
+    /// Kind of the figure.
     pub noise: Noise,
 }
 
 impl Uncertain {
-    /// Standard deviation of a repetition as a share of the value: the interval's, and the
-    /// scatter between runs. `None` for a value that is not positive.
+    /// Relative standard deviation of a repetition, from the interval and the
+    /// scatter between runs. `None` if the value is not positive.
     #[must_use]
     pub fn relative_sigma(&self) -> Option<f64> {
         if !(self.value > 0.0 && self.value.is_finite()) {
@@ -189,20 +189,20 @@ impl Uncertain {
         own.hypot(relative * self.value).hypot(absolute)
     }
 
-    /// Whether anything says how much it scatters.
+    /// True if the scatter of the value is known.
     #[must_use]
     pub fn stated(&self) -> bool {
         self.interval.is_some() || self.noise == Noise::Exact
     }
 }
 
-/// A difference before the correction for the number of differences.
+/// Result of a test for a difference, before the correction for the number of tests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Test {
-    /// Later ÷ first − 1 with its 95 % interval; `None` where either is not positive.
+    /// Later ÷ first − 1 with the ends of its 95 % interval; `None` if either value is not positive.
     pub relative: Option<(f64, f64, f64)>,
-    /// Two-sided probability of so large a difference by noise alone; `None` where nothing
-    /// says how much the two scatter.
+    /// Two-sided probability of so large a difference by noise alone; `None` if the scatter of
+    /// a value is unknown.
     pub p_value: Option<f64>,
 }
 
@@ -210,7 +210,7 @@ pub struct Test {
 ///
 /// The logarithms of positive values are compared as normal with the standard deviations
 /// of [`Uncertain::relative_sigma`], because intervals of times and rates are skewed and
-/// their scatter grows with the value; other values are compared as they stand.
+/// their scatter grows with the value; other values are compared directly.
 #[must_use]
 pub fn test(first: &Uncertain, later: &Uncertain) -> Test {
     let stated = first.stated() && later.stated();
@@ -247,11 +247,11 @@ pub fn test(first: &Uncertain, later: &Uncertain) -> Test {
 }
 
 /// Corrects p-values for their number: each becomes the smallest false discovery rate at
-/// which its difference would be called one.
+/// which its difference would be reported.
 ///
-/// Benjamini and Hochberg, Controlling the False Discovery Rate (1995), which also holds
-/// for figures that depend on each other positively, as a latency in nanoseconds and in
-/// cycles do (Benjamini and Yekutieli, 2001).
+/// Benjamini and Hochberg, Controlling the False Discovery Rate (1995). The method also holds
+/// for positively dependent figures, such as a latency in nanoseconds and in
+/// cycles (Benjamini and Yekutieli, 2001).
 #[must_use]
 pub fn benjamini_hochberg(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
@@ -289,7 +289,7 @@ mod tests {
         check(quiet, value(154.0, 153.9, 154.1), 0.4, 0.7);
         check(quiet, value(180.0, 179.9, 180.1), 0.0, 1e-4);
         check(quiet, quiet, 1.0, 1.0);
-        // What the file itself says to scatter counts too.
+        // The interval stated in the file is also part of the scatter.
         check(quiet, value(180.0, 130.0, 230.0), 0.1, 1.0);
     }
 

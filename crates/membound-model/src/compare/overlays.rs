@@ -1,8 +1,8 @@
-//! The same curve under every condition of all profiles, to be drawn over each other, as
-//! document 000's figures 3.1 to 4.1 would be in one picture.
+//! Collects the same curve under all conditions of all profiles, to be drawn in one picture, like
+//! document 000's figures 3.1 to 4.1 combined.
 //!
-//! [`super::curves`] pairs curves of one name; here conditions that make names differ (page
-//! kinds, nodes, processors) are what is compared. Sizes are in bytes, times in core clock
+//! [`super::curves`] pairs curves of one name; overlays compare the conditions that make names
+//! differ (page kinds, nodes, processors). Sizes are in bytes, times in core clock
 //! cycles or nanoseconds.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::NamedProfile;
 use super::table::{Cells, condition};
 use super::view::ProfileView;
 
-/// Every overlay that two conditions at least have.
+/// Every overlay that has curves of at least two conditions.
 pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overlay> {
     let mut parallel = overlay("parallel", "T(N): loads at once", "loads", "cycles");
     let mut sequential = overlay("sequential", "T(n): loads in sequence", "loads", "cycles");
@@ -103,7 +103,7 @@ pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overl
         .collect()
 }
 
-/// A condition of a profile.
+/// Profile and condition of a curve.
 struct Head<'a> {
     profile: &'a str,
     condition: String,
@@ -140,7 +140,7 @@ fn around(place: u32, value: f64, half_width: f64) -> OverlayPoint {
     }
 }
 
-/// The overlay with names for its curves; `None` where fewer than two are left.
+/// The overlay with labels for its curves; `None` if too few curves have points.
 fn finished(mut overlay: Overlay) -> Option<Overlay> {
     for curve in &mut overlay.curves {
         curve
@@ -149,7 +149,7 @@ fn finished(mut overlay: Overlay) -> Option<Overlay> {
         curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     overlay.curves.retain(|curve| !curve.points.is_empty());
-    // A picture of noise says something of one condition too.
+    // The picture of placements is informative for a single condition too.
     let least = if overlay.name == "placements" { 1 } else { 2 };
     if overlay.curves.len() < least {
         return None;
@@ -158,7 +158,7 @@ fn finished(mut overlay: Overlay) -> Option<Overlay> {
     Some(overlay)
 }
 
-/// The shortest names that tell the curves apart: conditions, profiles, or both.
+/// Sets the shortest labels that distinguish the curves: conditions, profiles, or both.
 fn label(curves: &mut [OverlayCurve]) {
     let distinct = |names: &[String]| {
         let mut sorted: Vec<&String> = names.iter().collect();
@@ -183,12 +183,12 @@ fn label(curves: &mut [OverlayCurve]) {
     }
 }
 
-/// A condition without the words that every one has.
+/// A condition without the word that all conditions have.
 fn short(condition: &str) -> String {
     condition.replace(" pages", "")
 }
 
-/// Latencies beside traffic, each mix for itself, in the order of the profile.
+/// Latencies under traffic by mix, in the order of the profile.
 fn by_mix(view: &ProfileView) -> Vec<(&str, Vec<OverlayPoint>)> {
     let mut found: Vec<(&str, Vec<OverlayPoint>)> = Vec::new();
     for point in &view.loaded.points {
@@ -207,10 +207,10 @@ fn by_mix(view: &ProfileView) -> Vec<(&str, Vec<OverlayPoint>)> {
     found
 }
 
-/// Where a plain chase was measured: pages, node, stride.
+/// Condition of a plain chase: page kind, node, stride in bytes.
 type Place = (PageKind, NodePolicy, u64);
 
-/// Random clean chases of one copy, of each page kind and node the stride with most points.
+/// Random clean chases of one copy; for each page kind and node the stride with most points.
 fn plain_chases(view: &ProfileView) -> BTreeMap<Place, Vec<OverlayPoint>> {
     let mut found: BTreeMap<Place, Vec<OverlayPoint>> = BTreeMap::new();
     for point in &view.latency.points {

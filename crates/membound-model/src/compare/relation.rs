@@ -1,34 +1,34 @@
-//! How one curve follows from another: later = slope · first + shift, with errors in both.
+//! Fits how one curve follows from another: later = slope · first + shift, with errors in both.
 //!
 //! The line is that of York, Evensen, Martínez and De Basabe Delgado (Unified equations for
 //! the slope, intercept, and standard errors of the best straight line, 2004), iterated
-//! with Tukey's biweight so that single disturbed points have no say. Document 000 found
-//! that runs of its guests differed by a quantity that "shifts the graph up" whatever the
-//! number of accesses: a shift with a slope of 1, which is not what a slower memory does.
+//! with Tukey's biweight so that single disturbed points have no influence. Document 000 found
+//! that runs of its guests differed by a quantity that "shifts the graph up" for any
+//! number of accesses: a shift with a slope of 1, which slower memory would not give.
 
 use membound_types::CurveVerdict;
 
 use super::noise::Z95;
 use crate::stats::{MAD_TO_SIGMA, median};
 
-/// Fewest common places that a line with two errors is fitted to.
+/// Fewest common points for a line with errors in both values.
 pub const LEAST_PLACES: usize = 4;
-/// Probability below which a hypothesis is given up. Low, because several are tried in
+/// Significance level of each test. It is low because several hypotheses are tested in
 /// turn.
 const LEVEL: f64 = 0.01;
-/// Residuals of so many standard deviations have no weight (Tukey's biweight: 95 % as
+/// Standard deviations from which a residual has no weight (Tukey's biweight: 95 % as
 /// efficient as least squares on normal noise).
 const BIWEIGHT: f64 = 4.685;
-/// A line is not the form of the difference when so many times the stated noise is left.
+/// Ratio of the residuals to the stated noise above which no line describes the difference.
 const MISFIT: f64 = 2.5;
-/// … or when so large a share of the points lies beyond four standard deviations.
+/// Share of points beyond four standard deviations above which no line describes the difference.
 const STRAY_SHARE: f64 = 0.2;
-/// A slope beyond this factor joins curves that have little to do with each other.
+/// Largest factor between two curves that is still a slope.
 const STEEPEST: f64 = 8.0;
 const ROUNDS: usize = 60;
 
-/// What two runs of one machine differ by at all places at once: the clock settles at
-/// another step, a neighbour is awake during a whole part.
+/// Scatter between two runs of one machine that all points have in common: the clock settles at
+/// another step, or a neighbour is active during a whole part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Common {
     /// Standard deviation of the slope.
@@ -37,23 +37,23 @@ pub struct Common {
     pub shift: f64,
 }
 
-/// Two values at one place with standard deviations.
+/// The values of two curves at one x, with standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Place.
+    /// Size in bytes, or number of loads.
     pub x: f64,
-    /// The first curve's value.
+    /// Value of the first curve.
     pub first: f64,
-    /// Its standard deviation.
+    /// Standard deviation of `first`.
     pub first_sigma: f64,
-    /// The later curve's value.
+    /// Value of the later curve.
     pub later: f64,
-    /// Its standard deviation.
+    /// Standard deviation of `later`.
     pub later_sigma: f64,
 }
 
 impl Pair {
-    /// The difference in standard deviations.
+    /// The difference in units of its standard deviation.
     #[must_use]
     pub fn distance(&self) -> f64 {
         (self.later - self.first) / self.first_sigma.hypot(self.later_sigma)
@@ -73,20 +73,20 @@ impl Pair {
 /// A value with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The value.
+    /// The estimated value.
     pub value: f64,
-    /// Its standard error.
+    /// Standard error of `value`.
     pub error: f64,
 }
 
 impl Estimate {
-    /// The 95 % interval.
+    /// The 95 % interval, for a normal error.
     #[must_use]
     pub fn interval(&self) -> (f64, f64) {
         (self.value - Z95 * self.error, self.value + Z95 * self.error)
     }
 
-    /// Whether `value` is not excluded.
+    /// True if a test at [`LEVEL`] does not reject `value`.
     fn allows(&self, value: f64) -> bool {
         two_sided((self.value - value) / self.error) > LEVEL
     }
@@ -95,17 +95,17 @@ impl Estimate {
 /// How the later curve follows from the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Relation {
-    /// Added to every value; with a slope of 1 where the verdict is a shift.
+    /// Amount added to every value; the slope is 1 if the verdict is a shift.
     pub shift: Estimate,
-    /// Factor of every value; with a shift of 0 where the verdict is a slope.
+    /// Factor of every value; the shift is 0 if the verdict is a slope.
     pub slope: Estimate,
-    /// What the two come to.
+    /// Form of the difference.
     pub verdict: CurveVerdict,
-    /// Residuals around the line over the stated noise (robust).
+    /// Robust ratio of the residuals around the line to the stated noise.
     pub misfit: f64,
 }
 
-/// A fitted line and how well it fits.
+/// A fitted line and its goodness of fit.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     shift: f64,
@@ -117,11 +117,11 @@ struct Line {
     misfit: f64,
     /// Share of points beyond four standard deviations.
     strays: f64,
-    /// Biweight loss.
+    /// Sum of the biweight losses of all points.
     loss: f64,
 }
 
-/// Which parameters are free.
+/// The free parameters of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Shift,
@@ -129,17 +129,17 @@ enum Form {
     Both,
 }
 
-/// Sets two curves against each other. `None` with fewer than [`LEAST_PLACES`] usable pairs.
+/// Compares two curves. `None` with fewer than [`LEAST_PLACES`] usable pairs.
 ///
-/// The verdict, at 1 % a test:
+/// The verdict, with tests at the 1 % level:
 ///
-/// 1. *other* where no line fits: the residuals are 2.5 times the stated noise, or a fifth
-///    of the points lies beyond four standard deviations, or the slope is beyond a factor
+/// 1. *other* if no line fits: the residuals exceed 2.5 times the stated noise, or more than a
+///    fifth of the points lies beyond four standard deviations, or the slope is beyond a factor
 ///    of eight;
-/// 2. *same* where shift 0 and slope 1 together are not excluded;
-/// 3. *shift* where the slope of 1 is not excluded and a shift of 0 is; *slope* the other
-///    way round; *both* where both are excluded;
-/// 4. where neither is excluded by itself, that of the two with the clearly better fit,
+/// 2. *same* if shift 0 and slope 1 together are not rejected;
+/// 3. *shift* if slope 1 is not rejected and shift 0 is; *slope* in the opposite case;
+///    *both* if both are rejected;
+/// 4. if neither is rejected on its own, the one with the clearly better fit,
 ///    else *undecided*.
 #[must_use]
 pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
@@ -152,7 +152,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
         .iter()
         .map(|pair| pair.first.abs())
         .fold(f64::INFINITY, f64::min);
-    // More scatter than was stated widens the errors; less does not narrow them.
+    // A scatter above the stated noise widens the errors; a smaller one does not narrow them.
     let widened = line.misfit.max(1.0).powi(2);
     let shift_variance = line.shift_variance * widened + (common.shift * scale).powi(2);
     let slope_variance = line.slope_variance * widened + common.slope.powi(2);
@@ -168,7 +168,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     let misfit = line.misfit;
     let shifted = fit(&pairs, Form::Shift);
     let scaled = fit(&pairs, Form::Slope);
-    // A form that is not excluded by its parameter must still fit.
+    // A form whose parameter is not rejected must also fit.
     let serves = |one: Option<Line>| {
         one.is_some_and(|one| one.misfit <= 1.5 * misfit.max(1.0) && one.strays <= STRAY_SHARE)
     };
@@ -185,7 +185,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
             (true, true) => {
                 let loss = |one: Option<Line>| one.map_or(f64::INFINITY, |one| one.loss);
                 let (shifted, scaled) = (loss(shifted), loss(scaled));
-                // As a likelihood ratio: e^(4/2) is seven to one.
+                // Like a likelihood ratio: e^(4/2) is seven to one.
                 if scaled - shifted > 4.0 {
                     CurveVerdict::Shift
                 } else if shifted - scaled > 4.0 {
@@ -197,7 +197,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
             _ => CurveVerdict::Both,
         }
     };
-    // What the verdict names is given as its form has it, the other parameter held.
+    // The parameter of the verdict is estimated with the other parameter fixed.
     let shift = match (verdict, shifted) {
         (CurveVerdict::Shift, Some(one)) => Estimate {
             value: one.shift,
@@ -222,7 +222,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     })
 }
 
-/// Probability of an estimate so far from shift 0 and slope 1 if these were true (Wald,
+/// Probability of an estimate at least this far from shift 0 and slope 1 if these were true (Wald,
 /// two degrees of freedom).
 fn joint(shift: Estimate, slope: Estimate, covariance: f64) -> f64 {
     let (a, b) = (shift.value, slope.value - 1.0);
@@ -337,7 +337,7 @@ fn fit(pairs: &[Pair], form: Form) -> Option<Line> {
     })
 }
 
-/// A start that half of the points may spoil.
+/// Start values that stay reasonable even if up to half of the points are disturbed.
 fn start(pairs: &[Pair], form: Form) -> Option<(f64, f64)> {
     match form {
         Form::Shift => {
@@ -357,7 +357,7 @@ fn start(pairs: &[Pair], form: Form) -> Option<(f64, f64)> {
             for (index, one) in pairs.iter().enumerate() {
                 for other in &pairs[index + 1..] {
                     let run = other.first - one.first;
-                    // Points of one plateau say nothing of the slope.
+                    // Points on one plateau do not determine the slope.
                     if run.abs() > 3.0 * one.first_sigma.hypot(other.first_sigma) {
                         slopes.push((other.later - one.later) / run);
                     }
@@ -374,7 +374,7 @@ fn start(pairs: &[Pair], form: Form) -> Option<(f64, f64)> {
     }
 }
 
-/// Variance of a residual: both errors as the line sees them.
+/// Variance of a residual: the later value's, and the first value's scaled by the slope.
 fn variance(pair: &Pair, slope: f64) -> f64 {
     pair.later_sigma.powi(2) + (slope * pair.first_sigma).powi(2)
 }
@@ -383,12 +383,12 @@ fn residual(pair: &Pair, shift: f64, slope: f64) -> f64 {
     (pair.later - shift - slope * pair.first) / variance(pair, slope).sqrt()
 }
 
-/// Share of a residual that is the later value's error.
+/// Share of a residual's variance that is due to the later value's error.
 fn share(pair: &Pair, slope: f64) -> f64 {
     pair.later_sigma.powi(2) / variance(pair, slope)
 }
 
-/// The first value moved to where the line and both errors want it.
+/// The first value's best estimate, given the line and both errors.
 fn adjusted(pair: &Pair, shift: f64, slope: f64) -> f64 {
     let rest = pair.later - shift - slope * pair.first;
     pair.first + slope * pair.first_sigma.powi(2) * rest / variance(pair, slope)
@@ -402,7 +402,7 @@ fn weights(pairs: &[Pair], shift: f64, slope: f64) -> Vec<f64> {
             let kept = if z.abs() < 1.0 {
                 (1.0 - z * z).powi(2)
             } else {
-                // Not quite nothing, or a bad start could lose every point.
+                // Not 0, because with a bad start all points could lose their weight.
                 1e-6
             };
             kept / variance(pair, slope)
@@ -410,7 +410,7 @@ fn weights(pairs: &[Pair], shift: f64, slope: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Twice the biweight's loss, which is the square of small residuals.
+/// Twice the biweight's loss; for small residuals this is the square.
 fn biweight_loss(residual: f64) -> f64 {
     let z = residual / BIWEIGHT;
     let most = BIWEIGHT * BIWEIGHT / 3.0;

@@ -1,4 +1,4 @@
-//! Several profiles against the first.
+//! Compares several profiles with the first one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,19 +12,19 @@ use super::noise::{Test, Uncertain, benjamini_hochberg, test};
 use super::view::ProfileView;
 use super::{FALSE_DISCOVERY_RATE, curves, method, overlays, table};
 
-/// A profile and the file it was read from.
+/// A profile and the file from which it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedProfile {
-    /// File as it was named.
+    /// File name as the user gave it.
     pub file: String,
-    /// What was read.
+    /// Contents of the profile.
     pub view: ProfileView,
 }
 
-/// Sets every profile against the first.
+/// Compares every profile with the first.
 ///
-/// With `reference`, that is the first instead: a fleet's median, whose figures have its
-/// scatter as intervals, without curves.
+/// If `reference` is given, all profiles are compared with it instead: a fleet's median, whose
+/// figures have the fleet's scatter as intervals and which has no curves.
 #[must_use]
 pub fn compare(
     profiles: &[NamedProfile],
@@ -104,8 +104,8 @@ fn head(profile: &NamedProfile, name: &str) -> ComparedProfile {
     }
 }
 
-/// The shortest names that tell the profiles apart: condition labels, hosts, or the files
-/// without what all have in common.
+/// The shortest names that distinguish the profiles: differing condition labels, hosts, file stems,
+/// or whole file names.
 fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
     let labelled = profiles
         .iter()
@@ -113,7 +113,7 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
     let labels = |profile: &NamedProfile| {
         let words = table::label_words(&telling_labels(profile, profiles));
         if labelled && words.is_empty() {
-            // One run may be the one without a label.
+            // One run may be the only one without a label.
             "no label".to_owned()
         } else {
             words.join(",")
@@ -140,7 +140,7 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
             return names;
         }
     }
-    // The same file twice.
+    // The same file was given twice.
     profiles
         .iter()
         .enumerate()
@@ -148,8 +148,8 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
         .collect()
 }
 
-/// The labels of a profile without those that all profiles have alike. Of host's and
-/// guest's huge pages both stay when either differs: the document's short form needs both.
+/// The labels of a profile without those that all profiles have in common. The labels of the host's
+/// and the guest's huge pages both stay if either differs: the document's short form needs both.
 fn telling_labels(profile: &NamedProfile, all: &[NamedProfile]) -> BTreeMap<String, String> {
     let labels = &profile.view.conditions().labels;
     let differs = |name: &str| {
@@ -165,7 +165,7 @@ fn telling_labels(profile: &NamedProfile, all: &[NamedProfile]) -> BTreeMap<Stri
         .collect()
 }
 
-/// The figures of all profiles under their names, in the order in which they come up.
+/// The figures of all profiles by name, in order of first occurrence within each part.
 fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
     let mut order: Vec<&ProfileFigure> = Vec::new();
     let mut rows: HashMap<&str, Vec<Option<Uncertain>>> = HashMap::new();
@@ -178,7 +178,7 @@ fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
             row[column] = Some(figure.uncertain);
         }
     }
-    // A figure that only a later profile has stands with the others of its part.
+    // A figure that only a later profile has is sorted to the others of its part.
     let mut parts: Vec<&str> = Vec::new();
     for figure in &order {
         if !parts.contains(&figure.part) {
@@ -215,7 +215,7 @@ fn shown(value: Uncertain) -> ComparedValue {
     }
 }
 
-/// Fills the differences of one profile, corrected for their number.
+/// Fills the differences of one profile, with p-values corrected for their number.
 fn differences(
     figures: &mut [ComparedFigure],
     order: &[&ProfileFigure],
@@ -257,7 +257,7 @@ fn differences(
     }
 }
 
-/// Whether a change of `absolute` is one for the worse.
+/// True if a change by `absolute` is a change for the worse.
 pub(super) fn is_worse(worse: Worse, absolute: f64) -> bool {
     match worse {
         Worse::Higher => absolute > 0.0,
@@ -345,7 +345,7 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
     notes
 }
 
-/// Parts of which the profile in column `theirs` has figures and that in `mine` none.
+/// Parts of which the profile in column `theirs` has figures and the one in `mine` has none.
 fn absent_parts(figures: &[ComparedFigure], mine: usize, theirs: usize) -> Vec<&str> {
     let has = |part: &str, column: usize| {
         figures

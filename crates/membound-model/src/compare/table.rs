@@ -1,4 +1,4 @@
-//! Document 000's Table 6.1: one condition a row, and what it does to parallel loads.
+//! Document 000's Table 6.1: one row per condition, with its effect on parallel loads.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use super::view::{MlpView, ProfileView};
 use crate::mlp::{RuleReading, Run};
 use crate::stats::median;
 
-/// What the cells of one condition say, read as the rule reads them.
+/// Results from the cells of one condition, by the same selection as for the rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cells {
-    /// One load.
+    /// Cycles of one load.
     pub(super) one: Option<ComparedValue>,
-    /// Two loads in sequence.
+    /// Cycles of two loads in sequence.
     pub(super) pair: Option<ComparedValue>,
     /// Parallelism by the rule.
     pub(super) rule: Outcome<ComparedValue>,
-    /// The parallel times that it lies between.
+    /// The measured parallel times just below and at the crossing with the pair.
     pub(super) between: (Option<LoadsTime>, Option<LoadsTime>),
-    /// T(N) inside the window.
+    /// T(N) of parallel loads, inside the reorder buffer.
     pub(super) parallel: Vec<LoadsTime>,
-    /// T(n) in sequence.
+    /// T(n) of loads in sequence.
     pub(super) sequential: Vec<LoadsTime>,
 }
 
@@ -68,8 +68,8 @@ const fn scattered(time: &LoadsTime) -> ComparedValue {
     }
 }
 
-/// The profile's own answer where it has one. Its interval is that of the cells where the
-/// profile was written without.
+/// The profile's own parallelism if it has one, else that of the cells. The interval is that of
+/// the cells if the profile has none.
 fn rule(part: &MlpView, reading: &Outcome<RuleReading>) -> Outcome<ComparedValue> {
     let value = match (&part.mlp_rule, reading) {
         (Outcome::Known(value), _) => *value,
@@ -91,8 +91,8 @@ fn rule(part: &MlpView, reading: &Outcome<RuleReading>) -> Outcome<ComparedValue
     })
 }
 
-/// The most loads at once that take less than the pair and the fewest that do not, where
-/// the rule reads them on times made monotone; the times are those measured.
+/// The measured times of the most parallel loads below the pair's time and of the fewest at or
+/// above it, where the rule's monotone times cross.
 fn between(
     reading: &Outcome<RuleReading>,
     parallel: &[LoadsTime],
@@ -104,7 +104,7 @@ fn between(
             reading.between.below.and_then(|time| at(time.loads)),
             at(reading.between.reached.loads),
         ),
-        // No number of loads reaches the pair.
+        // No number of loads reaches the pair's time.
         (Outcome::Missing { .. }, Some(last)) => {
             let short = pair.is_some_and(|pair| last.loads >= 2 && last.cycles < pair.value);
             (short.then_some(*last), None)
@@ -113,7 +113,7 @@ fn between(
     }
 }
 
-/// The rows of a profile; `profile` is its short name. Overheads are filled by [`finish`].
+/// The rows of a profile; `profile` is its short name. [`finish`] fills the overheads.
 #[must_use]
 pub fn rows(profile: &str, view: &ProfileView) -> Vec<ConditionRow> {
     view.mlp
@@ -152,14 +152,14 @@ pub fn rows(profile: &str, view: &ProfileView) -> Vec<ConditionRow> {
         .collect()
 }
 
-/// What placements differ by: the median over the numbers of loads.
+/// Scatter between placements: the median over the numbers of loads.
 fn placement_noise(placements: &Placements) -> Option<f64> {
     let points = placements.points.iter();
     let between: Vec<f64> = points.map(|point| point.between).collect();
     median(&between).filter(|between| between.is_finite())
 }
 
-/// Fills the overhead of one load over the first row that has one.
+/// Fills each row's overhead: the cycles of one load minus those of the first row that has them.
 pub fn finish(rows: &mut [ConditionRow]) {
     let first = rows
         .iter()
@@ -179,7 +179,7 @@ pub fn finish(rows: &mut [ConditionRow]) {
     }
 }
 
-/// The labels of the run, then pages and node where they say more.
+/// Name of a condition: labels of the run, pages, and the node unless it is local.
 pub(super) fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
     let mut words = label_words(&view.conditions().labels);
     words.push(format!("{page} pages"));
@@ -189,11 +189,13 @@ pub(super) fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) ->
     words.join(", ")
 }
 
-/// Name of the label that says whether others used the machine: `quiet`, `noisy`.
+/// Name of the label for activity of others on the machine, with values `quiet` and `noisy`.
 const PLACEMENT: &str = "placement";
 
-/// Labels as words: `noisy placement`, and in the document's short form where host's and guest's huge pages are
-/// among them: `H0G1`, 0 where they are enabled.
+/// Labels as words, such as `noisy placement`.
+///
+/// Labels of host's and guest's huge pages take the document's short form: `H0G1`, where 0 means
+/// enabled.
 pub(super) fn label_words(labels: &BTreeMap<String, String>) -> Vec<String> {
     let digit = |name: &str| match labels.get(name)?.to_lowercase().as_str() {
         "on" | "always" | "enabled" | "yes" | "1" => Some(0),

@@ -1,8 +1,8 @@
-//! What is read of a profile: everything that is compared, and nothing else.
+//! The part of a profile that comparisons read.
 //!
-//! A profile is mostly raw samples, which no comparison needs. These types leave them out,
-//! so that a deserialiser passes over them without storing a number. Fields that a profile
-//! does not have get their defaults; a field of the wrong type is an error.
+//! A profile is mostly raw samples, which comparisons do not need. These types omit them,
+//! so that a deserialiser skips them without storing a number. Fields that a profile
+//! lacks get their defaults; a field of the wrong type is an error.
 
 use membound_types::{
     Access, BandwidthKernel, Conditions, Cpu, CpuId, Figure, Kind, Level, LineSize, MlpCell,
@@ -12,56 +12,56 @@ use membound_types::{
 };
 use serde::{Deserialize, Deserializer};
 
-/// A machine profile, or a document of one part, as `compare` sees it.
+/// A machine profile, or a document of one part, as `compare` reads it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct ProfileView {
-    /// Version of the schema of the writer; `None` in what is no document of membound.
+    /// Version of the writer's schema; `None` in documents that membound did not write.
     pub schema_version: Option<u32>,
-    /// What the document holds.
+    /// Kind of the document.
     pub kind: Option<Kind>,
-    /// Cut short.
+    /// True if the run was interrupted or a part failed.
     pub incomplete: bool,
-    /// The machine, in a document of one part.
+    /// The machine, in a document of one part; a machine profile has its fields at the top.
     pub machine: Option<MachineView>,
     /// Host name, in a machine profile.
     pub host: String,
-    /// When the run began.
+    /// Date and time when the run began.
     pub date: String,
     /// The processor.
     pub cpu: Cpu,
-    /// What else can change a figure.
+    /// Settings of machine and system that can change a figure.
     pub conditions: Conditions,
     /// Levels of the hierarchy.
     pub levels: Vec<Level>,
     /// Line size.
     pub line: Outcome<LineSize>,
-    /// Core clock over the run.
+    /// Core clock over the run, in hertz.
     pub core_clock_hz: Option<Figure>,
-    /// Fitted model.
+    /// The fitted model.
     pub model: ModelView,
-    /// Latency.
+    /// Latency curves.
     pub latency: LatencyView,
     /// Memory-level parallelism.
     pub mlp: MlpView,
-    /// Seidl's windows.
+    /// Random windows, as in document 002.
     pub window: WindowView,
-    /// Bandwidth.
+    /// Bandwidths by level and kernel.
     pub bandwidth: BandwidthView,
-    /// Latency under load.
+    /// Latency of memory under traffic.
     pub loaded: LoadedView,
-    /// Address translation.
+    /// TLB levels and page walks.
     pub tlb: TlbView,
-    /// Prefetchers.
+    /// Effect of prefetchers on patterns.
     pub prefetch: PrefetchView,
-    /// Nodes.
+    /// Latency and bandwidth between nodes.
     pub numa: NumaView,
-    /// Core to core.
+    /// Times to move a line from core to core.
     pub c2c: C2cView,
     /// Latencies over sizes that another program measured.
     #[serde(skip)]
     pub chases: Vec<ForeignChase>,
-    /// What was converted, assumed or left out where the file is no document of membound.
+    /// Notes on conversion, assumptions and omissions if another program wrote the file.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
@@ -69,39 +69,39 @@ pub struct ProfileView {
 /// Latency over sizes that another program measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignChase {
-    /// What distinguishes it from the file's other curves; may be empty.
+    /// Name that distinguishes it from the file's other curves; may be empty.
     pub series: String,
     /// Sizes in bytes and latencies in nanoseconds.
     pub points: Vec<OverlayPoint>,
 }
 
 impl ProfileView {
-    /// Host name, wherever the document keeps it.
+    /// Host name, from either kind of document.
     #[must_use]
     pub fn host(&self) -> &str {
         self.machine.as_ref().map_or(&self.host, |it| &it.host)
     }
 
-    /// Date, wherever the document keeps it.
+    /// Date and time when the run began, from either kind of document.
     #[must_use]
     pub fn date(&self) -> &str {
         self.machine.as_ref().map_or(&self.date, |it| &it.date)
     }
 
-    /// The processor, wherever the document keeps it.
+    /// The processor, from either kind of document.
     #[must_use]
     pub fn cpu(&self) -> &Cpu {
         self.machine.as_ref().map_or(&self.cpu, |it| &it.cpu)
     }
 
-    /// Conditions of the run, wherever the document keeps them.
+    /// Conditions of the run, from either kind of document.
     #[must_use]
     pub fn conditions(&self) -> &Conditions {
         let machine = self.machine.as_ref();
         machine.map_or(&self.conditions, |it| &it.conditions)
     }
 
-    /// The processor's name for people, with its microarchitecture where one is known.
+    /// The processor's name for readers, with its microarchitecture if known.
     #[must_use]
     pub fn cpu_name(&self) -> String {
         let cpu = self.cpu();
@@ -124,23 +124,23 @@ impl ProfileView {
 pub struct MachineView {
     /// Host name.
     pub host: String,
-    /// When the run began.
+    /// Date and time when the run began.
     pub date: String,
     /// The processor.
     pub cpu: Cpu,
-    /// What else can change a figure.
+    /// Settings of machine and system that can change a figure.
     pub conditions: Conditions,
 }
 
-/// A fitted model: what it says of the machine.
+/// Parameters and determined sums of a fitted model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct ModelView {
-    /// Why there is none.
+    /// Reason if the model is missing.
     pub not_measured: Option<NotMeasured>,
-    /// Parameters.
+    /// Single parameters, determined or not.
     pub parameters: Vec<ParameterView>,
-    /// Determined sums of parameters.
+    /// Determined sums of undetermined parameters.
     pub combinations: Vec<CombinationView>,
 }
 
@@ -148,22 +148,22 @@ pub struct ModelView {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct ParameterView {
-    /// Symbol.
+    /// Symbol of the parameter.
     pub symbol: String,
-    /// Value.
+    /// Value in `unit`.
     pub value: f64,
-    /// `ns`, `bytes` or `1`.
+    /// Unit: `ns`, `bytes` or `1`.
     pub unit: String,
     /// Lower end of the 95 % interval.
     pub low: Option<f64>,
     /// Upper end of the 95 % interval.
     pub high: Option<f64>,
-    /// Whether the data determine it.
+    /// True if the data determine the parameter.
     pub identifiable: bool,
-    /// Whether it was given.
+    /// True if the value was given, not fitted.
     #[serde(default)]
     pub fixed: bool,
-    /// What the component is.
+    /// Description of the hardware that the parameter belongs to.
     #[serde(default)]
     pub name: String,
 }
@@ -176,9 +176,9 @@ pub struct CombinationView {
     pub symbols: Vec<String>,
     /// Factors of the terms.
     pub coefficients: Vec<f64>,
-    /// Value.
+    /// Value of the sum in `unit`.
     pub value: f64,
-    /// Unit.
+    /// Unit of the sum, such as `ns`.
     pub unit: String,
     /// Lower end of the 95 % interval.
     pub low: f64,
@@ -190,9 +190,9 @@ pub struct CombinationView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct LatencyView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Points.
+    /// Points of all curves.
     pub points: Vec<LatencyPointView>,
 }
 
@@ -200,27 +200,27 @@ pub struct LatencyView {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct LatencyPointView {
-    /// Bytes.
+    /// Size of the buffer in bytes.
     pub size_bytes: u64,
-    /// Distance between elements.
+    /// Distance between elements in bytes.
     pub stride_bytes: u64,
-    /// Order of the visits.
+    /// Order in which elements are visited.
     pub pattern: Pattern,
-    /// Clean or dirty.
+    /// Whether the lines are clean or dirty.
     pub access: Access,
-    /// Pages.
+    /// Kind of the buffer's pages.
     pub page: PageKind,
-    /// Where the buffer lies.
+    /// Node of the buffer, relative to the CPU.
     pub node: NodePolicy,
     /// State of the prefetchers.
     pub prefetch: PrefetchState,
-    /// Copies at once.
+    /// Number of copies that ran at once.
     pub threads: u32,
     /// Latency in nanoseconds.
     pub ns: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval of `ns`.
     pub ns_low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the 95 % interval of `ns`.
     pub ns_high: f64,
 }
 
@@ -228,33 +228,33 @@ pub struct LatencyPointView {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct MlpView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
     /// The N × K plane and the sequential series.
     pub cells: Vec<MlpCell>,
     /// Entries of the reorder buffer.
     pub rob_size: Outcome<f64>,
-    /// Windows found.
+    /// Limits of the core's windows.
     pub windows: Vec<WindowLimit>,
-    /// Parallelism by the rule.
+    /// Parallelism by the rule of document 000.
     pub mlp_rule: Outcome<f64>,
-    /// The same with its interval.
+    /// Parallelism by the rule, with its interval.
     pub mlp_rule_interval: Outcome<Figure>,
-    /// Parallelism by throughput.
+    /// Parallelism by the throughput of chases.
     pub mlp_throughput: Outcome<f64>,
-    /// The same with its interval.
+    /// Parallelism by throughput, with its interval.
     pub mlp_throughput_interval: Outcome<Figure>,
-    /// Parallel chases.
+    /// Points of the parallel chases.
     pub throughput: Vec<ThroughputPoint>,
     /// Cycles of two loads in sequence.
     pub sequential_pair_cycles: Outcome<f64>,
-    /// Pages behind the main area.
+    /// Kind of pages of the main area.
     pub page: PageKind,
-    /// Where it lies.
+    /// Node of the main area, relative to the CPU.
     pub node: NodePolicy,
-    /// The same on new pages each time.
+    /// Repetitions on new pages each time.
     pub placements: Option<Placements>,
-    /// The same under other conditions.
+    /// The same part under other conditions.
     pub others: Vec<MlpView>,
 }
 
@@ -280,7 +280,7 @@ impl Default for MlpView {
 }
 
 impl MlpView {
-    /// This condition and the others, where anything was measured.
+    /// This condition and the others, without those in which nothing was measured.
     pub fn conditions(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self)
             .chain(&self.others)
@@ -292,9 +292,9 @@ impl MlpView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct WindowView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Points.
+    /// Points of all curves.
     pub points: Vec<WindowPointView>,
 }
 
@@ -306,17 +306,17 @@ pub struct WindowPointView {
     pub window_bytes: u64,
     /// Area in bytes.
     pub area_bytes: u64,
-    /// Time of a window.
+    /// Time of a window in seconds.
     pub seconds_per_window: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval of the time.
     pub seconds_low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the 95 % interval of the time.
     pub seconds_high: f64,
-    /// Kernel.
+    /// Kernel that accessed the windows.
     pub kernel: WindowKernel,
-    /// Pages.
+    /// Kind of the area's pages.
     pub page: PageKind,
-    /// Where the area lies.
+    /// Node of the area, relative to the CPU.
     pub node: NodePolicy,
 }
 
@@ -324,30 +324,30 @@ pub struct WindowPointView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct BandwidthView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Points.
+    /// Measured bandwidths.
     pub points: Vec<BandwidthPointView>,
 }
 
-/// A bandwidth.
+/// One measured bandwidth.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct BandwidthPointView {
-    /// Kernel.
+    /// Kernel that moved the data.
     pub kernel: BandwidthKernel,
-    /// Bytes that each thread works on.
+    /// Bytes of each thread's working set.
     pub size_bytes: u64,
-    /// Level that they fit into.
+    /// Level into which the working set fits.
     #[serde(default)]
     pub level: Option<String>,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// 10⁹ bytes a second.
+    /// Bandwidth in 10⁹ bytes per second.
     pub gb_s: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval of `gb_s`.
     pub gb_s_low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the 95 % interval of `gb_s`.
     pub gb_s_high: f64,
 }
 
@@ -355,26 +355,26 @@ pub struct BandwidthPointView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct LoadedView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Points.
+    /// Points of all mixes.
     pub points: Vec<LoadedPointView>,
 }
 
-/// A latency under load.
+/// One latency under traffic.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct LoadedPointView {
-    /// Mix of the traffic: reads to writes, or words for what another program calls otherwise.
+    /// Mix of the traffic: reads to writes, or another program's name for it.
     #[serde(deserialize_with = "mix")]
     pub mix: String,
-    /// Traffic in 10⁹ bytes a second.
+    /// Traffic in 10⁹ bytes per second.
     pub gb_s: f64,
     /// Latency in nanoseconds.
     pub ns: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval of `ns`.
     pub ns_low: f64,
-    /// Upper end of the interval.
+    /// Upper end of the 95 % interval of `ns`.
     pub ns_high: f64,
 }
 
@@ -386,13 +386,13 @@ fn mix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct TlbView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Levels found.
+    /// TLB levels of all page kinds.
     pub levels: Vec<TlbLevel>,
-    /// Overlap of misses.
+    /// Overlap of TLB misses.
     pub overlap: Vec<TlbOverlap>,
-    /// Page walks at once.
+    /// Number of concurrent page walks.
     pub parallel_walks: Outcome<f64>,
 }
 
@@ -400,23 +400,23 @@ pub struct TlbView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct PrefetchView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Patterns.
+    /// Measured patterns.
     pub points: Vec<PrefetchPointView>,
 }
 
-/// A pattern.
+/// One pattern under one state of the prefetchers.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct PrefetchPointView {
-    /// Pattern.
+    /// Order of the accesses.
     pub pattern: PrefetchPattern,
     /// State of the prefetchers.
     pub prefetch: PrefetchState,
     /// Time of a load in nanoseconds.
     pub ns: f64,
-    /// Time of a random load.
+    /// Time of a random load in nanoseconds.
     pub random_ns: f64,
     /// `ns ÷ random_ns`.
     pub ratio: f64,
@@ -425,11 +425,11 @@ pub struct PrefetchPointView {
     pub batches: RawView,
 }
 
-/// The few batches that an interval is computed from where a document states none.
+/// The few batches from which an interval is computed if a document states none.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct RawView {
-    /// Batch means.
+    /// Means of the batches, in the unit of the value that they belong to.
     pub raw: Vec<f64>,
 }
 
@@ -437,11 +437,11 @@ pub struct RawView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct NumaView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Nodes.
+    /// Nodes of the machine.
     pub nodes: Vec<NodeId>,
-    /// Pairs.
+    /// Pairs of CPU node and memory node.
     pub pairs: Vec<NumaPair>,
 }
 
@@ -449,24 +449,24 @@ pub struct NumaView {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct C2cView {
-    /// Why there is none.
+    /// Reason if the part was not measured.
     pub not_measured: Option<NotMeasured>,
-    /// Pairs.
+    /// Measured pairs of CPUs.
     pub pairs: Vec<CorePairView>,
 }
 
-/// Two CPUs.
+/// Transfer of a line between two CPUs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct CorePairView {
-    /// CPU that starts.
+    /// CPU that sends first.
     pub from: CpuId,
     /// CPU that answers.
     pub to: CpuId,
-    /// One way in nanoseconds.
+    /// Time of one direction in nanoseconds.
     pub one_way_ns: f64,
-    /// Lower end of the interval.
+    /// Lower end of the 95 % interval of the time.
     pub one_way_low_ns: f64,
-    /// Upper end of the interval.
+    /// Upper end of the 95 % interval of the time.
     pub one_way_high_ns: f64,
 }

@@ -35,7 +35,7 @@ pub struct Around {
     pub footprint: f64,
 }
 
-/// How a site comes back to what it touched before the record.
+/// How a site returns to lines that it touched before the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Order {
     /// Share of its new lines that follow each other in order: they return after the whole
@@ -79,9 +79,9 @@ pub struct Stream {
     /// Reuse time: number of touches since the last one of the same line.
     back: Vec<u32>,
     distinct: Distinct,
-    /// By site.
+    /// Distribution of reuse times by site.
     survival: Vec<Survival>,
-    /// By site.
+    /// Order by site.
     order: Vec<Order>,
     /// By site: distinct lines since another site touched the lines that it now touches;
     /// infinite if no site is ahead of it.

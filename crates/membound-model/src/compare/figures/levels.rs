@@ -1,4 +1,4 @@
-//! Levels, the line and the latency of memory.
+//! Figures of levels, line size and memory latency.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::{Figures, Label};
 use crate::compare::noise::{Noise, Z95};
 use crate::compare::view::{LatencyPointView, ProfileView};
 
-/// Buffer that memory latency is read at, page kind by page kind.
+/// Size in bytes of the buffer whose latency is compared for every page kind.
 const MEMORY_BUFFER_BYTES: u64 = 256 << 20;
-/// Neighbouring points of a plateau share what disturbs them, so more of them do not make
-/// its median as certain as their number says.
+/// Most points that count for a plateau's error: neighbouring points have disturbances in common,
+/// so more of them do not make the median proportionally more certain.
 const MOST_PLATEAU_POINTS: usize = 12;
 const LEAST_PLATEAU_POINTS: usize = 3;
 
@@ -86,7 +86,7 @@ pub(super) fn levels(profile: &ProfileView, out: &mut Figures) {
 }
 
 /// Memory latency at one size for each page kind: levels are found on one kind only, and
-/// what differs between them is what tells a host's page size.
+/// the differences between kinds show a host's page size.
 pub(super) fn latency(profile: &ProfileView, out: &mut Figures) {
     let mut curves: BTreeMap<PageKind, Vec<&LatencyPointView>> = BTreeMap::new();
     for point in profile.latency.points.iter().filter(|point| plain(point)) {
@@ -98,7 +98,7 @@ pub(super) fn latency(profile: &ProfileView, out: &mut Figures) {
         .filter_map(|level| level.size_bytes)
         .max();
     if reaches.is_some_and(|bytes| bytes > MEMORY_BUFFER_BYTES / 4) {
-        // Too much of such a buffer lies in the caches.
+        // The caches hold too much of such a buffer.
         return;
     }
     for (page, mut curve) in curves {
@@ -136,7 +136,8 @@ pub(super) fn latency(profile: &ProfileView, out: &mut Figures) {
     }
 }
 
-/// Whether the caches include more than one: the outermost is then shared.
+/// Kinds of noise of a level's latency and size. The outermost cache counts as shared, unless it
+/// is the only level inside memory.
 fn level_noise(levels: &[Level], index: usize) -> (Noise, Noise) {
     let outermost = levels
         .iter()
@@ -149,7 +150,7 @@ fn level_noise(levels: &[Level], index: usize) -> (Noise, Noise) {
     }
 }
 
-/// Points of the curve that a level's plateau is read from: the page kind with most of them.
+/// Number of points on a level's plateau, on the page kind with most of them.
 fn plateau_points(profile: &ProfileView, inner: u64, size: Option<u64>) -> usize {
     let mut counts: BTreeMap<PageKind, usize> = BTreeMap::new();
     for point in profile.latency.points.iter().filter(|point| plain(point)) {
@@ -165,15 +166,15 @@ fn plateau_points(profile: &ProfileView, inner: u64, size: Option<u64>) -> usize
 }
 
 /// Relative standard error of a plateau's latency. Its stated range holds nine tenths of
-/// the points, hence 2 · 1.645 standard deviations of one of them; the median of n is
-/// known 1.2533/√n as well.
+/// the points, which are 2 · 1.645 standard deviations of a point; the standard error of the
+/// median of n points is 1.2533/√n of that.
 fn plateau_error(level: &Level, points: usize) -> Option<f64> {
     let (low, high) = (level.latency_low_ns, level.latency_high_ns);
     (low > 0.0 && high.is_finite() && high >= low)
         .then(|| (high / low).ln() / (2.0 * 1.645) * 1.2533 / (points as f64).sqrt())
 }
 
-/// Random loads of one local copy, the prefetchers as found, over whole lines.
+/// True for random loads of one local copy over whole lines, with default prefetchers.
 fn plain(point: &LatencyPointView) -> bool {
     point.pattern == Pattern::Random
         && point.access == Access::Clean

@@ -1,4 +1,4 @@
-//! Windows of the core and parallel loads.
+//! Figures of the core's windows and of parallel loads.
 
 use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, Worse};
 
@@ -27,7 +27,7 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
             .iter()
             .any(|window| window.filler == Filler::Nop && window.fillers_per_entry > 1.0);
         for window in &part.windows {
-            // The mix stands for the reorder buffer where the nops show it fused.
+            // If the nops are fused, they do not show the reorder buffer, but the mixed fillers do.
             let what = match window.filler {
                 Filler::Nop if !fused => "rob_entries".to_owned(),
                 Filler::Mixed if fused => "rob_entries".to_owned(),

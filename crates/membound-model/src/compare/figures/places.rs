@@ -1,4 +1,4 @@
-//! Nodes, and lines from core to core.
+//! Figures of nodes, and of lines moved from core to core.
 
 use membound_types::Worse;
 

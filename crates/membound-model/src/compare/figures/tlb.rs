@@ -1,4 +1,4 @@
-//! Address translation.
+//! Figures of address translation.
 
 use membound_types::Worse;
 

@@ -1,4 +1,4 @@
-//! Bandwidth, latency beside traffic, and what prefetchers make of patterns.
+//! Figures of bandwidth, latency under traffic, and the effect of prefetchers.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
         .filter(|(index, _)| index + 2 >= levels.len())
         .map(|(_, level)| level.name.as_str())
         .collect();
-    // Several pages or nodes may have been measured: the best one counts.
+    // Several page kinds or nodes may have been measured: the best one counts.
     let mut best = BTreeMap::new();
     let mut order = Vec::new();
     for point in &profile.bandwidth.points {
@@ -46,7 +46,7 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
         if level == memory && most.is_none_or(|most| point.gb_s > most.gb_s) {
             most = Some(point);
         }
-        // Non-temporal stores go to memory from wherever their source lies.
+        // Non-temporal stores go to memory, whatever level holds their source.
         let to_memory = point.kernel == BandwidthKernel::NtWrite;
         let noise = if to_memory || levels.is_empty() || outer.contains(&level.as_str()) {
             Noise::MemoryBandwidth
@@ -146,13 +146,13 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
                 Noise::MemoryBandwidth,
             ),
             full.gb_s,
-            // The document states no interval of the traffic: the kind's scatter has to do.
+            // The document states no interval of the traffic, so only the scatter between runs applies.
             Some((full.gb_s, full.gb_s)),
         );
     }
 }
 
-/// A mix in words.
+/// Description of a mix for a title.
 fn said(mix: &str) -> String {
     if mix.parse::<TrafficMix>().is_ok() {
         format!("{mix} reads to writes")
@@ -180,7 +180,7 @@ pub(super) fn prefetch(profile: &ProfileView, out: &mut Figures) {
             PrefetchPattern::PageRandom => ("page-random".into(), "random inside a page".into()),
             PrefetchPattern::PointerArray => ("pointer-array".into(), "array of pointers".into()),
             PrefetchPattern::NextPage => ("next-page".into(), "into the next page".into()),
-            // Divided by itself.
+            // Random loads are the reference of the ratio.
             PrefetchPattern::Random => continue,
         };
         let (state, remark) = match &point.prefetch {
