@@ -1,32 +1,32 @@
-//! What no machine can do. A value beyond these limits is in another unit, or broken.
+//! Limits of plausible values. A value beyond them is in another unit, or broken.
 //!
-//! The limits are wide on purpose: they are met by mistakes of a factor of a thousand and
-//! more, not by odd machines.
+//! The limits are wide on purpose: mistakes by a factor of a thousand and
+//! more exceed them, unusual machines do not.
 
 use crate::text::{figure, plural};
 
 /// Least bytes of a chase or a window: one pointer, one double.
 const LEAST_BYTES: u64 = 8;
 
-/// Beyond what page tables of five levels can map.
+/// Most bytes of a chase or a window: what page tables of five levels can map.
 const MOST_BYTES: u64 = 1 << 57;
 
 /// Least nanoseconds of a load that the next one waits for: a cycle at 100 GHz.
 const LEAST_LOAD_NS: f64 = 0.01;
 
-/// Most nanoseconds of a load from memory: a millisecond is what a disk takes.
+/// Most nanoseconds of a load from memory: a millisecond, the time of a disk access.
 const MOST_LOAD_NS: f64 = 1e6;
 
-/// Least nanoseconds a byte of a window: 100 TB/s, from one core.
+/// Least nanoseconds per byte of a window: 100 TB/s, from one core.
 const LEAST_WINDOW_NS_PER_BYTE: f64 = 1e-5;
 
-/// Bytes of the shortest line, each of which a window may take [`MOST_LOAD_NS`] for.
+/// Bytes of the shortest line; a window may take [`MOST_LOAD_NS`] for each of its lines.
 const LINE_BYTES: u64 = 32;
 
-/// Whether a buffer, a window or an area can have this size.
+/// Checks the size of a buffer, a window or an area, in bytes.
 ///
 /// # Errors
-/// A fragment that begins with the size.
+/// A fragment of a message that begins with the size.
 pub(crate) fn size(bytes: u64) -> Result<(), String> {
     if bytes == 0 {
         return Err("0 bytes hold nothing; sizes are above 0".to_owned());
@@ -46,10 +46,10 @@ pub(crate) fn size(bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a time is one at all.
+/// Checks that a time, in any unit, is positive and finite.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn time(value: f64) -> Result<(), String> {
     if value.is_nan() {
         return Err("NaN is no time; leave the line out where nothing was measured".to_owned());
@@ -66,10 +66,10 @@ pub(crate) fn time(value: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether one load can take `ns`.
+/// Checks that one load can take `ns` nanoseconds.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn load(ns: f64) -> Result<(), String> {
     time(ns)?;
     if ns < LEAST_LOAD_NS {
@@ -90,10 +90,10 @@ pub(crate) fn load(ns: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a window of `window_bytes` can take `seconds`.
+/// Checks that a window of `window_bytes` can take `seconds`.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn window(window_bytes: u64, seconds: f64) -> Result<(), String> {
     time(seconds)?;
     let ns = seconds * 1e9;
@@ -114,10 +114,10 @@ pub(crate) fn window(window_bytes: u64, seconds: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// The ends of an interval around `value`, both or none.
+/// Checks the ends of an interval around `value`; `None` unless both are given.
 ///
 /// # Errors
-/// A fragment that names the end that is wrong.
+/// A fragment of a message that begins with the interval.
 pub(crate) fn interval(
     value: f64,
     low: Option<f64>,

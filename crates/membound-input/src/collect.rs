@@ -1,4 +1,4 @@
-//! Points of a file, sorted into curves by what was the same while they were measured.
+//! Sorts the points of a file into curves: points measured under the same conditions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,23 +8,23 @@ use crate::content::Curve;
 use crate::error::Fault;
 use crate::text::{plural, shortened};
 
-/// Something about a point that the reader of a fit should know.
+/// A peculiarity of a point that the notes of its curve count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mark {
-    /// Comparison with another pattern says that a prefetcher shortened it.
+    /// A comparison with another pattern shows that a prefetcher shortened it.
     Tainted,
-    /// A disturbance is left in its value.
+    /// Its value still contains a disturbance.
     Unresolved,
-    /// Something was seen while it was measured.
+    /// A disturbance was observed while it was measured.
     Disturbed,
-    /// The page kind covers a part of the buffer only.
+    /// Only part of the buffer is on pages of the stated kind.
     PartlyPaged,
-    /// Its interval does not hold its value and was left out.
+    /// Its interval does not contain its value and was removed.
     NoInterval,
 }
 
 impl Mark {
-    /// What the mark says of `points` (`3 of 40 values`).
+    /// A note on `points`, a text such as `3 of 40 values`.
     fn note(self, points: &str) -> String {
         match self {
             Self::Tainted => format!("{points} were shortened by a prefetcher, and are kept"),
@@ -44,7 +44,7 @@ impl Mark {
     }
 }
 
-/// What was the same for the points of one curve, as columns and fields are named.
+/// The common conditions of a curve's points, in words.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conditions {
     words: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Adds the value of a column of membound's own CSV.
+    /// Adds the value of a condition, whose name is that of a column in membound's own CSV.
     pub(crate) fn add(&mut self, column: &str, value: &str) {
         if column == "page" {
             self.page = value.parse().ok();
@@ -75,7 +75,7 @@ impl Conditions {
     }
 }
 
-/// Curves in the making, in the order in which their first points came.
+/// Curves under construction, in the order of their first points.
 pub(crate) struct Collector {
     data: FitData,
     curves: Vec<Curve>,
@@ -125,11 +125,11 @@ impl Collector {
         }
     }
 
-    /// The curves, sorted, with what there is to say of their points and then `notes`.
+    /// The curves, sorted, with notes on their points, then `notes`.
     pub(crate) fn curves(self, notes: &[String]) -> Vec<Curve> {
         let mut curves = self.curves;
         for (curve, marks) in curves.iter_mut().zip(self.marks) {
-            // Stable, so that repeated measurements stay in the order of the file.
+            // A stable sort keeps repeated measurements in the order of the file.
             curve.observations.sort_by_key(place);
             let points = curve.observations.len();
             let of_all = |count| format!("{count} of {}", plural(points, "value"));
@@ -156,10 +156,10 @@ impl Collector {
         curves
     }
 
-    /// The same, where one point or none is an error.
+    /// The curves as from [`Self::curves`]; fewer than two points are an error.
     ///
     /// # Errors
-    /// A fault that says how many points there are.
+    /// A fault with the number of points.
     pub(crate) fn finish(self, notes: &[String]) -> Result<Vec<Curve>, Fault> {
         let points: usize = self
             .curves
@@ -176,7 +176,7 @@ impl Collector {
     }
 }
 
-/// What observations are sorted by: area, then window.
+/// Sort key of an observation: area, then window.
 fn place(observation: &Observation) -> (u64, Option<u64>) {
     (observation.area_bytes, observation.window_bytes)
 }

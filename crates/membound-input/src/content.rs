@@ -1,35 +1,35 @@
-//! The values that a file holds.
+//! The values read from a file.
 
 use membound_types::{FitData, MachineProfile, Model, Observation, PageKind};
 
 use crate::traffic::LoadedCurve;
 
-/// What a file turned out to hold.
+/// The contents of a file, by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// Curves to fit, from CSV, another tool, or one part of `measure`.
     Curves(Vec<Curve>),
-    /// Latency beside traffic of each mix, from another tool.
+    /// Latency under traffic, one curve per mix, from another tool.
     Loaded(Vec<LoadedCurve>),
-    /// A machine profile with everything in it.
+    /// A complete machine profile.
     Profile(Box<MachineProfile>),
-    /// A fitted model.
+    /// A model fitted by membound.
     Model(Box<Model>),
 }
 
-/// Values that belong together: one kernel, one page kind, one node.
+/// Values measured under the same conditions: one kernel, one page kind, one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What distinguishes it from the file's other curves, for people; may be empty.
+    /// Conditions that distinguish it from the file's other curves, for readers; may be empty.
     pub series: String,
-    /// Windows or loads.
+    /// Whether the values are windows or loads.
     pub data: FitData,
-    /// Distance between the elements in bytes, where the file says (latency curves).
+    /// Distance between elements in bytes, if the file states it (latency curves).
     pub stride_bytes: Option<u64>,
-    /// Pages behind the values, where the file says.
+    /// Page kind, if the file states it.
     pub page: Option<PageKind>,
-    /// The values, by area and then window.
+    /// The values, sorted by area, then window.
     pub observations: Vec<Observation>,
-    /// What was left out or assumed, a sentence each.
+    /// Notes on omissions and assumptions, one sentence each.
     pub notes: Vec<String>,
 }

@@ -1,8 +1,8 @@
-//! Tables with a header: `size_bytes,ns`, `window_bytes,area_bytes,seconds_per_window`, and
-//! what `measure --format csv` prints.
+//! Reads tables with a header: `size_bytes,ns`, `window_bytes,area_bytes,seconds_per_window`, and
+//! the output of `measure --format csv`.
 //!
-//! A line is a record: no field of these tables holds a line break, and so a quotation mark
-//! that is never closed spoils one line, which can be named, and not the rest of the file.
+//! Each line is a record: no field of these tables contains a line break, so an unclosed
+//! quotation mark spoils only its own line, which the error names.
 
 mod columns;
 
@@ -20,14 +20,14 @@ use crate::text::{plural, shown};
 
 use columns::Columns;
 
-/// Longest name that a column is expected to have, in characters.
+/// Most characters of a field in a line that may belong to a table.
 const LONGEST: usize = 32;
 
-/// Most words of such a name, its unit among them.
+/// Most words of such a field, including a unit.
 const MOST_WORDS: usize = 3;
 
-/// Whether `line`, without blanks around it, is a header: one that names a column which is
-/// no word of other texts, whatever stands between the names.
+/// True if `line`, already trimmed, is a header: it contains a column name that is not a common
+/// word, with any separators.
 pub(crate) fn recognises(line: &str) -> bool {
     let names_one = columns::is_known(line.trim_matches('"'));
     let mut words = line.split([',', ';', '\t', '|', ' ']);
@@ -38,8 +38,8 @@ pub(crate) fn recognises(line: &str) -> bool {
         })
 }
 
-/// Whether `line`, without blanks around it, could be the header or a row of a table: short
-/// fields with commas between them, which prose is not.
+/// True if `line`, already trimmed, could be the header or a row of a table: short fields between
+/// commas, unlike prose.
 pub(crate) fn may_be(line: &str) -> bool {
     let short = |field: &str| {
         field.chars().count() <= LONGEST && field.split_whitespace().count() <= MOST_WORDS
@@ -50,7 +50,7 @@ pub(crate) fn may_be(line: &str) -> bool {
 /// Reads a table.
 ///
 /// # Errors
-/// A fault with line, column and value, and what would be right.
+/// A fault with line, column and value, and the expected form.
 pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
     let mut rows = rows(text);
     let Some((line, header)) = rows.next() else {
@@ -78,7 +78,7 @@ pub(crate) fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The fields of a row below a header with `columns` columns.
 ///
 /// # Errors
-/// A fragment that says what is wrong with the row.
+/// A fragment of a message about the row.
 pub(crate) fn fields(row: &str, columns: usize) -> Result<Vec<String>, String> {
     let fields = split(row)?;
     if fields.len() == columns {
@@ -95,7 +95,7 @@ pub(crate) fn fields(row: &str, columns: usize) -> Result<Vec<String>, String> {
     ))
 }
 
-/// The fields of a line, quotation marks and blanks around them taken off.
+/// The fields of a line, without quotation marks and surrounding blanks.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let mut rest = line;
@@ -116,7 +116,7 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The field that a quotation mark was opened for, and what follows: a comma or nothing.
+/// The rest of a quoted field, and the text after it, which is empty or begins with a comma.
 fn closed(quoted: &str) -> Result<(String, &str), String> {
     let mut field = String::new();
     let mut rest = quoted;
@@ -172,7 +172,7 @@ fn push(collector: &mut Collector, columns: &Columns, fields: &[String]) -> Resu
     Ok(())
 }
 
-/// Whether a condition has a value that it can have.
+/// Checks that the value of a condition is valid.
 fn condition(column: &str, value: &str) -> Result<(), String> {
     match column {
         "pattern" => Pattern::from_str(value).map(drop),
@@ -201,7 +201,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The text of a column that the header has to have.
+    /// The text of a required column; an error if it is empty.
     fn required(&self, column: &str) -> Result<&str, String> {
         match self.optional(column) {
             Some(value) => Ok(value),
@@ -209,7 +209,7 @@ impl Row<'_> {
         }
     }
 
-    /// The text of a column, where there is one and it is not empty.
+    /// The text of a column, if the table has it and it is not empty.
     fn optional(&self, column: &str) -> Option<&str> {
         let value = self.fields[self.columns.position(column)?].as_str();
         (!value.is_empty()).then_some(value)
@@ -225,7 +225,7 @@ impl Row<'_> {
             .map_err(|what| format!("{column}: {what}"))
     }
 
-    /// The interval around `value`, where the table has both ends of it.
+    /// The interval around `value`, if the row has both ends of it.
     fn interval(&self, value: f64, low: &str, high: &str) -> Result<Option<(f64, f64)>, String> {
         let end = |column: &str| {
             self.optional(column)

@@ -1,28 +1,28 @@
-//! Why a file cannot be used. A [`Fault`] knows the place, an [`InputError`] also the file.
+//! Errors of input files. A [`Fault`] has the position, an [`InputError`] also the file's name.
 
 use crate::text::one_line;
 
-/// Why a file cannot be used; names file, place and remedy in one line.
+/// Reason why a file cannot be used; its text names file, position and remedy in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// Nothing in it, or blanks only.
+    /// The file is empty or contains only blanks.
     #[error("{name}: is empty")]
     Empty {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
     },
-    /// Bytes that are no text.
+    /// The file contains bytes that are not text.
     #[error("{name}: byte {offset}: {what}")]
     NotText {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
-        /// Offset of the first byte that is no text, from 0.
+        /// Offset of the first byte that is not text, from 0.
         offset: usize,
-        /// What stands there, and what would be right.
+        /// The unexpected byte, and the expected form.
         what: String,
     },
-    /// Text in no format that is known here.
+    /// The text is in no known format.
     #[error(
         "{name}: not a format that is known here; accepted are membound's JSON (machine, latency, \
          window, model), CSV with a header (`size_bytes,ns` or \
@@ -30,40 +30,40 @@ pub enum InputError {
          multichase, Intel MLC and Mess"
     )]
     Unknown {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
     },
-    /// A line that cannot be used.
+    /// A line cannot be used.
     #[error("{name}: line {line}: {what}")]
     Line {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
-        /// Line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// Column and value, and what would be right.
+        /// Column and value, and the expected form.
         what: String,
     },
-    /// A field of a JSON document that cannot be used.
+    /// A field of a JSON document cannot be used.
     #[error("{name}: {path}: {what}")]
     Field {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
-        /// Path to the field, as in `latency.points[3].ns`.
+        /// Path to the field, such as `latency.points[3].ns`.
         path: String,
-        /// Value, and what would be right.
+        /// The value, and the expected form.
         what: String,
     },
-    /// A known format, but nothing in it that could be used.
+    /// The format is known, but the file contains nothing usable.
     #[error("{name}: {what}")]
     Broken {
-        /// File as it was named.
+        /// File name as the caller gave it.
         name: String,
-        /// Reason, and what would be right.
+        /// The reason, and the expected form.
         what: String,
     },
 }
 
-/// An [`InputError`] that does not know yet how its file is called.
+/// An [`InputError`] without the file's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Empty,
@@ -82,7 +82,7 @@ impl Fault {
         }
     }
 
-    /// The error for the file that is called `name`, in one line whatever the name holds.
+    /// The error for the file called `name`; control characters in the name are escaped.
     pub(crate) fn of(self, name: &str) -> InputError {
         let name = one_line(name);
         match self {

@@ -1,15 +1,15 @@
-//! The fields of documents that a curve is made of.
+//! The fields of documents from which curves are made.
 //!
 //! Other programs write documents of kind `latency` and `window` with fewer fields than
-//! membound does. Read through these types, a document needs a point's sizes and its time;
-//! whatever else it says of a point is used, and has to be of the right type.
+//! membound does. These types require only a point's sizes and its time;
+//! any other known field is used if present, and must have the right type.
 
 use serde::Deserialize;
 
 use membound_types::{Access, CpuId, LatencyPoint, NodePolicy, PageKind, Pattern};
 use membound_types::{PrefetchState, Samples, WindowKernel, WindowPoint};
 
-/// What a curve needs of the part `latency`.
+/// The fields of the part `latency` that a curve uses.
 #[derive(Deserialize)]
 pub(crate) struct Loads {
     pub(crate) points: Vec<Load>,
@@ -17,7 +17,7 @@ pub(crate) struct Loads {
     pub(crate) skipped: Vec<String>,
 }
 
-/// What a curve needs of the part `window`.
+/// The fields of the part `window` that a curve uses.
 #[derive(Deserialize)]
 pub(crate) struct Windows {
     pub(crate) points: Vec<Drawn>,
@@ -63,14 +63,14 @@ pub(crate) struct Drawn {
     pub(crate) batches: Batches,
 }
 
-/// What a curve's notes say of the batches behind a point.
+/// The fields of a point's batches that a curve's notes use.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Batches {
     disturbed: Disturbed,
 }
 
-/// What may be left of disturbances in a point.
+/// Disturbances that the batches of a point may still contain.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Disturbed {
@@ -78,12 +78,12 @@ struct Disturbed {
     slow_mode: Option<f64>,
 }
 
-/// That a prefetcher shortened a point.
+/// Present if a prefetcher shortened a point.
 #[derive(Deserialize)]
 pub(crate) struct Taint {}
 
 impl Batches {
-    /// Whether a disturbance is left in the value.
+    /// True if the value still contains a disturbance.
     pub(crate) const fn unresolved(&self) -> bool {
         self.disturbed.slow_mode.is_some() || self.disturbed.kept_batches > 0
     }

@@ -1,8 +1,8 @@
-//! membound's own documents: machine profiles, latency, windows, fitted models.
+//! Reads membound's own documents: machine profiles, latency, windows, fitted models.
 //!
-//! A document is parsed twice: its head alone, so that another version or kind is named
-//! before anything else is found wrong, and then whole. Parts are read from the document
-//! itself and not through the envelope's flattening, which would lose lines and paths.
+//! A document is parsed twice: first only its head, so that another version or kind is reported
+//! before any other flaw, then as a whole. The parts are deserialised directly and not through the
+//! flattened envelope, which would lose line numbers and paths.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -20,10 +20,10 @@ use crate::mess;
 use crate::points;
 use crate::text::{shortened, shown};
 
-/// Longest message of a parser that is handed on, in characters.
+/// Most characters of a parser's message in an error.
 const MESSAGE: usize = 240;
 
-/// What all documents begin with, of whatever type.
+/// The first fields of all documents, with values of any type.
 #[derive(Deserialize)]
 struct Head {
     schema_version: Option<Value>,
@@ -32,7 +32,7 @@ struct Head {
     incomplete: Option<Value>,
 }
 
-/// Whether `text` is a JSON list; tables of TOML begin in the same way.
+/// True if `text` is a JSON list; tables of TOML begin with the same character.
 pub(crate) fn is_list(text: &str) -> bool {
     text.trim_start().starts_with('[') && serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
@@ -131,14 +131,14 @@ fn kind(kind: Option<&Value>) -> Result<Kind, Fault> {
         .map_err(|_| wrong(format!("{} is not known here; {ACCEPTED}", shown(name))))
 }
 
-/// Deserialises `text`; only when that fails again with a record of the path, which takes
-/// twice the time.
+/// Deserialises `text`. Only on failure it is deserialised again to record the path of the error,
+/// which takes twice as long.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     serde_json::from_str(text).map_err(|error| {
         let mut again = serde_json::Deserializer::from_str(text);
         let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
             Err(error) => error.path().to_string(),
-            // What follows the document is no part of it.
+            // The error is about text after the document, so it has no path.
             Ok(_) => ".".to_owned(),
         };
         fault(&error, &path)
@@ -166,7 +166,7 @@ fn fault(error: &serde_json::Error, path: &str) -> Fault {
     Fault::line(error.line(), what)
 }
 
-/// A parser's message in one short line and in words of the format.
+/// A parser's message in one short line, in terms of the format.
 fn plainly(message: &str) -> String {
     if message.contains("untagged enum Outcome") {
         return "neither a value of the right form nor `not_measured` with a reason".to_owned();
@@ -177,10 +177,10 @@ fn plainly(message: &str) -> String {
     shortened(message, MESSAGE)
 }
 
-/// A profile with its parts unread.
+/// A profile whose parts are not yet deserialised.
 ///
-/// An `Outcome` has two forms and would keep a whole part in memory before it knows which,
-/// which takes several times as long and loses the place of what is wrong in it.
+/// An `Outcome` has two forms, so serde would buffer a whole part before it knows which,
+/// which takes several times as long and loses the position of an error in it.
 #[derive(Deserialize)]
 struct Parts<'a> {
     #[serde(default)]
@@ -232,7 +232,7 @@ fn profile(text: &str) -> Result<MachineProfile, Fault> {
         fault(&error, &path)
     })?;
     let place = |raw: &RawValue| {
-        // A raw value is a piece of the text that it was parsed from.
+        // A borrowed raw value points into the text that it was parsed from.
         let offset = (raw.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
         let before = text.as_bytes().get(..offset).unwrap_or_default();
         before.iter().filter(|&&byte| byte == b'\n').count()
@@ -266,8 +266,8 @@ fn profile(text: &str) -> Result<MachineProfile, Fault> {
     })
 }
 
-/// One part of a profile, or why it is missing. `lines_before` gives the number of lines
-/// that the document has before a piece of it.
+/// One part of a profile, or the reason why it is missing. `lines_before` returns the number of
+/// lines in the document before a piece of it.
 fn part<T: DeserializeOwned>(
     name: &str,
     raw: &RawValue,
@@ -296,8 +296,8 @@ fn part<T: DeserializeOwned>(
     }
 }
 
-/// Whether the parts of a model belong together, so that whoever computes with it need not
-/// ask again. A model without levels is one: of a curve that shows none.
+/// Checks that the parts of a model agree, so that computations need not check again. A model
+/// without levels is valid: it belongs to a curve that shows none.
 fn consistent(model: &Model) -> Result<(), Fault> {
     let wrong = |path: String, what: String| Err(Fault::Field { path, what });
     let parameters = model.parameters.len();

@@ -1,8 +1,8 @@
-//! Saved output of lmbench's `lat_mem_rd`: a line `"stride=N`, then `size latency` in MiB
+//! Reads saved output of lmbench's `lat_mem_rd`: a line `"stride=N`, then `size latency` in MiB
 //! and nanoseconds, for each stride.
 //!
-//! The program writes to stderr, so that prompts, timings and warnings may stand in between;
-//! lines that do not begin with a number are passed over and counted.
+//! The program writes to stderr, so prompts, timings and warnings may be among the output;
+//! lines that do not begin with a number are skipped and counted.
 
 use membound_types::{FitData, Observation};
 
@@ -13,7 +13,7 @@ use crate::error::Fault;
 use crate::number;
 use crate::text::{plural, shown};
 
-/// Digits behind the point of a size.
+/// Decimal places of a printed size.
 const DECIMALS: i32 = 5;
 
 const CONVENTION: &str = "lat_mem_rd leaves the load's first core cycle out; the file does not \
@@ -26,7 +26,7 @@ const LOCALE: &str = "expected are points: put them in, or save the output again
 const ORDER: &str = "the file does not say in which order the buffer was visited; without -t \
                      lat_mem_rd goes through it stride by stride, which prefetchers shorten";
 
-/// Whether `line`, without blanks around it, is a header of this format.
+/// True if `line`, already trimmed, is a header of this format.
 pub(crate) fn recognises(line: &str) -> bool {
     line.starts_with("\"stride=")
 }
@@ -49,7 +49,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
             continue;
         };
         if number::number(size).is_err() {
-            // Prose may begin with such a number, but has more than one word behind it.
+            // Prose may begin with such a number, but then more than one word follows.
             if number::has_decimal_comma(size) && rest.len() == 1 {
                 let what = format!("{} has a decimal comma; {LOCALE}", shown(size));
                 return Err(Fault::line(line, what));
@@ -97,7 +97,7 @@ fn stride(header: &str) -> Result<u64, String> {
     number::stride(value).map_err(|what| format!("stride: {what}; expected is `\"stride=64`"))
 }
 
-/// Size in bytes and latency in nanoseconds.
+/// Size in bytes and latency in nanoseconds of a line.
 fn point(size: &str, rest: &[&str]) -> Result<(u64, f64), String> {
     let [latency] = rest else {
         return Err(format!(

@@ -1,10 +1,10 @@
-//! Readers of measured curves: for `model fit`, and for `compare` where a file is not a document of membound.
+//! Reads measured curves for `model fit`, and for `compare` if a file is not a document of membound.
 //!
-//! Nothing here opens a file; bytes and the name to be used in messages come from the
-//! caller, and nothing here judges a curve beyond what its format says and what no machine
-//! can do. The format is found in the content, never in the name: `json`, `csv`,
-//! `lat_mem_rd`, `multichase`, `mlc` and `mess` each read one. What they accept is written
-//! down in `docs/formats/input.md`.
+//! Nothing here opens a file: the caller passes the bytes and the name for messages. Nothing here
+//! judges a curve beyond the rules of its format and the limits of plausible values. The format is
+//! detected from the content, never from the name: `json`, `csv`,
+//! `lat_mem_rd`, `multichase`, `mlc` and `mess` each read one. `docs/formats/input.md` describes
+//! what they accept.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub use traffic::{LoadedCurve, LoadedPoint};
 
 use error::Fault;
 
-/// A format, as far as the content gives it away.
+/// A file format, detected from the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Json,
@@ -43,14 +43,14 @@ enum Format {
     Mess,
 }
 
-/// Reads a file's bytes, whatever known format they are in.
+/// Reads the bytes of a file in any known format; `name` is only for messages.
 ///
-/// Curves come with at least two values between them, every value is positive and finite,
+/// The curves together have at least two values, every value is positive and finite,
 /// and no window is larger than its area.
 ///
 /// # Errors
 ///
-/// [`InputError`] with file, line or field, and what would be right.
+/// [`InputError`] with file, line or field, and the expected form.
 pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
     let parsed = text::decode(bytes).and_then(|text| {
         let text = text.as_ref();
@@ -66,8 +66,8 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
     parsed.map_err(|fault: Fault| fault.of(name))
 }
 
-/// The format of `text`: our own by how it begins, other programs' output by lines that
-/// only they write, because it is often saved together with prompts and messages.
+/// Detects the format of `text`: membound's own by its beginning, other programs' output by lines
+/// that only they write, because it is often saved together with prompts and messages.
 fn detect(text: &str) -> Result<Format, Fault> {
     let Some(first) = text.lines().map(str::trim).find(|line| !line.is_empty()) else {
         return Err(Fault::Empty);
@@ -96,7 +96,7 @@ fn detect(text: &str) -> Result<Format, Fault> {
         return Ok(Format::Multichase);
     }
     match content {
-        // Comments alone: a table without even a header.
+        // Only comments: the reader of tables reports the missing header.
         None => Ok(Format::Csv),
         Some(line) if multichase::recognises_decimal_commas(line) => Ok(Format::Multichase),
         Some(line) if csv::may_be(line) => Ok(Format::Csv),

@@ -1,7 +1,9 @@
-//! Results of the Mess benchmark: `memory_curves.csv` and `memory_curves.json`, which its plotter writes.
+//! Reads results of the Mess benchmark: `memory_curves.csv` and `memory_curves.json`, which its
+//! plotter writes.
 //!
-//! Both hold latency in nanoseconds beside traffic in 10⁹ bytes a second, for each share of reads in percent. The table
-//! also says what the share is of: `read_pct_rounded` counts reads at memory, `rd_percentage` loads of the program.
+//! Both contain latency in nanoseconds under traffic in 10⁹ bytes per second, for each share of reads
+//! in percent. The table also says what the share refers to: `read_pct_rounded` counts reads at
+//! memory, `rd_percentage` loads of the program.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +13,14 @@ use crate::number;
 use crate::text::{plural, shown};
 use crate::traffic::{LoadedCurve, LoadedCurves, Traffic};
 
-/// With stores that read each line before they write it, no smaller share of memory's traffic is reads.
+/// Least share of reads at memory in percent, if stores read each line before they write it.
 const LEAST_READS_AT_MEMORY: f64 = 50.0;
 
-/// Column of the share of reads at memory.
+/// Column with the share of reads at memory.
 const AT_MEMORY: &str = "read_pct_rounded";
-/// Column of the share of loads in the program.
+/// Column with the share of loads in the program.
 const IN_PROGRAM: &str = "rd_percentage";
-/// Columns of traffic and latency: as measured, or where those are missing, as drawn.
+/// Columns of traffic and latency: measured values, or if those are missing, plotted ones.
 const VALUES: [[&str; 2]; 3] = [
     ["bandwidth_mean", "latency_mean"],
     ["bandwidth", "latency"],
@@ -29,17 +31,17 @@ const BY_MEMORY: &str = "shares are taken for reads at memory, as Mess's plotter
 const BY_PROGRAM: &str =
     "the file has shares below 50%, so its shares are taken for loads of the program";
 
-/// Whether `line` is the header of a table of Mess.
+/// True if `line` is the header of a table of Mess.
 pub(crate) fn recognises(line: &str) -> bool {
     let columns = csv::split(line).unwrap_or_default();
     let has = |name: &str| columns.iter().any(|column| column == name);
     (has(AT_MEMORY) || has(IN_PROGRAM)) && VALUES.iter().flatten().any(|name| has(name))
 }
 
-/// The curves of a JSON document of Mess; `None` where it is something else.
+/// The curves of a JSON document of Mess; `None` for any other text.
 ///
 /// # Errors
-/// A fault with the path of a value that no machine can have.
+/// A fault with the path of an implausible value.
 pub(crate) fn read_json(text: &str) -> Option<Result<Vec<LoadedCurve>, Fault>> {
     let groups: BTreeMap<String, Vec<[f64; 2]>> = serde_json::from_str(text).ok()?;
     if groups.is_empty() {
@@ -117,14 +119,14 @@ fn traffic(percent: f64, by_program: bool) -> Traffic {
     if by_program {
         Traffic::of_loads(percent)
     } else if percent < LEAST_READS_AT_MEMORY {
-        // Stores that do not read their lines: nothing to take off.
+        // These stores do not read their lines, so nothing is subtracted.
         Traffic::counted_whole(format!("{percent}% reads at memory"))
     } else {
         Traffic::of_reads_at_memory(percent)
     }
 }
 
-/// A share in percent.
+/// Parses a share from 0 to 100 percent.
 fn percent(text: &str) -> Result<f64, String> {
     match number::number(text) {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),

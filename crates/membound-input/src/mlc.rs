@@ -1,9 +1,10 @@
-//! Saved output of Intel Memory Latency Checker.
+//! Reads saved output of Intel Memory Latency Checker.
 //!
-//! `--idle_latency` with a buffer size makes a point of a curve over sizes; runs with several
-//! sizes are saved one after the other. The program prints the size in MiB with three
-//! digits, which is coarse for small buffers, so that the `-b` of the repeated command line
-//! is taken where it agrees. A file without such points can hold latency beside traffic ([`loaded`]).
+//! A run of `--idle_latency` with a buffer size gives one point of a curve over sizes; runs with
+//! several sizes are saved one after the other. The program prints the size in MiB with three
+//! decimal places, which is imprecise for small buffers, so the value of `-b` in the repeated
+//! command line is used instead if it agrees. A file without such points can contain latency under
+//! traffic ([`loaded`]).
 
 mod loaded;
 
@@ -16,13 +17,13 @@ use crate::error::Fault;
 use crate::number;
 use crate::text::shown;
 
-/// Digits behind the point of the buffer size.
+/// Decimal places of the printed buffer size.
 const DECIMALS: i32 = 3;
 
 const RESULT: &str = "Each iteration took";
 const BUFFER: &str = "Using buffer size of";
 
-/// Whether `line`, without blanks around it, is one that only this program writes.
+/// True if `line`, already trimmed, is one that only this program writes.
 pub(crate) fn recognises(line: &str) -> bool {
     line.starts_with("Intel(R) Memory Latency Checker")
         || line.starts_with(BUFFER)
@@ -32,7 +33,7 @@ pub(crate) fn recognises(line: &str) -> bool {
         || (line.starts_with("Inject") && line.contains("Bandwidth"))
 }
 
-/// What else the program measures; none of it is a curve over sizes.
+/// Headings of the program's other results, none of which is a curve over sizes.
 const TABLES: [(&str, &str); 5] = [
     ("Measuring idle latencies", "a latency matrix"),
     ("Inject", "loaded latencies"),
@@ -48,7 +49,7 @@ const REMEDY: &str = "measured with one buffer size, which makes no curve; a cur
 /// Reads the output of one run or of several.
 ///
 /// # Errors
-/// A fault with the line and the value that cannot be used, or why there is no curve.
+/// A fault with the line and the value that cannot be used, or the reason why there is no curve.
 pub(crate) fn read(text: &str) -> Result<Content, Fault> {
     let mut collector = Collector::new(FitData::Latency);
     let mut asked = None;
@@ -108,7 +109,7 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
     collector.finish(&notes).map(Content::Curves)
 }
 
-/// The buffer size that a command line asks for; without a unit it counts KiB.
+/// The buffer size in bytes that a command line requests; a number without unit counts KiB.
 fn buffer_option(command: &str) -> Option<u64> {
     let value = command
         .split_whitespace()
@@ -120,7 +121,7 @@ fn buffer_option(command: &str) -> Option<u64> {
     }
 }
 
-/// Size in bytes and latency in nanoseconds.
+/// Size in bytes and latency in nanoseconds of a result.
 fn point(result: &str, asked: Option<u64>, printed: Option<&str>) -> Result<(u64, f64), String> {
     let Some(printed) = printed else {
         return Err(format!(

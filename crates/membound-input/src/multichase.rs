@@ -1,8 +1,8 @@
-//! Saved output of multichase, which prints one number a run.
+//! Reads saved output of multichase, which prints one number per run.
 //!
-//! Accepted are the three ways in which sizes come to stand beside it: `size ns` lines or
-//! a size line before each result, as a shell loop prints them; the command line of each
-//! run, as a terminal or `set -x` shows it; and the settings that `-v` prints.
+//! The size of each run can be given in three ways: by `size ns` lines or
+//! a size line before each result, as a shell loop prints them; by the command line of each
+//! run, as a terminal or `set -x` shows it; or by the settings that `-v` prints.
 
 use membound_types::{FitData, Observation};
 
@@ -13,39 +13,39 @@ use crate::error::Fault;
 use crate::number;
 use crate::text::{plural, shown};
 
-/// What multichase takes when no size is asked for.
+/// Buffer size of multichase without `-m`, in bytes.
 const DEFAULT_BYTES: u64 = 256 << 20;
 
-/// What multichase takes when no stride is asked for.
+/// Stride of multichase without `-s`, in bytes.
 const DEFAULT_STRIDE: u64 = 256;
 
-/// A first number above this, with a second one behind it, is the time of day of `-y`.
+/// If the first of two numbers exceeds this, it is the time of day in seconds that `-y` prints.
 const TIMESTAMP_S: f64 = 1e9;
 
 const LOOP: &str = "print the size before each run: `for k in $(seq 0 17); do for q in 4 5 6 7; do \
                     s=$((q << k))k; echo -n \"$s \"; multichase -s 64 -T 1g -m $s; done; done`";
 
-/// Whether `line`, without blanks around it, is one that this program or its user writes.
+/// True if `line`, already trimmed, is a command line or a setting of this program.
 pub(crate) fn recognises(line: &str) -> bool {
     is_command(line)
         || (line.starts_with("nr_threads") && line.contains('='))
         || (line.starts_with("total_memory") && line.contains('='))
 }
 
-/// Whether `line` looks like a result, with or without its size.
+/// True if `line` looks like a result, with or without its size.
 pub(crate) fn recognises_point(line: &str) -> bool {
     let fields: Vec<&str> = line.split_whitespace().collect();
     matches!(fields.len(), 1 | 2) && is_number_like(fields[0])
 }
 
-/// Whether `line` is a result with its size, but with a comma in place of a point.
+/// True if `line` is a result with its size, but with decimal commas.
 pub(crate) fn recognises_decimal_commas(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let (Some(size), Some(ns), None) = (words.next(), words.next(), words.next()) else {
         return false;
     };
     let has_comma = number::has_decimal_comma;
-    // A comma behind the first word would separate fields of a table.
+    // A comma at the end of the first word would separate fields of a table.
     !size.ends_with(',') && is_number_like(size) && (has_comma(size) || has_comma(ns))
 }
 
@@ -64,27 +64,27 @@ fn is_number_like(word: &str) -> bool {
         || number::has_decimal_comma(word)
 }
 
-/// A size as loops print it, `4k:` or `4k=` among them.
+/// A size without the separators that loops print after it, as in `4k:` or `4k=`.
 fn size_word(word: &str) -> &str {
     word.trim_end_matches([':', '=', ','])
 }
 
-/// A run whose result has not come yet.
+/// A run whose result has not been read yet.
 #[derive(Default)]
 struct Run {
     size_bytes: Option<u64>,
     stride_bytes: Option<u64>,
     threads: Option<String>,
     chase: Option<String>,
-    /// Where the size stands, when it promises a result. A command line does not: it may
-    /// be the one that showed the help.
+    /// Line of the size, if a result must follow. After a command line none must: it may
+    /// have printed only the help.
     promised: Option<usize>,
 }
 
 impl Run {
-    /// The run that a command line starts. A variable in it leaves the size open.
+    /// The run that a command line starts. If the size is a variable, it stays unknown.
     fn of_command(command: &str) -> Self {
-        // numactl and others that stand before it have options of the same names.
+        // Commands before the program, such as numactl, have options of the same names.
         let words: Vec<&str> = command
             .split_whitespace()
             .skip_while(|word| !is_program(word))
@@ -112,11 +112,11 @@ impl Run {
         }
     }
 
-    /// Takes a setting as `-v` prints it: `total_memory = 268435456 (256.0 MiB)`.
+    /// Parses a setting that `-v` prints: `total_memory = 268435456 (256.0 MiB)`.
     fn setting(&mut self, key: &str, value: &str, line: usize) -> Result<(), String> {
         let first = value.split_whitespace().next().unwrap_or_default();
         match key {
-            // The first of a run's settings.
+            // This is the first setting of a run.
             "nr_threads" => {
                 *self = Self {
                     threads: Some(first.to_owned()),
@@ -139,7 +139,7 @@ impl Run {
     }
 }
 
-/// The points so far, and the run that is going on.
+/// The points read so far, and the current run.
 struct Reader {
     collector: Collector,
     run: Run,
@@ -151,7 +151,7 @@ struct Reader {
 /// Reads the output of several runs.
 ///
 /// # Errors
-/// A fault with the line and the value that cannot be used, or how to save the sizes.
+/// A fault with the line and the value that cannot be used, or with advice on saving the sizes.
 pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
     let mut reader = Reader {
         collector: Collector::new(FitData::Latency),
@@ -174,7 +174,7 @@ impl Reader {
             self.run = Run::of_command(content);
             return Ok(());
         }
-        // Comments, and what -v prints of single samples.
+        // Skip comments, and the output of -v for single samples.
         if content.starts_with('#') || content.contains("avg=") {
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Reader {
         }
     }
 
-    /// A size on a line of its own, before its result. Without a unit it could as well be
+    /// Reads a size on a line of its own, before its result. Without a unit it could also be
     /// the result of a run whose size was not saved.
     fn size_alone(&mut self, word: &str, line: usize) -> Result<(), String> {
         let word = size_word(word);
@@ -294,7 +294,7 @@ fn size_before(word: &str) -> Result<u64, String> {
     let size = size_word(word);
     let bytes = match number::parse_size(size) {
         Ok(bytes) => bytes,
-        // A number, but no size: say what is wrong with it as bytes.
+        // A number that is not a size: report what is wrong with it as a number of bytes.
         Err(what) if number::number(size).is_err() => return Err(format!("size: {what}")),
         Err(_) => {
             return number::bytes(size).map_err(|what| {

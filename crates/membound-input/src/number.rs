@@ -1,4 +1,4 @@
-//! Numbers as people and other programs write them.
+//! Parses numbers as people and other programs write them.
 
 use crate::check;
 use crate::text::shown;
@@ -6,11 +6,13 @@ use crate::text::shown;
 /// Bytes of a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
-/// Bytes from `64`, `4K`, `1.5M`, `2G` or `1T` (powers of 1024; `KiB` and `KB` are the same).
+/// Parses a size: bytes from `64`, `4K`, `1.5M`, `2G` or `1T`.
+///
+/// Units are powers of 1024; `K`, `KB` and `KiB` mean the same, in any case.
 ///
 /// # Errors
 ///
-/// A fragment that names the text and the forms that are understood.
+/// A fragment of a message that names the text and the accepted forms.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || {
         format!(
@@ -38,11 +40,11 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// A whole number of bytes, also as `16384.0` or `1e6`, which is how tables of floating
+/// Parses a whole number of bytes, also as `16384.0` or `1e6`, the form in which tables of floating
 /// point numbers are saved.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let bytes = match text.parse::<u64>() {
         Ok(bytes) => bytes,
@@ -75,10 +77,10 @@ fn whole(text: &str) -> Result<u64, String> {
     Ok(value as u64)
 }
 
-/// A number, NaN and infinities among them: whoever asks says what they would be.
+/// Parses a number, including NaN and infinities, which the caller has to check.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| {
         if has_decimal_comma(text) {
@@ -89,7 +91,7 @@ pub(crate) fn number(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Whether `text` is a number but for the comma that stands in place of its point.
+/// True if `text` is a number with a comma instead of its decimal point.
 pub(crate) fn has_decimal_comma(text: &str) -> bool {
     text.split_once(',').is_some_and(|(whole, rest)| {
         let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
@@ -99,19 +101,19 @@ pub(crate) fn has_decimal_comma(text: &str) -> bool {
     })
 }
 
-/// A whole number that counts something.
+/// Parses a whole number without a unit.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("{} is not a whole number", shown(text)))
 }
 
-/// A stride in bytes.
+/// Parses a stride in bytes, above 0.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn stride(text: &str) -> Result<u64, String> {
     match count(text)? {
         0 => Err("0 is no stride; strides are above 0".to_owned()),
@@ -119,14 +121,14 @@ pub(crate) fn stride(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes that were printed as `text` MiB with `decimals` digits behind the point.
+/// Bytes that were printed as `text` MiB with `decimals` decimal places.
 ///
-/// Many whole numbers are printed alike; the one with the most trailing zero bits is
-/// taken. Of multiples of 16 only one is printed as any five digits, so that sizes which
-/// are such multiples come back exactly.
+/// Many whole numbers are printed alike; the result is the one with the most trailing zero bits.
+/// With five places no two multiples of 16 are printed alike, so that sizes which
+/// are such multiples are restored exactly.
 ///
 /// # Errors
-/// A fragment that begins with the value.
+/// A fragment of a message that begins with the value.
 pub(crate) fn printed_mib(text: &str, decimals: i32) -> Result<u64, String> {
     let value = number(text)?;
     if value.is_nan() {
@@ -150,10 +152,10 @@ pub(crate) fn printed_mib(text: &str, decimals: i32) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Whether `bytes` is printed as `text` MiB with `decimals` digits.
+/// True if `bytes` is printed as `text` MiB with `decimals` decimal places.
 pub(crate) fn prints_as_mib(bytes: u64, text: &str, decimals: i32) -> bool {
     let half = 0.5 * 10f64.powi(-decimals);
-    // Programs round halves up, down or to even.
+    // Programs may round halves up, down or to even.
     let slack = 1e-9;
     number(text).is_ok_and(|value| (bytes as f64 / MIB - value).abs() <= half + slack)
 }
@@ -162,7 +164,7 @@ pub(crate) fn prints_as_mib(bytes: u64, text: &str, decimals: i32) -> bool {
 fn roundest(least: u64, most: u64) -> u64 {
     let mut best = most;
     for shift in 0..64 {
-        // Clearing the low bits of the upper end gives the largest multiple below it.
+        // Clearing the low bits of `most` gives the largest multiple up to it.
         let candidate = most >> shift << shift;
         if candidate < least || candidate == 0 {
             break;

@@ -1,4 +1,4 @@
-//! Points of membound's own documents as observations.
+//! Converts points of membound's own documents to observations.
 
 use membound_types::{FitData, MachineProfile, Observation, Outcome};
 
@@ -9,16 +9,16 @@ use crate::error::Fault;
 use crate::fields::{Batches, Drawn, Load, Loads, Windows};
 use crate::text::plural;
 
-/// What stands in the notes of curves from a document that says `incomplete`.
+/// Note on curves from a document that says `incomplete`.
 const INCOMPLETE: &str = "the run was cut short or a part of it failed: there is less here than \
                           was asked for";
 
-/// The latency curves of a profile, then its window curves; none where neither was measured.
+/// The latency curves of a profile, then its window curves; empty if neither was measured.
 ///
-/// A curve is one pattern, access, page kind, node, CPU, number of threads, state of the
-/// prefetchers and stride, or one kernel, page kind, node and pair of CPUs. Points that no
-/// machine can have measured are left out and counted in the notes; in a profile that came
-/// from [`read`](crate::read) there are none.
+/// A latency curve has one pattern, access, page kind, node, CPU, number of threads, state of the
+/// prefetchers and stride; a window curve has one kernel, page kind, node and pair of CPUs.
+/// Implausible points are excluded and counted in the notes; a profile
+/// from [`read`](crate::read) contains none.
 #[must_use]
 pub fn curves_of_profile(profile: &MachineProfile) -> Vec<Curve> {
     let mut curves = Vec::new();
@@ -72,7 +72,7 @@ fn notes_of(incomplete: bool) -> Vec<String> {
 /// The curves of a latency document.
 ///
 /// # Errors
-/// A fault with the path of the first value that cannot be, or that there are no points.
+/// A fault with the path of the first implausible value, or if there are too few points.
 pub(crate) fn of_loads(loads: &Loads, incomplete: bool) -> Result<Vec<Curve>, Fault> {
     let mut collector = Collector::new(FitData::Latency);
     for (index, point) in loads.points.iter().enumerate() {
@@ -84,7 +84,7 @@ pub(crate) fn of_loads(loads: &Loads, incomplete: bool) -> Result<Vec<Curve>, Fa
 /// The curves of a window document.
 ///
 /// # Errors
-/// A fault with the path of the first value that cannot be, or that there are no points.
+/// A fault with the path of the first implausible value, or if there are too few points.
 pub(crate) fn of_windows(windows: &Windows, incomplete: bool) -> Result<Vec<Curve>, Fault> {
     let mut collector = Collector::new(FitData::Window);
     for (index, point) in windows.points.iter().enumerate() {
@@ -93,10 +93,10 @@ pub(crate) fn of_windows(windows: &Windows, incomplete: bool) -> Result<Vec<Curv
     finish(collector, &windows.skipped, incomplete)
 }
 
-/// Whether every point of a profile's curves is one that a machine can have measured.
+/// Checks that every point of a profile's curves is plausible.
 ///
 /// # Errors
-/// A fault with the path of the first value that cannot be.
+/// A fault with the path of the first implausible value.
 pub(crate) fn verify(profile: &MachineProfile) -> Result<(), Fault> {
     if let Outcome::Known(latency) = &profile.latency {
         let mut collector = Collector::new(FitData::Latency);
@@ -127,7 +127,7 @@ fn finish(collector: Collector, skipped: &[String], incomplete: bool) -> Result<
         })
 }
 
-/// A value that cannot be: which field, and why.
+/// An implausible value: its field, and the reason.
 struct Wrong {
     field: &'static str,
     what: String,
@@ -240,7 +240,7 @@ fn push_window(collector: &mut Collector, point: &Drawn) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is wrong with a window that does not fit into its area.
+/// Message about a window that does not fit into its area.
 pub(crate) fn larger(window_bytes: u64, area_bytes: u64) -> String {
     format!("{window_bytes} bytes do not fit into an area of {area_bytes}")
 }
@@ -253,7 +253,7 @@ fn marks_of(batches: &Batches) -> Vec<Mark> {
         .collect()
 }
 
-/// The interval of a point. One that cannot be is no reason to lose the point.
+/// The interval of a point. An invalid interval is removed and marked; the point stays.
 fn interval(
     value: f64,
     low: Option<f64>,

@@ -1,17 +1,17 @@
-//! Bytes to text, and text in messages.
+//! Decodes bytes to text, and formats text for messages.
 
 use std::borrow::Cow;
 
 use crate::error::Fault;
 
-/// Longest piece of a file that a message repeats, in characters.
+/// Most characters of a file's text that a message repeats.
 const SHOWN: usize = 40;
 
 /// Most characters of a number that is written without an exponent.
 const LONGEST_FIGURE: usize = 20;
 
-/// The text of a file, without a byte order mark, in lines that end as Rust's do: carriage
-/// returns alone end lines where there is no line feed.
+/// The text of a file without a byte order mark. Carriage returns become line feeds if the file has
+/// no line feed.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, Fault> {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(Fault::NotText {
@@ -39,7 +39,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, Fault> {
     })
 }
 
-/// `text` without anything that would end or garble a line.
+/// `text` with all characters escaped that would break a line.
 pub(crate) fn one_line(text: &str) -> String {
     let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     if !text.contains(breaks) {
@@ -56,12 +56,12 @@ pub(crate) fn one_line(text: &str) -> String {
     out
 }
 
-/// A piece of a file as messages show it: between backticks, in one line, and short.
+/// A piece of a file for a message: in backticks, in one line, and shortened.
 pub(crate) fn shown(text: &str) -> String {
     format!("`{}`", shortened(text, SHOWN))
 }
 
-/// `text` in one line and at most `longest` characters.
+/// `text` in one line, cut to at most `longest` characters before escaping.
 pub(crate) fn shortened(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", one_line(&text[..end])),
@@ -69,7 +69,7 @@ pub(crate) fn shortened(text: &str, longest: usize) -> String {
     }
 }
 
-/// A number as messages show it: with an exponent where it has many digits.
+/// A number for a message: with an exponent if it has many digits.
 pub(crate) fn figure(value: f64) -> String {
     let plain = value.to_string();
     if plain.len() > LONGEST_FIGURE {
@@ -79,7 +79,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// `1 value`, `2 values`.
+/// A number with a noun, such as `1 value` or `2 values`.
 pub(crate) fn plural(number: usize, noun: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{end}")

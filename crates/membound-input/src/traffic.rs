@@ -1,9 +1,9 @@
-//! Latency beside traffic: one mix of reads and writes for each curve.
+//! Latency under traffic, one curve per mix of reads and writes.
 //!
-//! membound names a mix by what its injectors do, and counts the lines that they read and write. Other programs count
-//! what memory sees: a store reads its line before it writes it (write-allocate), so that a round that reads `r` lines
-//! and writes `w` lines moves `r + w` lines from memory and `w` lines to memory. Mixes and bandwidths are converted
-//! here to membound's.
+//! membound names a mix by what its injectors do, and counts the lines that they read and write.
+//! Other programs count the traffic at memory: a store reads its line before it writes it
+//! (write-allocate), so that a round that reads `r` lines and writes `w` lines moves `r + w` lines
+//! from memory and `w` lines to memory. This module converts mixes and bandwidths to membound's.
 
 use membound_types::TrafficMix;
 
@@ -11,40 +11,40 @@ use crate::check;
 use crate::error::Fault;
 use crate::text::plural;
 
-/// Most reads and writes of a mix that a measured share of reads is rounded to.
+/// Most reads and writes of a mix to which a measured share of reads is rounded.
 const MOST_READS: u32 = 8;
 const MOST_WRITES: u32 = 4;
 
 /// Largest rounding error in percentage points of a share of reads: files state whole percent.
 const ROUNDING: f64 = 0.5;
 
-/// Most traffic of one machine in 10⁹ bytes a second, far beyond any.
+/// Most traffic of one machine in 10⁹ bytes per second, far beyond any.
 const MOST_GB_S: f64 = 1e5;
 
 const CONVERTED: &str = "the file counts the bytes at memory; membound subtracts the bytes that \
                          stores read before they write (write-allocate)";
 
-/// Latency beside traffic of one mix.
+/// Latency under traffic of one mix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedCurve {
-    /// The mix: `2:1`, where it is one that membound's injectors make, else in words.
+    /// The mix, such as `2:1` if membound's injectors can produce it, else in words.
     pub mix: String,
     /// Points in the order of the file.
     pub points: Vec<LoadedPoint>,
-    /// What was converted, assumed or left out, a sentence each.
+    /// Notes on conversion, assumptions and omissions, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Latency beside one amount of traffic.
+/// Latency under one amount of traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadedPoint {
-    /// Traffic in 10⁹ bytes a second, counted as in [`membound_types::LoadedPoint::gb_s`].
+    /// Traffic in 10⁹ bytes per second, counted as in [`membound_types::LoadedPoint::gb_s`].
     pub gb_s: f64,
     /// Latency in nanoseconds.
     pub ns: f64,
 }
 
-/// A mix, and what part of the bytes at memory membound counts of it.
+/// A mix, and the share of its bytes at memory that membound counts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Traffic {
     pub(crate) mix: String,
@@ -52,23 +52,23 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Loads alone.
+    /// Traffic of loads alone.
     pub(crate) fn reads() -> Self {
         Self::counted_whole("1:0".to_owned())
     }
 
-    /// Traffic whose bandwidth is taken as the file states it.
+    /// Traffic whose bandwidth is used as the file states it.
     pub(crate) fn counted_whole(mix: String) -> Self {
         Self { mix, counted: 1.0 }
     }
 
-    /// Non-temporal stores, which read nothing, beside loads. `mix` is their ratio, reads to writes.
+    /// Loads and non-temporal stores, which read nothing. `mix` is their ratio, reads to writes.
     pub(crate) fn non_temporal(mix: &str) -> Self {
         Self::counted_whole(format!("{mix} non-temporal"))
     }
 
-    /// Traffic that reads `reads` lines from memory for each `writes` lines that it writes to memory. With
-    /// write-allocate `reads` is at least `writes`.
+    /// Traffic that reads `reads` lines from memory for each `writes` lines that it writes to memory.
+    /// With write-allocate `reads` is at least `writes`.
     pub(crate) fn at_memory(reads: u32, writes: u32) -> Self {
         let mix = TrafficMix {
             reads: reads.saturating_sub(writes),
@@ -80,7 +80,7 @@ impl Traffic {
         }
     }
 
-    /// Traffic whose share of reads at memory is `percent`. With write-allocate the share is at least 50.
+    /// Traffic with `percent` reads at memory. With write-allocate the share is at least 50.
     pub(crate) fn of_reads_at_memory(percent: f64) -> Self {
         let counted = percent / 100.0;
         let of = |mix: &TrafficMix| share(mix.reads + mix.writes, mix.writes);
@@ -100,7 +100,7 @@ impl Traffic {
     }
 }
 
-/// The share of `reads` in reads and writes.
+/// The share of `reads` in reads and writes together, 0 to 1.
 fn share(reads: u32, writes: u32) -> f64 {
     f64::from(reads) / f64::from(reads + writes)
 }
@@ -115,15 +115,15 @@ fn nearest(percent: f64, share_of: impl Fn(&TrafficMix) -> f64) -> Option<String
         .map(|mix| mix.to_string())
 }
 
-/// Curves in the making, in the order in which their first points came.
+/// Curves under construction, in the order of their first points.
 #[derive(Default)]
 pub(crate) struct LoadedCurves(Vec<LoadedCurve>);
 
 impl LoadedCurves {
-    /// Adds a point with `gb_s` at memory.
+    /// Adds a point with `gb_s` (10⁹ bytes per second at memory) and `ns`.
     ///
     /// # Errors
-    /// A fragment that names the value that no machine can have.
+    /// A fragment of a message that names the implausible value.
     pub(crate) fn push(&mut self, traffic: &Traffic, gb_s: f64, ns: f64) -> Result<(), String> {
         bandwidth(gb_s).map_err(|what| format!("bandwidth: {what}"))?;
         check::load(ns).map_err(|what| format!("latency: {what}"))?;
@@ -144,10 +144,10 @@ impl LoadedCurves {
         Ok(())
     }
 
-    /// The curves, each with `notes`.
+    /// The curves, with `notes` added to each.
     ///
     /// # Errors
-    /// A fault that says how many points there are.
+    /// A fault with the number of points if there are fewer than two.
     pub(crate) fn finish(mut self, notes: &[String]) -> Result<Vec<LoadedCurve>, Fault> {
         let points: usize = self.0.iter().map(|curve| curve.points.len()).sum();
         if points < 2 {
@@ -163,7 +163,7 @@ impl LoadedCurves {
     }
 }
 
-/// Checks a bandwidth in 10⁹ bytes a second. Zero is valid: it means no traffic.
+/// Checks a bandwidth in 10⁹ bytes per second. Zero is valid: it means no traffic.
 fn bandwidth(gb_s: f64) -> Result<(), String> {
     if !(gb_s.is_finite() && gb_s >= 0.0) {
         return Err(format!("{gb_s} is no bandwidth"));
@@ -215,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(Traffic::of_loads(percent).mix, mix);
         }
-        // One load and one store move two lines from memory and one to it.
+        // One load and one store move two lines from memory and one line to memory.
         assert!((Traffic::of_loads(50.0).counted - 2.0 / 3.0).abs() < 1e-12);
         assert!((Traffic::of_loads(100.0).counted - 1.0).abs() < 1e-12);
     }

@@ -1,23 +1,23 @@
-//! The header of a table: which columns there are, and what is said of others.
+//! The header of a table: its columns, and error messages about unknown ones.
 
 use membound_types::FitData;
 
 use crate::text::shown;
 
-/// What a column is there for.
+/// The role of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// A point cannot be without it.
+    /// Every point needs a value.
     Needed,
-    /// Separates one curve from another.
+    /// Distinguishes curves.
     Condition,
-    /// Of a point; may be missing or empty.
+    /// Belongs to a point; may be missing or empty.
     Extra,
 }
 
 use Use::{Condition, Extra, Needed};
 
-/// Columns of a latency table, conditions in the order of a curve's name.
+/// Columns of a latency table; the conditions are in the order of a curve's name.
 const LATENCY: [(&str, Use); 15] = [
     ("size_bytes", Needed),
     ("ns", Needed),
@@ -52,12 +52,12 @@ const WINDOW: [(&str, Use); 12] = [
     ("mflops", Extra),
 ];
 
-/// Whether some table has a column of this name, in whatever case.
+/// True if a table has a column of this name, in any case.
 pub(super) fn is_known(name: &str) -> bool {
     of_any_case(name).is_some()
 }
 
-/// The column that `name` is, in whatever case.
+/// The column with this name, in any case.
 fn of_any_case(name: &str) -> Option<&'static str> {
     LATENCY
         .iter()
@@ -66,7 +66,7 @@ fn of_any_case(name: &str) -> Option<&'static str> {
         .find(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// A header that can be read.
+/// The columns of a valid header.
 pub(super) struct Columns {
     data: FitData,
     names: Vec<String>,
@@ -74,11 +74,11 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns that `line` names.
+    /// The columns in the header `line`, already split into `names`.
     ///
     /// # Errors
-    /// A fragment that names the first column that cannot be used, or the one that is
-    /// missing, and what would be right.
+    /// A fragment of a message that names the first column that cannot be used, or that is
+    /// missing, and the expected form.
     pub(super) fn of(line: &str, names: &[String]) -> Result<Self, String> {
         separated(line, names)?;
         if names.iter().all(|name| name.parse::<f64>().is_ok()) {
@@ -128,7 +128,7 @@ impl Columns {
         &self.names
     }
 
-    /// The columns that separate curves, with their positions.
+    /// The condition columns, with their positions.
     pub(super) fn conditions(&self) -> &[(&'static str, usize)] {
         &self.conditions
     }
@@ -145,7 +145,7 @@ const fn known(data: FitData) -> &'static [(&'static str, Use)] {
     }
 }
 
-/// Which of the tables a header is meant to be.
+/// The table that a header most likely belongs to.
 fn data_of(names: &[String]) -> FitData {
     let of_windows = |name: &String| {
         let name = name.to_lowercase();
@@ -158,7 +158,7 @@ fn data_of(names: &[String]) -> FitData {
     }
 }
 
-/// Whether commas stand between the names.
+/// Checks that commas separate the names.
 fn separated(line: &str, names: &[String]) -> Result<(), String> {
     if names.len() > 1 || is_known(&names[0]) {
         return Ok(());
@@ -189,8 +189,8 @@ fn missing(column: &str, names: &[String]) -> String {
     format!("no column `{column}` ({what}){cycles}")
 }
 
-/// What is said of a column that the table does not have: that it belongs to the other
-/// table, its unit, where the name ends in another one, else which columns it could be.
+/// Message about an unknown column: that it belongs to the other
+/// table, that its unit is wrong if the name ends in another unit, else the known columns.
 fn unknown(name: &str, at: usize, data: FitData, names: &[String]) -> String {
     if name.is_empty() {
         return format!("column {} has no name", at + 1);
@@ -221,7 +221,7 @@ fn unknown(name: &str, at: usize, data: FitData, names: &[String]) -> String {
     )
 }
 
-/// The column that a name means which ends in that column's own unit.
+/// The column that is meant by a name that ends in that column's own unit.
 fn meant(name: &str, data: FitData) -> Option<&'static str> {
     Some(match (unit_of(name)?.0, data) {
         ("bytes", FitData::Latency) => "size_bytes",
@@ -233,7 +233,7 @@ fn meant(name: &str, data: FitData) -> Option<&'static str> {
     })
 }
 
-/// The unit that a column's name ends in, and whether it is one of time.
+/// The unit that a column's name ends in, and true if it is a unit of time.
 fn unit_of(name: &str) -> Option<(&'static str, bool)> {
     let lower = name.to_lowercase();
     lower

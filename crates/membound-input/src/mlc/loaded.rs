@@ -1,16 +1,16 @@
-//! The tables of `mlc --loaded_latency`: latency beside traffic, for one kind of traffic each.
+//! Reads the tables of `mlc --loaded_latency`: latency under one kind of traffic each.
 
 use crate::error::Fault;
 use crate::number;
 use crate::text::shown;
 use crate::traffic::{LoadedCurve, LoadedCurves, Traffic};
 
-/// Bandwidths are in 10⁶ bytes a second.
+/// MLC's bandwidths are in 10⁶ bytes per second.
 const MB_S_PER_GB_S: f64 = 1000.0;
 
 const NO_INTERVAL: &str = "MLC states no interval; the usual scatter is assumed";
 
-/// The curves of all such tables; `None` where there is none.
+/// The curves of all such tables; `None` if the text has none.
 ///
 /// # Errors
 /// A fault with the line and the value that cannot be used.
@@ -40,12 +40,12 @@ pub(super) fn read(text: &str) -> Result<Option<Vec<LoadedCurve>>, Fault> {
     curves.finish(&[NO_INTERVAL.to_owned()]).map(Some)
 }
 
-/// Whether `content` is a command line of the program, typed or repeated by it.
+/// True if `content` is a command line of the program, typed by a user or repeated by the program.
 pub(super) fn is_command(content: &str) -> bool {
     content.contains("mlc") || content.starts_with("Command line parameters")
 }
 
-/// Takes a line of a table; `false` where the table has ended.
+/// Reads a line of a table; `false` if the table has ended.
 fn row(content: &str, traffic: &Traffic, curves: &mut LoadedCurves) -> Result<bool, String> {
     let fields: Vec<&str> = content.split_whitespace().collect();
     let is_head = content.starts_with("Delay") || content.starts_with("==");
@@ -66,7 +66,7 @@ fn row(content: &str, traffic: &Traffic, curves: &mut LoadedCurves) -> Result<bo
     }
 }
 
-/// What the options of a command line make of the traffic.
+/// The traffic that the options of a command line select.
 fn traffic_of(command: &str) -> Traffic {
     let option = |name: &str| {
         let mut words = command.split_whitespace();

@@ -17,7 +17,7 @@ use super::side_by_side::is_worse;
 use super::view::ProfileView;
 use crate::stats::{median, quantile, robust_sigma};
 
-/// Fewest profiles of a processor of which one can be said to stand out.
+/// Fewest profiles of a processor for reporting outliers.
 const LEAST_PROFILES: usize = 5;
 /// Fewest robust standard deviations of an outlier.
 const LEAST_SIGMAS: f64 = 5.0;
