@@ -1,9 +1,10 @@
-//! How well levels are found in curves of random hierarchies whose truth is known.
+//! Measures how well levels are found in curves of random hierarchies with known levels.
 //!
 //! `cargo run --release -p membound-model --example levels -- [HIERARCHIES [WAY [SHOWN]]]` prints, for
 //! every way in which accesses can leave a level and with or without outliers, the share
 //! of curves with the right number of levels, the errors of sizes and latencies, and how
-//! often the stated intervals hold the truth; SHOWN wrong ones a row. The generator is that of the tests.
+//! often the stated intervals contain the truth, and at most SHOWN wrong curves per row. The tests
+//! use the same generator.
 
 #![expect(dead_code, reason = "the tests use more of the generator")]
 #![expect(clippy::print_stdout, reason = "what the example is for")]

@@ -1,4 +1,4 @@
-//! Files that cannot be used: one line that says where and what.
+//! Files that cannot be used: the error is one line with position and reason.
 
 use crate::invariants::checked;
 use crate::samples::file;

@@ -1,4 +1,4 @@
-//! membound's own documents, and what is said of those that cannot be read.
+//! membound's own documents, and the errors of those that cannot be read.
 
 use membound_input::{Content, Curve, curves_of_profile};
 use membound_types::{
@@ -140,7 +140,7 @@ fn points_that_cannot_be_are_left_out_of_a_profile_that_was_not_read() {
     assert!(curves[0].notes.iter().any(|note| note.contains("1 point ")));
 }
 
-/// Sets what `pointer` names in `document`, and compares the message.
+/// Sets the value at `pointer` in `document`, and compares the message.
 #[track_caller]
 fn check(mut document: Value, pointer: &str, value: Value, message: &str) {
     *document.pointer_mut(pointer).unwrap() = value;

@@ -1,4 +1,4 @@
-//! The files of other programs, and tables by hand: what comes out of them.
+//! Files of other programs and hand-written tables, with the expected curves.
 
 use membound_input::{Content, Curve, LoadedCurve, curves_of_profile};
 use membound_types::FitData;
@@ -252,7 +252,7 @@ fn mlc_tables_beside_a_curve_are_passed_over() {
     );
 }
 
-/// A mix, and its points as 10⁹ bytes a second and nanoseconds.
+/// A mix, and its points as 10⁹ bytes per second and nanoseconds.
 type Loaded<'a> = (&'a str, &'a [(f64, f64)]);
 
 #[track_caller]

@@ -1,8 +1,8 @@
-//! What holds of every result, whatever was read. The fuzzer includes this file too.
+//! Invariants of every result, for any input. The fuzzer includes this file too.
 
 use membound_input::{Content, Curve, InputError, curves_of_profile, read};
 
-/// Reads `bytes`, and panics where the result breaks a promise.
+/// Reads `bytes`, and panics if the result violates an invariant.
 pub(crate) fn checked(bytes: &[u8]) -> Result<Content, InputError> {
     let result = read("some\nfile", bytes);
     match &result {

@@ -1,11 +1,11 @@
-//! Whatever the bytes: a result that keeps its promises, or an error in one line.
+//! Any bytes give a result that keeps the invariants, or an error of one line.
 
 use proptest::prelude::*;
 
 use crate::invariants::checked;
 use crate::samples::{self, files, latency, some_loads, some_windows, windows};
 
-/// Pieces of every format, and numbers at the edge.
+/// Pieces of every format, and extreme numbers.
 const FRAGMENTS: &[&str] = &[
     "size_bytes",
     "ns",
@@ -94,7 +94,7 @@ const FRAGMENTS: &[&str] = &[
     "true",
 ];
 
-/// What a document is mutated from.
+/// Documents that are mutated.
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = files();
     seeds.push(samples::json(&latency(some_loads())).into_bytes());

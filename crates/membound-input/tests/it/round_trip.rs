@@ -1,4 +1,4 @@
-//! What `membound-report` prints is read back as it was.
+//! The output of `membound-report` is read back unchanged.
 
 use membound_input::{Content, Curve};
 use membound_types::{Latency, Timer, Window};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::invariants::checked;
 use crate::samples::{self, latency, load, some_loads, some_windows, window, windows};
 
-/// Curves without their notes: JSON knows more of a point than CSV.
+/// Curves without their notes: JSON has more fields per point than CSV.
 fn curves(text: &str) -> Vec<Curve> {
     match checked(text.as_bytes()) {
         Ok(Content::Curves(mut curves)) => {

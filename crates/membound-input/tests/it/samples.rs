@@ -1,4 +1,4 @@
-//! Documents to begin with, and the files beside the tests.
+//! Start documents, and the files beside the tests.
 
 use std::path::Path;
 
@@ -117,7 +117,7 @@ pub(crate) fn windows(points: Vec<WindowPoint>) -> Document<Window> {
     }
 }
 
-/// A curve with all there is to notice: another page kind, repeated sizes, marks.
+/// A curve with every peculiarity: another page kind, repeated sizes, marks.
 pub(crate) fn some_loads() -> Vec<LatencyPoint> {
     let mut points = vec![
         load(1 << 24, 12.0),

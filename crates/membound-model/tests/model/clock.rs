@@ -1,4 +1,4 @@
-//! Programs, and levels of a calibration, at another clock of the core.
+//! Fits to programs, and to levels of a calibration, that ran at another clock of the core.
 
 use membound_model::stall::{Mixer, Mixture, Timing};
 use membound_types::{CalibratedLevel, Calibration, TickCount};
@@ -6,8 +6,8 @@ use membound_types::{CalibratedLevel, Calibration, TickCount};
 use crate::random::Random;
 
 const PATCH: &str = "patch";
-/// What timing a hit takes, and what loads of each level take beyond it, with their spread; in
-/// ticks of a timer that moves in steps of 2, at the clock of the calibration.
+/// Ticks of a timed hit, and for each level the ticks beyond a hit and their spread, at the clock of
+/// the calibration. The timer advances in steps of 2 ticks.
 const HIT: f64 = 50.0;
 const LEVELS: [(&str, f64, f64); 4] = [
     ("L1", 0.0, 2.0),
@@ -17,10 +17,10 @@ const LEVELS: [(&str, f64, f64); 4] = [
 ];
 const TICK_HZ: f64 = 3e9;
 const L1_NS: f64 = 1.6;
-/// Part of the loads from the third cache's area that the second serves.
+/// Share of the loads from the third cache's area that the second cache serves.
 const STRAY: f64 = 0.15;
 
-/// Loads of `level` where the core's cycles take `pace` times as long.
+/// Histogram of loads from `level` at a clock at which core cycles take `pace` times as long.
 fn timed(level: usize, pace: f64, seed: u64) -> Vec<TickCount> {
     let mut random = Random::new(seed);
     let mut counts = std::collections::BTreeMap::new();
@@ -41,7 +41,7 @@ fn timed(level: usize, pace: f64, seed: u64) -> Vec<TickCount> {
         .collect()
 }
 
-/// A calibration whose second cache was timed at that pace.
+/// A calibration whose second cache was timed at the pace `second`.
 fn calibration(second: f64) -> Calibration {
     let levels = LEVELS.iter().enumerate().map(|(level, (name, beyond, _))| {
         let pace = if level == 1 { second } else { 1.0 };
@@ -65,7 +65,7 @@ fn mixer(second: f64) -> Mixer {
     Mixer::new(&calibration(second), PATCH).expect("it is of this patch")
 }
 
-/// Loads of `level` by a program at `pace`, whose ticks are corrected by what hits took.
+/// Loads of `level` by a program at `pace`, with ticks corrected by the time of hits.
 fn corrected(level: usize, pace: f64) -> Vec<TickCount> {
     let mut ticks = timed(level, pace, 99);
     for entry in &mut ticks {
@@ -101,7 +101,7 @@ fn a_cache_that_is_a_little_slower_is_no_cache_beyond() {
     for pace in [1.1, 1.2, 1.3, 1.4] {
         let mixture = mixer.fit(&corrected(1, pace)).unwrap();
         assert!(share(&mixture, 1) >= 0.9, "{pace}: {mixture:#?}");
-        // What it took is told as it was.
+        // The mean latency is the program's own, at its slower clock.
         let ns = L1_NS + 11.0 * pace / TICK_HZ * 1e9;
         assert!(
             (mixture.mean_ns.value / ns - 1.0).abs() < 0.12,
@@ -116,6 +116,6 @@ fn a_level_that_was_not_calibrated_is_none_of_those_before_it() {
     calibration.levels.remove(2);
     let mixer = Mixer::new(&calibration, PATCH).unwrap();
     let mixture = mixer.fit(&corrected(2, 1.0)).unwrap();
-    // The second cache did serve some; most fit neither, and take too long for it.
+    // The second cache served some of them; most fit neither level, and are too slow for the second.
     assert!(share(&mixture, 1) < 0.5, "{mixture:#?}");
 }

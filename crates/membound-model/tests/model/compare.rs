@@ -1,5 +1,5 @@
-//! Comparisons with built-in truth: curves that are shifted, scaled or bent, profiles that
-//! are another run of the same machine, document 000's table, and fleets with one bad host.
+//! Comparisons with known truth: curves that are shifted, scaled or bent, profiles of another run
+//! of the same machine, document 000's table, and fleets with one bad host.
 
 mod conditions;
 mod fleet;
@@ -31,7 +31,7 @@ fn runs_of_the_same_machine_differ_by_noise_only() {
         curves += usize::from(found.curves.iter().any(|curve| !same(curve.verdict)));
         alarms += usize::from(guard::judge(&found, 0.0).exceeded);
     }
-    // The false discovery rate of figures of one machine is the chance of any.
+    // If no figure differs, the false discovery rate is the probability of any difference.
     assert!(figures <= trials / 20, "{figures}");
     assert!(curves <= trials / 20, "{curves}");
     assert_eq!(alarms, figures.min(alarms));
@@ -66,10 +66,10 @@ fn a_slower_memory_is_found_and_guarded_against() {
         let worst = &judged.worst[0];
         assert!(worst.relative.abs() > 0.15, "{worst:?}");
         assert!(!guard::judge(&found, 60.0).exceeded);
-        // A memory that got faster is no reason to fail.
+        // Faster memory must not make the guard fail.
         let better = [pair[1].clone(), pair[0].clone()];
         assert!(!guard::judge(&compare(&better, None), 5.0).exceeded);
-        // The change is in memory alone, so the curve has another shape.
+        // Only memory changes, so the curve has another shape.
         let curve = found
             .curves
             .iter()

@@ -1,4 +1,4 @@
-//! Levels of known machines, over many draws of noise and page colours.
+//! Levels of machines with known truth, over many draws of noise and page colours.
 
 use membound_model::levels::{CurveEnd, Knee};
 use membound_model::{CurvePoint, LevelOptions, Levels, find_levels};
@@ -35,7 +35,7 @@ fn coloured(machine: &Machine) -> bool {
         .any(|cache| matches!(cache.policy, Policy::LruColoured | Policy::RandomColoured))
 }
 
-/// Found size of cache `index` ÷ its true one.
+/// Found size of cache `index` ÷ its true size.
 fn ratio(machine: &Machine, found: &Levels, index: usize) -> f64 {
     let (size, _) = found.plateaus[index]
         .size
@@ -51,7 +51,7 @@ fn check(machine: &Machine, noise: Noise, seeds: u64, tolerance: f64) {
         assert_eq!(found.plateaus.len(), machine.caches.len() + 1, "{what}");
         assert!(found.reaches_memory(), "{what}");
         for (index, cache) in machine.caches.iter().enumerate() {
-            // L1 and L2 have a size; how much of an outermost cache is had is a ramp.
+            // L1 and L2 have a size; the share of an outermost cache is a ramp.
             let tolerance = match cache.policy {
                 Policy::Ramp(_) => 0.5,
                 _ => tolerance,
@@ -61,7 +61,7 @@ fn check(machine: &Machine, noise: Noise, seeds: u64, tolerance: f64) {
                 (ratio - 1.0).abs() <= tolerance,
                 "size {index} × {ratio:.2}, {what}"
             );
-            // A plateau that a TLB tilts lies above the bare latency of the cache.
+            // A TLB tilts the plateau, so it lies above the cache's own latency.
             let tilt: f64 = machine.tlbs.iter().map(|(_, cost)| cost).sum();
             let latency = found.plateaus[index].latency_ns;
             assert!(
@@ -82,7 +82,7 @@ fn sizes_of_quiet_curves_are_within_three_per_cent_and_of_noisy_ones_within_twel
 }
 
 /// Five per cent of noise, three of a hundred points at twice the latency, five in a slow
-/// phase: a single size may be off, the number of levels hardly ever is.
+/// phase: single sizes may be wrong, but the number of levels rarely is.
 #[test]
 fn wild_curves_keep_their_levels() {
     let (mut right, mut near, mut all) = (0, 0, 0);
@@ -108,8 +108,8 @@ fn wild_curves_keep_their_levels() {
     );
 }
 
-/// Base pages of random colour: every draw of pages is another curve, and the capacity
-/// shows only as the middle of a soft climb.
+/// Base pages of random colour: every draw of pages gives another curve, and the capacity
+/// is only visible as the middle of a soft climb.
 #[test]
 fn page_colours_blur_the_size_but_add_no_level() {
     for machine in machines().iter().filter(|machine| coloured(machine)) {
@@ -197,7 +197,7 @@ fn a_curve_that_stops_early_claims_no_memory() {
     assert!(named[2].note.is_some());
     assert!((named[0].latency_cycles - 4.0).abs() < 0.1);
 
-    // Beyond what the caller knows that caches hold, the same plateau is memory.
+    // With a known bound on caches below it, the same plateau is memory.
     let bounded = LevelOptions {
         cache_bound_bytes: Some(4 << 20),
         ..options
@@ -234,7 +234,7 @@ fn too_little_to_read_gives_no_levels() {
     assert_eq!(find_levels(&[broken; 30], &options).end, None);
 }
 
-/// A curve as `membound measure latency` wrote it: bytes, ns and the 95 % interval.
+/// A curve written by `membound measure latency`: bytes, ns and the 95 % interval.
 pub(crate) fn recorded(text: &str) -> Vec<CurvePoint> {
     let points = text.lines().skip(1).map(|line| {
         let mut fields = line
@@ -251,9 +251,9 @@ pub(crate) fn recorded(text: &str) -> Vec<CurvePoint> {
     points.collect()
 }
 
-/// Two runs on an Intel guest that sees all 480 MiB of its host's third cache, has some 15 of
-/// them, and whose page tables take longer the more memory is touched: memory is what lies behind
-/// the three caches, whether the climb beyond 600 MiB is told from its plateau (b) or not (a).
+/// Two runs on an Intel guest that sees all 480 MiB of its host's third cache, has about 15 of
+/// them, and whose page walks become slower the more memory is touched: memory is the level after
+/// the three caches, whether the climb beyond 600 MiB is found as a level of its own (b) or not (a).
 #[test]
 fn memory_that_climbs_by_its_page_walks_is_no_cache() {
     let declared = LevelOptions {
@@ -281,13 +281,13 @@ fn memory_that_climbs_by_its_page_walks_is_no_cache() {
             (160.0..175.0).contains(&levels[3].latency_ns),
             "{levels:#?}"
         );
-        // One cache more could be that plateau, if it climbs behind it.
+        // With one more cache the plateau could be that cache, if the curve climbs after it.
         let behind_four = LevelOptions {
             caches: Some(4),
             ..declared
         };
         assert_eq!(find_levels(&curve, &behind_four).reaches_memory(), !climbs);
-        // A curve that stops where a cache can still be claims none.
+        // A curve that ends at a size that a cache can have must not claim memory.
         let short: Vec<CurvePoint> = curve
             .iter()
             .filter(|point| point.size_bytes <= 400 << 20)
@@ -297,9 +297,9 @@ fn memory_that_climbs_by_its_page_walks_is_no_cache() {
     }
 }
 
-/// Four runs on one machine: a Zen 5 guest with 48 KiB of L1, 1 MiB of L2 and a part of
+/// Four runs on one machine: a Zen 5 guest with 48 KiB of L1, 1 MiB of L2 and a share of
 /// 32 MiB of L3 that differs from run to run, on base pages and on transparent huge ones
-/// (which the host backs with small ones here and there).
+/// (some of which the host backs with small pages).
 #[test]
 fn curves_of_a_real_guest() {
     let curves = [
@@ -328,7 +328,7 @@ fn curves_of_a_real_guest() {
         );
         all.push(found);
     }
-    // Each curve is another draw of pages: together they know the capacity better.
+    // Each curve is another draw of pages: their average is closer to the capacity.
     let (mut joined, others) = (
         all[2].clone(),
         [all[0].clone(), all[1].clone(), all[3].clone()],

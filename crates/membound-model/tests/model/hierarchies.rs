@@ -1,7 +1,7 @@
-//! Random hierarchies whose levels are known, and the curves that they would show.
+//! Random hierarchies with known levels, and the curves that they would show.
 //!
 //! The sizes of neighbouring levels differ by a factor of 4 to 64 and their latencies by
-//! 1.5 to 10, both uniform in the logarithm. What a buffer larger than a level costs
+//! 1.5 to 10, both uniform in the logarithm. The time for a buffer larger than a level
 //! depends on how accesses leave the level ([`Leaving`]); a level's size is where they
 //! begin to leave it, or with a symmetric blur its centre.
 
@@ -9,7 +9,7 @@ use membound_model::CurvePoint;
 
 use crate::random::Random;
 
-/// Points an octave.
+/// Points per octave.
 const PER_OCTAVE: f64 = 6.0;
 
 /// How the share of accesses that miss a level grows beyond its size S, with x = area ÷ S.
@@ -17,9 +17,9 @@ const PER_OCTAVE: f64 = 6.0;
 pub(crate) enum Leaving {
     /// Random windows (document 002, equation 5): 1 − 1/x.
     Windows,
-    /// All at once.
+    /// All accesses miss from x = 1 on.
     Step,
-    /// In proportion to size, until all miss at 1.1 to 2 times S, drawn for every level:
+    /// Proportional to the size, until all miss at 1.1 to 2 times S, drawn for every level:
     /// LRU in a cyclic walk, whose sets overflow one after the other.
     Cyclic,
     /// Random replacement in a cyclic walk: hits are h = exp(−(1 − h)·x).
@@ -28,24 +28,24 @@ pub(crate) enum Leaving {
     Power,
     /// Logistic in ln x, from 10 to 90 % within 0.3 to 1.5 octaves, drawn for every curve.
     Blurred,
-    /// As `Blurred`, but the logarithm of the latency is blurred.
+    /// Like `Blurred`, but for the logarithm of the latency.
     LogBlurred,
-    /// Each level leaves in another of these ways.
+    /// Each level has another of these ways.
     Mixed,
 }
 
-/// What is added to the truth.
+/// Noise and outliers that are added to the truth.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Disturbance {
     /// Standard deviation of ln(ns).
     pub(crate) noise: f64,
     /// Share of points that are outliers.
     pub(crate) outliers: f64,
-    /// Whether outliers also shorten.
+    /// True if outliers can also be too low.
     pub(crate) both_ways: bool,
 }
 
-/// What the issue asks for.
+/// The disturbance at which the required scores must be reached.
 pub(crate) const ASKED: Disturbance = Disturbance {
     noise: 0.03,
     outliers: 0.02,
@@ -55,11 +55,11 @@ pub(crate) const ASKED: Disturbance = Disturbance {
 /// Levels, innermost first, and how accesses leave each but the last.
 #[derive(Clone, Debug)]
 pub(crate) struct Hierarchy {
-    /// Bytes where each level but the last ends.
+    /// Bytes at which each level but the last ends.
     pub(crate) sizes: Vec<f64>,
-    /// Nanoseconds of each level.
+    /// Latency of each level in nanoseconds.
     pub(crate) latencies: Vec<f64>,
-    /// One a size.
+    /// One way per size.
     leaving: Vec<Way>,
 }
 
@@ -162,7 +162,7 @@ impl Hierarchy {
         hierarchy
     }
 
-    /// Nanoseconds over `area` bytes.
+    /// Nanoseconds per access over `area` bytes.
     pub(crate) fn ns(&self, area: f64) -> f64 {
         let (mut sum, mut product) = (self.latencies[0], 1.0);
         for (index, size) in self.sizes.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Hierarchy {
         sum * product
     }
 
-    /// The curve at six points an octave, from three or four octaves below the first size
+    /// The curve at six points per octave, from three or four octaves below the first size
     /// to four to six beyond the last.
     pub(crate) fn curve(&self, disturbance: Disturbance, random: &mut Random) -> Vec<CurvePoint> {
         let from = self.sizes[0] / random.log_uniform(8.0, 16.0);
@@ -203,7 +203,7 @@ impl Hierarchy {
     }
 }
 
-/// A point of the truth `ns`, disturbed. Its interval is left empty, as in a file of two
+/// A point with the true time `ns`, disturbed. Its interval is empty, as in a file with two
 /// columns.
 pub(crate) fn point(
     area: f64,

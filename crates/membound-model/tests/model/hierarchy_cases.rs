@@ -1,5 +1,5 @@
-//! What a fit of document 002's model says of given values, of weights, of data that do
-//! not determine it, and of input that is none.
+//! The fit of document 002's model: given values, weights, data that do
+//! not determine it, and invalid input.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn close(found: f64, expected: f64, tolerance: f64) {
     );
 }
 
-/// Noise-free points with 60 areas.
+/// Points without noise, in 60 areas.
 pub(crate) fn clean(constants: [f64; 5]) -> Vec<Observation> {
     points(&origin2000(), &truth(constants), &WINDOWS, &areas(60))
 }
@@ -111,7 +111,7 @@ fn one_window_size_determines_sums_of_constants_and_lines() {
     assert!(parameter(&model, "t_tlb").identifiable);
     let reason = parameter(&model, "t_s0").reason.as_deref();
     assert_eq!(reason, Some("cannot be told from t_s"));
-    // The window measured is known, others are not.
+    // The measured window is determined, others are not.
     let truth = expected_ns(&origin2000(), &truth(SOME), Some(1024), 3 * MIB);
     close(
         predict(&model, Some(1024), 3 * MIB)
@@ -223,7 +223,7 @@ fn order_repetition_and_units_do_not_matter() {
     }
 }
 
-/// The same values, in another unit of time.
+/// Fits the same values in another unit of time.
 fn compare(first: &Model, second: &Model, unit: f64) {
     assert_eq!(first.method.rank, second.method.rank);
     for (left, right) in first.parameters.iter().zip(&second.parameters) {
@@ -298,7 +298,7 @@ pub(crate) fn loads(topology: &Topology, times: &[f64], areas: &[u64]) -> Vec<Ob
 
 #[test]
 fn nearly_equal_sizes_and_times_far_apart_are_still_solved() {
-    // Two levels whose edges are a thousandth apart: columns that differ by as much.
+    // Two level sizes differ by a thousandth, so their columns differ by as little.
     let sizes = [32 * KIB, 32 * KIB + 32, 64 * MIB];
     let topology = chain(&sizes, 64);
     let areas: Vec<u64> = (12..30)
@@ -317,7 +317,7 @@ fn nearly_equal_sizes_and_times_far_apart_are_still_solved() {
         assert!(model.method.condition > 1e3);
         for (parameter, expected) in model.parameters.iter().zip(times) {
             assert!(parameter.identifiable);
-            // What an answer can hold on to is the size of the times around it.
+            // The error of a value is relative to the size of the times around it.
             let around = 1e-9
                 * times
                     .iter()
@@ -376,7 +376,7 @@ fn exponents_are_found_with_the_sizes() {
         1e-3,
     );
     close(model.topology.levels[0].steepness, 2.5, 1e-3);
-    // A prediction from the sizes found, between the points.
+    // A prediction at the found sizes, between the points.
     let area = 5_000_000;
     let expected = 1.0
         + 3.0 * (1.0 - (49_152.0 / area as f64).powf(2.5))
@@ -403,12 +403,12 @@ fn constants_vanish_or_do_not() {
         assert_eq!(without.symbols, ["t_s0", "t_hh0", "t_hr0", "t_r0", "t_m0"]);
         believed += usize::from(without.vanish);
     }
-    // The test errs in one of twenty at most.
+    // The test may err in at most one of twenty.
     assert!(believed * 100 >= trials * 93, "{believed} of {trials}");
     let with = vanishing(&random.noisy(&clean(SOME), 0.03));
     assert!(!with.vanish && with.p_value < 1e-3, "{with:?}");
     assert!((0.05..0.5).contains(&with.largest_share), "{with:?}");
-    // Known from the first digit, and too small to matter.
+    // Significant even in the smallest amount, but too small to matter.
     let tiny = vanishing(&clean([0.5, 0.5, 0.5, 0.5, 0.5]));
     assert!(
         tiny.vanish && tiny.p_value < 1e-3 && tiny.largest_share < 0.02,
@@ -538,7 +538,7 @@ fn what_cannot_be_fitted_is_refused_in_one_line() {
     );
 }
 
-/// Points of any kind, most of them sound.
+/// Points of any kind, most of them valid.
 fn any_point() -> impl Strategy<Value = Observation> {
     let ns = prop_oneof![
         10 => 1e-3..1e9_f64,

@@ -1,4 +1,4 @@
-//! The fit of document 002's model against data whose truth is built in.
+//! The fit of document 002's model to data with known truth.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,8 @@ fn window_fit(topology: &Topology, points: &[Observation]) -> Model {
     fit(topology, FitData::Window, points, &FitOptions::default()).expect("sound points")
 }
 
-/// Every identifiable parameter and every combination against `truth`, within `tolerance`
-/// of its value; what is zero, within that of a nanosecond.
+/// Compares every identifiable parameter and every combination with `truth`, within `tolerance`
+/// of its value, or of a nanosecond for 0.
 fn check_values(model: &Model, truth: &BTreeMap<String, f64>, tolerance: f64) {
     for parameter in model.parameters.iter().filter(|known| known.identifiable) {
         let expected = truth[&parameter.symbol];
@@ -122,7 +122,7 @@ fn noise_free_data_of_any_sizes_and_grid_give_back_what_they_were_made_of() {
         let mut constant = || 600.0 * (random.unit() - 0.4).max(0.0);
         let constants = std::array::from_fn(|_| constant());
         let truth = truth(constants);
-        // Few areas leave some edges without one between them.
+        // With few areas some level sizes have no area between them.
         let grid = areas(12 + (60.0 * random.unit()) as u32);
         let windows = &WINDOWS[..2 + usize::from(random.unit() < 0.5)];
         let model = window_fit(&topology, &points(&topology, &truth, windows, &grid));
@@ -166,14 +166,14 @@ fn the_bundled_topology_gives_table_2_from_a_fit() {
     assert_eq!(rates, ["75.5", "20.3", "14.5", "13.6", "12.9", "12.2"]);
 }
 
-/// 1 where the interval of an identifiable parameter holds `truth`, else 0.
+/// 1 if the interval of an identifiable parameter contains `truth`, else 0.
 fn holds(parameter: &Parameter, truth: f64) -> f64 {
     let low = parameter.low.expect("identifiable");
     let high = parameter.high.expect("identifiable");
     f64::from(u8::from((low..=high).contains(&truth)))
 }
 
-/// Trials in which an interval held the truth, by parameter or combination.
+/// Trials in which an interval contained the truth, by parameter or combination.
 fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f64> {
     let topology = origin2000();
     let truth = truth(constants);
@@ -217,7 +217,7 @@ fn intervals_hold_the_truth_at_any_noise() {
     }
 }
 
-/// Level sizes in bytes as the model has them after the fit.
+/// Level sizes in bytes in the model after the fit.
 fn sizes(model: &Model) -> Vec<f64> {
     model
         .parameters
@@ -265,7 +265,7 @@ fn free_sizes_are_found_from_ones_a_third_off() {
 fn intervals_of_free_sizes_hold_the_truth() {
     let topology = origin2000();
     let mut truth = truth(NONE);
-    // Levels that differ by more than a router, so that every size shows at this noise.
+    // The levels differ by more than a router, so every size is visible at this noise.
     truth.insert("t_r".to_owned(), 400.0);
     let clean = points(&topology, &truth, &WINDOWS, &areas(120));
     let truth = with_sizes(&truth);

@@ -40,7 +40,7 @@ fn predictions_hold_measurements_as_often_as_they_say() {
 fn predictions_know_that_sizes_are_fitted_or_held() {
     let topology = origin2000();
     let mut truth = truth(NONE);
-    // A router whose steps show in the noise: levels that coincide have no size of their own.
+    // The router's steps exceed the noise: levels with the same time would have no size of their own.
     truth.insert("t_r".to_owned(), 600.0);
     let clean = points(&topology, &truth, &WINDOWS, &areas(100));
     let unseen = points(&topology, &truth, &[2048], &areas(47));
@@ -127,7 +127,7 @@ fn strides_leave_out_lines_and_pages_but_not_the_sets_they_crowd_into() {
     let at = |size, stride| predict_stride(&model, size, stride);
     let ns = |size, stride| at(size, stride).ns.known().unwrap().value;
     let whole = |size| predict(&model, None, size).ns.known().unwrap().value;
-    // Draws, which a γ of 1 means, do not notice that elements share a line.
+    // Independent draws (γ = 1) do not depend on elements that share a line.
     for stride in [8, 16, 64] {
         close(ns(8 * MIB, stride), whole(8 * MIB), 1e-12);
     }
@@ -138,7 +138,7 @@ fn strides_leave_out_lines_and_pages_but_not_the_sets_they_crowd_into() {
     for (stride, expected, spread, tlb) in [
         // Four lines apart: a quarter of the lines in a quarter of the sets, all pages.
         (256, time(256.0, 8.0, 32.0), time(64.0, 2.0, 32.0), 32.0),
-        // Four pages apart: a quarter of the pages; sets as a page's bits tell, or all.
+        // Four pages apart: a quarter of the pages; sets as a page's address bits give, or all bits.
         (16 * KIB, time(64.0, 2.0, 8.0), time(1.0, 1.0, 8.0), 8.0),
     ] {
         let point = at(8 * MIB, stride);

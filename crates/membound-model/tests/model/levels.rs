@@ -1,4 +1,4 @@
-//! Levels of random hierarchies, of ramps, and of a machine whose memory is remote in part.
+//! Levels of random hierarchies, of ramps, and of a machine with partly remote memory.
 
 use membound_model::{CurvePoint, LevelOptions, find_levels};
 
@@ -9,7 +9,7 @@ use crate::scores::Score;
 /// Hierarchies drawn for each way of leaving; the example `levels` draws a thousand.
 const HIERARCHIES: u32 = 200;
 
-/// What the issue asks for: the right number in 97 of 100, sizes within 10 % and latencies
+/// The requirement: the right number of levels in 97 of 100, sizes within 10 % and latencies
 /// within 2 % (median).
 fn check(leaving: Leaving) {
     let score = Score::of(leaving, ASKED, HIERARCHIES);
@@ -69,7 +69,7 @@ const CLEAN: Disturbance = Disturbance {
     both_ways: false,
 };
 
-/// A straight line, a power, a parabola and an S over twenty octaves: nowhere a level.
+/// A straight line, a power, a parabola and an S over twenty octaves have no levels.
 #[test]
 fn smooth_ramps_have_no_level() {
     type Ramp = (&'static str, fn(f64) -> f64);
@@ -120,7 +120,7 @@ fn origin(leaving: Leaving, per_node: f64) -> Hierarchy {
     let secondary = PROGRAM + 4.0 * 53.0;
     let home = secondary + 110.0 + 468.0;
     let remote = |routers: f64| secondary + 358.0 + 468.0 + 68.0 * routers;
-    // Nodes that are nearer than the next: 1 at home, 2 in the corner, 8 and 14 of 16.
+    // Number of nodes nearer than the next distance: 1 at home, 2 in the corner, 8 and 14 of 16.
     Hierarchy::given(
         &[
             (32.0 * 1024.0, PROGRAM),
@@ -172,7 +172,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
     }
 }
 
-/// While memory is measured, its neighbours begin to use it as well.
+/// While memory is being measured, its neighbours begin to use it as well.
 #[test]
 fn memory_that_grows_slower_on_the_way_is_no_cache() {
     let truth = Hierarchy::given(

@@ -5,12 +5,12 @@ use membound_model::{CurvePoint, suggest_refinement};
 
 use crate::random::Random;
 
-/// How a cache chooses what leaves, and where pages lie in it.
+/// Replacement policy of a cache, and the placement of pages in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Policy {
     /// Least recently used, a contiguous buffer: sets overflow in turn.
     Lru,
-    /// At random: h = exp(−(1−h)·S/C).
+    /// Random replacement: h = exp(−(1−h)·S/C).
     AtRandom,
     /// LRU, physically indexed, every 4 KiB page of a random colour.
     LruColoured,
@@ -33,18 +33,18 @@ pub(crate) struct Machine {
     pub(crate) name: &'static str,
     pub(crate) caches: Vec<Cache>,
     pub(crate) memory_ns: f64,
-    /// Reach in bytes and what a miss there adds.
+    /// Reach in bytes, and the nanoseconds that a miss beyond it adds.
     pub(crate) tlbs: Vec<(u64, f64)>,
 }
 
-/// What is added to the truth.
+/// Noise and outliers that are added to the truth.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noise {
     /// Relative standard deviation of a point.
     pub(crate) relative: f64,
-    /// Share of points that are twice too high.
+    /// Share of points that are too high by a factor of two.
     pub(crate) outliers: f64,
-    /// Share of points measured in a slow phase, which takes a third longer.
+    /// Share of points measured in a slow phase, in which times are a third longer.
     pub(crate) slow: f64,
 }
 
@@ -129,7 +129,7 @@ impl Cache {
         }
     }
 
-    /// Lines of a contiguous buffer go round the sets: those with one line too many miss.
+    /// Lines of a contiguous buffer fill the sets in turn: sets with one line too many miss.
     fn lru(&self, size: u64) -> f64 {
         let sets = self.bytes / 64 / self.ways;
         let lines = size / 64;
@@ -143,7 +143,7 @@ impl Cache {
         0.0
     }
 
-    /// Every colour holds `ways` pages; each is a cache of its own.
+    /// Every colour holds `ways` pages, and is a cache of its own.
     fn coloured(&self, size: u64, pages: &Pages, misses: impl Fn(f64) -> f64) -> f64 {
         let colours = self.bytes / self.ways / 4096;
         let count = size.div_ceil(4096);
@@ -156,7 +156,7 @@ impl Cache {
         let mut loads = vec![0_u64; colours as usize];
         for page in 0..count {
             let drawn = u64::from(pages.colours[page as usize % pages.colours.len()]);
-            // Another mix for the pages beyond those drawn.
+            // Another hash for the pages beyond those drawn.
             let mixed = drawn.wrapping_add(page / pages.colours.len() as u64 * 0x9E37_79B1);
             loads[(mixed % colours) as usize] += 1;
         }
@@ -192,7 +192,7 @@ fn cache(bytes: u64, ways: u64, ns: f64, policy: Policy) -> Cache {
     }
 }
 
-/// The machines of the tests. The first two caches are known exactly; the outermost of
+/// The machines of the tests. The sizes of the first two caches are exact; the outermost of
 /// those with a ramp ends where the ramp begins.
 pub(crate) fn machines() -> Vec<Machine> {
     vec![

@@ -1,4 +1,4 @@
-//! Known answers: curves of machines whose caches are built in, curves of a real one, and
+//! Known answers: curves of simulated machines with known caches, curves of a real machine, and
 //! a whole profile.
 
 mod clock;

@@ -1,4 +1,4 @@
-//! Models of machines that nobody has described: levels from the values themselves.
+//! Models of machines without a description: levels from the values themselves.
 
 use std::convert::identity;
 
@@ -12,7 +12,7 @@ use crate::random::Random;
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 
-/// Share of accesses that leave what ends at `end`.
+/// Share of accesses that miss a level that ends at `end`.
 fn beyond(end: f64, area: f64, steepness: f64) -> f64 {
     (1.0 - (end / area).powf(steepness)).max(0.0)
 }
@@ -27,7 +27,7 @@ fn observation(window_bytes: Option<u64>, area: f64, ns: f64) -> Observation {
     }
 }
 
-/// Six areas an octave from 4 KiB to 1 GiB.
+/// Six areas per octave from 4 KiB to 1 GiB.
 fn areas() -> impl Iterator<Item = f64> {
     (0..=108).map(|i| 4.0 * KIB * 2_f64.powf(f64::from(i) / 6.0))
 }
@@ -104,7 +104,7 @@ fn a_lonely_disturbed_value_is_left_out_by_name_and_a_wrong_model_is_not_covered
     let note = note.expect("a note names what was left out");
     let kib = format!("{} KiB", (place as f64 / KIB).round());
     assert!(note.contains("1 of 109") && note.contains(&kib), "{note}");
-    // Ten values in a row are no disturbance but a shape.
+    // Ten deviating values in a row are no disturbance but part of the curve's shape.
     let mut values = chase(1.0, 0.01, 3);
     for value in &mut values[60..70] {
         value.ns *= 1.5;
@@ -157,7 +157,7 @@ fn level(name: &str, kind: LevelKind, size: Option<f64>) -> Level {
     }
 }
 
-/// Windows on a machine whose core hides the first cache's misses, with a TLB.
+/// Windows on a machine with a TLB whose core hides the first cache's misses.
 fn windows(known: &Known, noise: f64, seed: u64) -> Vec<Observation> {
     let tlb = &known.tlb[0];
     let reach = (tlb.entries * tlb.page_bytes) as f64;
@@ -250,7 +250,7 @@ fn levels_of_a_disturbed_latency_curve_give_way_to_those_that_the_windows_show()
         ..Known::default()
     };
     let values = windows(&sound, 0.01, 6);
-    // As a run found them while a neighbour held the third-level cache.
+    // As a run found them while a neighbour used the third-level cache.
     let disturbed = Known {
         levels: vec![
             level("L1", LevelKind::Cache, Some(32.0 * KIB)),

@@ -1,4 +1,4 @@
-//! Models that do not describe their data: said, never passed off as a fit.
+//! Models that do not describe their data: the notes must say so.
 
 use membound_model::hierarchy::{FitError, FitOptions, Known, fit_measured};
 use membound_types::{FitData, Model, Observation, Weights};
@@ -62,7 +62,7 @@ fn the_papers_weights_are_called_biased_where_they_are() {
     }
 }
 
-/// A latency curve of `ns` by octaves beyond 4 KiB, six areas an octave.
+/// A latency curve with `ns` as a function of octaves beyond 4 KiB, six areas per octave.
 fn curve(ns: impl Fn(f64) -> f64) -> Model {
     let mut random = Random::new(11);
     let values: Vec<Observation> = (0..=108)

@@ -1,4 +1,4 @@
-//! A whole profile, interpreted: every part says its figures in terms of the levels.
+//! A whole profile, interpreted: every part expresses its figures in terms of the levels.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ fn named(name: &str) -> Machine {
         .expect("a machine of the table")
 }
 
-/// The outermost level of a recorded curve on a machine with this third cache.
+/// The outermost level of a recorded curve, on a machine with this third cache declared.
 fn outermost(third: Cache) -> (LevelKind, Option<u64>) {
     let mut latency = Latency {
         points: recorded(include_str!("curves/intel-guest-thp-b.csv"))
@@ -112,7 +112,7 @@ fn outermost(third: Cache) -> (LevelKind, Option<u64>) {
 fn behind_the_declared_caches_lies_memory_unless_other_cores_lend_theirs() {
     let shared = cache(3, CacheKind::Unified, 480 << 20, 2);
     assert_eq!(outermost(shared), (LevelKind::Memory, None));
-    // Two of 240 MiB, one to a core: the fourth plateau can be the other core's.
+    // Two caches of 240 MiB, one per core: the fourth plateau can be the other core's cache.
     let private = cache(3, CacheKind::Unified, 240 << 20, 1);
     let (kind, size) = outermost(private);
     assert_eq!(kind, LevelKind::Cache);
@@ -120,7 +120,7 @@ fn behind_the_declared_caches_lies_memory_unless_other_cores_lend_theirs() {
 }
 
 /// Random chases on both page kinds, one of them with two copies; a stride ring that a
-/// prefetcher knows; strides across the line.
+/// prefetcher can predict; strides around the line size.
 fn latency() -> Latency {
     let mut random = Random::new(7);
     let mut points: Vec<LatencyPoint> = Vec::new();
@@ -430,7 +430,7 @@ fn every_part_of_a_profile_is_interpreted() {
         [("L1", Some(true)), ("L2", Some(true)), ("L3", Some(true))]
     );
 
-    // Prefetchers are judged where they are measured: nothing is changed here.
+    // The measuring crate judges prefetchers; the interpretation changes nothing.
     assert_eq!(profile.prefetch.known(), Some(&prefetch()));
 }
 
@@ -520,8 +520,8 @@ fn another_node_or_a_much_smaller_area_is_no_comparison() {
     assert!(why.remedy.is_some());
 }
 
-/// Two loads whose fillers did not fill the window overlap; a parallelism computed from
-/// their time would be a number about nothing.
+/// If the fillers of two loads do not fill the window, the loads overlap, and a parallelism
+/// computed from their time would have no meaning.
 #[test]
 fn a_pair_that_was_not_sequential_gives_no_rule() {
     let mut part = mlp();

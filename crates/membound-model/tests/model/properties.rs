@@ -1,4 +1,4 @@
-//! What holds for any points whatever, also for nonsense.
+//! Properties that hold for any points, including nonsense.
 
 use membound_model::mlp::{cliff, rule};
 use membound_model::stats::isotonic_median;
@@ -6,7 +6,7 @@ use membound_model::{CurvePoint, LevelOptions, find_levels, suggest_refinement};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A point that a measurement could yield, or a broken one.
+/// A point that a measurement could produce, or a broken one.
 fn point() -> impl Strategy<Value = CurvePoint> {
     let time = prop_oneof![
         20 => 1e-3..1e4_f64,

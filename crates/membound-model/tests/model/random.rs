@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same everywhere.
+//! Pseudo-random numbers that are the same on every machine.
 
 /// SplitMix64: enough randomness for noise.
 pub(crate) struct Random(u64);

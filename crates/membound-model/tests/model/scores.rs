@@ -1,4 +1,4 @@
-//! How well the levels of random hierarchies are found.
+//! Scores of the search for levels in random hierarchies.
 
 use membound_model::levels::Interval;
 use membound_model::stats::quantile;
@@ -7,7 +7,7 @@ use membound_model::{LevelOptions, find_levels};
 use crate::hierarchies::{Disturbance, Hierarchy, Leaving};
 use crate::random::Random;
 
-/// What was found over many hierarchies. Errors and intervals are those of curves with the
+/// Results over many hierarchies. Errors and intervals are those of curves with the
 /// right number of levels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Score {
@@ -17,7 +17,7 @@ pub(crate) struct Score {
     latency_errors: Vec<f64>,
     sizes_covered: u32,
     latencies_covered: u32,
-    /// Seeds and what went wrong there.
+    /// Seeds, and the wrong result of each.
     pub(crate) wrong: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
-//! Data of an Origin2000 that is known: document 002's topology and Table 1, with sizes,
-//! constants and noise of one's choice. The generator evaluates the paper's step function
-//! by itself, so that it shares nothing with the fit.
+//! Data of an Origin2000 with known truth: document 002's topology and Table 1, with chosen sizes,
+//! constants and noise. The generator evaluates the paper's step function
+//! itself, so that it shares no code with the fit.
 
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ pub(crate) fn origin2000() -> Topology {
     }
 }
 
-/// Table 1, and a program that takes 120 ns a window and 25 ns a double. `constants` are
+/// Table 1, and a program that takes 120 ns per window and 25 ns per double. `constants` are
 /// those of t_s, t_hh, t_hr, t_r and t_m.
 pub(crate) fn truth(constants: [f64; 5]) -> BTreeMap<String, f64> {
     let [t_s0, t_hh0, t_hr0, t_r0, t_m0] = constants;
@@ -130,7 +130,7 @@ pub(crate) fn truth(constants: [f64; 5]) -> BTreeMap<String, f64> {
 /// No constants, as the paper finds without prefetch.
 pub(crate) const NONE: [f64; 5] = [0.0; 5];
 
-/// Constants as prefetch might make them.
+/// Constants that prefetch might cause.
 pub(crate) const SOME: [f64; 5] = [150.0, 300.0, 500.0, 90.0, 400.0];
 
 /// Areas of the paper's program up to 8 GB, for windows of `window` bytes.
@@ -141,7 +141,7 @@ pub(crate) fn paper_areas(window: u64) -> Vec<u64> {
         .collect()
 }
 
-/// `count` areas from 16 KB to 8 GB, equally far apart in octaves, multiples of a window.
+/// `count` areas from 16 KB to 8 GB, equally spaced in octaves, multiples of a window.
 pub(crate) fn areas(count: u32) -> Vec<u64> {
     (0..count)
         .map(|step| 2.0_f64.powf(14.0 + 19.0 * f64::from(step) / f64::from(count - 1)) as u64)
@@ -203,7 +203,7 @@ pub(crate) fn expected_ns(
     sum
 }
 
-/// Noise-free points: every window in every area that holds it.
+/// Points without noise: every window in every area that can contain it.
 pub(crate) fn points(
     topology: &Topology,
     truth: &BTreeMap<String, f64>,
@@ -245,7 +245,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Equally distributed between 0 and 1, both left out.
+    /// Uniformly distributed between 0 and 1, both excluded.
     pub(crate) fn unit(&mut self) -> f64 {
         ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
@@ -256,7 +256,7 @@ impl Random {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// The points with normal noise of `share` of each value; none becomes negative.
+    /// The points with normal noise of `share` of each value; no time becomes negative.
     pub(crate) fn noisy(&mut self, points: &[Observation], share: f64) -> Vec<Observation> {
         points
             .iter()

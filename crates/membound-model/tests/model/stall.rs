@@ -1,4 +1,4 @@
-//! Stalls of programs whose truth is built in.
+//! Stalls of programs with known truth.
 
 use membound_model::stall::{
     ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served, Stall,
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Name, latency, and spread of what is beyond the timing's own cost of 50 ticks.
+/// Name, latency in nanoseconds and its spread; timing itself adds a constant cost in [`ticks`].
 const LEVELS: [(&str, f64, f64); 5] = [
     ("L1", 1.0, 0.0),
     ("L2", 3.5, 0.0),
@@ -35,7 +35,7 @@ const LEVELS: [(&str, f64, f64); 5] = [
     ("core", 60.0, 25.0),
 ];
 
-/// Ticks of a timed load, as a timer shows them that moves in steps of 26.
+/// Ticks of a timed load on a timer that advances in steps of 26.
 fn ticks(level: usize, random: &mut Random) -> u32 {
     let (_, latency, spread) = LEVELS[level];
     let mut ns = latency + spread * (random.even() + random.even() - 1.0);
@@ -169,7 +169,7 @@ fn latencies_between_levels_do_not_fit() {
 #[test]
 fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
     let mut calibration = calibration();
-    // As if lines came from there in the time that memory takes, a little sooner.
+    // Lines seem to come from there, slightly faster than from memory.
     let mut random = Random(99);
     let mut counts = std::collections::BTreeMap::new();
     for _ in 0..5000 {
@@ -195,7 +195,7 @@ fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
 
 #[test]
 fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
-    // While the second cache was calibrated, somebody else had half of it.
+    // While the second cache was calibrated, another program used half of it.
     let mut calibration = calibration();
     calibration.levels[1].ticks = histogram(&[(1, 0.5), (2, 0.5)], 5000, 31);
     let mixer = Mixer::new(&calibration, PATCH).unwrap();
@@ -210,7 +210,7 @@ fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
     assert!(far > 0.9 && near < 0.1, "{near} {far}");
     let (near, far) = at(&[(1, 1.0)], 3.5);
     assert!(near > 0.9 && far < 0.1, "{near} {far}");
-    // Half of them hits: at least some came from the third.
+    // Half of the loads are hits: at least some of the others came from the third cache.
     let (near, far) = at(&[(0, 0.5), (2, 0.5)], 8.5);
     assert!(far > 0.6 && near + far > 0.9, "{near} {far}");
 }
@@ -281,7 +281,7 @@ fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
             });
             let stall = Stall::of(&evidence, &COSTS);
             let error = (stall.stall_ns.value - truth).abs() / 5e9;
-            // For hits it is the count that tells.
+            // For hits the count determines the estimate.
             let bound = if level == 0 { 0.35 } else { 0.15 };
             assert!(error < bound, "{name} {factor}: {error} {stall:#?}");
         }
@@ -291,7 +291,7 @@ fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
 #[test]
 fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
-    // Four nanoseconds an execution, at loads that look like hits.
+    // Four nanoseconds per execution, at loads that look like hits.
     let mut evidence = site(4.0, 1e9, &mixture);
     assert!(Stall::of(&evidence, &COSTS).stall_ns.value < 0.5e9);
     let fight = |share, excess_ns| {
@@ -305,18 +305,18 @@ fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
     let stall = Stall::of(&evidence, &COSTS);
     assert!((stall.stall_ns.value - 3e9).abs() < 0.05e9, "{stall:#?}");
     assert!(stall.levels.get(Served::Remote) > 0.99 * stall.stall_ns.value);
-    // One of ten that wait together.
+    // One of ten accesses that wait together.
     let mut together = fight(1.0, 20.0);
     together.as_mut().unwrap().hit_share = 0.1;
     evidence.contended = together;
     let stall = Stall::of(&evidence, &COSTS);
     assert!((stall.stall_ns.value - 3.9e9).abs() < 0.05e9, "{stall:#?}");
     assert!(stall.stall_ns.low < 3.1e9, "{stall:#?}");
-    // Seldom fought over, or not for long: no more than is waited for then.
+    // Little contention: the stall is no more than its cost.
     evidence.contended = fight(1.0, 0.5);
     let seldom = Stall::of(&evidence, &COSTS).stall_ns.value;
     assert!((seldom - 0.5e9).abs() < 0.05e9, "{seldom}");
-    // A locked operation takes longer although nobody fights.
+    // A locked operation takes longer even without contention.
     evidence.touch = Touch::Locked;
     evidence.time_ns = 8e9;
     evidence.contended = fight(1.0, 20.0);
@@ -360,7 +360,7 @@ fn hits_do_not_stall_however_many_samples_fall_there() {
     let loads = Stall::of(&site(9.0, 9e9 / 0.4, &mixture), &COSTS);
     assert_eq!(loads.stall_ns.value, 0.0);
     assert!(loads.stall_ns.high < 0.4 * 10e9, "{loads:#?}");
-    // A chain of additions from memory: the arithmetic is waited for.
+    // A chain of additions with operands from memory: the program waits for the arithmetic.
     let chain = Stall::of(&site(9.0, 9e9 / 3.0, &mixture), &COSTS);
     assert!(chain.stall_ns.value < 0.1 * 9e9, "{chain:#?}");
 }
@@ -368,11 +368,11 @@ fn hits_do_not_stall_however_many_samples_fall_there() {
 #[test]
 fn misses_that_overlap_cost_what_is_exposed() {
     let mixture = mixer().fit(&histogram(&[(3, 1.0)], 2000, 22)).unwrap();
-    // Eight nanoseconds a load, twenty in flight.
+    // Eight nanoseconds per load, with twenty loads in flight.
     let gather = Stall::of(&site(8.0, 1e9, &mixture), &COSTS);
     assert!(gather.stall_ns.value > 0.93 * 8e9, "{gather:#?}");
     assert!(gather.stall_ns.value <= 8e9);
-    // Rare misses in a loop of other work.
+    // Rare misses in a loop with other work.
     let rare = [(0, 0.99), (3, 0.01)];
     let mixture = mixer().fit(&histogram(&rare, 4000, 23)).unwrap();
     let mixed = Stall::of(&site(6.0, 1e9, &mixture), &COSTS);
@@ -392,7 +392,7 @@ fn a_stream_stalls_although_its_loads_look_fast() {
     let mut evidence = site(4.0, 1e9, &mixture);
     let without = Stall::of(&evidence, &COSTS);
     assert!(without.stall_ns.value < 0.5e9, "{without:#?}");
-    // Eight bytes an execution: an eighth of a line, at 20 ns a line.
+    // Eight bytes per execution: an eighth of a line, at 20 ns per line.
     evidence.stream = Some(Stream {
         lines_per_execution: 0.125,
         line_ns: 20.0,
@@ -405,8 +405,8 @@ fn a_stream_stalls_although_its_loads_look_fast() {
     assert!((with.stall_ns.value - 2.5e9).abs() < 0.3e9, "{with:#?}");
     assert!(with.levels.get(Served::Dram) > 0.8 * with.stall_ns.value);
     assert!(with.stall_ns.high > 2.8e9);
-    // So fast that hits would take longer than all of it, and all that memory gives: half of
-    // the bandwidth is hidden for the most part, all of it is not.
+    // Hits alone would take longer than the measured time. At half of the bandwidth most of the wait
+    // is hidden, at the full bandwidth none is.
     for (seconds, low, high) in [(2.5, 2.2e9, 2.5e9), (5.0, 1.0e9, 4.1e9)] {
         let mut evidence = site(seconds, 8e9, &mixture);
         evidence.stream = Some(Stream {
@@ -427,8 +427,8 @@ fn a_triad_that_uses_all_bandwidth_stalls_for_all_but_its_work() {
     let mixture = mixer()
         .fit(&histogram(&[(0, 0.95), (1, 0.05)], 2000, 24))
         .unwrap();
-    // 10⁹ iterations of 8 bytes from each of three arrays, of which one is written: four lines in
-    // eight iterations, at 2.5 ns a line. From the innermost cache the loop takes 0.45 s.
+    // 10⁹ iterations of 8 bytes from each of three arrays, one of which is written: four lines in
+    // eight iterations, at 2.5 ns per line. From the innermost cache the loop takes 0.45 s.
     let (iterations, seconds, from_l1) = (1e9, 1.25, 0.45e9);
     let truth = seconds * 1e9 - from_l1;
     let mut evidence = site(seconds, iterations, &mixture);
@@ -467,7 +467,7 @@ fn stores_wait_for_room() {
 #[test]
 fn work_that_is_done_while_an_access_waits_is_not_gained_with_the_data_near() {
     let mixture = mixer().fit(&histogram(&[(3, 1.0)], 1000, 2)).unwrap();
-    // Many are under way at a time, so that latencies are no limit.
+    // Many accesses are in flight, so latencies are no limit.
     let mut evidence = site(4.0, 2e8, &mixture);
     let alone = Stall::of(&evidence, &COSTS).stall_ns;
     let with = |evidence: &mut Evidence<'_>, instructions: f64, visible_ns: f64| {
@@ -487,7 +487,7 @@ fn work_that_is_done_while_an_access_waits_is_not_gained_with_the_data_near() {
     assert!(left.value < alone.value, "{left:?} of {alone:?}");
     let lower = alone.low - left.low - hidden(2.08e8, 1.0);
     assert!(lower.abs() < 0.15e9, "{left:?} of {alone:?}");
-    // What is seen elsewhere in the loop is not hidden, and a loop without more work hides none.
+    // Work that samples show elsewhere in the loop is not hidden, and a loop without more work hides none.
     assert_eq!(with(&mut evidence, 20.0, 20e9), alone);
     assert_eq!(with(&mut evidence, 0.0, 0.0), alone);
 }
@@ -511,7 +511,7 @@ fn without_counts_or_latencies_the_interval_is_everything() {
     assert_eq!(Stall::of(&none, &COSTS).stall_ns.value, 0.0);
 }
 
-/// A stall with this ratio of so many of ten seconds.
+/// A stall with this ratio at a site with `seconds` of a run of ten seconds.
 fn known(seconds: f64, ratio: Estimate) -> Stall {
     let mut levels = ByLevel::default();
     levels.add(Served::Dram, ratio.value * seconds * 1e9);
@@ -556,7 +556,7 @@ fn chance_is_that_of_the_samples() {
         let found = (bound.high - bound.low) / 2.0;
         assert!((found / expected - 1.0).abs() < 0.15, "{bound:?}");
     }
-    // All of the time: chance has no part in it.
+    // All of the time is stalled, so there is no sampling error.
     let all = combine(&[known(10.0, Estimate::exactly(1.0))], 10e9, 1e4);
     assert!(all.low > 0.999 && all.high == 1.0);
     let none = combine(&[], 10e9, 1e3);

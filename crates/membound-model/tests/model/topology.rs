@@ -1,5 +1,5 @@
-//! Topologies: the bundled ones with the paper's Table 2, every refusal with its one line,
-//! sizes and terms from outside, levels from a profile, and text that is no topology.
+//! Topologies: the included ones with the paper's Table 2, every rejection with its one-line message,
+//! sizes and terms from the caller, levels from a profile, and text that is no topology.
 
 mod adjust;
 mod derive;
@@ -15,7 +15,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// A sound topology in which every key occurs.
+/// A valid topology in which every key occurs.
 const SOUND: &str = r#"name = "bench"
 description = "for tests"
 sizes = "own"

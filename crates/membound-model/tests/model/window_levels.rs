@@ -1,4 +1,4 @@
-//! Levels of machines that nobody has described, from random windows alone.
+//! Levels of machines without a description, from random windows alone.
 
 use membound_model::hierarchy::{FitError, FitOptions, Known, fit_measured};
 use membound_types::{FitData, Model, Observation, Outcome};
@@ -8,12 +8,12 @@ use crate::seidl_data::{
     KIB, MIB, NONE, WINDOWS, observation, origin2000, paper_areas, points, truth,
 };
 
-/// Where a level ends in bytes, and what a window takes more beyond: nanoseconds once and
-/// for every 64 bytes.
+/// Size in bytes at which a level ends, and the extra time of a window beyond: nanoseconds per window
+/// and per 64 bytes.
 type Step = (u64, f64, f64);
 
 /// Caches of 1 MiB and 16 MiB and memory; the core hides the misses of a first cache of
-/// 32 KiB but for one per cent.
+/// 32 KiB except for one per cent.
 const LAPTOP: [Step; 3] = [
     (32 * KIB, 0.2, 0.01),
     (MIB, 6.0, 0.5),
@@ -105,9 +105,9 @@ fn an_origin2000_shows_its_caches_its_tlb_and_memory_that_is_not_uniform() {
         are_ends(&found[..3], &[32 * KIB, MIB, 4 * MIB + 32 * KIB], 0.05),
         "{found:?}"
     );
-    // Home memory ends at 516 MiB, but the page-table term jumps at 256 MiB: that edge and
-    // the routers, each an octave further and a few per cent slower, are not told apart by
-    // two areas an octave.
+    // Home memory ends at 516 MiB, but the page-table term jumps at 256 MiB: with
+    // two areas per octave that edge cannot be distinguished from the routers, each an octave further
+    // and a few per cent slower.
     let far = &found[3..];
     assert!(!far.is_empty() && far.len() <= 4, "{found:?}");
     assert!(far.iter().all(|end| *end > 128.0 * MIB as f64), "{found:?}");

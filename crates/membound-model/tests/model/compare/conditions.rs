@@ -1,11 +1,11 @@
-//! Document 000's table out of its own figures, and the names that labels give.
+//! Document 000's table from its own figures, and the names that labels give.
 
 use membound_model::compare::{MlpView, NamedProfile, ProfileView, compare, table};
 use membound_types::{
     Filler, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, PlacementPoint, Placements,
 };
 
-/// A condition of document 000, as its chapters print it.
+/// A condition of document 000, with the figures that its chapters print.
 fn condition(
     labels: &[(&str, &str)],
     page: PageKind,
@@ -131,7 +131,7 @@ fn the_documents_table_comes_out_of_the_documents_figures() {
     assert!(table::rows("empty", &ProfileView::default()).is_empty());
 }
 
-/// Profiles of the same host with these labels get these names.
+/// Checks that profiles of the same host with these labels get these names.
 fn check_names(labels: &[&[(&str, &str)]], names: &[&str]) {
     let profiles: Vec<NamedProfile> = labels
         .iter()
@@ -178,7 +178,7 @@ fn labels_name_the_profiles_in_the_documents_short_form() {
         ],
         &["H0G0", "H0G1", "H1G0", "H1G1"],
     );
-    // What all have alike tells nothing.
+    // Labels that all profiles have in common are omitted.
     check_names(
         &[
             &[("rack", "7"), ("numa", "on")],
@@ -187,10 +187,10 @@ fn labels_name_the_profiles_in_the_documents_short_form() {
         &["numa=on", "numa=off"],
     );
     check_names(&[&[], &[("numa", "off")]], &["no label", "numa=off"]);
-    // The same labels: the files tell.
+    // The labels are the same, so the file names are used.
     check_names(&[&thp("on", "off"), &thp("on", "off")], &["run0", "run1"]);
     check_names(&[&[], &[]], &["run0", "run1"]);
-    // No known words: the labels as they are.
+    // Labels without known words are used unchanged.
     check_names(
         &[&thp("2M", "on"), &thp("1G", "on")],
         &["guest-thp=on,host-thp=2M", "guest-thp=on,host-thp=1G"],

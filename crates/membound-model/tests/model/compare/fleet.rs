@@ -5,7 +5,7 @@ use membound_model::compare::{Fleet, Reading, compare, guard};
 use super::machine::{Machine, USUAL};
 use crate::random::Random;
 
-/// A fleet of `count` usual machines and one other.
+/// A fleet of `count` usual machines and one odd machine.
 fn fleet_with(odd: Machine, count: usize, seed: u64) -> Fleet {
     fleet_of(USUAL, odd, count, seed)
 }
@@ -23,7 +23,7 @@ fn fleet_of(usual: Machine, odd: Machine, count: usize, seed: u64) -> Fleet {
     fleet
 }
 
-/// In fleets of `usual` machines `odd` alone stands out, and its only hint says `hint`.
+/// Checks that in fleets of `usual` machines only `odd` is an outlier, with the one hint `hint`.
 fn check_hint(usual: Machine, odd: Machine, hint: &str) {
     for (count, seed) in [(12, 1), (60, 2), (300, 3)] {
         let groups = fleet_of(usual, odd, count, seed).finish(0.05);
@@ -87,7 +87,7 @@ fn huge_pages_that_cost_like_small_ones_are_no_slow_memory() {
         ..usual
     };
     check_hint(usual, lost, "huge pages take as long as on 4 KiB pages");
-    // The levels are found on huge pages where there are any.
+    // The levels are found on huge pages if there are any.
     let levels_too = Machine {
         memory_ns: 150.0,
         small_pages: 1.0,

@@ -1,4 +1,4 @@
-//! A machine whose truth is built in, and runs of it.
+//! A simulated machine with known truth, and runs of it.
 
 use membound_model::compare::{
     BandwidthPointView, BandwidthView, LatencyPointView, LatencyView, MlpView, NamedProfile,
@@ -12,7 +12,7 @@ use membound_types::{
 
 use crate::random::Random;
 
-/// A machine's truth; a run of it is drawn with the scatter between runs.
+/// The true values of a machine; a run is drawn with the scatter between runs.
 #[derive(Clone, Copy)]
 pub(super) struct Machine {
     pub(super) cpu: &'static str,
@@ -21,14 +21,14 @@ pub(super) struct Machine {
     pub(super) small_pages: f64,
     pub(super) clock: f64,
     pub(super) prefetch: f64,
-    /// What huge pages cost over `memory_ns`.
+    /// Latency on huge pages ÷ `memory_ns`.
     pub(super) large_pages: f64,
     pub(super) l3_bytes: u64,
-    /// How much longer everything takes beside other programs.
+    /// Factor on all times because of other programs.
     pub(super) busy: f64,
-    /// Entries of the reorder buffer, where the part mlp was measured.
+    /// Entries of the reorder buffer, if the part mlp was measured.
     pub(super) rob: Option<f64>,
-    /// Latency of local and of remote memory in nanoseconds, of two nodes.
+    /// Latencies of local and remote memory in nanoseconds, on two nodes.
     pub(super) nodes: Option<(f64, f64)>,
 }
 
@@ -182,7 +182,7 @@ impl Machine {
     }
 }
 
-/// One and two loads, and the window that a cliff found.
+/// Cells with one and two loads, and the window that a cliff shows.
 fn mlp(entries: f64, noisy: &mut impl FnMut(f64, f64) -> f64) -> MlpView {
     let mut cell = |loads: u32, truth: f64| {
         let cycles = noisy(truth, 0.01);
@@ -221,7 +221,7 @@ fn mlp(entries: f64, noisy: &mut impl FnMut(f64, f64) -> f64) -> MlpView {
     }
 }
 
-/// Every node to the memory of every node.
+/// Pairs of every node with the memory of every node.
 fn two_nodes((local, remote): (f64, f64), noisy: &mut impl FnMut(f64, f64) -> f64) -> NumaView {
     let mut pairs = Vec::new();
     for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {

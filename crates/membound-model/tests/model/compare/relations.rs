@@ -1,4 +1,4 @@
-//! Curves that are shifted, scaled or bent get their verdict.
+//! Verdicts on curves that are shifted, scaled or bent.
 
 use membound_model::compare::noise::Z95;
 use membound_model::compare::relation::{Common, Pair, relate};
@@ -9,7 +9,7 @@ use crate::random::Random;
 /// Trials of a verdict, and how many must be right.
 const TRIALS: usize = 400;
 const RIGHT: f64 = 0.95;
-/// What `compare` grants to tables of loads.
+/// The scatter between runs that `compare` assumes for tables of loads.
 const COMMON: Common = Common {
     slope: 0.06,
     shift: 0.04,
@@ -33,7 +33,7 @@ fn table_of(random: &mut Random, noise: f64, later: impl Fn(f64, f64) -> f64) ->
         .collect()
 }
 
-/// Counts how often noisy curves of a known relation get their verdict.
+/// Counts the noisy curves of a known relation that get the right verdict.
 fn check_verdict(what: &str, right: CurveVerdict, later: impl Fn(f64, f64) -> f64 + Copy) {
     let mut random = Random::new(17);
     for noise in [0.005, 0.02] {
@@ -42,7 +42,7 @@ fn check_verdict(what: &str, right: CurveVerdict, later: impl Fn(f64, f64) -> f6
         for trial in 0..TRIALS {
             let mut pairs = table_of(&mut random, noise, later);
             if trial % 2 == 0 {
-                // A disturbed cell has no say.
+                // A single disturbed cell must have no influence.
                 pairs[7].later *= 1.6;
             }
             let found = relate(&pairs, COMMON).expect("twenty places").verdict;
@@ -97,7 +97,7 @@ fn few_or_broken_pairs_have_no_verdict() {
         pair.later = f64::NAN;
     }
     assert_eq!(relate(&broken, COMMON), None);
-    // All at one place: a shift and a factor explain it as well.
+    // All values are equal, so a shift and a factor explain them equally well.
     let flat: Vec<Pair> = (0..6)
         .map(|n| Pair {
             x: f64::from(n),

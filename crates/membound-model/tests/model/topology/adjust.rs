@@ -1,4 +1,4 @@
-//! Sizes, TLB and page-table term from outside.
+//! Sizes, TLB and page-table term that the caller gives.
 
 use membound_model::hierarchy::{
     PageTableChoice, TopologyError, bundled, missing_sizes, validate, with_page_table, with_sizes,
@@ -8,7 +8,7 @@ use membound_types::{Topology, TopologyLevel};
 
 use super::{GIB, KIB, MIB, origin, sound};
 
-/// Asserts the sizes after `--sizes` of so many MiB.
+/// Asserts the sizes after `--sizes` with these numbers of MiB.
 #[track_caller]
 fn check_sizes(topology: &Topology, given: &[u64], all: &[Option<u64>]) {
     let given: Vec<u64> = given.iter().map(|size| size * MIB).collect();

@@ -1,4 +1,4 @@
-//! What files say, the bundled ones and the one on the page about the format.
+//! Topology files: the included ones, and the one in the documentation of the format.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::{SOUND, origin, sound};
 
-/// A text that a topology is refused for is refused in one line, with file and place.
+/// Checks that a rejected text gives an error of one line, with file and position.
 fn refused_in_one_line(text: &str) -> Result<(), TestCaseError> {
     if let Err(error) = parse_topology("f.toml", text) {
         let line = error.to_string();
@@ -28,7 +28,7 @@ fn refused_in_one_line(text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Words that occur in topologies, and some that should not.
+/// Words that occur in topologies, and some that must not.
 fn word() -> impl Strategy<Value = String> {
     let words: Vec<&str> = SOUND.split_whitespace().collect();
     prop_oneof![
@@ -88,7 +88,7 @@ proptest! {
         refused_in_one_line(&String::from_utf8_lossy(&bytes))?;
     }
 
-    /// Whatever is accepted can be used: nothing later panics or gives what is no number.
+    /// Any accepted topology can be used: nothing later panics or returns NaN.
     #[test]
     fn any_sizes_are_taken_or_refused(sizes in proptest::collection::vec(any::<u64>(), 0..9)) {
         for topology in [origin(), bundled("generic").unwrap(), sound()] {

@@ -1,11 +1,11 @@
-//! Every flaw has its one line, with file and place.
+//! Every flaw has its own one-line message, with file and position.
 
 use membound_model::hierarchy::{parse_topology, validate};
 use membound_types::TlbTerm;
 
 use super::{KIB, SOUND, sound};
 
-/// Asserts what a file says in which `from` of [`SOUND`] is `to`.
+/// Asserts the error of [`SOUND`] with `from` replaced by `to`.
 #[track_caller]
 fn check_refused(from: &str, to: &str, message: &str) {
     assert!(SOUND.contains(from), "{from}");
