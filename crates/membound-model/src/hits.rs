@@ -94,7 +94,7 @@ fn declared_levels(caches: &[Cache]) -> Vec<Level> {
 
 /// Hits by counted misses: a level served the accesses that missed the cache before it and did not
 /// miss the level itself. Levels between two counters are reported together. `None` if the misses
-/// of the first or of the last cache are not counted.
+/// of the first or of the last cache are not counted, or with fewer than two caches.
 fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<LevelHits>> {
     let caches = levels
         .iter()

@@ -307,7 +307,7 @@ fn half_width(value: f64) -> f64 {
     if value.is_finite() { value.abs() } else { 0.0 }
 }
 
-/// The largest parallelism that parallel chases reached: latency of one chain ÷ time per
+/// The largest parallelism among the points of parallel chases: latency of one chain ÷ time per
 /// load.
 ///
 /// Points with more parallelism than chains, plus 5 %, are excluded: a disturbed single chain as
@@ -450,7 +450,7 @@ mod tests {
         assert!((found.parallelism - 4.875).abs() < 1e-9);
         let reason = &found.interval.why_missing().unwrap().reason;
         assert!(reason.contains("from 4.1 to more than 6"), "{reason}");
-        // A single N whose time just reaches that of two in sequence has no lower limit.
+        // If the only N just reaches the time of two in sequence, its parallelism has no lower limit.
         let lone = [RulePoint {
             loads: 4,
             cycles: 600.0,

@@ -270,7 +270,7 @@ mod tests {
             &[PageKind::Thp],
             "try larger pages: thp (2 MiB)",
         );
-        // Four entries for large pages do not reach either, and are no advice.
+        // Four entries for large pages do not reach the cache either, so they are not advised.
         let both = [(PageKind::Base, 4096), (PageKind::Huge2M, 64)];
         let mut levels = small.clone();
         levels.push(tlb_level(PageKind::Huge2M, 1, 4.0, 40.0));

@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Chapter 2: 203 → 260 cycles for one access and about 60 for each further one; the
+    /// Chapter 2 prints 203 → 260 cycles for one access and about 60 for each further one; the
     /// printed times of huge pages lie on a line between 2 and 10.
     #[test]
     fn the_document_has_one_walk_at_a_time() {

@@ -34,7 +34,7 @@ pub struct ProfileView {
     pub conditions: Conditions,
     /// Levels of the hierarchy.
     pub levels: Vec<Level>,
-    /// Line size.
+    /// Line size, or why it is not known.
     pub line: Outcome<LineSize>,
     /// Core clock over the run, in hertz.
     pub core_clock_hz: Option<Figure>,

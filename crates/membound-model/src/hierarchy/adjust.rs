@@ -9,9 +9,9 @@ use super::error::TopologyError;
 use super::topology::{fresh_symbol, listed, taken_symbols, validate};
 use crate::declared::bytes;
 
-/// The page-table term of the paper (equation 7) begins at 2²⁸ bytes …
+/// Area in bytes from which the page-table term of the paper (equation 7) counts.
 const PAPER_START_BYTES: u64 = 1 << 28;
-/// … with logarithms related to 2²⁶.
+/// Bytes whose logarithm is the reference of the paper's page-table term.
 const PAPER_REFERENCE_BYTES: u64 = 1 << 26;
 
 /// A copy of `topology` with `sizes` (bytes, innermost first), and the warnings of [`validate`].

@@ -291,7 +291,7 @@ mod tests {
             &triangle(&[&[1.0, 0.0, 1.0], &[0.5, 0.5, 1.0], &[0.0, 1.0, 1.0]]),
             3,
         );
-        // Sums 10 and 400: without the limit the first would be (10·2 − 400)/3.
+        // Sums 10 and 400: without the limit at zero the first value would be (10·2 − 400)/3.
         let values = DVector::from_row_slice(&[4.0, 394.0, 6.0]);
         let shortest = found.groups[0].minimum_norm(&values);
         assert!(shortest.iter().all(|&value| value >= 0.0), "{shortest:?}");

@@ -155,13 +155,13 @@ mod tests {
             &laptop,
             &["L1", "L2", "L3", "DRAM"],
         );
-        // The reach of a TLB lies between two caches.
+        // One end, the reach of a TLB, lies between two caches.
         check(
             &[46 * KIB, 256 * KIB, 980 * KIB, 7 * MIB],
             &laptop,
             &["L1", "level 2", "L2", "L3", "DRAM"],
         );
-        // Memory that is not uniform lies beyond the last cache.
+        // Beyond the last cache, memory that is not uniform has several levels.
         check(
             &[46 * KIB, MIB, 30 * MIB, 1024 * MIB],
             &laptop,

@@ -71,9 +71,9 @@ pub struct FitOptions {
     /// Parameters with fixed values, symbol → value in nanoseconds. The paper's spellings
     /// are accepted: `t_m,1` and `t_{m,1}` mean `t_m`, `t_m,0` and `t_{m,0}` mean `t_m0`.
     pub fixed: BTreeMap<String, f64>,
-    /// Whether points are left out for a check.
+    /// Whether the fit is cross-validated.
     pub left_out: LeftOut,
-    /// Whether points stay in the model.
+    /// Whether the model keeps its points.
     pub points: KeepPoints,
 }
 

@@ -21,9 +21,9 @@ const OUTLIER: f64 = 0.10;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Prepared {
     pub(crate) size_bytes: u64,
-    /// log₂ of the size.
+    /// log₂ of the size in bytes.
     pub(crate) octave: f64,
-    /// ln of the latency.
+    /// ln of the latency in nanoseconds.
     pub(crate) log_ns: f64,
     /// Standard error of `log_ns`.
     pub(crate) sigma: f64,
@@ -73,7 +73,7 @@ pub(crate) fn prepare(curve: &[CurvePoint]) -> Curve {
     }
 }
 
-/// Half the relative width of a point's interval; 0 where it has none.
+/// Half the relative width of a point's interval; 0 if it has none.
 fn half_width(point: &CurvePoint) -> f64 {
     let half = (point.ns_high - point.ns_low) / 2.0 / point.ns;
     if half.is_finite() { half.max(0.0) } else { 0.0 }

@@ -1,7 +1,7 @@
 //! Finds the levels of the memory hierarchy from a latency curve alone.
 //!
-//! The curve is the latency over the size of a buffer, of a cyclic random walk over all its lines in
-//! steady state, or of random windows. Each step is a module:
+//! The curve gives the latency for each size of a buffer, either of a cyclic random walk over all
+//! its lines in steady state, or of random windows. Each step is a module:
 //!
 //! 1. `clean` sorts the points, estimates an error in ln(ns) of each from its interval and its
 //!    neighbours, and removes points above their successors (a latency curve never falls, and
@@ -34,7 +34,7 @@ use membound_types::{Level, LevelKind};
 use crate::stats::quantile;
 use clean::Prepared;
 
-/// Default of [`LevelOptions::cache_bound_bytes`].
+/// Bytes that replace [`LevelOptions::cache_bound_bytes`] if that is `None`.
 const UNKNOWN_CACHE_BOUND: u64 = 512 << 20;
 
 /// Errors of ln(ns) that neighbouring points may have in common.
@@ -149,12 +149,12 @@ pub enum CurveEnd {
     Memory,
     /// A plateau that a cache could still hold: the curve is too short to decide.
     MaybeCache {
-        /// Largest size measured.
+        /// Largest size measured, in bytes.
         largest_bytes: u64,
     },
     /// A climb: the next level lies beyond the curve.
     Climbing {
-        /// Largest size measured.
+        /// Largest size measured, in bytes.
         largest_bytes: u64,
     },
 }

@@ -16,7 +16,7 @@ const MOST_DEVIATION: f64 = 9.0;
 pub(crate) struct Smooth {
     /// Σ min(r²/σ², 9).
     pub(crate) cost: f64,
-    /// Schwarz's criterion.
+    /// Schwarz's criterion of the polynomial; lower is better.
     pub(crate) criterion: f64,
 }
 

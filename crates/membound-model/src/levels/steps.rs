@@ -80,7 +80,7 @@ pub(super) struct Sum {
     pub(super) heights: Vec<f64>,
     /// Σ min(r²/σ², 9).
     pub(super) cost: f64,
-    /// Schwarz's criterion.
+    /// Schwarz's criterion of the sum, with [`WAY_COST`]; lower is better.
     criterion: f64,
     /// Modelled nanoseconds at each point.
     pub(super) model: Vec<f64>,

@@ -255,7 +255,7 @@ pub struct Costs {
     pub core_hz: f64,
 }
 
-/// The stall of a site.
+/// The estimated stall of a site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stall {
     /// Stalled time in nanoseconds.

@@ -9,7 +9,7 @@ pub enum Observed {
     Beyond(u32),
 }
 
-/// Fewest observations at risk for a step of the estimate.
+/// Fewest observations at risk for a step of the estimate, or a quarter of all if that is fewer.
 const FEWEST: usize = 16;
 
 /// The probability that a reuse time exceeds a number of touches.

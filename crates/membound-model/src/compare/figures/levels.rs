@@ -137,7 +137,7 @@ pub(super) fn latency(profile: &ProfileView, out: &mut Figures) {
 }
 
 /// Kinds of noise of a level's latency and size. The outermost cache counts as shared, unless it
-/// is the only level inside memory.
+/// is the only cache.
 fn level_noise(levels: &[Level], index: usize) -> (Noise, Noise) {
     let outermost = levels
         .iter()
