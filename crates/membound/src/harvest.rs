@@ -1,4 +1,4 @@
-//! `membound harvest`: other work in the time that a program waits for memory.
+//! `membound harvest`: runs scavengers in the time that a program waits for memory.
 
 pub(crate) mod args;
 mod balance;
@@ -40,7 +40,7 @@ use membound_types::BatchHarvest;
 
 use crate::output::Usage;
 
-/// Runs what was asked for.
+/// Runs the subcommand of `membound harvest` that was given.
 pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     match command {
         HarvestCommand::Plan(args) => plan::run(args),
@@ -50,7 +50,8 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
         }
         HarvestCommand::Batch(args) => {
             if args.harvest == BatchHarvest::On {
-                // Exit codes other than that of usage count jobs.
+                // Exit codes of `batch` other than the usage code count failed jobs, so this error takes the
+                // usage code.
                 check_agent().map_err(|error| Usage(error.to_string()))?;
             }
             batch::run(args)
@@ -63,7 +64,7 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Before anything is profiled or started.
+/// Fails where this build of membound has no agent; called before anything is profiled or started.
 fn check_agent() -> anyhow::Result<()> {
     ensure!(
         !membound_launch::AGENT.is_empty(),

@@ -1,50 +1,52 @@
-//! Scavengers without a command: who runs when. They take turns with each other where that gives more than one
-//! after another on each processor, which is measured; else they run one after another.
+//! Harvests without a command: decides which scavengers run when. They interleave where trials measure that
+//! this does more work than running them one after another on each processor; otherwise they run one after
+//! another.
 //!
-//! A scavenger's work is told by the loads with a yield that it comes by. In a trial all take turns for a span,
-//! and then each runs on its own for one, so many at a time as there are processors. What each did in turns is
-//! divided by what it did on its own: the sum over all, for each processor, is what turns are worth. Spans on
-//! their own cost nothing but what turns would have given meanwhile.
+//! A scavenger's work is measured by its progress, the number of loads with a yield that it executes. In a
+//! trial all members interleave for one interval, and then each runs alone for one, as many at a time as
+//! there are processors. The rate of each member interleaved is divided by its rate alone; the sum of these
+//! ratios per processor is the worth of interleaving. Intervals alone cost only what interleaving would have
+//! gained meanwhile.
 //!
-//! Whoever has not come by loads yet prepares its data. That is done one after another too, so that caches are
-//! not shared by those who do not gain by it.
+//! A scavenger with little progress still prepares its data. Those scavengers also run one after another, so
+//! that they do not share caches with others while sharing gains them nothing.
 
 use std::time::Duration;
 
 use membound_launch::GuestPlace;
 
-/// How long a span takes, before which everybody finds their place for [`SETTLES`].
+/// Length of an interval of a trial, and the wait before it in which scavengers move to their places.
 const SPAN: Duration = Duration::from_millis(50);
 const SETTLES: Duration = Duration::from_millis(20);
-/// Loads after which a scavenger is taken to have its data.
+/// Progress from which on a scavenger is taken to have prepared its data.
 const PREPARED_LOADS: u64 = 2000;
-/// Loads that one has to come by in its span alone to be counted.
+/// Minimum progress of a member in its interval alone for its ratio to count.
 const LEAST_LOADS: f64 = 500.0;
-/// What turns have to be worth.
+/// Minimum worth for scavengers to interleave.
 const PAYS: f64 = 1.03;
-/// Until the second trial; each time twice as long where it finds the same.
+/// Time until the second trial, doubled after each trial with the same result, and its maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Most scavengers that take turns on a processor.
+/// Maximum number of scavengers that interleave on a processor.
 pub(super) const MOST_IN_TURNS: usize = 16;
 
-/// What is seen at a look.
+/// What is known at a poll.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
-    /// Since the begin.
+    /// Time since the beginning.
     pub(super) now: Duration,
-    /// By scavenger: the loads that it has come by; `None` of one that has ended.
+    /// Progress of each scavenger, in loads with a yield; `None` if it has not begun or has ended.
     pub(super) progress: &'a [Option<u64>],
 }
 
-/// What was found.
+/// Results for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Found {
-    /// Trials that were made.
+    /// Number of trials that ended.
     pub(super) trials: u32,
-    /// What turns were worth at the last: work in turns divided by work one after another.
+    /// Worth in the last trial: work interleaved divided by work one after another.
     pub(super) worth: Option<f64>,
-    /// Time in which they had turns, and in which they ran one after another.
+    /// Time in which scavengers interleaved, and in which they ran one after another.
     pub(super) together: Duration,
     pub(super) apart: Duration,
 }
@@ -52,29 +54,29 @@ pub(super) struct Found {
 /// A trial under way.
 #[derive(Clone, Debug)]
 struct Trial {
-    /// Those that take part.
+    /// Indices of the scavengers that take part.
     members: Vec<usize>,
-    /// How many of them had their span alone, and whether all had that in turns.
+    /// How many members had their interval alone, and whether the interleaved interval is over.
     alone: usize,
     had_turns: bool,
-    /// When the present span begins to count, and what was seen then.
+    /// When the present interval may begin, and, once it has begun, its start and the progress at that time.
     from: Duration,
     before: Option<(Duration, Vec<Option<u64>>)>,
-    /// Loads a second, by member.
+    /// Loads per second of each member, interleaved and alone.
     in_turns: Vec<Option<f64>>,
     on_own: Vec<Option<f64>>,
 }
 
-/// Decides.
+/// Decides where each scavenger runs.
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
     processors: usize,
     trial: Option<Trial>,
-    /// When the next one begins.
+    /// Time of the next trial.
     next_trial: Duration,
     pause: Duration,
     pays: bool,
-    /// Those that it was decided for.
+    /// Members that the last decision was made for; empty before the first.
     decided_for: Vec<usize>,
     last: Duration,
     were_together: bool,
@@ -82,7 +84,7 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    /// For so many processors.
+    /// Begins without a trial; at least one processor is assumed.
     pub(super) fn new(processors: usize) -> Self {
         Self {
             processors: processors.max(1),
@@ -97,7 +99,7 @@ impl Balance {
         }
     }
 
-    /// Whether looks are to come often: a trial is under way, or somebody prepares.
+    /// Whether polls must be frequent: a trial is under way, or no scavenger has prepared its data.
     pub(super) fn is_watchful(&self) -> bool {
         self.trial.is_some() || self.decided_for.is_empty()
     }
@@ -106,7 +108,7 @@ impl Balance {
         self.found
     }
 
-    /// Others have left so many processors.
+    /// Changes how many processors the ordinary processes leave; a change begins a new trial.
     pub(super) fn set_processors(&mut self, processors: usize) {
         if processors.max(1) != self.processors {
             self.processors = processors.max(1);
@@ -115,7 +117,7 @@ impl Balance {
         }
     }
 
-    /// Where each scavenger is to be from now on.
+    /// Takes a poll and returns the place of each scavenger from now on.
     pub(super) fn step(&mut self, look: Look<'_>) -> Vec<GuestPlace> {
         let passed = look.now.saturating_sub(self.last);
         self.last = look.now;
@@ -149,7 +151,7 @@ impl Balance {
             return alone(look.progress.len(), &alive, self.processors);
         }
         if members != self.decided_for && self.trial.is_none() {
-            // Others than those whom it was decided for.
+            // The members changed since the last decision.
             self.pause = FIRST_PAUSE;
             self.next_trial = look.now;
         }
@@ -206,7 +208,7 @@ impl Trial {
         }
     }
 
-    /// Takes what is seen; returns whether the trial is over.
+    /// Takes a poll; returns whether the trial is over.
     fn advance(&mut self, look: Look<'_>, processors: usize) -> bool {
         let Some((since, before)) = &self.before else {
             if look.now >= self.from {
@@ -237,8 +239,8 @@ impl Trial {
         self.alone == self.members.len()
     }
 
-    /// What turns are worth: the sum over those who came by enough loads on their own, for each processor and
-    /// for all who take turns. `None`: nobody did.
+    /// The worth of interleaving: the mean ratio of the members with enough progress alone, times the number
+    /// of members per processor. `None` if no member had enough progress.
     fn worth(&self, processors: usize) -> Option<f64> {
         let least = LEAST_LOADS / SPAN.as_secs_f64();
         let ratios: Vec<f64> = self
@@ -263,7 +265,7 @@ impl Trial {
     }
 }
 
-/// The first of these run, as many as there are processors, and nobody else.
+/// The first of `these` run alone, one on each processor; all other scavengers are held.
 fn alone(count: usize, these: &[usize], processors: usize) -> Vec<GuestPlace> {
     let mut places = vec![GuestPlace::Held; count];
     for &index in these.iter().take(processors) {
@@ -272,7 +274,7 @@ fn alone(count: usize, these: &[usize], processors: usize) -> Vec<GuestPlace> {
     places
 }
 
-/// These take turns, and nobody else runs.
+/// All of `these` interleave; all other scavengers are held.
 fn together(count: usize, these: &[usize]) -> Vec<GuestPlace> {
     let mut places = vec![GuestPlace::Held; count];
     for &index in these {
@@ -285,8 +287,8 @@ fn together(count: usize, these: &[usize]) -> Vec<GuestPlace> {
 mod tests {
     use super::*;
 
-    /// One that comes by loads at these rates in a millisecond, in turns and alone on a processor, after so
-    /// many milliseconds of its own, and ends after so many loads.
+    /// A program with these rates of loads per millisecond, interleaved and alone on a processor, after it
+    /// has prepared its data for some milliseconds; it ends after some number of loads.
     #[derive(Clone, Copy)]
     struct Program {
         prepares_ms: u64,
@@ -295,7 +297,7 @@ mod tests {
         loads: u64,
     }
 
-    /// Runs them on so many processors; returns when each ended, in milliseconds, and what was found.
+    /// Runs programs on so many processors; returns when each ended, in milliseconds, and the results.
     fn run(programs: &[Program], processors: usize) -> (Vec<u64>, Found) {
         const STEP_MS: u64 = 10;
         let mut balance = Balance::new(processors);
@@ -345,7 +347,7 @@ mod tests {
 
     #[test]
     fn turns_that_pay_are_kept() {
-        // Each does as much in turns as alone: eight times as much together.
+        // Each makes the same progress interleaved as alone: eight times as much together.
         let program = Program {
             prepares_ms: 300,
             in_turns: 1000,

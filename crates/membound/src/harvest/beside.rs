@@ -1,8 +1,8 @@
-//! The hardware threads beside those that the command runs on, and which scavengers have them.
+//! SMT siblings of the hardware threads that the command runs on, and which scavengers run there.
 //!
-//! A scavenger that has one is bound to it, and runs there on its own thread. The others are bound to
-//! what is left: where scavengers are to have no hardware thread beside the command's, that is all but
-//! these, since one that works slows its neighbour down.
+//! A scavenger that has an SMT sibling is bound to it, and runs there on its home thread. The others are
+//! bound to the remaining CPUs: where scavengers may not use SMT siblings, these are all but the siblings,
+//! since a busy sibling slows the command down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -12,74 +12,75 @@ use membound_platform::threads::{self, Thread};
 use membound_platform::{Root, affinity};
 use membound_types::CpuId;
 
-/// Looks for which a thread of the command's that does not run any more still counts as one that may at
+/// Polls for which a thread of the command's that no longer runs still counts as one that may run again at
 /// any moment.
 const RECENT: u32 = 20;
-/// Names of the agent's threads.
+/// Names of the agent's threads, which are not the command's.
 const AGENTS: [&str; 3] = ["membound-agent", "membound-guest", "membound-lanes"];
-/// Part of the time that goes into looking at threads, as its inverse: of a thousand it takes long.
+/// Inverse of the share of the time that goes into polling threads: reading the state of a thousand threads
+/// takes long.
 const SPARSELY: u32 = 50;
 
-/// Whether scavengers are to have hardware threads beside the command's.
+/// Whether scavengers may use the SMT siblings of the command's hardware threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Give,
     KeepFree,
 }
 
-/// Binds scavengers to CPUs.
+/// Binds scavengers to CPUs, and counts the time that they spend on SMT siblings.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// CPUs that share a core, a list each, of those that may be used.
+    /// Usable CPUs by core: one list for each core.
     cores: Vec<Vec<CpuId>>,
-    /// All that may be used.
+    /// All CPUs that may be used.
     allowed: Vec<CpuId>,
-    /// Scavengers that may have one at most.
+    /// Maximum number of scavengers on SMT siblings at one time.
     most: usize,
-    /// Threads of the command's, by number.
+    /// Threads of the command, by thread ID.
     ran: BTreeMap<u32, Ran>,
-    /// By scavenger.
+    /// One for each scavenger.
     places: Vec<Place>,
     looked: Option<Instant>,
-    /// What was to be done when threads were looked at last, and when they are to be again.
+    /// The use and the time for which threads are polled again.
     due: Option<(Use, Instant)>,
     given: Given,
 }
 
-/// What was given so far.
+/// SMT sibling time that scavengers were given so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Given {
-    /// Wall time in which a scavenger had a hardware thread beside the command's, in seconds.
+    /// Wall time in which at least one scavenger had an SMT sibling, in seconds.
     pub(super) wall_s: f64,
-    /// CPU time that scavengers had there, in seconds.
+    /// CPU time that scavengers used there, in seconds.
     pub(super) cpu_s: f64,
-    /// Which they were.
+    /// The CPUs that were given.
     pub(super) cpus: BTreeSet<CpuId>,
 }
 
-/// When a thread was seen to run.
+/// When and where a thread was last seen running.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
     ticks: u64,
     cpu: CpuId,
-    /// Looks since then.
+    /// Polls since then.
     ago: u32,
 }
 
 /// Where a scavenger runs.
 #[derive(Clone, Debug, Default)]
 struct Place {
-    /// The CPU beside the command's that it has.
+    /// The SMT sibling of the command's that it has.
     beside: Option<CpuId>,
-    /// What it is bound to; empty: nothing was changed yet.
+    /// The CPUs that it is bound to; empty if its affinity was never changed.
     bound: Vec<CpuId>,
-    /// CPU time of its own thread at the last look, in seconds.
+    /// CPU time of its home thread at the last poll, in seconds.
     own_s: f64,
 }
 
 impl Beside {
-    /// Of a machine with these `cores`, whose CPUs are all among those that are `allowed`. No more than
-    /// `most` scavengers have a hardware thread at one time.
+    /// For a machine with these `cores`, whose CPUs are all among `allowed`. At most `most` scavengers have
+    /// an SMT sibling at one time.
     pub(super) fn new(cores: Vec<Vec<CpuId>>, allowed: Vec<CpuId>, most: usize) -> Self {
         Self {
             cores,
@@ -93,7 +94,7 @@ impl Beside {
         }
     }
 
-    /// Whether a scavenger has a hardware thread beside the command's.
+    /// Whether a scavenger has an SMT sibling now.
     pub(super) fn is_given(&self) -> bool {
         self.places.iter().any(|place| place.beside.is_some())
     }
@@ -103,8 +104,8 @@ impl Beside {
         &self.given
     }
 
-    /// Looks where the command, of process `pid`, runs, and binds scavengers. `own_s` is the CPU time of
-    /// each one's own thread.
+    /// Finds the CPUs on which the command, process `pid`, runs, and binds scavengers. `own_s` holds the CPU
+    /// time of each scavenger's home thread in seconds.
     pub(super) fn look(
         &mut self,
         remote: &Remote,
@@ -139,7 +140,7 @@ impl Beside {
             place.beside = has[index];
             let is_new = place.bound != bound && !(place.bound.is_empty() && bound == self.allowed);
             if lives[index] && is_new {
-                // One that has ended meanwhile needs none.
+                // A thread that has ended meanwhile cannot be bound, and needs not be.
                 let done = affinity::bind(harvested.guests[index].thread, &bound);
                 place.beside = has[index].filter(|_| done.is_ok());
                 place.bound = bound;
@@ -157,7 +158,7 @@ impl Beside {
         }
     }
 
-    /// CPUs of those scavengers that have none beside the command's.
+    /// CPUs for the scavengers that have no SMT sibling.
     fn rest(&self, free: &[CpuId], to: Use) -> Vec<CpuId> {
         let left = |cpu: &CpuId| to == Use::Give || !free.contains(cpu);
         let rest: Vec<CpuId> = self.allowed.iter().copied().filter(left).collect();
@@ -168,7 +169,7 @@ impl Beside {
         }
     }
 
-    /// Counts what was given since the last look.
+    /// Adds the wall time and CPU time since the last poll.
     fn count(&mut self, own_s: &[f64]) {
         let now = Instant::now();
         if let Some(before) = self.looked.replace(now)
@@ -210,7 +211,7 @@ impl Beside {
     }
 }
 
-/// The CPUs that share a core with one of those that `runs` has, and are none of them.
+/// The SMT siblings of the CPUs in `runs` that are not in `runs` themselves.
 fn beside(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
     let shared = cores
         .iter()
@@ -222,8 +223,8 @@ fn beside(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
         .collect()
 }
 
-/// Who has which of the CPUs that are `free`, at most `most` of those who live: who `had` one keeps it
-/// where it can be. Others are taken from the last on: lanes take them from the first.
+/// Assigns the CPUs in `free` to at most `most` of the scavengers that live. A scavenger keeps the CPU that
+/// it `had` if it can. Others are chosen from the last on, because run queues are filled from the first on.
 fn assigned(
     had: &[Option<CpuId>],
     lives: &[bool],

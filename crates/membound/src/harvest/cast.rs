@@ -1,5 +1,5 @@
-//! Who does what in a harvest: which scavengers take turns, which run as ordinary processes, and of which programs
-//! plans are made while they run.
+//! Assigns the roles in a harvest: which scavengers have time slices, which run as ordinary processes, and
+//! which programs are profiled meanwhile.
 
 use std::sync::Arc;
 
@@ -13,39 +13,39 @@ use super::programs::{Wanted, texts};
 use super::roles;
 use crate::output;
 
-/// Why a program of which there is no plan takes no turns.
+/// Reason in the report: a program without a plan that is profiled in this run.
 const IS_LEARNED: &str = "it was profiled meanwhile, to take turns the next time";
-/// Why one that was not profiled takes none.
+/// Reason in the report: a program that is only timed in this run.
 const IS_TIMED: &str = "it was only timed: where it takes long in all, it is profiled another time";
-/// The same of other copies of it.
+/// Reason for the other copies of a program that is profiled.
 const COPY_IS_LEARNED: &str = "its plan was made meanwhile, of another copy";
-/// The same where the other copy ended without one.
+/// Reason for the other copies where the profiled copy ended without a plan.
 const NOT_LEARNED: &str = "another copy of it ended and no plan was made";
-/// The same where nothing can be learned.
+/// Reason where no plan can be made.
 const UNMEASURED: &str = "there is no plan of it, and none can be made before `membound measure` has measured \
                           this machine once";
-/// Why a program takes no turns beside a command of which there is no plan.
+/// Reason for a scavenger beside a command that has no plan.
 const COMMAND_IS_LEARNED: &str = "the command was profiled in this run";
-/// Why a program did not wait for its plan.
+/// Reason for a copy that did not wait for the plan.
 const FREE_PROCESSOR: &str = "a processor was free before its plan was made";
 
-/// Who does what.
+/// The roles of all scavengers.
 pub(super) struct Cast {
     maker: Arc<Maker>,
     /// Whether scavengers run beside a command.
     beside_command: bool,
-    /// The plans that are followed.
+    /// The plans that this harvest follows.
     pub(super) followed: Vec<Followed>,
-    /// Scavengers that take turns.
+    /// Scavengers that have time slices.
     pub(super) turns: Vec<Member>,
-    /// Those that run as ordinary processes.
+    /// Scavengers that run as ordinary processes.
     pub(super) ordinary: Vec<Ordinary>,
-    /// Those that wait for the plan of another copy.
+    /// Copies that wait for a plan from another copy.
     pub(super) held: Vec<Member>,
 }
 
 impl Cast {
-    /// With the plans that were given.
+    /// Begins with the plans that the user gave.
     pub(super) fn new(maker: Arc<Maker>, given: Vec<Followed>, beside_command: bool) -> Self {
         Self {
             maker,
@@ -57,8 +57,8 @@ impl Cast {
         }
     }
 
-    /// Has a plan of the command among those that are followed, if there is one; else says how it is to be
-    /// profiled while it runs, where it can be.
+    /// Adds the plan of the command to those that are followed, if there is one; otherwise returns how the
+    /// command is to be profiled while it runs, if it can be.
     pub(super) fn command(&mut self, command: &Wanted, rehearses: bool) -> Option<Lesson> {
         let why = match self.find(HarvestRole::Primary, command, rehearses) {
             Known::Plan(followed) => {
@@ -76,7 +76,8 @@ impl Cast {
         None
     }
 
-    /// Puts the copies of a scavenger where they belong; `alike` programs of these words are to run in all.
+    /// Assigns the copies of one scavenger; `alike` is the number of all copies of programs with the same
+    /// words.
     pub(super) fn scavenger(
         &mut self,
         scavenger: &Wanted,
@@ -87,7 +88,7 @@ impl Cast {
         if let Some(why) = &scavenger.no_guest {
             return self.run_ordinary(copies, why);
         }
-        // Another scavenger of the same words may be profiled already.
+        // Another scavenger with the same words may be profiled already.
         let words = &scavenger.words;
         if self
             .ordinary
@@ -111,9 +112,9 @@ impl Cast {
         }
     }
 
-    /// Runs the first copy as an ordinary process and learns from it; the other copies wait for the result. `took`
-    /// is its CPU time where that is known. What is beside a command has only what the command leaves, and is
-    /// profiled at once.
+    /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
+    /// result. `took` is its CPU time where that is known. A scavenger beside a command uses only time that
+    /// the command leaves, so it is profiled without that check.
     fn learn(&mut self, scavenger: &Wanted, copies: Vec<Member>, took: Option<Took>, alike: usize) {
         let Some(mut lesson) = self.lesson(HarvestRole::Scavenger, scavenger) else {
             return self.run_ordinary(copies, UNMEASURED);
@@ -123,7 +124,8 @@ impl Cast {
             lesson.before_s = took.map_or(0.0, |took| took.sum_s);
             match took {
                 Some(took) if is_worth_profiling(took, bytes, alike) => {}
-                // It is timed again: what it took in all decides.
+                // The program is only timed again: the sum over its runs decides later whether profiling
+                // pays.
                 Some(_) | None => lesson.subject = Subject::CpuTime,
             }
         }
@@ -133,8 +135,8 @@ impl Cast {
         self.hold(copies.collect());
     }
 
-    /// Has copies wait for the plan of another one; beside a command they run at once, since what they take is
-    /// only what the command leaves.
+    /// Has copies wait for the plan of another one. Beside a command they run at once, since they use only
+    /// time that the command leaves.
     fn hold(&mut self, copies: Vec<Member>) {
         if self.beside_command {
             self.run_ordinary(copies, COPY_IS_LEARNED);
@@ -148,7 +150,7 @@ impl Cast {
         self.ordinary.extend(all);
     }
 
-    /// A plan of the program that is followed already, or is kept.
+    /// The plan of the program: one that is already followed, is kept, or is made by a rehearsal.
     fn find(&mut self, role: HarvestRole, program: &Wanted, rehearses: bool) -> Known {
         if let Some(at) = self.position(role, program) {
             return Known::Plan(Box::new(self.followed.remove(at)));
@@ -163,7 +165,7 @@ impl Cast {
         }
     }
 
-    /// Where a plan that was given for this program stands, or one that is kept of it with these arguments.
+    /// Index of a followed plan that was given for this program, or was made of it with the same arguments.
     fn position(&self, role: HarvestRole, program: &Wanted) -> Option<usize> {
         let words = texts(&program.words);
         let is_of_it = |it: &Followed| {
@@ -175,7 +177,8 @@ impl Cast {
         self.followed.iter().position(is_of_it)
     }
 
-    /// How the program is profiled while it runs; without the machine's levels nothing can be learned.
+    /// How the program is profiled while it runs; `None` without a machine profile, since plans need the
+    /// machine's levels.
     fn lesson(&self, role: HarvestRole, program: &Wanted) -> Option<Lesson> {
         self.maker.machine.as_ref()?;
         Some(Lesson {
@@ -186,7 +189,7 @@ impl Cast {
         })
     }
 
-    /// All scavengers as ordinary processes, beside a command that is profiled itself.
+    /// Takes all scavengers as ordinary processes, beside a command that is itself profiled.
     pub(super) fn all_ordinary(&mut self) -> Vec<Ordinary> {
         let turns = std::mem::take(&mut self.turns).into_iter();
         let held = std::mem::take(&mut self.held).into_iter();
@@ -196,7 +199,7 @@ impl Cast {
         others.chain(std::mem::take(&mut self.ordinary)).collect()
     }
 
-    /// Runs ordinary processes until nobody waits for a plan any more.
+    /// Runs ordinary processes until no copy waits for a plan.
     pub(super) fn learn_all(&mut self, processes: &mut Processes) {
         while !self.held.is_empty() {
             processes.look();
@@ -204,7 +207,7 @@ impl Cast {
                 self.decide(lesson, processes);
             }
             if processes.count() == 0 && !processes.is_learning() {
-                // What is not known by now will not be.
+                // No program is left from which a plan could come.
                 let held = std::mem::take(&mut self.held);
                 held.into_iter()
                     .for_each(|member| processes.add(ordinary(member, NOT_LEARNED)));
@@ -215,7 +218,7 @@ impl Cast {
         }
     }
 
-    /// Puts the copies that waited for this plan where they belong.
+    /// Assigns the copies that waited for this result.
     fn decide(&mut self, lesson: Lessons, processes: &mut Processes) {
         let Lessons {
             mut lesson,
@@ -252,7 +255,7 @@ impl Cast {
     }
 }
 
-/// A copy of which something is learned.
+/// The copy that is timed or profiled.
 fn first((guest, asked): Member, lesson: Lesson) -> Ordinary {
     let why = match lesson.subject {
         Subject::CpuTime => IS_TIMED,
@@ -270,7 +273,7 @@ fn too_short(cpu_s: f64) -> String {
     format!("it takes {cpu_s:.2} s of CPU time, which is too short for a plan to pay")
 }
 
-/// A scavenger as an ordinary process, for this reason.
+/// A scavenger as an ordinary process, for the reason given.
 pub(super) fn ordinary((guest, asked): Member, why: &str) -> Ordinary {
     Ordinary {
         guest,

@@ -1,5 +1,4 @@
-//! From plans to what is patched where: the yields of each file, and what a plan says of those of the
-//! command.
+//! From plans to patches: the yields of each file, and the planned figures of the command's yields.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +11,21 @@ use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite};
 
 use super::worth::PlannedYield;
 
-/// What is patched where.
+/// The patches of a harvest.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     pub(super) primary: Vec<Planting>,
     pub(super) scavengers: Vec<Planting>,
-    /// Sites without a yield: whose, path, address, reason.
+    /// Sites without a yield: role of the program, path, address, reason.
     pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
-    /// Yields of the command.
+    /// Planned yields of the command.
     pub(super) yields: Vec<PlannedYield>,
 }
 
 impl Choices {
-    /// The yields of all plans. Where they may be taken out of the command's `live` text, no loop of it
-    /// is to stay where its text does not count.
+    /// The yields of all plans. Where yields may be removed from the command's `live` text, loops are not
+    /// patched as a whole, because a thread would stay in the copied loop after its yield was removed from
+    /// the text.
     pub(super) fn of(
         plans: &[HarvestPlan],
         without: &[HarvestPart],
@@ -87,7 +87,8 @@ impl Choices {
                 });
             }
             HarvestRole::Scavenger => {
-                // It takes its time, and where every jump is sure comes to the same.
+                // Computed only where needed, since it takes time: if every jump is sure, the result is the
+                // same.
                 let sure = yields.unsure.then(|| settle(Jumps::Sure));
                 self.scavengers.push(Planting {
                     otherwise: sure.map(choice),
@@ -99,9 +100,9 @@ impl Choices {
     }
 }
 
-/// The files of all plans, each with what is planned for it. Plans of one program with different arguments are
-/// put together: loads that wait in one of its runs may be hits in another. Where yields bound the time of
-/// turns, distances are those of one plan, and the first has the file.
+/// The files of all plans, each with its plan. Plans of one file with the same role are merged: loads that
+/// miss in one run may be hits in another. Where yields bound time slices, distances are valid only within
+/// one plan, so the first plan of the file is kept as it is.
 fn by_file(plans: &[HarvestPlan], without: &[HarvestPart]) -> Vec<(HarvestPlan, String)> {
     let mut found: Vec<(HarvestPlan, String)> = Vec::new();
     let mut known = BTreeMap::new();
@@ -136,7 +137,7 @@ fn by_file(plans: &[HarvestPlan], without: &[HarvestPart]) -> Vec<(HarvestPlan, 
     found
 }
 
-/// What a plan says of the sites in one of its files.
+/// The planned figures of the sites in one file.
 fn planned<'a>(
     plan: &'a HarvestPlan,
     path: &'a str,
@@ -159,7 +160,7 @@ fn planned<'a>(
     })
 }
 
-/// The yield of a program that does nothing else.
+/// The yield of the host program, which stands in for a command in harvests without one.
 pub(super) fn host_yield() -> anyhow::Result<Planting> {
     let bytes = membound_launch::own_file().context("membound cannot read itself")?;
     let image = Image::parse(&bytes).context("membound cannot read itself")?;

@@ -1,4 +1,4 @@
-//! The copies of scavengers, and the files that they write to.
+//! The copies of scavengers, and their output files.
 
 use anyhow::Context;
 use membound_launch::{Guest, environment};
@@ -7,14 +7,14 @@ use super::args::RunArgs;
 use super::programs::{Asked, Wanted, texts};
 use crate::output::Target;
 
-/// Bytes of addresses that a scavenger may map.
+/// Limits of a scavenger's address space and stack, in bytes.
 const MEMORY_BYTES: u64 = 1 << 40;
 const STACK_BYTES: u64 = 8 << 20;
 
-/// A scavenger with all that its start needs.
+/// A copy of a scavenger with everything that its start needs, and the request for it.
 pub(super) type Member = (Guest, Asked);
 
-/// Makes the directory for what `scavengers` write, and finds all files there writable.
+/// Creates the output directory, and checks that all output files of `scavengers` scavengers are writable.
 pub(super) fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Result<()> {
     let Some(directory) = &args.output else {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Endings of files for what a scavenger writes to stdout and stderr.
+/// File name extensions for a scavenger's stdout and stderr.
 const OUT: &str = "out";
 const ERR: &str = "err";
 
@@ -39,7 +39,7 @@ fn output_name(number: usize, copy: u32, ending: &str) -> String {
     format!("{number}-{copy}.{ending}")
 }
 
-/// All copies of a scavenger, and what was asked of each.
+/// All copies of a scavenger, each with the request for it.
 pub(super) fn copies(args: &RunArgs, scavenger: &Wanted) -> anyhow::Result<Vec<Member>> {
     let directory = args
         .output

@@ -1,4 +1,4 @@
-//! What a harvest came to, as a document.
+//! Builds the document of a harvest from everything that was observed.
 
 use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
@@ -14,34 +14,34 @@ use super::times;
 use super::worth::PlannedYield;
 use crate::job::End;
 
-/// Everything that is known at the end.
+/// Everything that is known at the end of a run.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub(super) machine: &'a MachineInfo,
     pub(super) wall_s: f64,
-    /// Until the command itself ended.
+    /// Time until the command itself ended, in seconds.
     pub(super) primary_wall_s: Option<f64>,
     /// CPU time of the command's process, in seconds.
     pub(super) process_cpu_s: f64,
     pub(super) options: HarvestRunOptions,
-    /// How requests were to be told.
+    /// How requests are recognised.
     pub(super) requests: Option<&'a RequestsBy>,
     pub(super) command: Vec<String>,
     pub(super) end: End,
     pub(super) scavengers: Vec<Asked>,
-    /// Scavengers that were ordinary processes.
+    /// Scavengers that ran as ordinary processes.
     pub(super) ordinary: Vec<Scavenger>,
     pub(super) seen: &'a Seen,
     pub(super) plans: &'a [HarvestPlan],
-    /// Sites that have no yield: whose, path, address, reason.
+    /// Sites without a yield: role of the program, path, address, reason.
     pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
-    /// Yields of the command.
+    /// Planned yields of the command.
     pub(super) yields: &'a [PlannedYield],
     pub(super) missed: Vec<String>,
 }
 
 impl<'a> Facts<'a> {
-    /// Of a run in which nothing happened yet.
+    /// The facts of a run in which nothing was observed.
     pub(super) fn nothing(machine: &'a MachineInfo, seen: &'a Seen, end: End) -> Self {
         Self {
             machine,
@@ -63,7 +63,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The document.
+/// Builds the document.
 pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let harvested = &facts.seen.harvested;
     let mut missing = Vec::new();
@@ -103,7 +103,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let own_threads_s: f64 = facts.seen.own_thread_s.iter().sum();
     let waits_s = harvested.waits.cpu_ns as f64 * 1e-9;
     let threads_s = (facts.process_cpu_s - own_threads_s - waits_s).max(0.0);
-    // What they had in turns, without what the command lost by it.
+    // Harvested time is the scavengers' time in slices, less the time that the command lost by them.
     let lost_s = slowdown.map(|slower| {
         let with_s = harvested.with.cpu_ns as f64 * 1e-9;
         (with_s - with_s / (1.0 + slower)).max(0.0)
@@ -152,7 +152,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .enumerate()
         .map(|(index, (asked, guest))| {
             let own_thread_s = facts.seen.own_thread_s.get(index).copied().unwrap_or(0.0);
-            // One that was never back is known by nobody to have been away: all share alike.
+            // Time away is counted when a scavenger returns to its home thread: if none ever did, shares are equal.
             let share = if away_ns == 0 {
                 1.0 / facts.scavengers.len().max(1) as f64
             } else {
@@ -228,7 +228,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     }
 }
 
-/// What is to be said of a command's plan after which nothing yields.
+/// Note for a plan of the command in which no load yields.
 fn without_yields(plan: &HarvestPlan) -> Option<String> {
     if plan.role != HarvestRole::Primary || plan.sites.iter().any(|site| site.chosen) {
         return None;
@@ -241,9 +241,9 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     Some(told)
 }
 
-/// Time that scavengers had in turns, in seconds: turns that were timed, times all. Where turns are short
-/// the processor has several under way at once, except where one is timed; all together they take no
-/// longer than the threads ran in which they lay.
+/// Time of scavengers in slices, in seconds: the mean of the timed slices times their number. Where slices
+/// are short, the processor overlaps several of them, except where one is timed, so the sum is capped by the
+/// CPU time of the threads in which they lay.
 fn turns_s(harvested: &Harvested) -> Option<f64> {
     (harvested.timed > 0).then(|| {
         let looked_at = harvested.timed + harvested.skipped;
@@ -303,7 +303,7 @@ fn scavenger(asked: &Asked, guest: &GuestStatus, had: &Had) -> Scavenger {
     }
 }
 
-/// Why a program could not be a scavenger, by what the agent was told.
+/// Why a program could not become a scavenger, from the error that the agent reported.
 fn refusal(error: &std::io::Error) -> String {
     const ENOEXEC: i32 = 8;
     const EEXIST: i32 = 17;
@@ -314,7 +314,7 @@ fn refusal(error: &std::io::Error) -> String {
     }
 }
 
-/// The distribution of times from a yield of the command until it ran again.
+/// The distribution of times from a yield of the command until the command runs again.
 fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
     let total = times::count(&harvested.times);
     let quantile = |share| times::quantile(&harvested.times, share);
@@ -332,11 +332,11 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
     }
 }
 
-/// Why a yield is out at the end.
+/// Reason in the report: a yield that is removed at the end.
 const TAKEN_OUT: &str =
     "the command was slower than it may be, and this one is worth less than those that stand";
 
-/// What became of every yield.
+/// The final state of every planned yield.
 fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {
     let withdrawn = &facts.seen.harvested.withdrawn;
     let out: Vec<&PlannedYield> = facts
@@ -410,7 +410,7 @@ mod tests {
         let of = |cpu_ns| {
             turns_s(&Harvested {
                 timed: 4,
-                // What is skipped takes no time.
+                // A skipped slice takes no time.
                 skipped: 4,
                 timed_ns: 800,
                 with: with(cpu_ns),

@@ -1,14 +1,14 @@
-//! When the command itself ended, where its process stays for scavengers that are to finish.
+//! Finds when the command itself ended, where its process continues for scavengers that are to finish.
 //!
-//! The agent closes all descriptors of the command at its end and keeps the process until the last
-//! scavenger is done: the first moment without an open descriptor is that end.
+//! The agent closes all descriptors of the command at its end, and keeps the process until the last scavenger
+//! has finished: the command ended when the process first has no open descriptor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks. Each reads a directory of some entries, about 10 µs.
+/// Time between two polls. Each reads a directory of some entries, about 10 µs.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A thread that waits for the end of the command.
@@ -35,14 +35,15 @@ impl EndWatch {
         Self { is_over, thread }
     }
 
-    /// From the start of the command to its end; `None` where the process ended with it.
+    /// Stops the thread. Returns the time from the start of the command to its end; `None` where the process
+    /// ended with it.
     pub(super) fn end(self) -> Option<Duration> {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().ok().flatten()
     }
 }
 
-/// Whether a process that can be seen has no open descriptor.
+/// Whether the process exists, is readable, and has no open descriptor.
 fn has_no_descriptor(pid: u32) -> bool {
     std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut open| open.next().is_none())
 }

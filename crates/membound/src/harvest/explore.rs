@@ -1,5 +1,5 @@
-//! `membound harvest explore`: the figures of document 003 for a program of one's own. The program is run
-//! under one setting after another through `membound harvest run`, and under the kernel's scheduler.
+//! `membound harvest explore`: the figures of document 003 for the user's own program. Runs the program with
+//! one setting after another through `membound harvest run`, and under the kernel's scheduler.
 
 pub(crate) mod args;
 mod bed;
@@ -29,10 +29,10 @@ use settings::{Around, Setting};
 use crate::output::{self, Target};
 use crate::progress::Bar;
 
-/// What a shell says of a program that Ctrl-C ended.
+/// Exit code with which a shell reports a program that Ctrl-C ended.
 const ENDED_BY_USER: u8 = 130;
 
-/// Runs what was asked for.
+/// Runs `membound harvest explore`.
 pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let cancel = crate::measure::interruptible()?;
@@ -78,7 +78,7 @@ fn show(
     written
 }
 
-/// A table that was asked for: its settings, or why it has none.
+/// A requested table: its settings, or why it has none.
 type Table = (ExploreSweep, Result<Vec<Setting>, NotMeasured>);
 
 fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
@@ -98,7 +98,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
     prepared.sweeps.iter().map(table).collect()
 }
 
-/// Why a table cannot be made of these programs.
+/// Why a table cannot be measured with these programs; `None` if it can.
 fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
     match sweep {
         ExploreSweep::Distance => prepared.plans.distances_vary().err(),
@@ -113,7 +113,7 @@ fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
     }
 }
 
-/// Settings that are runs of their own, in the order of the tables.
+/// The settings without duplicates, in the order of the tables.
 fn different(tables: &[Table]) -> Vec<Setting> {
     let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
     let mut wanted: Vec<Setting> = Vec::new();
@@ -125,7 +125,7 @@ fn different(tables: &[Table]) -> Vec<Setting> {
     wanted
 }
 
-/// Says how long it will take, by the first runs of the programs by themselves.
+/// Prints how long the measurement will take, estimated from the first runs of the programs by themselves.
 fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
     let first = &prepared.first;
     let scavengers_s = first.scavengers_s.unwrap_or(0.0);
@@ -151,7 +151,7 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
     ));
 }
 
-/// A duration as one would say it.
+/// A duration in seconds, or in minutes from 90 s on.
 fn about(seconds: f64) -> String {
     const MINUTE_S: f64 = 60.0;
     if seconds < 1.5 * MINUTE_S {
@@ -161,15 +161,15 @@ fn about(seconds: f64) -> String {
     }
 }
 
-/// What rounds found: runs by the keys of their settings, and the programs by themselves.
+/// Results of all rounds: runs by the keys of their settings, and the programs by themselves.
 struct Found {
     runs: BTreeMap<String, Vec<ExploreRun>>,
     baselines: Vec<Baseline>,
     was_interrupted: bool,
 }
 
-/// Runs each setting once a round, forwards and backwards in turn, so that a machine that grows faster or
-/// slower favours none.
+/// Runs each setting once in each round, in alternating order, so that a machine that becomes faster or
+/// slower favours no setting.
 fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Found {
     let mut found = Found {
         runs: BTreeMap::new(),
@@ -218,7 +218,7 @@ fn one(
     bed.run(&setting.way, known, plans, usual, baseline)
 }
 
-/// The programs by themselves, in a round; `None` when that was interrupted.
+/// Times the programs by themselves for one round; `None` if that was interrupted.
 fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
     let Prepared {
         bed, known, plans, ..
@@ -338,10 +338,10 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
     notes
 }
 
-/// Settings with runs in which hardly any turn was begun, where others have many: a harvest that did not
-/// begin in time is what these figures are of.
+/// Notes for settings with runs that had hardly any time slice while other runs had many: in those runs the
+/// harvest did not begin in time, so their figures do not describe the setting.
 fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
-    /// Part of the most turns of a run below which there were hardly any.
+    /// Share of the largest number of slices in a run below which a run had hardly any.
     const FEW: f64 = 0.001;
     let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
     let told = |row: &ExploreRow| -> Vec<u64> {
@@ -354,7 +354,7 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
         let turns = told(row);
         let few = turns.iter().filter(|turns| (**turns as f64) < most * FEW);
         let count = few.count();
-        // A row without any turn ran without scavengers: none of them came too late.
+        // A row in which no run had a time slice ran without scavengers, so none of them came too late.
         if count > 0 && turns.iter().any(|turns| *turns > 0) {
             notes.push(format!(
                 "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \

@@ -1,6 +1,6 @@
-//! What is looked at while a harvest runs: how far it has come, the CPU time of scavengers, the
-//! slowdown of the command, its requests, and the time until it runs again, which are held to their
-//! bounds; and where it runs, which decides where scavengers may.
+//! The thread that follows a harvest while it runs. It polls the counters of the session and the CPU time of
+//! scavengers, holds the command's slowdown, its request durations and its time slices to their bounds, and
+//! lets the CPUs on which the command runs decide where scavengers may run.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -21,55 +21,55 @@ use super::span::SpanControl;
 use super::times;
 use super::worth::PlannedYield;
 
-/// Between two looks.
+/// Time between two polls.
 const PERIOD: Duration = Duration::from_millis(50);
-/// The same while turns of scavengers without a command are tried.
+/// Time between two polls while the balance tries time slices of scavengers without a command.
 const TRIAL_PERIOD: Duration = Duration::from_millis(10);
-/// Time for which looks come as often, to see when the first turn comes.
+/// Time from the beginning for which polls come as often, to see when the first time slice begins.
 const FIRST_TURNS: Duration = Duration::from_secs(2);
-/// Looks in a row at which nobody had a turn, after each so many of which they come half as often, and most
-/// times that they do: whoever shares its processor with them loses some fifty microseconds to each.
+/// Consecutive idle polls before the poll interval doubles, and the maximum number of doublings: each poll
+/// costs some fifty microseconds of a thread that shares the processor.
 const ENOUGH: u32 = 8;
 const MOST_HALVINGS: u32 = 3;
-/// Looks between two decisions on the slowdown.
+/// Polls between two decisions on the slowdown.
 const LOOKS: u32 = 5;
-/// Decisions that are put off at most until yields stand as they are to: a program that was stopped
-/// does not come to it.
+/// Maximum number of decisions skipped while a change of yields is pending: a program that was stopped never
+/// completes it.
 const PUT_OFF: u32 = 20;
-/// Requests of that many times the duration that most do not exceed fit into a phase with scavengers or
-/// without: those that do not are in neither.
+/// A phase with or without scavengers is to last at least this many times the 99th percentile of request
+/// durations: requests that do not lie within one phase count for neither.
 const REQUESTS_A_PHASE: f64 = 20.0;
 
-/// What was seen last.
+/// What the follower observed last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) harvested: Harvested,
-    /// The same by the looks that it was seen at.
+    /// The same counters, poll by poll.
     pub(super) spans: Spans,
     /// CPU time of each scavenger's own thread, in seconds.
     pub(super) own_thread_s: Vec<f64>,
     pub(super) guard: Option<SlowdownGuard>,
     pub(super) slots: HarvestSlots,
-    /// What turns were worth, of scavengers without a command.
+    /// What interleaving gained, for scavengers without a command.
     pub(super) balance: Option<Found>,
-    /// What came of switching it off.
+    /// What switching the harvest off did, for the report.
     pub(super) off: Option<String>,
-    /// From the beginning to the look at which a scavenger had had a turn.
+    /// Time from the beginning to the first poll after a scavenger had a time slice.
     pub(super) first_turn: Option<Duration>,
-    /// The plan that was made meanwhile, and from when on it was followed; or why there is none.
+    /// The plan that was made during the run and the time when it was adopted, or why there is none.
     pub(super) learned: Option<Result<(Box<Adopted>, Duration), String>>,
 }
 
-/// What somebody tells who follows a harvest.
+/// Messages to the follower's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// It is to be switched off.
+    /// The harvest is to be switched off.
     Off,
-    /// It is over.
+    /// The session has ended.
     End,
 }
 
-/// Looks at a session until it is told to end.
+/// Thread that polls a session until [`Follower::end`].
 #[derive(Debug)]
 pub(super) struct Follower {
     tell: mpsc::Sender<Told>,
@@ -78,7 +78,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Begins.
+    /// Starts the thread.
     pub(super) fn begin(
         (remote, pid): (Remote, u32),
         (limits, yields): (Limits, Vec<PlannedYield>),
@@ -91,7 +91,7 @@ impl Follower {
         let (tell, heard) = mpsc::channel();
         let switched = tell.clone();
         let listening = switch.begin(move || {
-            // Whoever has ended needs no word.
+            // A follower that has ended needs no message.
             let _ = switched.send(Told::Off);
         });
         let thread = std::thread::spawn(move || {
@@ -112,7 +112,7 @@ impl Follower {
                 let told = heard.recv_timeout(period);
                 let over = matches!(told, Ok(Told::End) | Err(RecvTimeoutError::Disconnected));
                 if told == Ok(Told::Off) && seen.off.is_none() {
-                    // What was not planned yet is not planned any more.
+                    // A plan that is not made yet is given up.
                     if let Some(planning) = in_place.take() {
                         planning.give_up();
                     }
@@ -137,7 +137,7 @@ impl Follower {
                     }
                 }
                 if in_place.is_some() && !over {
-                    // There is nothing to be held to bounds yet.
+                    // Without a plan there is nothing yet to hold to bounds.
                     together.processes.look();
                     continue;
                 }
@@ -182,17 +182,17 @@ impl Follower {
         }
     }
 
-    /// What was seen.
+    /// Stops the thread and returns what it observed.
     pub(super) fn end(self) -> (Seen, Processes) {
-        // It ends by itself only in a panic.
+        // The thread ends by itself only in a panic.
         let _ = self.tell.send(Told::End);
         self.listening.end();
         self.thread.join().unwrap_or_default()
     }
 }
 
-/// Scavengers that run under the kernel's scheduler, and, where there is no command, what is decided of the
-/// others.
+/// Scavengers that run as ordinary processes, and, where there is no command, the balance that decides which
+/// of the others interleave.
 #[derive(Debug)]
 pub(super) struct Together {
     balance: Option<Balance>,
@@ -203,7 +203,7 @@ pub(super) struct Together {
 }
 
 impl Together {
-    /// `balance` where there is no command, on so many processors.
+    /// `balance` is given where there is no command; `processors` is how many may be used.
     pub(super) fn new(balance: Option<Balance>, processes: Processes, processors: usize) -> Self {
         Self {
             balance,
@@ -237,7 +237,7 @@ impl Together {
 }
 
 impl Seen {
-    /// Why the command was not begun, where its requests could not be told.
+    /// Why the command was not started, where its requests could not be observed.
     pub(super) fn prevented(&self) -> Option<&str> {
         let requested = self.harvested.requested.as_ref()?;
         let why = requested.refused.as_deref();
@@ -255,7 +255,7 @@ impl Seen {
             } else {
                 thread_cpu_s(pid, guest.thread)
             };
-            // One that has ended keeps what it had.
+            // A scavenger that has ended keeps its last value.
             *seconds = own.unwrap_or(*seconds).max(*seconds);
         }
         self.spans.look(&harvested);
@@ -263,37 +263,38 @@ impl Seen {
     }
 }
 
-/// Since when nobody has had a turn: looks in a row.
+/// Number of consecutive polls without a time slice.
 #[derive(Debug, Default)]
 struct Rest(u32);
 
 impl Rest {
-    /// What was seen at a look, and at the one before.
+    /// Compares the counters of a poll with those of the poll before.
     fn has_seen(&mut self, harvested: &Harvested, before: &Harvested) {
         let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
-        // Yields that were taken out are to come back in time.
+        // While yields are removed, polls stay frequent, so that the guard installs them again in time.
         let rests = turns(harvested) == turns(before)
             && harvested.requested == before.requested
             && harvested.withdrawn.is_empty();
         self.0 = if rests { self.0.saturating_add(1) } else { 0 };
     }
 
-    /// Until the next look.
+    /// Time until the next poll.
     fn period(&self) -> Duration {
         PERIOD * (1 << (self.0 / ENOUGH).min(MOST_HALVINGS))
     }
 }
 
-/// A change of the command's yields that is not done yet.
+/// A change of the command's yields that is still pending.
 #[derive(Clone, Copy, Debug)]
 struct Changing {
-    /// The exchange that makes it.
+    /// Number of the exchange that makes the change.
     exchange: u64,
-    /// Decisions that were put off for it.
+    /// Decisions that were skipped meanwhile.
     put_off: u32,
 }
 
-/// Decides, and does what was decided; `changing` is what is not done yet. Returns that.
+/// Lets the guard decide, and applies the decision, unless the change `changing` is still pending. Returns
+/// the change that is pending then.
 fn guarded(
     guard: &mut Guard,
     changing: Option<Changing>,
@@ -335,7 +336,8 @@ fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
     Some(scheduled.cpu_ns as f64 * 1e-9)
 }
 
-/// By scavenger: the loads with a yield that it has come by; `None` of one that has not begun, or has ended.
+/// For each scavenger, the number of loads with a yield that it has executed; `None` if it has not begun or
+/// has ended.
 fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
     let guests = harvested.guests.iter();
     let of =

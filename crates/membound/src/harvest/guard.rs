@@ -1,6 +1,6 @@
-//! Holds the command's slowdown, and the 95th percentile of its requests' durations, to their bounds: by
-//! the share of the time in which scavengers are let in, and the slowdown before that by taking out
-//! yields ([`super::worth`]). Shares are of 1, durations in nanoseconds.
+//! Holds the command's slowdown and the 95th percentile of its request durations to their limits, by the
+//! share of the time in which scavengers are admitted; for the slowdown, yields are removed first
+//! ([`super::worth`]). Shares are of 1, durations in nanoseconds.
 
 use membound_launch::{Harvested, RequestDurations, YieldPlace};
 use membound_types::SlowdownGuard;
@@ -9,23 +9,24 @@ use super::slowdown::Span;
 use super::times;
 use super::worth::{Change, Pace, PlannedYield, Yields};
 
-/// Share of the time in which scavengers are let in unless a bound forbids it: the rest tells how fast
-/// the command is without them.
+/// Maximum share of the time in which scavengers are admitted: the rest shows how fast the command is without
+/// them.
 pub(super) const MOST: f64 = 0.95;
-/// Share of the time in which they are let in at least: without it nothing would be seen of them.
+/// Minimum share of the time in which scavengers are admitted: without any, their effect could not be
+/// measured.
 const LEAST: f64 = 0.02;
-/// Share of the requests that are aimed at to keep to their bound: 95 in 100 are to, and what is seen of
-/// some hundred is noisy.
+/// Target share of the requests within their limit: 95 in 100 are required, and the share of some hundred
+/// requests is noisy.
 const KEPT: f64 = 0.96;
-/// Requests that a decision is made on.
+/// Minimum number of requests for a decision.
 pub(super) const LEAST_REQUESTS: u64 = 100;
 
-/// What is to be held.
+/// Limits that the user set for the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Limits {
-    /// How much slower the command may become, as a share.
+    /// How much slower the command may become, as a share of its time without scavengers.
     pub(super) max_slowdown: Option<f64>,
-    /// Duration that 95 in 100 of its requests are not to exceed, in nanoseconds.
+    /// Duration that 95 in 100 of its requests must not exceed, in nanoseconds.
     pub(super) slo_p95_ns: Option<f64>,
 }
 
@@ -38,13 +39,13 @@ pub(super) struct Guard {
     said: SlowdownGuard,
 }
 
-/// What is to be done.
+/// What the caller changes in the session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Decision {
-    /// Scavengers are let in for this share of the time from now on.
+    /// Share of the time in which scavengers are admitted from now on; `None`: unchanged.
     pub(super) share: Option<f64>,
-    /// These yields are not to stand any more, and all others are. Nothing is to be decided before
-    /// that is so.
+    /// Yields to remove; all others are to be installed. The guard must not decide again before that is done.
+    /// `None`: unchanged.
     pub(super) withdrawn: Option<Vec<YieldPlace>>,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Decision {
 struct SlowdownLimit {
     most: f64,
     yields: Yields,
-    /// What was seen at the last decision.
+    /// Counters at the last decision.
     last: Span,
     wished: f64,
 }
@@ -62,22 +63,22 @@ struct SlowdownLimit {
 #[derive(Debug)]
 struct LatencyLimit {
     bound_ns: f64,
-    /// With scavengers and without.
+    /// Requests with scavengers and without.
     kept: [Kept; 2],
     wished: f64,
 }
 
-/// Requests that keep to a bound.
+/// Counts the requests that keep to a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Kept {
-    /// Requests that were seen at the last decision, and how many of them kept to it.
+    /// Requests up to the last decision, and how many of them kept to the limit.
     last: (u64, f64),
-    /// The share that did lately.
+    /// Share of the requests between the last two decisions that kept to the limit.
     pub(super) share: Option<f64>,
 }
 
 impl Guard {
-    /// Of a command with these yields; `None` where there is no limit.
+    /// The guard of a command with these yields; `None` where there is no limit.
     pub(super) fn new(limits: Limits, yields: Vec<PlannedYield>) -> Option<Self> {
         let slowdown = limits.max_slowdown.map(|most| SlowdownLimit {
             most,
@@ -101,19 +102,19 @@ impl Guard {
         })
     }
 
-    /// What it did.
+    /// What the guard did, for the report.
     pub(super) const fn said(&self) -> SlowdownGuard {
         self.said
     }
 
-    /// What was seen so far is of other yields than those that stand.
+    /// Ignores the slowdown so far: it was measured with other yields than are installed now.
     pub(super) fn begin_anew(&mut self, now: &Harvested) {
         if let Some(limit) = &mut self.slowdown {
             limit.last = Span::so_far(now);
         }
     }
 
-    /// What was seen so far is not to be decided on.
+    /// Ignores all measurements so far in later decisions.
     pub(super) fn pass_over(&mut self, now: &Harvested) {
         self.begin_anew(now);
         if let Some(limit) = &mut self.latency {
@@ -121,13 +122,13 @@ impl Guard {
         }
     }
 
-    /// Whether scavengers are to be let in less than they might be, or yields are out.
+    /// Whether the guard admits scavengers less than the maximum, or has removed yields.
     pub(super) fn holds_back(&self) -> bool {
         let out = |limit: &SlowdownLimit| !limit.yields.out().is_empty();
         self.wished() < MOST || self.slowdown.as_ref().is_some_and(out)
     }
 
-    /// What is to be done about what was seen since the last time.
+    /// Decides from what was measured since the last decision.
     pub(super) fn decide(&mut self, now: &Harvested) -> Decision {
         let by_slowdown = self.slowdown.as_mut().map(|it| it.decide(now));
         let by_latency = self.latency.as_mut().is_some_and(|it| it.decide(now));
@@ -152,7 +153,7 @@ impl Guard {
         }
     }
 
-    /// The share by which all limits are kept.
+    /// The share that keeps all limits.
     fn wished(&self) -> f64 {
         let wishes = [
             self.slowdown.as_ref().map(|it| it.wished),
@@ -161,9 +162,9 @@ impl Guard {
         wishes.into_iter().flatten().fold(MOST, f64::min)
     }
 
-    /// A new share, if it is to be another one.
+    /// The next share, or `None` if it stays as it is.
     fn next_share(&mut self) -> Option<f64> {
-        // Half of the way: what was seen is noisy.
+        // Half of the way, since the measurement is noisy.
         let share = (self.share + self.wished()) / 2.0;
         if (share - self.share).abs() < 0.01 {
             return None;
@@ -179,23 +180,23 @@ impl Guard {
     }
 }
 
-/// What came of a judgement on the slowdown.
+/// Result of judging the slowdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Judged {
-    /// Whether enough was seen for one.
+    /// Whether there were enough measurements to judge.
     enough: bool,
-    /// What is to become of yields.
+    /// Change of the installed yields.
     change: Option<Change>,
 }
 
 impl SlowdownLimit {
-    /// Decides anew, where enough was seen for it.
+    /// Judges the slowdown since the last decision, if there were enough measurements.
     fn decide(&mut self, now: &Harvested) -> Judged {
         let now = Span::so_far(now);
         let span = now.since(self.last);
         let slower = match span.slowdown() {
             Some(slower) => slower,
-            // Without yields there are no turns to tell it by, and nothing that costs.
+            // With all yields removed no time slice is left to measure the slowdown, and none costs anything.
             None if self.yields.all_out() => 0.0,
             None => return Judged::default(),
         };
@@ -206,13 +207,14 @@ impl SlowdownLimit {
             most_share: MOST,
         };
         let change = self.yields.judge(pace, self.most);
-        // Over all time the command is slower by the part of it in which they are let in.
+        // The slowdown over all time is that with scavengers, times the share of the time in which they are
+        // admitted.
         let wished = if slower <= 0.0 {
             MOST
         } else {
             ((self.most - pace.overhead) / slower).clamp(LEAST, MOST)
         };
-        // Yields go before scavengers are let in less.
+        // Yields are removed before scavengers are admitted less.
         if change.is_none() && !self.yields.may_go(pace, self.most) {
             self.wished = wished;
         } else {
@@ -235,10 +237,10 @@ impl LatencyLimit {
         }
     }
 
-    /// As [`SlowdownLimit::decide`].
+    /// Decides as [`SlowdownLimit::decide`] does; returns false if there were too few requests.
     ///
-    /// Over all time, the share of the requests that keep to the bound is that with scavengers and
-    /// that without, weighted by how much of the time these are let in.
+    /// Over all time, the share of the requests that keep to the limit is the mean of the shares with and
+    /// without scavengers, weighted by the time in which they are admitted.
     fn decide(&mut self, now: &Harvested) -> bool {
         let Some(requested) = &now.requested else {
             return false;
@@ -260,7 +262,8 @@ impl LatencyLimit {
 }
 
 impl Kept {
-    /// Looks at the requests since the last time, of those `now`, if they are enough.
+    /// Updates the share from the requests since the last update; `now` are the counts so far. Returns false,
+    /// and changes nothing, if there were fewer than [`LEAST_REQUESTS`].
     pub(super) fn look(&mut self, now: (u64, f64)) -> bool {
         let requests = now.0.saturating_sub(self.last.0);
         if requests < LEAST_REQUESTS {
@@ -271,13 +274,13 @@ impl Kept {
         true
     }
 
-    /// Those so far are looked at no more.
+    /// Leaves the requests so far out of later shares.
     pub(super) const fn pass_over(&mut self, now: (u64, f64)) {
         self.last = now;
     }
 }
 
-/// Requests so far, and those of them that kept to the bound.
+/// Number of requests so far, and how many of them kept to the limit.
 pub(super) fn seen(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
     (
         times::count(&now.times),
@@ -299,7 +302,7 @@ mod tests {
             slo_p95_ns: None,
         };
         let mut guard = Guard::new(limits, Vec::new()).unwrap();
-        // Twice as slow while they are let in: a twentieth of the time is theirs.
+        // Twice as slow while they are admitted: they get a twentieth of the time.
         let mut now = Harvested::default();
         let mut share = MOST;
         for _ in 0..20 {
@@ -323,7 +326,7 @@ mod tests {
         assert_eq!(guard.said.checks, 40);
     }
 
-    /// What a guard decides where turns take so many nanoseconds with scavengers, and 100 without.
+    /// Decision of a guard where slices take `with_ns` with scavengers and 100 ns without.
     fn decide(guard: &mut Guard, now: &mut Harvested, with_ns: u64) -> Decision {
         now.with.count += 10_000;
         now.with.cpu_ns += 10_000 * with_ns;
@@ -343,7 +346,7 @@ mod tests {
         let worst = yields[0].place.clone();
         let mut guard = Guard::new(limits, yields).unwrap();
         let mut now = Harvested::default();
-        // Three judgements, and nothing else meanwhile.
+        // Three judgements in a row are needed.
         for _ in 0..2 {
             assert_eq!(decide(&mut guard, &mut now, 200), Decision::default());
         }
@@ -352,7 +355,7 @@ mod tests {
             (decision.share, decision.withdrawn),
             (None, Some(vec![worst]))
         );
-        // With the other one it is too slow still: it stays, for less of the time.
+        // With the other yield it is still too slow: that yield stays, for less of the time.
         guard.begin_anew(&now);
         let mut share = MOST;
         for _ in 0..20 {
@@ -361,7 +364,7 @@ mod tests {
             share = decision.share.unwrap_or(share);
         }
         assert!((share - 0.1).abs() < 0.02, "{share}");
-        // Later nobody slows it down.
+        // Later scavengers slow it down no more.
         let back: Vec<Decision> = (0..20).map(|_| decide(&mut guard, &mut now, 100)).collect();
         let changes = back.iter().filter_map(|it| it.withdrawn.clone());
         assert_eq!(changes.collect::<Vec<_>>(), [vec![]]);
@@ -376,14 +379,14 @@ mod tests {
         assert!(Guard::new(Limits::default(), Vec::new()).is_none());
     }
 
-    /// Requests so far, with scavengers or without: so many of 1000 more take 2 ms and the rest 10 µs.
+    /// Adds 1000 requests, of which `slow` take 2 ms and the rest 10 µs.
     fn more(durations: &mut RequestDurations, slow: u64) {
         for (from, count) in [(10_000, 1000 - slow), (2_000_000, slow)] {
             times::add(&mut durations.times, from, count);
         }
     }
 
-    /// The share that a guard comes to where so many of 1000 requests take too long.
+    /// The share that a guard settles on where `with` and `without` of 1000 requests take too long.
     fn share_where(guard: &mut Guard, now: &mut Harvested, with: u64, without: u64) -> f64 {
         let mut share = guard.share;
         for _ in 0..20 {
@@ -404,14 +407,14 @@ mod tests {
         let mut guard = Guard::new(limits, Vec::new()).unwrap();
         let mut now = Harvested::default();
         assert_eq!(guard.decide(&now), Decision::default());
-        // 20 % with and 1 % without: for 4 % together they are let in for 3 parts of 19.
+        // 20 % with and 1 % without: for 4 % together they are admitted for 3 parts of 19.
         let share = share_where(&mut guard, &mut now, 200, 10);
         assert!((share - 3.0 / 19.0).abs() < 0.02, "{share}");
         assert!(guard.said.steps_out > 0 && guard.said.steps_in == 0);
-        // Fewer than that with: they are let in again.
+        // Fewer with scavengers than allowed: they are admitted again.
         let share = share_where(&mut guard, &mut now, 40, 10);
         assert!(share > 0.9, "{share}");
-        // Too many without: nothing helps, and little is let in.
+        // Too many even without scavengers: nothing helps, and they are hardly admitted.
         let share = share_where(&mut guard, &mut now, 200, 100);
         assert!(share < 0.04, "{share}");
     }

@@ -1,8 +1,9 @@
-//! The plan of a command that has none, made while the command runs, and followed from then on.
+//! The plan of a command that has none, made and adopted while the command runs.
 //!
-//! The command is recorded beside its scavengers, which run on threads of their own meanwhile. The run file is
-//! planned again and again as it grows, until the plan covers most of the stall so far; then the recording ends, the
-//! yields go into the running text, and scavengers may take turns. Nothing of this holds the command.
+//! The command is recorded while scavengers run beside it on their home threads. The run file is planned
+//! repeatedly as it grows, until the plan covers most of the stall so far. Then the recording ends, the
+//! yields are installed in the running text, and scavengers may have time slices. None of this stops the
+//! command.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -20,29 +21,30 @@ use super::learning::{Lesson, PLANNING_NICENESS};
 use super::plans::Followed;
 use crate::output;
 
-/// From the start of the command to the first attempt at its plan.
+/// Time from the start of the command to the first attempt at its plan.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(400);
-/// Shortest time from the end of one attempt to the begin of the next.
+/// Minimum time from the end of one attempt to the start of the next.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// Wall time between two attempts for each second of CPU time that the first of them took: attempts take at most a
-/// fifth of a processor. Wall time of an attempt says nothing of its cost: beside a load, 3 ms of CPU time take some
-/// tenths of a second.
+/// Wall time between two attempts per second of CPU time that the first of them took: attempts take at most a
+/// fifth of a processor. The wall time of an attempt does not tell its cost: beside a load, 3 ms of CPU time
+/// take some tenths of a second.
 const PAUSE_PER_ATTEMPT_CPU: u32 = 4;
-/// The time since the start of the command, by the pause between two attempts: they become rarer.
+/// Time since the start of the command over the pause between two attempts: attempts become rarer.
 const ELAPSED_PER_PAUSE: u32 = 5;
-/// Part of the stall so far that a plan has to cover, and part of the CPU time that this has to be, for it to be
-/// followed before the time for recording is over: a command that still prepares its data has other loads to wait for.
+/// Share of the stall so far that a plan must cover, and share of the CPU time that the stall must be, for
+/// the plan to be adopted before the recording is complete: a command that still prepares its data has other
+/// loads to wait for.
 const ENOUGH_COVERED: f64 = 0.5;
 const ENOUGH_STALL: f64 = 0.1;
-/// A recording is over when it holds as much CPU time of the command as a program is profiled for, or after so many
-/// times as much wall time: a command that waits, or has little of a processor, tells less.
+/// A recording is complete when it holds as much CPU time of the command as a profile needs, or after this
+/// many times as much wall time: a command that waits, or has little of a processor, yields fewer samples.
 const MOST_DURATIONS: u32 = 4;
-/// Part of the time that a program is profiled for from which on it is known that there is nothing to yield for.
+/// Share of a profile's CPU time from which on a recording without yields proves that there are none.
 const ENOUGH_RECORDED: f64 = 0.5;
-/// How long a command is waited for that does not change its text.
+/// How long to wait for a command in whose text the yields are not installed, in wall time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A plan that is being made.
+/// State of making a command's plan while the command runs.
 #[derive(Debug)]
 pub(super) struct InPlace {
     lesson: Lesson,
@@ -62,24 +64,24 @@ enum Stage {
     Recording,
     /// The run file is planned.
     Planning(Receiver<Attempt>),
-    /// The recording is to end.
+    /// The recording has been told to end.
     Ending(Box<Ready>),
-    /// Yields are put into the text.
+    /// Yields are being installed: the plan, the number of the exchange, and its start.
     Planting(Box<Ready>, u64, Instant),
     Over,
 }
 
-/// What came of planning what was recorded so far.
+/// Result of planning what was recorded so far.
 #[derive(Debug)]
 struct Attempt {
-    /// CPU time of the command that is in the recording, in seconds.
+    /// CPU time of the command in the recording, in seconds.
     cpu_s: f64,
     /// CPU time that the attempt itself took.
     own_cpu: Duration,
     ready: Result<Box<Ready>, String>,
 }
 
-/// A plan, and what is to be patched for it.
+/// A plan, and the patches for it.
 #[derive(Debug)]
 struct Ready {
     followed: Followed,
@@ -92,16 +94,16 @@ impl Ready {
     }
 }
 
-/// What came of it.
+/// Final result.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The plan is followed.
+    /// The plan was adopted.
     Adopted(Box<Adopted>),
-    /// There is none, for this reason.
+    /// There is no plan, for the reason given.
     NoPlan(String),
 }
 
-/// A plan that is followed from some moment on.
+/// A plan that is followed from some moment of the run on.
 #[derive(Debug)]
 pub(super) struct Adopted {
     pub(super) followed: Followed,
@@ -109,10 +111,10 @@ pub(super) struct Adopted {
 }
 
 impl InPlace {
-    /// Begins; the recording of the command goes into [`Self::run_file`].
+    /// Prepares a scratch directory for the recording, which goes into [`Self::run_file`].
     ///
     /// # Errors
-    /// When there is no room for a run file.
+    /// If the directory cannot be created.
     pub(super) fn begin(
         lesson: Lesson,
         without: Vec<HarvestPart>,
@@ -137,17 +139,17 @@ impl InPlace {
         self.scratch.path().join("harvest.run")
     }
 
-    /// `cut_off` ends the recording, which has begun.
+    /// Hands over `cut_off`, which ends the recording, after the recording has begun.
     pub(super) fn follow(self, cut_off: CutOff) -> Self {
         Self { cut_off, ..self }
     }
 
-    /// Ends the recording; no plan is made of it.
+    /// Ends the recording without making a plan.
     pub(super) fn give_up(self) {
         self.cut_off.cut();
     }
 
-    /// Advances; what came of it, once.
+    /// Advances the state; returns the result, once.
     pub(super) fn look(&mut self, remote: &Remote) -> Option<Outcome> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Recording => {
@@ -191,7 +193,7 @@ impl InPlace {
         None
     }
 
-    /// Decides whether the plan of an attempt is followed, and when the next attempt is made.
+    /// Decides whether the plan of an attempt is adopted, or when the next attempt is made.
     fn judge(&mut self, remote: &Remote, attempt: Attempt) -> Option<Outcome> {
         let Lesson { maker, wish, .. } = &self.lesson;
         let Attempt {
@@ -229,22 +231,22 @@ impl InPlace {
         }
     }
 
-    /// Nothing more is recorded, and scavengers may take turns: those that come to a yield now lie ready when the
-    /// command first does.
+    /// Ends the recording, and puts scavengers into run queues: those that reach a yield now are ready when
+    /// the command executes its first one.
     fn end_recording(&self, remote: &Remote) {
         self.cut_off.cut();
         remote.set_places(&vec![GuestPlace::Lanes; self.guests]);
     }
 
-    /// Plans what is recorded so far, beside the programs that run.
+    /// Makes a plan from what is recorded so far, in a thread beside the programs that run.
     fn attempt(&self) -> Receiver<Attempt> {
         let (sender, receiver) = mpsc::channel();
         let (lesson, run) = (self.lesson.clone(), self.run_file());
         let (without, live) = (self.without.clone(), self.live);
         let thread = std::thread::Builder::new().name("planning".to_owned());
-        // Without a thread nothing is sent, and there is no plan.
+        // If the thread cannot be started, nothing is sent and the attempt counts as failed.
         let _ = thread.spawn(move || {
-            // Of this thread only, which is what the kernel means by no process.
+            // Without a process ID the kernel changes the niceness of the calling thread only.
             let _ = rustix::process::setpriority_process(None, PLANNING_NICENESS);
             let mut cpu_s = 0.0;
             let mut ready = || -> anyhow::Result<Box<Ready>> {
@@ -273,7 +275,7 @@ fn pause(own_cpu: Duration, elapsed: Duration) -> Duration {
         .max(SHORTEST_PAUSE)
 }
 
-/// Whether a plan is to be followed although more could be recorded.
+/// Whether a plan is adopted although more could be recorded.
 fn is_enough(ready: &Ready) -> bool {
     let plan = &ready.followed.plan;
     let totals = &plan.totals;

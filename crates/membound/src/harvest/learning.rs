@@ -1,5 +1,5 @@
-//! Programs without a kept plan: they run as ordinary processes, are profiled while they run, and the plan that
-//! comes of it is kept. No program is executed a second time for the sake of its plan.
+//! Programs without a kept plan: they run as ordinary processes, are profiled while they run, and the
+//! resulting plan is kept. No program is executed a second time for the sake of its plan.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,36 +18,38 @@ use tempfile::TempDir;
 use super::plans::{Followed, Maker, STARTS_OTHERS, Took, Wish};
 use crate::output;
 
-/// Time between two looks whether a recording is over although its program runs on.
+/// Time between two checks whether a recording is complete although its program runs on.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a profiler has to end after its program was killed.
+/// How long a profiler may take to exit after its program was killed.
 const PROFILER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The niceness of the thread that plans: programs that wait for their plan are held meanwhile.
+/// Niceness of the planning thread; moderate, because programs that wait for their plan are held meanwhile.
 pub(super) const PLANNING_NICENESS: i32 = 5;
 
-/// How long plans that are being made are waited for when all programs have ended, which took `elapsed`.
+/// How long to wait for plans in the making after all programs have ended; `elapsed` is how long the programs
+/// took.
 pub(super) fn planning_time(elapsed: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(50);
     const LONGEST: Duration = Duration::from_secs(2);
     (elapsed / 30 + SHORTEST).min(LONGEST)
 }
 
-/// CPU time of one copy of a program from which on it is profiled, in seconds.
+/// Minimum CPU time of one copy of a program for it to be profiled, in seconds.
 const LEAST_CPU_EACH_S: f64 = 0.3;
-/// What profiling takes of a program's time, and at least, in seconds: planning what the agent changes in it, and its
-/// own plan.
+/// Cost of profiling: a share of the program's time, and a fixed part in seconds for planning the agent's
+/// changes and the plan itself.
 const PROFILED_PART: f64 = 0.08;
 const PROFILED_LEAST_S: f64 = 0.1;
-/// The same for each byte of its file, which is decoded and analysed as a whole.
+/// Cost of profiling per byte of the program's file, in seconds: the whole file is decoded and analysed.
 const PROFILED_BYTE_S: f64 = 0.12e-6;
-/// Part of the time of all runs so far that profiling may cost where no other copy gains by it.
+/// Share of the time of all runs so far that profiling may cost where no other copy gains by it.
 const ALONE: f64 = 0.03;
-/// Part of the time of the copies that gain by it, if they do.
+/// Share of the time of the copies that may gain by it.
 const WITH_COPIES: f64 = 0.1;
 
-/// Whether it pays to profile one of so many copies of a program of this file that are still to run. For the sake of
-/// later runs it may cost little of what the program has taken in all.
+/// Whether it pays to profile one of the `copies` of a program that are still to run; `file_bytes` is the
+/// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
+/// time of all runs.
 pub(super) fn is_worth_profiling(took: Took, file_bytes: u64, copies: usize) -> bool {
     let cost_s =
         PROFILED_LEAST_S + PROFILED_PART * took.cpu_s + PROFILED_BYTE_S * file_bytes as f64;
@@ -59,31 +61,31 @@ pub(super) fn is_worth_profiling(took: Took, file_bytes: u64, copies: usize) -> 
     took.cpu_s >= LEAST_CPU_EACH_S && cost_s <= may_cost_s
 }
 
-/// Bytes of a program's file.
+/// Size of a program's file in bytes; 0 if it cannot be read.
 pub(super) fn file_bytes(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| found.len())
 }
 
-/// What was learned of a program that ran.
+/// Result of observing a program while it ran.
 #[derive(Debug)]
 pub(super) enum Learned {
     Plan(Box<Followed>),
-    /// There can be no plan, for this reason.
+    /// There can be no plan, for the reason given.
     NoPlan(String),
-    /// It was only timed.
+    /// The program was only timed.
     Took(Took),
 }
 
-/// What is to be learned of a program that runs.
+/// What is to be found out about a program while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// How long it takes, which tells whether profiling pays.
+    /// Its CPU time, which decides whether profiling pays.
     CpuTime,
     /// Its plan.
     Plan,
 }
 
-/// A program of which something is to be learned while it runs.
+/// Task of observing one program while it runs.
 #[derive(Clone, Debug)]
 pub(super) struct Lesson {
     pub(super) maker: Arc<Maker>,
@@ -94,7 +96,7 @@ pub(super) struct Lesson {
 }
 
 impl Lesson {
-    /// Keeps how long the program took; or that it can have no plan, where it started others.
+    /// Keeps the program's CPU time; or, where the program started others, that it can have no plan.
     pub(super) fn took(&self, cpu_s: f64, starts_others: bool) -> Learned {
         if starts_others && self.wish.role == HarvestRole::Scavenger {
             self.maker.keep_refusal(&self.wish, STARTS_OTHERS);
@@ -124,10 +126,10 @@ enum State {
 }
 
 impl Learning {
-    /// Begins to learn.
+    /// Prepares a scratch directory for the recording.
     ///
     /// # Errors
-    /// When there is no room for a run file.
+    /// If the directory cannot be created.
     pub(super) fn begin(lesson: Lesson) -> io::Result<Self> {
         Ok(Self {
             next_poll: Instant::now() + lesson.maker.duration,
@@ -153,7 +155,7 @@ impl Learning {
         Ok(command)
     }
 
-    /// Advances: `has_ended` says whether the program has. Returns what was learned, once.
+    /// Advances the state; `has_ended` is whether the program has ended. Returns the result, once.
     pub(super) fn look(&mut self, has_ended: bool) -> Option<Learned> {
         match &self.state {
             State::Recording => {
@@ -182,19 +184,19 @@ impl Learning {
         }
     }
 
-    /// Whether nothing more is to be learned.
+    /// Whether there is nothing more to wait for.
     pub(super) const fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// Plans beside the programs that run.
+    /// Makes the plan in a thread beside the programs that run.
     fn plan(&self) -> Receiver<Learned> {
         let (sender, receiver) = mpsc::channel();
         let (Lesson { maker, wish, .. }, run) = (self.lesson.clone(), self.run_file());
         let thread = std::thread::Builder::new().name("planning".to_owned());
-        // Without a thread nothing is sent, and nothing is learned.
+        // If the thread cannot be started, nothing is sent and the result is a failed plan.
         let _ = thread.spawn(move || {
-            // Of this thread only, which is what the kernel means by no process.
+            // Without a process ID the kernel changes the niceness of the calling thread only.
             let _ = rustix::process::setpriority_process(None, PLANNING_NICENESS);
             let _ = sender.send(maker.learn(&wish, &run));
         });
@@ -207,7 +209,7 @@ pub(super) fn kill_profiled(profiler: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + PROFILER_EXIT_TIMEOUT;
     while Instant::now() < deadline {
         for child in children_of(profiler.id(), &threads_of(profiler.id())) {
-            // It may have ended just now.
+            // The child may have ended just now.
             let _ = kill_process(child, Signal::KILL);
         }
         if let Ok(Some(status)) = profiler.try_wait() {
@@ -229,7 +231,7 @@ fn threads_of(pid: u32) -> Vec<u32> {
     Root::system().numbered(format!("proc/{pid}/task"), "")
 }
 
-/// The children of a process with these threads, by the kernel's list of each thread's.
+/// The children of a process with these threads, from the kernel's list for each thread.
 fn children_of(pid: u32, threads: &[u32]) -> Vec<Pid> {
     let list = |thread| fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
     let lists: Vec<String> = threads
@@ -242,8 +244,8 @@ fn children_of(pid: u32, threads: &[u32]) -> Vec<Pid> {
 }
 
 impl Maker {
-    /// Makes the plan of a run that was recorded while the program did its work, and keeps it, or why there
-    /// can be none.
+    /// Makes and keeps the plan from a run that was recorded while the program did its work, or keeps the
+    /// reason why there can be none.
     fn learn(&self, wish: &Wish, run: &Path) -> Learned {
         let data = match membound_run::RunData::open(run) {
             Ok(data) => data,

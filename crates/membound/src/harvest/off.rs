@@ -1,7 +1,7 @@
 //! The off switch of a harvest: SIGUSR2, which `membound harvest stop` sends.
 //!
-//! The command's yields go out of its text, and its scavengers wait, until it has ended. Where they are to end as
-//! well, or where there is no command to spare, each goes on, on a thread of its own.
+//! The command's yields are removed from its text, and its scavengers are held until the command has ended.
+//! Where scavengers are to finish as well, or where there is no command, each continues on its home thread.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -14,22 +14,24 @@ use signal_hook::iterator::{Handle, Signals};
 use super::args::RunArgs;
 use super::worth::PlannedYield;
 
-/// How long a command is waited for that does not change its text.
+/// How long to wait for a command that does not complete the removal of its yields.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Listens for the signal. From then on it ends nobody.
+/// Listens for the signal, which no longer kills the process from then on.
 #[derive(Debug)]
 pub(super) struct Switch(Signals);
 
 impl Switch {
+    /// Begins to catch the signal.
+    ///
     /// # Errors
-    /// When the signal cannot be caught.
+    /// If the signal cannot be caught.
     pub(super) fn listen() -> io::Result<Self> {
         crate::job::keep_for_oneself(SIGUSR2);
         Signals::new([SIGUSR2]).map(Self)
     }
 
-    /// Has `tell` tell of it each time, until that is ended.
+    /// Starts a thread that calls `tell` at each signal, until [`Listening::end`].
     pub(super) fn begin(mut self, tell: impl Fn() + Send + 'static) -> Listening {
         let handle = self.0.handle();
         let thread = std::thread::spawn(move || {
@@ -55,7 +57,7 @@ impl Listening {
     }
 }
 
-/// What is to be taken away.
+/// What switching off does to this harvest.
 #[derive(Debug)]
 pub(super) struct Off {
     yields: Vec<YieldPlace>,
@@ -77,12 +79,12 @@ impl Off {
         }
     }
 
-    /// The command has these yields since a moment ago.
+    /// Replaces the yields: the command was given these while it runs.
     pub(super) fn is_of(&mut self, yields: &[PlannedYield]) {
         self.yields = yields.iter().map(|planned| planned.place.clone()).collect();
     }
 
-    /// Takes it away, and says what came of it.
+    /// Removes the yields and moves the scavengers; returns a note for the report.
     pub(super) fn take_away(&self, remote: &Remote) -> String {
         let begun = Instant::now();
         remote.let_in(0.0);

@@ -1,5 +1,5 @@
-//! Scavengers that run as ordinary processes, under the kernel's scheduler: those that cannot take turns with
-//! others, and those for whom it would not pay.
+//! Scavengers that run as ordinary processes under the kernel's scheduler: those that cannot have time
+//! slices, and those for which slices would not pay.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,67 +17,68 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::learning::{self, Learned, Learning, Lesson, Subject, has_others};
 use super::programs::Asked;
 
-/// Between two looks at who has ended, where nobody says so, and where the kernel does.
+/// Poll interval while only plans are pending, and while processes run, whose end also wakes the poll.
 const LOOK_NS: i64 = 2_000_000;
 const LONG_LOOK_NS: i64 = 20_000_000;
-/// Between two looks whether it starts others.
+/// Time between two checks whether a process starts others.
 const OTHERS_EVERY: Duration = Duration::from_millis(20);
-/// The niceness of a process that runs beside a command: it gets what nobody else wants.
+/// Niceness of a process beside a command: the lowest priority.
 const LEAST: i32 = 19;
 
-/// A scavenger that takes no turns.
+/// A scavenger without time slices.
 #[derive(Debug)]
 pub(super) struct Ordinary {
     pub(super) guest: Guest,
     pub(super) asked: Asked,
-    /// Why it takes none.
+    /// Why it has none.
     pub(super) why: String,
-    /// What is learned of it meanwhile, where its plan is not known.
+    /// What is to be found out about it meanwhile, where it has no plan.
     pub(super) lesson: Option<Lesson>,
 }
 
-/// What was learned of a program.
+/// Result of observing a program.
 #[derive(Debug)]
 pub(super) struct Lessons {
     pub(super) lesson: Lesson,
     pub(super) learned: Learned,
 }
 
-/// One that was started, or could not be.
+/// A process that was started, or could not be.
 #[derive(Debug)]
 pub(super) struct Started {
     asked: Asked,
     why: String,
     child: Result<Child, String>,
-    /// Can be read when it has ended.
+    /// Process file descriptor, readable once the process has ended.
     end: Option<OwnedFd>,
     status: Option<ExitStatus>,
     cpu_s: f64,
-    /// Whether it was seen with several threads, or children.
+    /// Whether it was observed with several threads, or children.
     starts_others: bool,
-    /// When that is looked for next.
+    /// When that is checked next.
     next_look: Instant,
-    /// What is to be learned and was not yet.
+    /// What is still to be found out about it.
     lesson: Option<Lesson>,
     learning: Option<Learning>,
 }
 
-/// All of them.
+/// All ordinary processes of a harvest.
 #[derive(Debug)]
 pub(super) struct Processes {
-    /// Those that were not started yet.
+    /// Processes that are not started yet.
     waiting: VecDeque<Ordinary>,
     started: Vec<Started>,
-    /// Most that run at one time.
+    /// Maximum number that run at one time.
     most: usize,
     beside_command: bool,
     begun: Instant,
-    /// What was learned since it was last asked for.
+    /// Results since the last call of [`Self::take_learned`].
     learned: Vec<Lessons>,
 }
 
 impl Processes {
-    /// Starts them, so many at a time: beside a command that is not to notice, or as any other program.
+    /// Starts processes, at most `most` at a time; `beside_command`: with the lowest priority, so that a
+    /// command is not slowed down.
     pub(super) fn start(all: Vec<Ordinary>, most: usize, beside_command: bool) -> Self {
         let mut processes = Self {
             waiting: all.into(),
@@ -91,13 +92,13 @@ impl Processes {
         processes
     }
 
-    /// Those that run.
+    /// Number of processes that run.
     pub(super) fn running(&self) -> usize {
         let runs = |it: &&Started| it.child.is_ok() && it.status.is_none();
         self.started.iter().filter(runs).count()
     }
 
-    /// Looks who has ended, and starts others; returns whether all have ended.
+    /// Reaps processes that have ended, and starts waiting ones; returns whether all have ended.
     pub(super) fn look(&mut self) -> bool {
         for started in &mut self.started {
             started.look();
@@ -111,32 +112,32 @@ impl Processes {
         self.running() == 0 && self.waiting.is_empty()
     }
 
-    /// Whether one more could run now, and none waits for it.
+    /// Whether one more process could run now, and none waits to be started.
     pub(super) fn has_room(&self) -> bool {
         self.waiting.is_empty() && self.running() < self.most
     }
 
-    /// Those that have not ended.
+    /// Number of processes that have not ended.
     pub(super) fn count(&self) -> usize {
         self.waiting.len() + self.running()
     }
 
-    /// One more is to run, after those that wait.
+    /// Adds a process, which is started after those that wait.
     pub(super) fn add(&mut self, ordinary: Ordinary) {
         self.waiting.push_back(ordinary);
     }
 
-    /// From now on so many run at one time.
+    /// Changes how many run at one time.
     pub(super) fn set_most(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// What was learned since the last call.
+    /// The results since the last call.
     pub(super) fn take_learned(&mut self) -> Vec<Lessons> {
         std::mem::take(&mut self.learned)
     }
 
-    /// Whether a program's plan is still being made, or nobody has asked yet what was learned.
+    /// Whether a plan is still being made, or a result was not fetched yet.
     pub(super) fn is_learning(&self) -> bool {
         self.is_planning() || !self.learned.is_empty()
     }
@@ -146,7 +147,7 @@ impl Processes {
         self.started.iter().any(learns)
     }
 
-    /// Waits until one of them ends, but not for long.
+    /// Waits until a process ends, at most some milliseconds.
     pub(super) fn wait(&self) {
         let runs = |it: &&Started| it.status.is_none();
         let running = self.started.iter().filter(runs);
@@ -157,17 +158,17 @@ impl Processes {
             tv_sec: 0,
             tv_nsec: if is_planning { LOOK_NS } else { LONG_LOOK_NS },
         };
-        // A signal that came meanwhile ends it as well.
+        // The wait may also end because of a signal; callers poll again anyway.
         let _ = poll(&mut ends, Some(&longest));
     }
 
-    /// Waits until all have ended, so many at a time, or, where they are not to finish, ends them.
+    /// With `finish`, waits until all have ended, at most `most` at a time; otherwise kills them.
     pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
         self.most = most;
         while finish && !self.look() {
             self.wait();
         }
-        // Plans that are nearly made are worth a moment; the others are made next time.
+        // A plan that is nearly made is worth a short wait; others are made in a later run.
         let until = Instant::now() + learning::planning_time(self.begun.elapsed());
         while finish && self.is_planning() && Instant::now() < until {
             self.wait();
@@ -195,14 +196,14 @@ impl Default for Processes {
 }
 
 impl Drop for Processes {
-    /// Nobody is left behind where a harvest ends for another reason.
+    /// Kills the processes where a harvest ends early, for instance by an error.
     fn drop(&mut self) {
         self.started.iter_mut().for_each(Started::kill);
     }
 }
 
 fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
-    // Without room for a run file it runs as it is.
+    // If there is no room for a run file, the program runs unprofiled.
     let lesson = ordinary.lesson.clone();
     let lesson = lesson.filter(|lesson| lesson.subject == Subject::Plan);
     let mut learning = lesson.and_then(|lesson| Learning::begin(lesson).ok());
@@ -213,7 +214,7 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     let pid = child.as_ref().ok().map(Child::id);
     let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     if pid.is_some() && beside_command {
-        // Where it is refused, its niceness stays.
+        // If this is refused, the process keeps its niceness.
         let _ = rustix::process::setpriority_process(pid, LEAST);
     }
     Started {
@@ -225,7 +226,7 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
 }
 
 impl Started {
-    /// Before it is started.
+    /// The state before the start.
     fn of(ordinary: Ordinary) -> Self {
         Self {
             asked: ordinary.asked,
@@ -241,7 +242,7 @@ impl Started {
         }
     }
 
-    /// What was learned of it just now.
+    /// The result, if it became known just now.
     fn learn(&mut self) -> Option<Lessons> {
         let learned = match &mut self.learning {
             Some(learning) => learning.look(self.status.is_some())?,
@@ -255,7 +256,7 @@ impl Started {
         Some(Lessons { lesson, learned })
     }
 
-    /// Looks whether it has ended.
+    /// Reaps the process if it has ended; else checks at times whether it has started others.
     fn look(&mut self) {
         if self.status.is_none() {
             self.status = self.reap(|child| child.try_wait().ok().flatten());
@@ -275,7 +276,7 @@ impl Started {
         }
     }
 
-    /// Ends it, if it runs: as those end that are in the command's process.
+    /// Kills the process if it runs, as scavengers in the command's process end with the command.
     fn kill(&mut self) {
         self.look();
         if self.status.is_none() {
@@ -290,8 +291,8 @@ impl Started {
         }
     }
 
-    /// Has `wait` take notice of its end, and its CPU time, that of children that it waited for included, from
-    /// what that adds to this process's.
+    /// Lets `wait` reap the process. Its CPU time, including the children that it waited for, is the increase
+    /// of this process's CPU time of children.
     fn reap(&mut self, wait: impl FnOnce(&mut Child) -> Option<ExitStatus>) -> Option<ExitStatus> {
         let child = self.child.as_mut().ok()?;
         let before_s = ThreadUsage::of_children().cpu_s();
@@ -331,7 +332,7 @@ impl Started {
     }
 }
 
-/// Starts a program, and its profiler where it is to be profiled; its output goes where that of a guest would.
+/// Starts a program, under the profiler if `learning` is given; its output goes to the files of `guest`.
 fn start(guest: &Guest, learning: Option<&Learning>) -> std::io::Result<Child> {
     let stdout = guest.output.as_deref().map(File::create).transpose()?;
     let stderr = match &guest.errors {

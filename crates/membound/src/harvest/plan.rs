@@ -1,4 +1,4 @@
-//! `membound harvest plan`: where a profiled program would yield.
+//! `membound harvest plan`: computes where a profiled program would yield.
 
 use std::io;
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::documents::{self, Other};
 use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 
-/// Time between two yields of a scavenger unless it is said otherwise, in nanoseconds: that of
-/// a miss, so that the primary's data have come when it runs again.
+/// Default bound on the time between two yields of a scavenger, in nanoseconds: about the latency of a miss,
+/// so that the primary's data have arrived when it runs again.
 pub(super) const USUAL_BOUND_NS: f64 = 200.0;
 
-/// Plans a run and shows the plan.
+/// Plans a run and prints the plan.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let options = options(args).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads an earlier plan.
+/// Reads the earlier plan of `--previous`.
 fn read(path: &Path) -> anyhow::Result<HarvestPlan> {
     const WHAT: &str = "plan of `membound harvest plan --json`";
     match documents::read(path, Kind::HarvestPlan, WHAT)? {
@@ -72,7 +72,7 @@ fn options(args: &PlanArgs) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Binaries where the run says that they lay.
+/// Reads binaries at the paths that the run recorded.
 pub(super) struct Files;
 
 impl Binaries for Files {

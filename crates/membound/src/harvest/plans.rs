@@ -19,45 +19,45 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::plan::Files;
 use crate::{documents, output};
 
-/// How long a profiler has to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Why a program that starts others takes no turns.
+/// Reason in the report: a program that starts others has no time slices.
 pub(super) const STARTS_OTHERS: &str =
     "it starts threads or processes of its own, which a guest cannot";
-/// Ending of the files that say why a program cannot be planned.
+/// File name extension of kept refusals, which say why a program cannot be planned.
 const REFUSED: &str = "refused";
-/// Ending of those that say how long it took.
+/// File name extension of kept CPU times.
 const CPU_TIME: &str = "cpu-s";
 
-/// A plan, and where it comes from.
+/// A plan and its origin.
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) plan: HarvestPlan,
     pub(super) from: FollowedPlan,
 }
 
-/// What plans are made with.
+/// Makes plans and keeps them in the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Maker {
     pub(super) machine: Option<MachineProfile>,
-    /// The machine profile's file, if one was named.
+    /// Path of the machine profile, if one was named.
     pub(super) machine_path: Option<PathBuf>,
     pub(super) duration: Duration,
-    /// How the command is planned.
+    /// Options for plans of the command.
     pub(super) primary: Options,
-    /// How scavengers are.
+    /// Options for plans of scavengers.
     pub(super) scavenger: Options,
     pub(super) quiet: bool,
 }
 
-/// A plan that is wanted.
+/// A program for which a plan is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     pub(super) role: HarvestRole,
-    /// What is executed.
+    /// The executable.
     pub(super) path: PathBuf,
-    /// What its plan must be for: the same, or the shared object that it runs.
+    /// The file that its plan must be for: the executable itself, or the shared object that it runs.
     pub(super) code: PathBuf,
     pub(super) words: Vec<OsString>,
 }
@@ -66,9 +66,9 @@ pub(super) struct Wish {
 #[derive(Debug)]
 pub(super) enum Known {
     Plan(Box<Followed>),
-    /// It was profiled before, and cannot be planned.
+    /// It was profiled before and cannot be planned, for the reason given.
     Refused(String),
-    /// It ran before, as an ordinary process.
+    /// It was timed before, as an ordinary process.
     Took(Took),
     Nothing,
 }
@@ -76,14 +76,14 @@ pub(super) enum Known {
 /// CPU time of a program that ran as an ordinary process, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Took {
-    /// In its last run.
+    /// Time of its last run.
     pub(super) cpu_s: f64,
-    /// In all of them.
+    /// Sum over all its runs.
     pub(super) sum_s: f64,
 }
 
 impl Took {
-    /// As it is kept.
+    /// Parses the kept form: the time of the last run and, if present, the sum.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace().map(str::parse);
         let cpu_s = words.next()?.ok()?;
@@ -92,7 +92,7 @@ impl Took {
     }
 }
 
-/// Reads a plan from a file.
+/// Reads a plan from a file that the user gave.
 pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
     const WHAT: &str = "plan of a harvest";
     let read = documents::read(path, Kind::HarvestPlan, WHAT)?;
@@ -114,11 +114,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
     })
 }
 
-/// Whether a plan is for the executable at `path`. No plan is for a file that cannot be patched (a script, a Go
-/// program).
+/// Whether a plan is for the executable at `path`. No plan is for a file that cannot be patched (a script, a
+/// Go program).
 ///
 /// # Errors
-/// When the executable was changed since it was profiled.
+/// If the file cannot be read, or was changed since it was profiled.
 pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let name = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -152,7 +152,7 @@ impl Maker {
         }
     }
 
-    /// What the cache has of a program: made before of the same file, with the same arguments and wishes.
+    /// What the cache knows of a program: an entry is valid for the same file, arguments and options.
     pub(super) fn known(&self, wish: &Wish) -> Known {
         let Some(kept) = self.cache_file(wish) else {
             return Known::Nothing;
@@ -171,7 +171,7 @@ impl Maker {
         took.map_or(Known::Nothing, Known::Took)
     }
 
-    /// Runs the program once more beforehand, without its output, to plan it.
+    /// Runs the program once beforehand, without its output, to plan it.
     pub(super) fn rehearse(&self, wish: &Wish) -> anyhow::Result<Followed> {
         let path = &wish.path;
         if !self.quiet {
@@ -191,7 +191,7 @@ impl Maker {
         Ok(followed)
     }
 
-    /// The plan of a run of the program.
+    /// Makes the plan from a run of the program.
     pub(super) fn plan_of(&self, wish: &Wish, run: &RunData) -> anyhow::Result<Followed> {
         if wish.role == HarvestRole::Scavenger {
             ensure!(run.own_threads().count() <= 1, "{STARTS_OTHERS}");
@@ -202,7 +202,7 @@ impl Maker {
         Ok(made(plan))
     }
 
-    /// Keeps a plan for the next time. Without a place for it, it is made again then.
+    /// Keeps a plan for later runs. Errors are ignored: the plan is then made again.
     pub(super) fn keep(&self, wish: &Wish, plan: &HarvestPlan) {
         if let Ok(text) = output::json(plan) {
             self.keep_text(wish, "json", &text);
@@ -214,7 +214,7 @@ impl Maker {
         self.keep_text(wish, REFUSED, why);
     }
 
-    /// Keeps how long a program took.
+    /// Keeps the CPU time of a program.
     pub(super) fn keep_cpu_time(&self, wish: &Wish, Took { cpu_s, sum_s }: Took) {
         self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
     }
@@ -232,11 +232,11 @@ impl Maker {
         cache_file(&wish.code, &wish.words, self.options(wish.role))
     }
 
-    /// The command that has a program profiled into the file `run`, without its allocations, up to the options
-    /// and words that are to follow.
+    /// The command that profiles a program into the file `run`, without its allocations; the caller appends
+    /// further options and the program's words.
     ///
     /// # Errors
-    /// When membound's own executable has no name any more.
+    /// If the path of membound's own executable cannot be determined.
     pub(super) fn profiler(&self, run: &Path) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["profile", "--quiet", "--no-objects", "-o"]);
@@ -247,8 +247,7 @@ impl Maker {
         Ok(command)
     }
 
-    /// Runs the command under the profiler, for as long as is permitted, with its output thrown
-    /// away.
+    /// Runs the program under the profiler for at most the profiling time, with its output thrown away.
     fn profile(&self, path: &Path, words: &[OsString], run: &Path) -> anyhow::Result<()> {
         let mut command = self.profiler(run).context("membound has no file")?;
         command
@@ -283,7 +282,7 @@ impl Maker {
     }
 }
 
-/// A plan that was made here, now or before.
+/// A plan that this program made, now or earlier.
 fn made(plan: HarvestPlan) -> Followed {
     Followed {
         from: FollowedPlan {

@@ -1,4 +1,4 @@
-//! The programs of a harvest: found, and refused where they cannot run as they are asked to.
+//! Finds the programs of a harvest, and refuses those that cannot run as requested.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -12,21 +12,22 @@ use membound_rewrite::image::{Error, Image, Unsupported};
 
 use super::args::RunArgs;
 
-/// A scavenger as it was asked for: its executable, and the words that it is called with.
+/// A program of the harvest: its executable, and the words with which it is called.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// What is executed.
+    /// The executable.
     pub(super) path: PathBuf,
-    /// What its plan must be for: the same, or the shared object that it runs.
+    /// The file that its plan must be for: the executable itself, or the shared object that it runs.
     pub(super) code: PathBuf,
     pub(super) words: Vec<OsString>,
-    /// Which of the scavengers it is, from 1; 0: none.
+    /// Number of the scavenger, from 1; 0: no scavenger.
     pub(super) number: usize,
-    /// Why it can run in no other program's process, where that is known: it runs as an ordinary process.
+    /// Why it cannot run in another program's process, where its file tells; it then runs as an ordinary
+    /// process.
     pub(super) no_guest: Option<String>,
 }
 
-/// What a scavenger was asked to be.
+/// The request for one copy of a scavenger, as the document records it.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) words: Vec<String>,
@@ -34,7 +35,7 @@ pub(super) struct Asked {
     pub(super) output: Option<String>,
 }
 
-/// The program whose stalls are harvested.
+/// The program whose stalls are harvested: the command, or membound's own host program.
 pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
     if args.no_primary {
         let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
@@ -49,7 +50,7 @@ pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotR
     command(&args.command)
 }
 
-/// The program that `words` begin with, as a shell would find it.
+/// The program named by the first of `words`, found as a shell would find it.
 pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::CannotRun> {
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
@@ -62,7 +63,7 @@ pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::Can
     })
 }
 
-/// The programs that are to run in them.
+/// The scavengers named by the command lines `commands`.
 pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
     if commands.is_empty() {
         return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
@@ -115,8 +116,9 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| error.to_string())
 }
 
-/// Why a program can run in no other program's process, where its file tells: then the kernel runs it, and refuses
-/// it where it is no program of this machine. A file that no kernel executes is an error.
+/// Why a program cannot run in another program's process, as far as its file tells: then it runs as an
+/// ordinary process, and the kernel refuses it if it is no program for this machine. A file that no kernel
+/// executes is an error.
 fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
     let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
     let bytes = match std::fs::read(path) {
@@ -127,7 +129,7 @@ fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
         Err(error) => return Err(refused(&error)),
     };
     if bytes.starts_with(b"#!") {
-        // What its interpreter executes is not the script's.
+        // The program that executes is the interpreter, not the script's file.
         let why = "it is a script (with its interpreter named before it, that can take turns)";
         return Ok(Some(why.to_owned()));
     }
@@ -156,26 +158,27 @@ fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
     Ok((has_mode || raises_rights()).then(|| "it runs with rights of its own file".to_owned()))
 }
 
-/// Bits of a file's mode by which a program gets the rights of the file's owner or group.
+/// Mode bits (set-user-ID, set-group-ID) that give a program the rights of its file's owner or group.
 const SETUID_OR_SETGID: u32 = 0o6000;
 
-/// Whether a file is a shared object that no loader would run.
+/// Whether a file is a shared object without an interpreter, which the kernel cannot run as a program.
 fn is_object(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut start));
-    // e_type 3: a shared object, or an executable without a fixed place.
+    // `e_type` 3: a shared object or a position-independent executable.
     read.is_ok()
         && start.get(16..18) == Some(&[3, 0])
         && Headers::parse(&start).is_some_and(|headers| !headers.has_interpreter())
         && !is_static_executable(&start)
 }
 
-/// A static executable without a fixed place has an entry; a shared object begins nowhere.
+/// Whether the ELF entry point is set: a static position-independent executable has one, a shared object has
+/// none.
 fn is_static_executable(start: &[u8]) -> bool {
     start.get(24..32).is_some_and(|entry| entry != [0; 8])
 }
 
-/// Words as documents have them.
+/// Words in the form of the document.
 pub(super) fn texts(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().map(|word| word.to_string_lossy());
     texts.map(std::borrow::Cow::into_owned).collect()

@@ -1,11 +1,11 @@
-//! How long the command's requests took, as a document has it. Durations are in nanoseconds.
+//! The command's request durations in the form of the document. Durations are in nanoseconds.
 
 use membound_launch::{RequestDurations, Requested, RequestsBy};
 use membound_types::{Latencies, LatencySource, Missing, NotMeasured, PrimaryLatency};
 
 use super::times;
 
-/// What a document says of requests.
+/// What the document says of requests.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Told {
     pub(super) latency: Option<PrimaryLatency>,
@@ -14,7 +14,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Of what was counted; `by` says how requests were to be told, `None` if they were not.
+    /// Builds it from the counters; `by` is how requests are recognised, `None` if that was not requested.
     pub(super) fn of(by: Option<&RequestsBy>, requested: Option<&Requested>) -> Self {
         let mut told = Self::default();
         let Some(by) = by else {
@@ -99,7 +99,7 @@ impl Told {
     }
 }
 
-/// Why no request was seen, though nothing forbade it.
+/// Why no request was observed although nothing prevented it.
 fn unseen(by: &RequestsBy, requested: &Requested) -> String {
     match by {
         RequestsBy::Sockets if requested.high > 0 => {
@@ -116,10 +116,10 @@ fn unseen(by: &RequestsBy, requested: &Requested) -> String {
     }
 }
 
-/// `None` without any.
+/// Quantiles of the durations; `None` without any request.
 fn latencies(durations: &RequestDurations) -> Option<Latencies> {
     let longest_ns = durations.longest_ns as f64;
-    // Those of a class lie anywhere in it, but none beyond the longest.
+    // A quantile is interpolated within its class, but must not exceed the longest duration.
     let at = |share| times::quantile(&durations.times, share).map(|ns| ns.min(longest_ns));
     Some(Latencies {
         requests: times::count(&durations.times),

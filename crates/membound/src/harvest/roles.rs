@@ -1,15 +1,15 @@
-//! Which scavengers take turns, and which run as ordinary processes: by what their plans promise.
+//! Which scavengers have time slices and which run as ordinary processes, decided by their plans.
 
 use membound_types::{HarvestPlan, YieldKind};
 
-/// Share of its time that others can run in which a scavenger is to give for turns without a bound to pay.
+/// Minimum share of its time that a scavenger must leave to others for time slices without a bound to pay.
 const LEAST_GAIN: f64 = 0.1;
-/// Longest time from one load of a scavenger that yields to the next, on average and in nanoseconds, where a
-/// command waits for it and no bound was asked for.
+/// Maximum mean time between two miss yields of a scavenger, in nanoseconds, beside a command where no bound
+/// was requested: the command waits that long.
 const LONGEST_NS: f64 = 1000.0;
 
-/// Why a scavenger of this plan is to run as an ordinary process, beside a command or without one; `None`:
-/// it takes turns. A plan with a bound has yields that end turns in time, which somebody has asked for.
+/// Why a scavenger with this plan runs as an ordinary process; `None` if it has time slices. A plan with a
+/// bound always has them: its yields end slices in time, as requested.
 pub(super) fn takes_no_turns(plan: &HarvestPlan, beside_command: bool) -> Option<String> {
     if plan.options.bound_ns.is_some() {
         return None;
@@ -31,7 +31,7 @@ pub(super) fn takes_no_turns(plan: &HarvestPlan, beside_command: bool) -> Option
     })
 }
 
-/// How often loads yield, by the executions that were profiled.
+/// Number of miss yields in the profiled run, summed over the chosen sites.
 fn yields(plan: &HarvestPlan) -> f64 {
     let loads = plan
         .sites
@@ -40,17 +40,17 @@ fn yields(plan: &HarvestPlan) -> f64 {
     loads.filter_map(|site| site.executions).sum()
 }
 
-/// How scavengers without a command are put on processors.
+/// How scavengers without a command are distributed over processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rings {
-    /// Threads that yield to them; 0: each runs on its own.
+    /// Host threads whose run queues hold scavengers; 0: each scavenger runs on its own.
     pub(super) threads: u32,
-    /// Most scavengers that one such thread has.
+    /// Maximum number of scavengers in one run queue.
     pub(super) per_thread: u32,
 }
 
-/// For `turns` scavengers that take turns, and as many others as `ordinary` says, on so many processors. Where
-/// each can have one of its own the kernel does better; a ring has two at least.
+/// Distributes `turns` scavengers with time slices and `ordinary` others. Where each can have a processor of
+/// its own, the kernel's scheduler does better; a run queue holds at least two.
 pub(super) fn rings(turns: u32, ordinary: u32, processors: u32) -> Rings {
     let processors = processors.max(1);
     if turns < 2 || turns + ordinary <= processors {
@@ -60,7 +60,7 @@ pub(super) fn rings(turns: u32, ordinary: u32, processors: u32) -> Rings {
         };
     }
     let threads = processors.min(turns / 2).max(1);
-    // Where a processor would have nobody else, one runs there on its own.
+    // A processor with neither a run queue nor an ordinary process runs one scavenger on its own.
     let shared = if ordinary == 0 { processors } else { threads };
     Rings {
         threads,
@@ -94,7 +94,8 @@ mod tests {
         assert_eq!(takes_no_turns(&plan(0.5, 5e6, None), true), None);
         let computes = takes_no_turns(&plan(0.02, 5e6, None), false).unwrap();
         assert!(computes.contains("2 % of its time"), "{computes}");
-        // Once in 10 us: others who wait for memory take turns with it, a command does not wait for it.
+        // A miss every 10 us: other scavengers still gain from interleaving with it, but a command would wait
+        // too long.
         assert_eq!(takes_no_turns(&plan(0.5, 1e5, None), false), None);
         let long = takes_no_turns(&plan(0.5, 1e5, None), true).unwrap();
         assert!(long.contains("10000 ns"), "{long}");

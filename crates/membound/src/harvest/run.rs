@@ -1,4 +1,4 @@
-//! `membound harvest run`: a program, and others in the time that it waits for memory.
+//! `membound harvest run`: runs a program, and scavengers in the time that it waits for memory.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 use crate::version;
 
-/// Runs what was asked for, says what it came to, and passes the command's end on.
+/// Runs the harvest, prints and writes its document, and returns the command's exit code.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    // Until somebody asks whether it came, the signal ends nobody.
+    // Caught from the beginning: otherwise SIGUSR2 would kill the process before the follower listens for it.
     let _caught = Switch::listen().context("cannot listen for SIGUSR2")?;
     let outputs = Outputs {
         json: args.json.as_deref().map(Target::open).transpose()?,
@@ -49,7 +49,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let planned = scavengers.iter().filter(|it| it.no_guest.is_none());
     for program in std::iter::once(&command).chain(planned) {
-        // A plan of what has changed since is refused before anything runs.
+        // A plan of a file that has changed since is refused before anything runs.
         for known in &given {
             plans::is_for(&known.plan, &program.code)?;
         }
@@ -92,7 +92,7 @@ struct Outputs {
     html: Option<Target>,
 }
 
-/// Shows and writes the document, and passes the command's end on.
+/// Prints and writes the document, and returns the command's exit code.
 fn conclude(
     args: &RunArgs,
     outputs: Outputs,
@@ -115,7 +115,7 @@ fn conclude(
     }
     if let Some(error) = failed {
         let code = output::fail(&error);
-        // The program's own failure says more than ours.
+        // The exit code of a program that failed takes precedence over ours.
         if end == job::End::Exited(0) {
             return Ok(code);
         }
@@ -123,7 +123,7 @@ fn conclude(
     Ok(job::end_like(end))
 }
 
-/// What is asked for and cannot be had together, if anything.
+/// Which options contradict each other, if any.
 fn contradiction(args: &RunArgs) -> Option<String> {
     if args.slo_p95.is_some() && args.requests.is_none() {
         return Some("--slo-p95 needs --requests, which says what a request is".to_owned());
@@ -135,7 +135,7 @@ fn contradiction(args: &RunArgs) -> Option<String> {
     slots::complaint(args)
 }
 
-/// What plans are made with.
+/// Options for making plans.
 fn maker(args: &RunArgs, timing: &Timing, machine: Option<MachineProfile>) -> Maker {
     let mut primary = Options::new(HarvestRole::Primary);
     primary.max_overhead = args.max_overhead;
@@ -155,7 +155,7 @@ fn maker(args: &RunArgs, timing: &Timing, machine: Option<MachineProfile>) -> Ma
     }
 }
 
-/// Whether the command's latency is to be kept low: then yields bound the time of turns.
+/// Whether the command's latency is to be kept low: then scavengers get bound yields.
 const fn asks_for_latency(args: &RunArgs) -> bool {
     args.bound_ns.is_some() || args.slo_p95.is_some() || args.max_slowdown.is_some()
 }

@@ -1,5 +1,5 @@
-//! Who gives scavengers a processor beside the command's stalls: other hardware threads of its cores
-//! while its bounds are kept, or the kernel on the other cores.
+//! Which processor time scavengers get beside the command's stalls: SMT siblings of its cores while its
+//! bounds are kept, or other cores through the kernel's scheduler.
 
 use membound_launch::{Harvested, Remote};
 use membound_platform::{Root, affinity};
@@ -10,19 +10,19 @@ use super::beside::{Beside, Use};
 use super::guard::Limits;
 use super::smt::{Control, Missed, Standing};
 
-/// Who does, as long as the command runs.
+/// The source of processor time beside stalls, fixed for the run.
 #[derive(Debug)]
 pub(super) enum Slots {
-    /// Nobody in particular, and why.
+    /// No other hardware thread is managed, for the reason given.
     Stalls(&'static str),
-    /// The kernel, off the hardware threads beside the command's, and why.
+    /// The kernel's scheduler, on all CPUs but the SMT siblings of the command's, for the reason given.
     Kernel(Beside, &'static str),
-    /// Those hardware threads, or the kernel.
+    /// Those SMT siblings while the control permits, else the kernel's scheduler as in `Kernel`.
     Smt(Beside, Control),
 }
 
 impl Slots {
-    /// As it was asked for, on this machine, for so many scavengers.
+    /// Chooses from the options, the machine's cores and the number of scavengers.
     pub(super) fn new(args: &RunArgs, cpu: &Cpu, scavengers: usize, limits: Limits) -> Self {
         let cores = cores(args, cpu);
         if cores.is_empty() {
@@ -48,7 +48,7 @@ impl Slots {
                  does)",
             );
         }
-        // By whose turns a slowdown is told, is in stalls.
+        // The slowdown is measured by time slices, so one scavenger has to stay in stalls.
         let in_stalls = usize::from(args.max_slowdown.is_some());
         let most = scavengers.saturating_sub(in_stalls);
         let beside = Beside::new(cores, cpu.allowed.clone(), most);
@@ -66,12 +66,12 @@ impl Slots {
         }
     }
 
-    /// Whether where the command runs matters.
+    /// Whether the CPUs on which the command runs are polled.
     pub(super) const fn are_followed(&self) -> bool {
         !matches!(self, Self::Stalls(_))
     }
 
-    /// Looks where the command, of process `pid`, runs, and binds scavengers; see [`Beside::look`].
+    /// Finds where the command, process `pid`, runs, and binds scavengers; see [`Beside::look`].
     pub(super) fn look(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
         let (beside, to) = match self {
             Self::Stalls(_) => return,
@@ -82,8 +82,8 @@ impl Slots {
         beside.look(remote, pid, harvested, own_s, to);
     }
 
-    /// Decides by what was seen. Returns whether it was seen with scavengers beside the command: then it
-    /// says nothing of how it fares without, nor what else is to be done about it.
+    /// Decides from the counters. Returns whether scavengers were on SMT siblings meanwhile: such counters do
+    /// not show how fast the command is without them, so no other decision may be based on them.
     pub(super) fn decide(&mut self, harvested: &Harvested, holds_back: bool) -> bool {
         let Self::Smt(beside, control) = self else {
             return false;
@@ -96,7 +96,7 @@ impl Slots {
         standing.has_beside
     }
 
-    /// What came of it.
+    /// The mode and its reason, for the report.
     pub(super) fn said(&self) -> HarvestSlots {
         let (mode, why) = match self {
             Self::Stalls(why) => (SlotMode::Stalls, *why),
@@ -144,7 +144,7 @@ impl Slots {
     }
 }
 
-/// Hardware threads that share a core, a list each, of those that may be used.
+/// Usable hardware threads by core: one list for each core that has more than one.
 fn cores(args: &RunArgs, cpu: &Cpu) -> Vec<Vec<CpuId>> {
     let known = if args.siblings.is_empty() {
         cpu.smt_siblings.clone()
@@ -164,7 +164,7 @@ pub(super) fn given(args: &RunArgs) -> Vec<Vec<CpuId>> {
     args.siblings.iter().map(|core| core.0.clone()).collect()
 }
 
-/// What is wrong with the lists of `--siblings`, if anything.
+/// What is wrong with the lists of `--siblings`, or `None`.
 pub(super) fn complaint(args: &RunArgs) -> Option<String> {
     let mut seen = Vec::new();
     for cpu in given(args).into_iter().flatten() {

@@ -1,33 +1,33 @@
-//! How much slower a command is with scavengers than without, with its interval, from what was seen
-//! of it at each look. CPU time is in nanoseconds, a slowdown a share: 0.02 is 2 % slower.
+//! How much slower a command is with scavengers than without, with a 95 % interval, from the counters at each
+//! poll. CPU time is in nanoseconds, a slowdown a share: 0.02 is 2 % slower.
 
 use membound_launch::{Harvested, Turns};
 use membound_model::stats::student_95;
 
-/// Least turns with scavengers, and without, that a slowdown is told from.
+/// Minimum number of time slices with scavengers, and without, for a slowdown.
 const LEAST_TURNS: u64 = 1000;
-/// Most spans that are kept.
+/// Maximum number of spans that are kept.
 const MOST_SPANS: usize = 128;
 
-/// What was seen in a span of the run.
+/// Time slices in a part of the run, with scavengers and without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     with: Turns,
     without: Turns,
 }
 
-/// The run in spans of a number of looks each, in their order; spans without turns are left out.
+/// The run in consecutive spans of equally many polls; spans without time slices are left out.
 ///
-/// There are never more than [`MOST_SPANS`]: when so many are full, two each become one. What goes
-/// on for longer than a look, so that one is like the next, is then in one span for the most part.
+/// There are never more than [`MOST_SPANS`]: when as many are full, each two are merged. Thus a disturbance
+/// that lasts longer than a poll, so that consecutive polls are alike, lies in one span for the most part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans {
     spans: Vec<Span>,
-    /// Looks in a full span are two to this power.
+    /// Binary logarithm of the number of polls in a full span.
     doublings: u32,
-    /// Looks in the last span.
+    /// Polls in the last span.
     looks: u32,
-    /// What was seen in all, at the last look.
+    /// Counters since the run began, at the last poll.
     seen: Span,
 }
 
@@ -35,12 +35,12 @@ pub(super) struct Spans {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slowdown {
     pub(super) share: f64,
-    /// Low end and high end; `None` where the spans are too few for one.
+    /// Low end and high end; `None` where there are too few spans for an interval.
     pub(super) interval: Option<(f64, f64)>,
 }
 
 impl Span {
-    /// All that was seen in a run so far.
+    /// The counters of the whole run so far.
     pub(super) const fn so_far(harvested: &Harvested) -> Self {
         Self {
             with: harvested.with,
@@ -48,7 +48,7 @@ impl Span {
         }
     }
 
-    /// What came since `earlier`; nothing where counts began anew.
+    /// The counters since `earlier`; 0 where a counter is lower than it was.
     pub(super) const fn since(self, earlier: Self) -> Self {
         Self {
             with: difference(self.with, earlier.with),
@@ -63,8 +63,8 @@ impl Span {
         }
     }
 
-    /// How much more CPU time a turn takes with scavengers than without; `None` where there are too
-    /// few turns.
+    /// How much more CPU time a time slice takes with scavengers than without, as a share; `None` where there
+    /// are too few slices.
     pub(super) fn slowdown(self) -> Option<f64> {
         let enough = self.with.count.min(self.without.count) >= LEAST_TURNS;
         enough
@@ -73,12 +73,12 @@ impl Span {
             .map(|ratio| ratio - 1.0)
     }
 
-    /// Turns in a second of CPU time without scavengers; 0 where there were none.
+    /// Time slices per second of CPU time without scavengers; 0 if there were none.
     pub(super) fn turns_per_s_without(self) -> f64 {
         self.without.count as f64 / (self.without.cpu_ns.max(1) as f64 * 1e-9)
     }
 
-    /// CPU time of a turn with scavengers over that without; `None` where that is no number above 0.
+    /// CPU time per time slice with scavengers over that without; `None` unless it is finite and positive.
     fn ratio(self) -> Option<f64> {
         let each = |turns: Turns| turns.cpu_ns as f64 / turns.count as f64;
         let ratio = each(self.with) / each(self.without);
@@ -101,7 +101,7 @@ const fn sum(one: Turns, other: Turns) -> Turns {
 }
 
 impl Spans {
-    /// Takes a look: `harvested` is what was seen since the run began.
+    /// Takes a poll; `harvested` holds the counters since the run began.
     pub(super) fn look(&mut self, harvested: &Harvested) {
         let now = Span::so_far(harvested);
         let span = now.since(self.seen);
@@ -127,7 +127,7 @@ impl Spans {
         self.looks += 1;
     }
 
-    /// The slowdown over all of the run; `None` where it had too few turns.
+    /// The slowdown over the whole run; `None` if it had too few time slices.
     pub(super) fn slowdown(&self) -> Option<Slowdown> {
         estimate(&self.spans)
     }
@@ -166,7 +166,7 @@ fn estimate(spans: &[Span]) -> Option<Slowdown> {
     });
     Some(Slowdown {
         share,
-        // Two spans may be so unlike that nothing is excluded.
+        // The interval of two very different spans may be unbounded.
         interval: interval.filter(|(low, high)| low.is_finite() && high.is_finite()),
     })
 }
@@ -175,7 +175,7 @@ fn estimate(spans: &[Span]) -> Option<Slowdown> {
 mod tests {
     use super::*;
 
-    /// A span with as many turns of both kinds, which take so many nanoseconds each.
+    /// A span with equally many slices of both kinds, which take these times each.
     fn span(turns: u64, with_ns: u64, without_ns: u64) -> Span {
         let of = |each_ns| Turns {
             count: turns,
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn the_interval_is_the_jackknifes() {
-        // All in 100 ns without. Left out one at a time, 120 + 130, 110 + 130 and 110 + 120 over
-        // 200 remain: 1.25, 1.2, 1.15. The squares of their logarithms around the mean add up to
-        // 0.003476750, of which 2/3 are the square of 0.048143879. Student's t for two degrees of
-        // freedom is 4.302652730, and exp(4.302652730 x 0.048143879) = 1.230162643.
+        // All slices without scavengers take 100 ns. Left out one at a time, 120 + 130, 110 + 130 and 110 +
+        // 120 over 200 remain: 1.25, 1.2, 1.15. The squares of their logarithms around the mean add up to
+        // 0.003476750, of which 2/3 are the square of 0.048143879. Student's t for two degrees of freedom is
+        // 4.302652730, and exp(4.302652730 x 0.048143879) = 1.230162643.
         const FACTOR: f64 = 1.230_162_643;
         let spans = [
             span(1000, 110, 100),
@@ -244,7 +244,7 @@ mod tests {
             so_far.with = sum(so_far.with, seen.with);
             so_far.without = sum(so_far.without, seen.without);
             spans.look(&so_far);
-            // A look at which nothing came to pass is none.
+            // A poll with unchanged counters is ignored.
             spans.look(&so_far);
         }
         assert_eq!(spans.spans.len(), 125);

@@ -1,64 +1,64 @@
-//! Whether scavengers are to have hardware threads beside the command's: document 003's SMT while the
-//! command keeps to its bounds, and the kernel's scheduling otherwise.
+//! Whether scavengers may use SMT siblings of the command's hardware threads: they may while the command
+//! keeps to its bounds (document 003's SMT); otherwise the kernel schedules them elsewhere.
 //!
-//! A hardware thread beside the command's slows it down all the time, where turns do so for moments.
-//! So that is given up first, at once, before scavengers are let in less ([`super::guard`]), and comes
-//! back last: when nothing else is held back, after more and more judgements that find the bounds kept.
+//! A busy SMT sibling slows the command down all the time, a time slice only for a moment. So siblings are
+//! given up first, at once, before scavengers are admitted less ([`super::guard`]), and are used again last:
+//! when nothing else is held back, and after more judgements that find the bounds kept each time.
 
 use membound_launch::Harvested;
 
 use super::guard::{self, Kept, Limits};
 use super::slowdown::Span;
 
-/// Share of the requests that are to keep to their bound.
+/// Share of the requests that must keep to their limit.
 const KEPT: f64 = 0.95;
-/// Judgements in a row by which the command is too slow before that is believed: one is noisy.
+/// Consecutive judgements that find the command too slow before they are believed: one alone is noisy.
 const TOO_SLOW: u32 = 3;
-/// Judgements in a row that find the bounds kept before scavengers have hardware threads again, at
-/// first; each time that these had to be given up soon, it is twice as many, up to the second number.
+/// Consecutive judgements that find the bounds kept before scavengers use siblings again: the initial number,
+/// which doubles each time that siblings had to be given up again soon, and its maximum.
 const CALM: [u32; 2] = [8, 256];
-/// Judgements in which it is soon.
+/// Judgements after a change within which siblings were given up soon.
 const SOON: u32 = 32;
 
-/// A bound that was not kept.
+/// A bound that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
-    /// Requests took too long.
+    /// More requests took too long than may.
     Requests,
-    /// The command was too slow.
+    /// The command was slower than allowed.
     Slowdown,
 }
 
-/// How things stand when it is decided.
+/// State of the harvest at a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
-    /// Scavengers have hardware threads beside the command's.
+    /// A scavenger is on an SMT sibling.
     pub(super) has_beside: bool,
-    /// Scavengers are let in less than they might be, or yields are out of the command's text.
+    /// Scavengers are admitted less than the maximum, or yields are removed.
     pub(super) holds_back: bool,
 }
 
-/// Decides while the command runs.
+/// Decides about SMT siblings while the command runs.
 #[derive(Debug)]
 pub(super) struct Control {
     limits: Limits,
-    /// The bound that was missed last, where scavengers have none of these hardware threads for it.
+    /// The bound that was exceeded last, while siblings are given up because of it.
     missed: Option<Missed>,
-    /// Judgements in a row that found the bounds kept since the last change.
+    /// Consecutive judgements since the last change that found the bounds kept.
     kept: u32,
-    /// Those after which scavengers have hardware threads again.
+    /// Value of `kept` from which on siblings are used again.
     patience: u32,
-    /// Judgements in a row by which the command was too slow.
+    /// Consecutive judgements that found the command too slow.
     slow: u32,
-    /// Requests, in whichever phase.
+    /// Requests of both phases, with and without scavengers.
     requests: Kept,
-    /// What was seen of turns then.
+    /// Counters of time slices at the last judgement of the slowdown.
     span: Span,
     changes: u64,
 }
 
 impl Control {
-    /// Begins with scavengers beside the command: no bound was missed yet.
+    /// Begins with siblings in use, since no bound was exceeded yet.
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -72,30 +72,30 @@ impl Control {
         }
     }
 
-    /// Whether scavengers are to have hardware threads beside the command's.
+    /// Whether scavengers may use SMT siblings.
     pub(super) const fn is_on(&self) -> bool {
         self.missed.is_none()
     }
 
-    /// The bound for which they are not to.
+    /// The bound for which they may not.
     pub(super) const fn missed(&self) -> Option<Missed> {
         self.missed
     }
 
-    /// Whether anything is held to a bound.
+    /// Whether there is a bound at all.
     pub(super) fn has_limits(&self) -> bool {
         self.limits != Limits::default()
     }
 
-    /// Times that it decided otherwise.
+    /// Number of changes so far.
     pub(super) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Judges what was seen since the last time.
+    /// Judges the counters since the last decision, and changes the decision if needed.
     pub(super) fn decide(&mut self, now: &Harvested, standing: Standing) {
         if self.is_on() && !standing.has_beside {
-            // Whatever is missed, nobody beside the command is to blame.
+            // No scavenger is on a sibling, so none there can be the reason if a bound is exceeded.
             self.begin_anew(now);
             return;
         }
@@ -128,7 +128,7 @@ impl Control {
         self.begin_anew(now);
     }
 
-    /// What was seen so far says nothing of what comes.
+    /// Ignores the counters so far: they were measured under another decision.
     fn begin_anew(&mut self, now: &Harvested) {
         self.kept = 0;
         self.slow = 0;
@@ -147,7 +147,7 @@ impl Control {
         }
     }
 
-    /// Whether requests kept to their bound; `None` where too few came.
+    /// Whether requests kept to their limit; `None` if there were too few.
     fn judge_requests(&mut self, now: &Harvested) -> Option<bool> {
         self.limits.slo_p95_ns?;
         let so_far = self.requests_so_far(now);
@@ -158,8 +158,8 @@ impl Control {
             .map(|share| share >= KEPT)
     }
 
-    /// Whether the command is no slower than it may be; `None` where too few turns tell, or it is not
-    /// sure yet.
+    /// Whether the slowdown is within its limit; `None` if there were too few time slices, or too few
+    /// consecutive judgements beyond it.
     fn judge_slowdown(&mut self, now: &Harvested) -> Option<bool> {
         let most = self.limits.max_slowdown?;
         let now = Span::so_far(now);
@@ -173,7 +173,7 @@ impl Control {
         (self.slow >= TOO_SLOW).then_some(false)
     }
 
-    /// All requests, in whichever phase, and those of them that kept to the bound.
+    /// All requests of both phases, and how many of them kept to the limit.
     fn requests_so_far(&self, now: &Harvested) -> (u64, f64) {
         let (Some(requested), Some(bound_ns)) = (&now.requested, self.limits.slo_p95_ns) else {
             return (0, 0.0);
@@ -184,10 +184,10 @@ impl Control {
     }
 }
 
-/// What came of a judgement.
+/// Result of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judged {
-    /// Too little was seen.
+    /// There was too little to judge.
     Nothing,
     Kept,
     Missed(Missed),
@@ -210,14 +210,14 @@ mod tests {
         holds_back: false,
     };
 
-    /// Requests of 500 ns come, and so many of 5 us.
+    /// Adds `quick` requests of 500 ns and `slow` of 5 us.
     fn served(so_far: &mut Harvested, quick: u64, slow: u64) {
         let requested = so_far.requested.get_or_insert_with(Requested::default);
         times::add(&mut requested.with.times, 500, quick);
         times::add(&mut requested.without.times, 5000, slow);
     }
 
-    /// Judgements of `slow` in 1000 until it decides otherwise; `None`: it does not in 1000.
+    /// Judgements with `slow` in 1000 requests until the decision changes; `None` if it does not within 1000.
     fn until_it_changes(control: &mut Control, so_far: &mut Harvested, slow: u64) -> Option<u32> {
         let before = control.is_on();
         (1..=1000).find(|_| {
@@ -287,7 +287,7 @@ mod tests {
             control.decide(&so_far, standing);
         }
         assert!(control.is_on());
-        // What was slow before does not count.
+        // Slow requests from before the change do not count.
         served(&mut so_far, 1000, 0);
         control.decide(&so_far, BESIDE);
         assert!(control.is_on());

@@ -1,118 +1,120 @@
-//! Holds the time until the command runs again to its bound.
+//! Holds the length of time slices to the bound of the command.
 //!
-//! Plans take the times of blocks from a profile of the scavenger alone, where caches and predictors
-//! are its own. In turns it is slower. What turns are measured to last decides how much of the bound
-//! they may use before the first yield at which they end. What a turn lasts longer than the load that it
-//! hides is the command's time, so half of them are not to, wherever the bound lies.
+//! Plans take the times of blocks from a profile of the scavenger alone, where caches and predictors are its
+//! own. In time slices it is slower. The measured durations of slices decide how much of the bound they may
+//! use before the first yield at which they end. The part of a slice beyond the load that it hides costs the
+//! command time, so at most half of the slices may outlast that load, wherever the bound lies.
 //!
-//! A scavenger that misses itself has a turn that lasts until its own data are there, wherever it ends:
-//! where too many are longer than the bound for it, it skips turns after it has left at a load, and its data
-//! come while the command runs.
+//! A scavenger that misses itself has a slice that lasts until its own data have arrived, wherever it ends.
+//! Where too many slices exceed the bound for this reason, a scavenger skips slices after it has left at a
+//! load, and its data arrive while the command runs.
 
 use membound_launch::Harvested;
 
 use super::times;
 
-/// Share of the turns that are to keep to the bound.
+/// Share of the time slices that must keep to the bound.
 const KEPT: f64 = 0.99;
-/// Share of the turns that a longer span may have exceed it at most where it is not kept even by turns
-/// that end at the first yield: by those that find all caches cold, for one. Never more than exceed it
-/// there beyond what is to be kept.
+/// Maximum share of further slices that a longer span may push beyond the bound where not even slices that
+/// end at the first yield keep to it, because they find all caches cold, for one. Never more than that share
+/// falls short of [`KEPT`].
 const MORE: f64 = 0.02;
-/// Part of the turns beyond the bound that must keep to it for one skip more to be worth it, and the least.
+/// Share of the slices beyond the bound that one more skip must bring within it to be worth while, and its
+/// lower limit.
 const WORTH: f64 = 0.5;
 const LEAST_WORTH: f64 = 0.001;
-/// Soundings until another number of skips is tried, after one that was for nothing; twice as many after each,
-/// up to the most.
+/// Probes of the shortest slices between two trials of another number of skips, after a trial that failed;
+/// doubled after each failure, up to the maximum.
 const REST: u32 = 8;
 const LONGEST_REST: u32 = 64;
-/// Shares of turns that lie nearer to each other tell nothing apart.
+/// Differences between shares smaller than this are noise.
 const BLUR: f64 = 0.004;
-/// Where fewer keep to it at best, all turns end at the first yield.
+/// If fewer of the shortest slices than this keep to the bound, all slices end at the first yield.
 const HOPELESS: f64 = 0.8;
-/// Decisions from one look at turns that end at the first yield to the next.
+/// Decisions from one probe of slices that end at the first yield to the next.
 const SOUNDED_EVERY: u32 = 12;
-/// Decisions for which no longer span is tried after one that was too long.
+/// Decisions for which no longer span is tried after a span that was too long.
 const HELD: u32 = 8;
-/// Timed turns that a decision is made on at least, and those that it is made on whatever they show.
+/// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
 const LEAST_TURNS: u64 = 200;
 const ENOUGH_TURNS: u64 = 4000;
-/// Looks after which it is made on what there is.
+/// Polls after which a decision is made with the slices that there are.
 const MOST_LOOKS: u32 = 32;
-/// Standard errors by which a share lies beyond what it is held against.
+/// Standard errors by which a share must differ from its target to count as different.
 const SURE: f64 = 2.0;
-/// Part of the turns that may come to miss the bound yet of which this is left, the most first, and how many
-/// times as long the next span is then.
+/// Steps to a longer span, largest first: the share of the margin between the target and the best share that
+/// must be exceeded, and the factor by which the span then grows.
 const LONGER: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
-/// Below this the span makes no difference: turns end at the first yield.
+/// A shorter span makes no difference, so 0 is used instead: slices end at the first yield.
 const LEAST_NS: f64 = 2.0;
 
-/// Share of the turns that may last longer than the load that they hide, and the one up to which longer
+/// Share of the slices that may last longer than the load that they hide, and the share up to which longer
 /// spans are tried.
 const OVERLONG: f64 = 0.5;
 const LONG: f64 = 0.25;
 
-/// How turns are to be.
+/// Limits of time slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Wanted {
-    /// Time until the first yield at which they end, in nanoseconds.
+    /// Time until the first yield at which a slice ends, in nanoseconds.
     pub(super) span_ns: f64,
-    /// Those that scavengers skip after a miss.
+    /// Slices that a scavenger skips after a miss of its own.
     pub(super) skips: u32,
 }
 
-/// Another number of skips that is tried, and the share of the turns that kept to the bound before.
+/// Another number of skips on trial, and the share of the slices that kept to the bound before it.
 #[derive(Clone, Copy, Debug)]
 enum Trial {
     More(f64),
     Fewer(f64),
 }
 
-/// Finds the turns that keep to a bound and to what they hide.
+/// Finds the span and the skips with which time slices keep to the bound and to the load that they hide.
 #[derive(Debug)]
 pub(super) struct SpanControl {
     bound_ns: f64,
-    /// What a load takes that turns hide.
+    /// Duration of a load that a slice hides, in nanoseconds.
     hidden_ns: f64,
     most_ns: f64,
     span_ns: f64,
-    /// The same while turns end at the first yield, for as long as it is looked what comes of that.
+    /// True while slices end at the first yield, to probe which share keeps to the bound at best.
     sounding: bool,
-    /// The share of such turns that kept to the bound lately.
+    /// Share of the slices that kept to the bound in the latest probes.
     floor: Option<f64>,
-    /// Turns that are skipped after a miss, and the most.
+    /// Slices that are skipped after a miss, and their maximum.
     skips: u32,
     most_skips: u32,
     trial: Option<Trial>,
-    /// Soundings until there may be another trial, and after the next one that is for nothing.
+    /// Probes until another trial may begin, and the wait after the next trial that fails.
     rest: u32,
     next_rest: u32,
-    /// Decisions since that was looked at.
+    /// Decisions so far, probes excluded.
     decisions: u32,
-    /// The last span that kept to it.
+    /// The last span that kept to the bound, in nanoseconds.
     kept_ns: f64,
-    /// Decisions until a longer one is tried.
+    /// Decisions until a longer span is tried.
     patience: u32,
-    /// Turns up to the last decision.
+    /// Slices up to the last decision.
     last: Turns,
-    /// Looks since then.
+    /// Polls since the last decision.
     looks: u32,
 }
 
-/// How many turns were timed, and how many of these were short.
+/// Numbers of time slices that were timed and that were short enough.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     timed: u64,
-    /// Those that kept to the bound.
+    /// Slices that kept to the bound.
     kept: f64,
-    /// Those that were no longer than what they hid.
+    /// Slices that were no longer than the load that they hid.
     hidden: f64,
 }
 
 impl SpanControl {
-    /// The span to begin with: turns end at the first yield, which shows what is kept at best.
+    /// The span to begin with: slices end at the first yield, which shows the best share that can keep to the
+    /// bound.
     pub(super) const FIRST: f64 = 0.0;
-    /// Turns after a miss that scavengers may skip at most.
+    /// Maximum number of slices that a scavenger skips after a miss.
     pub(super) const MOST_SKIPS: u32 = 3;
 
     /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `most_ns` is never exceeded.
@@ -137,12 +139,12 @@ impl SpanControl {
         }
     }
 
-    /// The same with scavengers that may skip so many turns after a miss.
+    /// The same control, with scavengers that skip at most `most_skips` slices after a miss.
     pub(super) fn skipping(self, most_skips: u32) -> Self {
         Self { most_skips, ..self }
     }
 
-    /// How turns are to be, if that is to be otherwise.
+    /// New limits for time slices, or `None` if they stay as they are.
     pub(super) fn decide(&mut self, now: &Harvested) -> Option<Wanted> {
         let so_far = Turns {
             timed: times::count(&now.times),
@@ -182,8 +184,8 @@ impl SpanControl {
         }
     }
 
-    /// Tries another number of skips, or judges the one that is tried, where this share of the shortest turns
-    /// keeps to the bound. Returns whether the shortest turns are looked at once more.
+    /// Begins or judges a trial of another number of skips; `share` is the share of the shortest slices that
+    /// keep to the bound. Returns whether the shortest slices are probed once more.
     fn skip(&mut self, share: f64) -> bool {
         let is_kept = share >= KEPT;
         match self.trial.take() {
@@ -208,12 +210,12 @@ impl SpanControl {
         } else {
             return false;
         }
-        // What is known of the shortest turns is of others.
+        // The share that was measured so far is of slices with another number of skips.
         self.floor = None;
         true
     }
 
-    /// What was tried was for nothing.
+    /// Ends a trial that failed: goes back to `skips`, and waits longer before the next trial.
     fn skip_as_before(&mut self, skips: u32, share: f64) -> bool {
         self.skips = skips;
         self.floor = Some(share);
@@ -222,14 +224,15 @@ impl SpanControl {
         false
     }
 
-    /// Whether this share of so many turns may come out on the other side of what it is held against, with
-    /// as many again.
+    /// Whether as many slices again could move the share to the other side of its target by chance.
     fn may_be_chance(&self, share: f64, turns: u64) -> bool {
         let turns = turns as f64;
-        // As if one turn more kept to the bound and one more did not: shares of few are never sure.
+        // As if one slice more kept to the bound and one more did not: otherwise shares of 0 and 1 would have
+        // no error.
         let mended = (share * turns + 1.0) / (turns + 2.0);
         let error = (mended * (1.0 - mended) / turns).sqrt();
-        // What the shortest turns keep to is what others are held against: it is to be known as well.
+        // The share of the shortest slices is the reference for longer spans, so it is measured to within
+        // `BLUR`.
         let away = if self.sounding {
             BLUR
         } else {
@@ -238,18 +241,18 @@ impl SpanControl {
         away < SURE * error
     }
 
-    /// The share of the turns that keeps to the bound at best.
+    /// The largest share of slices that can keep to the bound.
     fn best(&self) -> f64 {
         self.floor.unwrap_or(1.0)
     }
 
-    /// The share that is to keep to it.
+    /// The share of slices that must keep to the bound if `best` can at most.
     fn target(best: f64) -> f64 {
         best.min(KEPT) - (KEPT - best).clamp(0.0, MORE)
     }
 
-    /// The span that is to be where this share of the turns keeps to the bound, and that share is longer
-    /// than what they hide.
+    /// The next span in nanoseconds, given the share of the slices that kept to the bound and the share that
+    /// lasted longer than the load that they hide.
     fn wanted(&mut self, share: f64, long: f64) -> f64 {
         let best = self.best();
         if best < HOPELESS {
@@ -289,7 +292,7 @@ impl SpanControl {
     }
 }
 
-/// How many more of the turns must keep to the bound where this share does, for one skip more.
+/// By how much one more skip must raise the share that keeps to the bound.
 fn least_worth(share: f64) -> f64 {
     ((KEPT - share) * WORTH).max(LEAST_WORTH)
 }
@@ -299,15 +302,15 @@ mod tests {
     use super::*;
 
     impl Wanted {
-        /// Turns to begin with.
+        /// The limits that a control begins with.
         const FIRST: Self = Self {
             span_ns: SpanControl::FIRST,
             skips: 0,
         };
     }
 
-    /// The control, and what it wants, after looks at turns of which so many in a thousand are later than the
-    /// bound with so many skips.
+    /// The numbers of skips that the control asks for, where `late` of 1000 slices exceed the bound for a
+    /// given number.
     fn skipping(
         control: &mut SpanControl,
         so_far: &mut Harvested,
@@ -334,11 +337,11 @@ mod tests {
         assert_eq!(skips[..3], [1, 2, 2]);
         assert_eq!(control.skips, 2, "{skips:?}");
         assert!(control.span_ns > 30.0, "{control:?}");
-        // Fewer are tried at times, and again later each time.
+        // Fewer skips are tried at times, and less often after each failure.
         let skips = skipping(&mut control, &mut so_far, 2000, late);
         let fewer = skips.iter().filter(|skips| **skips < 2).count();
         assert!((1..=8).contains(&fewer), "{fewer}");
-        // In a quiet minute none is.
+        // When few slices are late, no skip remains.
         let skips = skipping(&mut control, &mut so_far, 2000, |_| 3);
         assert_eq!(*skips.last().unwrap(), 0);
     }
@@ -378,7 +381,7 @@ mod tests {
 
     #[test]
     fn turns_come_to_last_as_long_as_what_they_hide() {
-        // Turns of 20 ns and three times the span, of which four in ten are half as long.
+        // Slices of 20 ns and three times the span, of which four in ten are half as long.
         for (began_ns, hidden_ns) in [(180.0, 150.0), (20.0, 150.0)] {
             let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
             control.span_ns = began_ns;
@@ -398,7 +401,7 @@ mod tests {
 
     #[test]
     fn few_turns_that_miss_by_chance_do_not_shorten_it() {
-        // Two in a hundred are late whatever the span is; of each 250 that are looked at it is up to nine.
+        // Two in a hundred are late whatever the span is; among each 250 that are timed up to nine are late.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = Wanted::FIRST;
@@ -430,7 +433,7 @@ mod tests {
         let mut wanted = Wanted::FIRST;
         let mut too_long = 0;
         for _ in 0..60 {
-            // Up to 60 ns nearly all turns keep to the bound, and beyond a tenth of them does not.
+            // Up to 60 ns nearly all slices keep to the bound; beyond, one in ten does not.
             let late = if wanted.span_ns > 60.0 { 100 } else { 1 };
             times::add(&mut so_far.times, 150, 1000 - late);
             times::add(&mut so_far.times, 400, late);

@@ -1,4 +1,5 @@
-//! Running a harvest: with a command or without one, or a command's first run, of which its plan is made.
+//! One harvest from start to document: with a command, without one, or a command's first run, from which its
+//! plan is made.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -41,40 +42,40 @@ use crate::job::{self, Job};
 use crate::profile::{self, Recorded};
 use crate::{launching, output};
 
-/// How long the command waits for its scavengers to come to a yield before it begins.
+/// How long the command waits for its scavengers to reach their first yield before it begins.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time between two looks at ordinary processes beside a command that is profiled.
+/// Time between two polls of the ordinary processes beside a command that is profiled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why no plan of a command was made.
+/// Reason in the report: the run ended before a plan of the command was made.
 const TOO_SHORT: &str = "the command was too short for a plan to be made";
-/// Why a command without a plan has to wait for its next run to be harvested.
+/// Reasons why a command without a plan can be harvested only in its next run.
 const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan by which it could";
 const IS_SCRIPT: &str = "it is a script, and what that executes would end them";
 const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
 const TOO_LARGE: &str = "its file is so large that it would have to wait for the patches";
-/// Bytes of a command's file beyond which it is not planned while it runs: it would wait for some tenths of a second
-/// until all its text is known.
+/// Size of a command's file above which it is not planned while it runs, in bytes: the command would be held
+/// for some tenths of a second until all its text is analysed.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// What came of it; `Err` with an exit code where that was said already.
+/// Document of the run and how the command ended, or an exit code whose reason was already printed.
 pub(super) type Done = Result<(HarvestRun, job::End), ExitCode>;
 
-/// What every way of running shares.
+/// Inputs that all variants of a harvest share.
 pub(super) struct Stage<'a> {
     args: &'a RunArgs,
     maker: Arc<Maker>,
     timing: Timing,
     info: MachineInfo,
     begun: Instant,
-    /// CPU time of children before.
+    /// CPU time of child processes that had ended before this harvest began, in seconds.
     cpu_before_s: f64,
 }
 
 /// A command that runs with scavengers.
 enum Running {
     Plain(Session),
-    /// It is recorded to be planned.
+    /// The program is profiled while it runs, so that a plan can be made in the same run.
     Recorded(Box<Recorder>),
 }
 
@@ -108,7 +109,7 @@ impl Running {
     }
 }
 
-/// Rings that a harvest without a command has, and the ordinary processes that were started.
+/// Run queues of a harvest without a command, and the ordinary processes that were started beside them.
 pub(super) struct Ringed {
     rings: Rings,
     processes: Processes,
@@ -135,7 +136,8 @@ impl<'a> Stage<'a> {
         self.info.cpu.allowed.len().max(1)
     }
 
-    /// Runs scavengers with each other, where that may give more than one after another.
+    /// Runs scavengers interleaved with each other where that is expected to beat running them one after
+    /// another.
     pub(super) fn without_command(
         &self,
         mut command: Wanted,
@@ -153,13 +155,13 @@ impl<'a> Stage<'a> {
             let ordinary = processes.end(true, processors);
             return Ok(Ok(self.without_turns(ordinary, cast.followed)));
         }
-        // As many ordinary processes run at one time as there are processors beside the rings.
+        // At most as many ordinary processes run at one time as the run queues leave processors.
         processes.set_most(processors.saturating_sub(rings.threads as usize));
         command.words.push(rings.threads.to_string().into());
         self.harvest(command, cast, Some(Ringed { rings, processes }), None)
     }
 
-    /// The document of a harvest in which nobody took turns.
+    /// The document of a harvest in which all scavengers ran as ordinary processes.
     fn without_turns(
         &self,
         ordinary: Vec<Scavenger>,
@@ -176,7 +178,7 @@ impl<'a> Stage<'a> {
         (document, end)
     }
 
-    /// Runs the command with scavengers that take turns in it.
+    /// Runs the command with scavengers in its time slices.
     pub(super) fn harvest(
         &self,
         command: Wanted,
@@ -200,14 +202,15 @@ impl<'a> Stage<'a> {
         if args.no_primary {
             choices.primary.push(host_yield()?);
         }
-        // The off switch takes yields out, too, but for those in a loop that runs.
+        // The off switch removes yields as well, but it cannot wait for a loop that runs to leave them.
         let session_live = match choices.yields.is_empty() || args.no_primary {
             true => Live::Off,
             false => Live::On,
         };
         let mut harvest = self.wanted(&cast.turns, &mut choices, per_thread);
         if in_place.is_some() {
-            // They run as ordinary processes would until there is a plan, and the command does not wait for them.
+            // Until there is a plan, scavengers run as ordinary processes would, and the command does not
+            // wait for them.
             harvest.begins = GuestPlace::Own;
             harvest.patience = Duration::ZERO;
         }
@@ -217,7 +220,8 @@ impl<'a> Stage<'a> {
         let job = Job::prepare()?;
         let mut ordinary = Some(cast.ordinary);
         let mut begin = || Processes::start(ordinary.take().unwrap_or_default(), usize::MAX, true);
-        // What this thread starts later would be sampled with the command.
+        // Started before the command: processes that this thread starts later would be sampled with the
+        // command.
         let before = in_place.is_some().then(&mut begin);
         let started = match &in_place {
             Some(in_place) => {
@@ -319,7 +323,7 @@ impl<'a> Stage<'a> {
         Ok(Ok((document, end)))
     }
 
-    /// What the launcher is asked for.
+    /// The harvest that the launcher is asked to run.
     fn wanted(&self, turns: &[Member], choices: &mut Choices, per_thread: u32) -> Harvest {
         let args = self.args;
         Harvest {
@@ -339,15 +343,16 @@ impl<'a> Stage<'a> {
                 IdlePolicy::Stop => Idle::Stop,
             },
             waits: !args.without.contains(&HarvestPart::Waits),
-            // Phases without scavengers show what the command is without them.
+            // Phases without scavengers show how fast the command is without them.
             share: if args.no_primary { 1.0 } else { guard::MOST },
             peers: args.no_primary,
-            // Who runs first is for the follower to say where there is no command to wait for.
+            // Without a command to wait for, the follower decides which scavengers run first.
             begins: match args.no_primary {
                 true => GuestPlace::Held,
                 false => GuestPlace::Lanes,
             },
-            // What scavengers take the command cannot have: the kernel would end them together.
+            // Memory that scavengers use is not available to the command, and where memory runs out the
+            // kernel would end the command together with its scavengers.
             memory_bytes: args
                 .memory
                 .unwrap_or_else(|| memory::available_bytes(&Root::system()) / 2)
@@ -370,23 +375,23 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// CPU time of the command's process: that of all children but the ordinary ones.
+    /// CPU time of the command's process in seconds: that of all children but the ordinary processes.
     fn process_cpu_s(&self, ordinary: &[Scavenger]) -> f64 {
         let ordinary_s: f64 = ordinary.iter().map(|it| it.own_thread_s).sum();
         let children_s = ThreadUsage::of_children().cpu_s() - self.cpu_before_s;
         (children_s - ordinary_s).max(0.0)
     }
 
-    /// Whether yields of the command are to be taken out of its text again.
+    /// Whether yields of the command must be removable from its text while it runs.
     const fn live(&self) -> Live {
         match self.args.max_slowdown {
-            // Its guard takes yields out.
+            // The slowdown guard removes yields.
             Some(_) => Live::On,
             None => Live::Off,
         }
     }
 
-    /// Runs a command of which there is no plan.
+    /// Runs a command that has no plan yet.
     pub(super) fn first_run(
         &self,
         command: Wanted,
@@ -413,8 +418,8 @@ impl<'a> Stage<'a> {
         self.harvest(command, cast, None, in_place.ok())
     }
 
-    /// Runs a command of which there is no plan, and profiles it meanwhile for the next run; `why` no turns are taken
-    /// in this one. Scavengers are ordinary processes.
+    /// Runs a command that has no plan and profiles it for the next run. Scavengers run as ordinary
+    /// processes; `why` tells the user why they get no time slices in this run.
     fn profiled_run(
         &self,
         command: Wanted,
@@ -480,14 +485,14 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Whether the kernel has a file run by an interpreter.
+/// Whether the kernel runs the file with an interpreter, that is, whether it starts with `#!`.
 fn is_script(path: &Path) -> bool {
     let mut start = [0; 2];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && start == *b"#!"
 }
 
-/// Most scavengers that a thread of the command has.
+/// Maximum number of scavengers in one run queue; with idle-time execution one scavenger is kept out of it.
 fn per_thread(args: &RunArgs, turns: usize) -> u32 {
     args.per_thread.unwrap_or_else(|| {
         let all = u32::try_from(turns).unwrap_or(u32::MAX);
@@ -496,7 +501,7 @@ fn per_thread(args: &RunArgs, turns: usize) -> u32 {
     })
 }
 
-/// What was asked for, as a document has it.
+/// The options of the run as the document records them.
 fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRunOptions {
     HarvestRunOptions {
         per_thread,
@@ -514,10 +519,11 @@ fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRu
     }
 }
 
-/// Why scavengers that could take turns do not, where there are as many processors.
+/// Reason in the report: scavengers that could interleave run as ordinary processes, since there are
+/// processors enough.
 const ON_ITS_OWN: &str = "it has a processor to itself, where turns would give it nothing";
 
-/// How scavengers without a command take turns.
+/// How many run queues a harvest without a command has, and how many scavengers each holds.
 fn rings(args: &RunArgs, turns: usize, ordinary: usize, processors: usize) -> Rings {
     let [turns, ordinary, processors] =
         [turns, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));

@@ -1,4 +1,4 @@
-//! `membound harvest stop`: switches a harvest off that runs already.
+//! `membound harvest stop`: switches a running harvest off.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use super::args::StopArgs;
 use crate::job;
 use crate::output::{self, Usage};
 
-/// Switches off the harvest that was named, or the only one.
+/// Switches off the harvest that was named, or the only one that runs.
 pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
     let running = running();
     let pid = match (args.pid, running.as_slice()) {
@@ -34,7 +34,7 @@ pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The harvest with this number, or whose command has it.
+/// The harvest with process ID `named`, or the one whose command has that ID.
 fn find(named: u32, running: &[u32]) -> anyhow::Result<u32> {
     let parent = Stat::of(named).ok().and_then(|stat| stat.parent());
     let mut running = running.iter().copied();
@@ -43,17 +43,17 @@ fn find(named: u32, running: &[u32]) -> anyhow::Result<u32> {
         .with_context(|| format!("process {named} is no harvest of yours, nor the command of one"))
 }
 
-/// Harvests of this user's, by number.
+/// Process IDs of the harvests that this user may signal.
 fn running() -> Vec<u32> {
     let mut processes = Root::system().numbered("proc", "");
     processes.retain(|pid| is_harvest(*pid));
     processes
 }
 
-/// Whether the process is a `membound harvest run` that may be signalled, and that has come so far that the signal does
-/// not end it.
+/// Whether the process is a `membound harvest run` that may be signalled, and that catches the signal
+/// already, so that it is not killed by it.
 fn is_harvest(pid: u32) -> bool {
-    // Those of other users cannot be read.
+    // The links of other users' processes cannot be read.
     let Ok(executable) = fs::read_link(format!("/proc/{pid}/exe")) else {
         return false;
     };

@@ -1,10 +1,8 @@
-//! Times as they are counted in classes: spans with where they begin and end, in nanoseconds, and how
-//! many times lie in them.
+//! Histograms of times: classes with their beginning and end in nanoseconds, and the number of times in each.
 
 use membound_types::DurationBin;
 
-/// How many of the times lie at or below `bound`; a class that it lies in counts as far as it lies
-/// below.
+/// Number of times at or below `bound`; the class that contains `bound` counts in proportion.
 pub(super) fn within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
     times
         .iter()
@@ -15,13 +13,13 @@ pub(super) fn within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
         .sum()
 }
 
-/// How many times there are.
+/// Number of times in all classes.
 pub(super) fn count(times: &[(u64, u64, u64)]) -> u64 {
     times.iter().map(|(_, _, count)| count).sum()
 }
 
-/// The time in nanoseconds that this share of the times, in the order of their classes, does not
-/// exceed, as if those of a class lay evenly in it; `None` without any.
+/// The quantile at `share`, in nanoseconds, with the times of a class taken as evenly spread in it; `None`
+/// without any times.
 pub(super) fn quantile(times: &[(u64, u64, u64)], share: f64) -> Option<f64> {
     let wanted = share * count(times) as f64;
     let mut before = 0_u64;
@@ -36,7 +34,7 @@ pub(super) fn quantile(times: &[(u64, u64, u64)], share: f64) -> Option<f64> {
     None
 }
 
-/// The classes as documents have them.
+/// The classes in the form of the document.
 pub(super) fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
     let bin = |&(from, to, count): &(u64, u64, u64)| DurationBin {
         from_ns: from as f64,
@@ -46,7 +44,7 @@ pub(super) fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
     times.iter().map(bin).collect()
 }
 
-/// Counts so many more times in the class of a nanosecond that begins at `from`.
+/// Adds `count` times to the class of one nanosecond that begins at `from`.
 #[cfg(test)]
 pub(super) fn add(times: &mut Vec<(u64, u64, u64)>, from: u64, count: u64) {
     match times.iter_mut().find(|it| it.0 == from) {

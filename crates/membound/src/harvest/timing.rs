@@ -1,4 +1,4 @@
-//! How long turns may last, and what times are reckoned in.
+//! Lengths of time slices, and the rate of the time stamp counter.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use membound_types::{MachineProfile, Timer};
 
 use super::plan::USUAL_BOUND_NS;
 
-/// Time until data of memory are there where no machine profile says it, in nanoseconds.
+/// Latency of memory where there is no machine profile, in nanoseconds.
 const USUAL_LATENCY_NS: f64 = 100.0;
-/// Part of the bound that a turn may have used up by its reckoning and go on.
+/// Share of the bound after which a slice must end by the scavenger's own count of time.
 const SPAN: f64 = 0.75;
-/// Part of the bound that there may be from one yield of a scavenger to the next.
+/// Share of the bound that is left at least for the time from one yield of a scavenger to the next.
 const DISTANCE: f64 = 0.5;
 
-/// How long turns may last.
+/// Lengths of time slices, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
-    /// What a load from memory takes.
+    /// Latency of a load from memory.
     pub(super) hidden_ns: f64,
-    /// Until the command's data are there.
+    /// Time until the command's data have arrived: a slice ends at the first yield after it.
     pub(super) span_ns: f64,
-    /// From one yield of a scavenger to the next.
+    /// Maximum time from one yield of a scavenger to the next.
     pub(super) distance_ns: f64,
 }
 
@@ -32,8 +32,8 @@ impl Timing {
             .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
         let (span_ns, distance_ns) = match bound_ns {
             None => (latency_ns, USUAL_BOUND_NS),
-            // A turn lasts the span, and then up to the next yield. Most of these are far nearer than the longest
-            // way: whether both together are too long is what is measured.
+            // A slice lasts the span, and then up to the next yield. Most yields are far nearer than the
+            // maximum distance; whether the sum exceeds the bound is measured.
             Some(bound_ns) => {
                 let distance_ns = bound_ns - latency_ns.min(bound_ns * DISTANCE);
                 (latency_ns.min(bound_ns * SPAN), distance_ns)
@@ -47,10 +47,10 @@ impl Timing {
     }
 }
 
-/// Ticks of the time stamp counter in a nanosecond: the machine profile's, or found out.
+/// Ticks of the time stamp counter per nanosecond: from the machine profile, or measured for 10 ms.
 pub(super) fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
     const LOOK: Duration = Duration::from_millis(10);
-    /// Where the counter is not one to measure by.
+    /// Used where the counter is not fit for measuring.
     const USUAL: f64 = 2.0;
     let rate =
         |timer: &Timer| (timer.name == "tsc" && timer.rate_hz > 0.0).then_some(timer.rate_hz);

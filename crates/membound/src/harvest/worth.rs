@@ -1,90 +1,89 @@
-//! Which of the command's yields stand while it is held to a slowdown: those that are worth least
-//! go first, and come back last.
+//! Which of the command's yields are installed while its slowdown is limited: those with the least worth are
+//! removed first and installed again last.
 //!
-//! What a yield is worth is its predicted gain over its cost on hits, as in the plan
-//! (`membound_harvest`'s choice). Both are shares of the command's CPU time, as are slowdowns.
+//! The worth of a yield is its predicted gain over its cost on hits, as in the plan (`membound_harvest`'s
+//! choice). Both are shares of the command's CPU time, as are slowdowns.
 
 use membound_launch::YieldPlace;
 
-/// Judgements in a row, each of some hundred milliseconds, by which the command is too slow before
-/// yields go.
+/// Consecutive judgements, each of some hundred milliseconds, that find the command too slow before yields
+/// are removed.
 const TOO_SLOW: u32 = 3;
-/// Judgements in a row by which it is well below what is allowed before yields come back, at first;
-/// each time that they had to go again soon, it is twice as many, up to the second number.
+/// Consecutive judgements that find it well below the limit before yields are installed again: the initial
+/// number, which doubles each time that yields had to be removed again soon, and its maximum.
 const CALM: [u32; 2] = [8, 256];
-/// Judgements after yields came back in which it is soon.
+/// Judgements after yields were installed again for which a removal counts as soon.
 const SOON: u32 = 16;
-/// Part of what is allowed below which is well below.
+/// Share of the limit below which a slowdown is well below it.
 const WELL_BELOW: f64 = 0.5;
-/// Part of the cost on hits of the yields that stand which goes at a time.
+/// Share of the hit cost of the installed yields that is removed at a time.
 const STEP: f64 = 0.25;
-/// Part of the predicted gain of all yields that stays for as long as letting scavengers in less can
-/// help.
+/// Share of the predicted gain of all yields that stays for as long as admitting scavengers less can help.
 const KEPT_GAIN: f64 = 0.5;
 
-/// A yield of the command, as its plan has it.
+/// A yield of the command, with its figures from the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PlannedYield {
     /// Path of its file.
     pub(super) module: String,
     pub(super) place: YieldPlace,
-    /// CPU time that it turns to other work, as a share.
+    /// CPU time that it harvests, as a share of the command's.
     pub(super) gain: f64,
-    /// What it costs on hits, as a share of the CPU time.
+    /// Its cost on hits, as a share of the command's CPU time.
     pub(super) hit_cost: f64,
-    /// Executions in a second of CPU time, where they are known.
+    /// Executions per second of CPU time, where known.
     pub(super) rate: Option<f64>,
 }
 
-/// How slow the command is, as shares of what it would take without yields.
+/// Slowdowns of the command, as shares of its time without yields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
-    /// How much slower it is while scavengers are let in than while they are not.
+    /// How much slower it is while scavengers are admitted than while they are not.
     pub(super) slower: f64,
-    /// What the yields that stand cost on hits while nobody is let in.
+    /// Cost on hits of the installed yields while no scavenger is admitted.
     pub(super) overhead: f64,
-    /// Share of the time in which scavengers may be let in.
+    /// Maximum share of the time in which scavengers are admitted.
     pub(super) most_share: f64,
 }
 
 impl Pace {
-    /// The slowdown where scavengers are let in as much as they may.
+    /// The slowdown where scavengers are admitted as much as allowed.
     fn whole(self) -> f64 {
         self.slower.max(0.0) * self.most_share + self.overhead
     }
 }
 
-/// The command's yields in the order of what they are worth, and how many of them stand.
+/// The command's yields, ranked by worth, and how many of them are installed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Yields {
-    /// Those that are worth most first.
+    /// Yields with the highest worth first.
     ranked: Vec<PlannedYield>,
-    /// The first so many stand.
+    /// The first `standing` yields are installed.
     standing: usize,
-    /// How many stood before each time that some went which have not come back.
+    /// How many were installed before each removal that has not been undone.
     before: Vec<usize>,
-    /// How many stay while letting scavengers in less can help.
+    /// How many stay while admitting scavengers less can help.
     kept: usize,
-    /// Judgements in a row that it was too slow, and well below what is allowed.
+    /// Consecutive judgements that found the command too slow, and well below the limit.
     slow: u32,
     calm: u32,
-    /// Those of the latter after which yields come back.
+    /// Judgements well below the limit after which yields are installed again.
     patience: u32,
-    /// Judgements since they did.
+    /// Judgements since yields were last installed again.
     since_back: Option<u32>,
 }
 
-/// What is to become of yields.
+/// A change of the installed yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Some go.
+    /// Some are removed.
     Out,
-    /// Some come back.
+    /// Some are installed again.
     Back,
 }
 
 impl Yields {
-    /// All of them stand.
+    /// Ranks the yields, all of which are installed at first.
     pub(super) fn new(mut yields: Vec<PlannedYield>) -> Self {
         let worth = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
         yields.sort_by(|a, b| {
@@ -107,19 +106,19 @@ impl Yields {
         }
     }
 
-    /// Those that are not to stand.
+    /// The yields that must not be installed.
     pub(super) fn out(&self) -> &[PlannedYield] {
         self.ranked.get(self.standing..).unwrap_or_default()
     }
 
-    /// Whether there were any, and none stands.
+    /// Whether there are yields and all of them are removed.
     pub(super) fn all_out(&self) -> bool {
         self.standing == 0 && !self.ranked.is_empty()
     }
 
-    /// What the yields that stand cost on hits while nobody is let in, as a share of what the command
-    /// takes without: the plan's cost of each, at the rate at which turns are seen now, in turns
-    /// a second.
+    /// Cost on hits of the installed yields while no scavenger is admitted, as a share of the command's time
+    /// without yields: the planned cost, scaled from the planned rate of executions to `turns_per_s`, the
+    /// rate of time slices measured now.
     pub(super) fn overhead(&self, turns_per_s: f64) -> f64 {
         let standing = self.ranked.get(..self.standing).unwrap_or_default();
         let cost: f64 = standing.iter().map(|it| it.hit_cost).sum();
@@ -129,22 +128,22 @@ impl Yields {
         } else {
             cost
         };
-        // Of what it takes with them.
+        // So far a share of the time with yields; convert it into a share of the time without.
         let share = share.min(0.99);
         share / (1.0 - share)
     }
 
-    /// Whether some may go where the command has this pace and may be slower by `most`.
+    /// Whether yields may be removed at this pace, where the command may be slower by `most`.
     pub(super) fn may_go(&self, pace: Pace, most: f64) -> bool {
         self.standing > self.least(pace, most)
     }
 
-    /// How many stay: none where they cost too much even while nobody is let in.
+    /// How many yields stay installed: none if they cost too much even while no scavenger is admitted.
     fn least(&self, pace: Pace, most: f64) -> usize {
         if pace.overhead > most { 0 } else { self.kept }
     }
 
-    /// Judges the command by its pace, where it may be slower by `most`.
+    /// Judges the pace of the command, which may be slower by `most`.
     pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
         let whole = pace.whole();
         self.slow = if whole > most { self.slow + 1 } else { 0 };
@@ -173,7 +172,7 @@ impl Yields {
         None
     }
 
-    /// Takes out a part of the cost of those that stand, at least one yield, but for `least` of them.
+    /// Removes yields until `STEP` of the hit cost is gone, at least one, and keeps the first `least`.
     fn step_out(&mut self, least: usize) {
         self.before.push(self.standing);
         let standing = self.ranked.get(..self.standing).unwrap_or_default();
@@ -190,7 +189,7 @@ impl Yields {
         self.begin_anew();
     }
 
-    /// What was seen was of other yields.
+    /// The judgements so far were of other yields.
     fn begin_anew(&mut self) {
         self.slow = 0;
         self.calm = 0;
@@ -216,7 +215,7 @@ pub(super) fn planned(address: u64, gain: f64, hit_cost: f64, rate: Option<f64>)
 mod tests {
     use super::*;
 
-    /// Yields at addresses by their gains and costs on hits.
+    /// Yields at addresses 0, 1, … with these gains and costs on hits.
     fn yields(of: &[(f64, f64)]) -> Yields {
         let yields = (0..)
             .zip(of)
@@ -236,7 +235,8 @@ mod tests {
         yields.out().iter().map(|it| it.place.address).collect()
     }
 
-    /// What is out after each change, where the command is slower by `slower` for so long.
+    /// Addresses of the removed yields after each change, where the command is slower by `slower` for
+    /// `judgements` judgements.
     fn after(yields: &mut Yields, slower: f64, judgements: u32) -> Vec<Vec<u64>> {
         (0..judgements)
             .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| out(yields)))
@@ -256,7 +256,7 @@ mod tests {
     fn those_that_are_worth_least_go_first_and_come_back_last() {
         let mut yields = yields(&FIVE);
         assert_eq!(after(&mut yields, 0.5, 2), [[0; 0]; 0]);
-        // A quarter of 0.04 at least, then of 0.025, but not what holds most of the gain.
+        // Removes a quarter of 0.04 at least, then of 0.025, but keeps the yields with most of the gain.
         let steps = after(&mut yields, 0.5, 20);
         assert_eq!(steps, [vec![0, 3], vec![1, 4, 0, 3]]);
         assert!(!yields.may_go(pace(0.5), 0.1) && !yields.all_out());
@@ -271,7 +271,7 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(after(&mut yields, 0.051, 1), [[0; 0]; 0]);
             assert_eq!(after(&mut yields, 0.099, 1), [[0; 0]; 0]);
-            // Single ones are noise.
+            // Single judgements are noise.
             assert_eq!(after(&mut yields, 0.2, 2), [[0; 0]; 0]);
             assert_eq!(after(&mut yields, -0.02, 7), [[0; 0]; 0]);
         }
