@@ -1,9 +1,9 @@
-//! `membound harvest batch`: a list of commands, several at a time.
+//! `membound harvest batch`: runs a list of commands, several at a time.
 //!
 //! Every job is an ordinary process under the kernel's scheduler, so a batch takes no longer than its
-//! commands would take otherwise. Two things may make it shorter: an order by what earlier batches found of
-//! the programs (`lineup`), and running programs that wait for memory together in one harvest where that was
-//! measured to gain (`sets`). Decisions are pure functions; `engine` does what they say.
+//! commands would take otherwise. Two things may make it shorter: an order based on what earlier batches
+//! recorded about the programs (`lineup`), and running memory-bound programs together in one harvest where
+//! that was measured to gain (`sets`). Decisions are pure functions; `engine` carries them out.
 
 pub(crate) mod args;
 mod engine;
@@ -48,9 +48,9 @@ use told::Given;
 use crate::job;
 use crate::output::{self, Target, Usage};
 
-/// Runs what was asked for.
+/// Runs `membound harvest batch`.
 pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
-    // Until the first job is started, all that goes wrong is one of usage: other codes count jobs.
+    // Until the first job is started, every error takes the usage code: other codes count failed jobs.
     let prepared = prepare(args).map_err(|error| Usage(format!("{error:#}")))?;
     let Some((batch, given, mut json)) = prepared else {
         return Ok(ExitCode::SUCCESS);
@@ -78,7 +78,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// All that is needed to run the batch; `None` where nothing is to be run.
+/// Everything that is needed to run the batch; `None` if no job is to be run.
 fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Target>)>> {
     let text = read(&args.list)?;
     let mut listed = listing::parse(&text, &listing::find)
@@ -124,7 +124,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         let place = args.output.as_deref().unwrap_or(&temporary);
         format!("cannot write to {}", place.display())
     })?;
-    // All else was found possible: what an earlier batch wrote may go.
+    // Everything else was checked: what an earlier batch wrote may be removed.
     if let Some((path, log)) = &mut log {
         log.begin()
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -170,7 +170,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     Ok(Some((batch, given, json)))
 }
 
-/// The list as it is; `-` is standard input.
+/// The bytes of the list; `-` is standard input.
 fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
     let place = || format!("cannot read {}", list.display());
     if list == Path::new("-") {
@@ -183,7 +183,7 @@ fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(list).with_context(place)
 }
 
-/// Which jobs of the log are run again, where the batch resumes.
+/// Which jobs of the log are run again, if the batch resumes one.
 fn again(args: &BatchArgs) -> Option<Again> {
     match (args.resume, args.resume_failed) {
         (_, true) => Some(Again::Failed),
@@ -192,7 +192,7 @@ fn again(args: &BatchArgs) -> Option<Again> {
     }
 }
 
-/// Takes out what the log has as done.
+/// Removes the jobs that the log lists as done.
 fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
     let Some(again) = again(args) else { return };
     let done = joblog::done(held, listed, again);
@@ -200,12 +200,12 @@ fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
     listed.retain(|it| !done.contains(&it.number));
 }
 
-/// Prints commands in the order of their starts.
+/// Prints the commands in the order in which they would be started.
 fn show(listed: &[Listed], lineup: &mut Lineup) {
     let mut text = Vec::new();
     let mut memory_bound = 0;
     while let Some(job) = lineup.next(memory_bound) {
-        // As if each ended before the next of its kind is started.
+        // As if each job ended before the next of its kind is started.
         memory_bound = usize::from(lineup.is_memory_bound(job));
         text.extend_from_slice(listed[job].line.as_bytes());
         text.push(b'\n');
@@ -213,10 +213,11 @@ fn show(listed: &[Listed], lineup: &mut Lineup) {
     output::print_bytes(&text);
 }
 
-/// Signals of this process, from now on.
+/// Receives the signals of this process from now on.
 fn signals() -> anyhow::Result<Receiver<i32>> {
     let (sender, receiver) = mpsc::channel();
-    // What was ignored when the batch was started stays so: nohup, or a shell's job without a terminal.
+    // Signals that were ignored when the batch was started stay ignored, as with nohup or as a shell's job
+    // without a terminal.
     let ignored = job::ignored();
     let wanted = [SIGINT, SIGTERM, SIGHUP, SIGTSTP]
         .into_iter()

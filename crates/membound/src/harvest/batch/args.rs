@@ -113,9 +113,9 @@ pub(crate) enum Shown {
 /// How many jobs may run at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AtOnce {
-    /// All that there are.
+    /// As many as there are jobs.
     All,
-    /// So many.
+    /// This number.
     Jobs(NonZeroUsize),
     /// A share of the CPUs that may be used; 1 is all of them.
     OfCpus(f64),

@@ -1,4 +1,4 @@
-//! A batch while it runs: what was decided is done, what ended is accounted for.
+//! Runs a batch: carries out decisions, and accounts for jobs that ended.
 
 mod ends;
 mod starts;
@@ -26,21 +26,21 @@ use super::record::Keeper;
 use super::sets::{self, Candidate, Choice, Chosen};
 use crate::output;
 
-/// From SIGTERM to SIGKILL where jobs are ended.
+/// Time between SIGTERM and SIGKILL when jobs are ended.
 const GRACE: Duration = Duration::from_secs(2);
-/// Between two looks at the time where a line shows it.
+/// Time between two updates of the progress line.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Jobs that are considered for a set, the next ones.
+/// Number of waiting jobs that are considered for a set, from the next one on.
 const MAX_CONSIDERED: usize = 256;
-/// What a batch begins with.
+/// Everything that a batch begins with.
 pub(super) struct Batch {
-    /// The commands that are to be run, and what is known of each.
+    /// The commands to run, and what is known of each, by index.
     pub(super) listed: Vec<Listed>,
     pub(super) jobs: Vec<Job>,
     pub(super) queue: Queue,
     pub(super) halt: Halt,
     pub(super) harvest: BatchHarvest,
-    /// The machine profile of harvests; without one there are none.
+    /// Machine profile for harvests; without one no harvest is started.
     pub(super) machine: Option<PathBuf>,
     pub(super) outputs: Outputs,
     pub(super) log: Option<(PathBuf, JobLog)>,
@@ -49,28 +49,28 @@ pub(super) struct Batch {
     pub(super) pace: Pace,
 }
 
-/// What came of it.
+/// Results of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) results: Vec<BatchJob>,
     pub(super) sets: Vec<BatchSet>,
     pub(super) succeeded: usize,
     pub(super) failed: usize,
-    /// Jobs that the batch ended.
+    /// Number of jobs that the batch ended.
     pub(super) ended: usize,
     pub(super) wall_s: f64,
     pub(super) cpu_s: f64,
-    /// The signal that the user stopped it with.
+    /// First signal with which the user stopped the batch.
     pub(super) interrupted: Option<i32>,
-    /// Stdout has no reader any more.
+    /// Whether the reader of stdout is gone.
     pub(super) is_unread: bool,
-    /// The job log or outputs could not be written.
+    /// Whether the job log or outputs could not be written.
     pub(super) is_troubled: bool,
-    /// What went wrong, each told already.
+    /// Problems, each printed already.
     pub(super) notes: Vec<String>,
 }
 
-/// What runs.
+/// A running job or set.
 struct Running {
     pid: Pid,
     what: What,
@@ -89,14 +89,14 @@ struct Set {
     cpu: CpuId,
 }
 
-/// The state of a run.
+/// State of a batch that runs.
 pub(super) struct Engine {
     batch: Batch,
     outcome: Outcome,
     running: Vec<Running>,
-    /// Times that the user asked for an end.
+    /// Number of times that the user asked for an end.
     asked: usize,
-    /// Jobs that run are being ended; with SIGKILL from this time on.
+    /// Whether running jobs are being ended, and when those that remain are killed.
     is_ending: bool,
     kill_at: Option<Instant>,
 }
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Runs all jobs. `signals` are those that came to this process.
+    /// Runs all jobs. `signals` receives the signals of this process.
     pub(super) fn run(mut self, signals: &Receiver<i32>) -> Outcome {
         let begun = Instant::now();
         loop {
@@ -171,7 +171,8 @@ impl Engine {
         let limit = until_kill.into_iter().chain(redraw).min();
         match signals.recv_timeout(limit.unwrap_or(Duration::from_secs(60))) {
             Ok(signal) => self.signalled(signal),
-            // A signal that was lost costs a minute, not the batch.
+            // Children are also polled after the timeout, so a lost SIGCHLD delays the batch by at most a
+            // minute.
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.reap(),
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
@@ -186,7 +187,7 @@ impl Engine {
             SIGCHLD => self.reap(),
             SIGTSTP => {
                 self.signal_all(Signal::STOP);
-                // Until the user has the shell continue it.
+                // Stops until the user has the shell continue it.
                 let _ = signal_hook::low_level::raise(signal_hook::consts::SIGSTOP);
                 self.signal_all(Signal::CONT);
             }
@@ -194,7 +195,8 @@ impl Engine {
         }
     }
 
-    /// The user wants an end: of starting jobs, then of those that run.
+    /// At the first interruption no more jobs are started, at the second the running jobs are ended, from the
+    /// third on they are killed.
     fn interrupt(&mut self, signal: i32) {
         self.asked += 1;
         self.outcome.interrupted.get_or_insert(signal);
@@ -223,7 +225,7 @@ impl Engine {
         self.is_ending = true;
         self.kill_at = Some(Instant::now() + GRACE);
         self.signal_all(Signal::TERM);
-        // One that is stopped would not notice.
+        // A stopped process handles SIGTERM only once it is continued.
         self.signal_all(Signal::CONT);
     }
 
@@ -239,7 +241,7 @@ impl Engine {
             let Some(at) = at else { continue };
             let running = self.running.remove(at);
             if self.is_ending {
-                // What it left behind ends with it.
+                // Kills the processes that the job left behind in its process group.
                 processes::signal(running.pid, Signal::KILL);
             }
             self.outcome.cpu_s += ended.cpu_s;
@@ -294,7 +296,7 @@ impl Engine {
     }
 }
 
-/// Whether jobs that wait are to run together.
+/// Chooses a set of waiting jobs to run together, if any.
 fn choose(
     lineup: &Lineup,
     free: usize,
@@ -319,7 +321,7 @@ fn choose(
         keeper.chance();
     }
     if let Choice::NotYet(of_set) = &choice {
-        // They had their chance.
+        // These jobs had their chance to be part of a set: they run as ordinary processes from now on.
         for job in of_set {
             jobs[*job].plan = None;
         }

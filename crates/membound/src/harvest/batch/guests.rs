@@ -1,5 +1,5 @@
-//! The harvest that a set of jobs runs in: a child `membound harvest run --no-primary`. All that this crate
-//! knows of that command's options and document, as far as batches are concerned, stands here.
+//! The harvest in which a set of jobs runs: a child `membound harvest run --no-primary`. This module is the
+//! only part of batches that knows the options and the document of that command.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use tempfile::TempDir;
 use crate::documents;
 use crate::profile::machine;
 
-/// A job as a guest.
+/// A job as a scavenger.
 #[derive(Clone, Debug)]
 pub(super) struct Guest {
-    /// Its words, the program first.
+    /// Its program and arguments.
     pub(super) words: Vec<String>,
-    /// Its plan.
+    /// Path of its plan.
     pub(super) plan: PathBuf,
 }
 
-/// How a guest ended.
+/// How a scavenger ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum End {
     Ended {
@@ -28,20 +28,20 @@ pub(super) enum End {
         /// The signal that ended it, or 0.
         signal: i32,
         cpu_s: Option<f64>,
-        /// The file of its stdout.
+        /// Path of its stdout file.
         stdout: Option<PathBuf>,
     },
-    /// It was not begun, and can run as an ordinary process.
+    /// It was not started, and can run as an ordinary process.
     NotBegun,
-    /// It was begun, and what became of it is not known.
+    /// It was started, and how it ended is not known.
     Lost,
 }
 
-/// The machine profile that harvests here take latencies from: the one at `named`, else the one kept of this
-/// host. Without one a harvest would measure the machine for a minute, which no batch is to wait for.
+/// The machine profile from which harvests take latencies: the one at `named`, else the kept one of this
+/// host. Without one a harvest would first measure the machine for a minute, too long for a batch.
 ///
 /// # Errors
-/// When the file at `named` is none.
+/// If the file at `named` cannot be read as a machine profile.
 pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     if let Some(path) = named {
         machine::read(path)?;
@@ -50,7 +50,7 @@ pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     Ok(machine::kept())
 }
 
-/// A harvest, and its files.
+/// A harvest and its files.
 #[derive(Debug)]
 pub(super) struct Harvest {
     room: TempDir,
@@ -58,10 +58,10 @@ pub(super) struct Harvest {
 }
 
 impl Harvest {
-    /// With files in a directory inside `directory`, where the outputs are to go.
+    /// Creates a directory for the harvest inside `directory`, where the outputs are to go.
     ///
     /// # Errors
-    /// When there can be none.
+    /// If it cannot be created.
     pub(super) fn prepare(directory: &Path) -> std::io::Result<Self> {
         Ok(Self {
             room: TempDir::with_prefix_in(".harvest-", directory)?,
@@ -69,7 +69,7 @@ impl Harvest {
         })
     }
 
-    /// The command that runs `guests`, with this machine profile. `None` where a word cannot be written on a
+    /// The command that runs `guests` with this machine profile. `None` if a word cannot be quoted on a
     /// command line.
     pub(super) fn command(
         &mut self,
@@ -98,7 +98,7 @@ impl Harvest {
         Some(command)
     }
 
-    /// The last line that the command complained with, if any.
+    /// The last line of the command's stderr, if any.
     pub(super) fn complaint(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.complaints()).ok()?;
         text.lines().next_back().map(str::to_owned)
@@ -112,13 +112,13 @@ impl Harvest {
         self.room.path().join("harvest.json")
     }
 
-    /// How each guest ended, after the command ended with this exit code or signal (0: none).
+    /// How each scavenger ended, given the exit code or the signal (0: none) of the command.
     pub(super) fn ends(&self, exit_code: i32, signal: i32) -> Vec<End> {
         let read = documents::read::<HarvestRun>(&self.document(), Kind::Harvest, "harvest");
         if let Ok(Ok(run)) = read {
             return ends(&self.words, &run.scavengers);
         }
-        // What it refuses, it refuses with its own exit codes, and before a guest opens its output.
+        // The command refuses with exit code 1 or 2, and before a scavenger opens its output file.
         let has_begun = std::fs::read_dir(self.room.path()).is_ok_and(|files| {
             let mut names = files.flatten().map(|file| file.path());
             names.any(|name| name.extension().is_some_and(|ending| ending == "out"))
@@ -129,13 +129,13 @@ impl Harvest {
     }
 }
 
-/// The file of a guest's stderr, by that of its stdout.
+/// Path of a scavenger's stderr file, next to its stdout file.
 pub(super) fn stderr_beside(stdout: &Path) -> PathBuf {
     stdout.with_extension("err")
 }
 
-/// How guests with these `words` ended. A document lists those that ran as ordinary processes last; of two with
-/// the same words it does not matter which is which.
+/// How the scavengers with these `words` ended. The document lists ordinary processes last, so entries are
+/// matched by words; two with the same words are interchangeable.
 fn ends(words: &[Vec<String>], scavengers: &[Scavenger]) -> Vec<End> {
     let mut told: Vec<&Scavenger> = scavengers.iter().collect();
     words

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// When to stop.
+/// Condition for stopping early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Halt {
     /// When all jobs have ended.
     Never,
-    /// When jobs have ended in a certain way.
+    /// When enough jobs have ended in a certain way.
     When {
         stop: Stop,
         ends: Ends,
@@ -16,16 +16,16 @@ pub(crate) enum Halt {
     },
 }
 
-/// How a batch is stopped, the milder way first.
+/// How a batch is stopped, the milder variant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
-    /// No further jobs are started.
+    /// No more jobs are started.
     Soon,
-    /// Those that run are ended too.
+    /// Running jobs are ended as well.
     Now,
 }
 
-/// Ends of jobs that are counted.
+/// Which ends of jobs count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     Fail,
@@ -33,7 +33,7 @@ pub(crate) enum Ends {
     Done,
 }
 
-/// How many are needed.
+/// How many ends are needed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
     Jobs(usize),
@@ -42,7 +42,7 @@ pub(crate) enum Limit {
 }
 
 impl Halt {
-    /// Whether to stop after so many jobs failed and succeeded of `jobs`.
+    /// How to stop after `failed` and `succeeded` of `jobs` jobs, if at all.
     pub(super) fn after(self, failed: usize, succeeded: usize, jobs: usize) -> Option<Stop> {
         let Self::When { stop, ends, limit } = self else {
             return None;

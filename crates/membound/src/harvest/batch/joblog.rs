@@ -1,7 +1,7 @@
-//! The job log: a line for every job that ended, in GNU parallel's columns.
+//! The job log: one line for every job that ended, in GNU parallel's columns.
 //!
-//! A line is written with one call and whole or not at all, so the file is valid whenever the batch is
-//! killed. Where the disk is full, lines wait in memory and are tried again.
+//! A line is written with one call, and a partial line is removed again, so the file is valid whenever the
+//! batch is killed. Where the disk is full, lines wait in memory and are tried again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::listing::Listed;
 
-/// Names of the columns.
+/// The header line with the column names.
 const HEADER: &[u8] =
     b"Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 /// `Exitval` of a job that the batch ended.
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub(super) number: u64,
     pub(super) started_unix_s: f64,
     pub(super) wall_s: f64,
-    /// What it wrote to stdout and stderr.
+    /// Size of its stdout and stderr, in bytes.
     pub(super) output_bytes: u64,
     pub(super) exit_code: i32,
     pub(super) signal: i32,
@@ -33,7 +33,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Its line. The host `:` is this one, and nothing is sent to it.
+    /// The line of the log. Host `:` is the local machine, and `Send` is 0 because nothing is sent.
     fn line(&self) -> Vec<u8> {
         let exit_code = if self.ended { ENDED } else { self.exit_code };
         let mut line = format!(
@@ -47,7 +47,7 @@ impl Entry {
     }
 }
 
-/// A line as far as a later batch needs it.
+/// The columns of a line that a resumed batch needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Logged {
     number: u64,
@@ -56,7 +56,7 @@ struct Logged {
     command: Vec<u8>,
 }
 
-/// Reads a line; `None` for the header and for what is none.
+/// Parses a line; `None` for the header and for lines of another form.
 fn logged(line: &[u8]) -> Option<Logged> {
     let mut columns = line.splitn(9, |byte| *byte == b'\t');
     let mut next = || columns.next();
@@ -73,17 +73,18 @@ fn logged(line: &[u8]) -> Option<Logged> {
     })
 }
 
-/// Which jobs of a log are run again.
+/// Which jobs of the log a resumed batch runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Those that did not end by themselves.
+    /// Jobs that the batch ended.
     Unended,
-    /// Those, and those that failed.
+    /// Those, and jobs that failed.
     Failed,
 }
 
-/// Numbers of commands that a log with this `text` has as done. A line of the log is for the command of the
-/// same number and text, else for one of the same text: a list may have grown or been sorted.
+/// Numbers of the commands that a log with this `text` lists as done. A line of the log belongs to the
+/// command of the same number and text, else to one of the same text, because the list may have grown or been
+/// sorted since.
 pub(super) fn done(text: &[u8], listed: &[Listed], again: Again) -> Vec<u64> {
     let mut last: HashMap<(u64, &[u8]), bool> = HashMap::new();
     let lines: Vec<Logged> = text
@@ -119,22 +120,22 @@ pub(super) fn done(text: &[u8], listed: &[Listed], again: Again) -> Vec<u64> {
     done
 }
 
-/// A log that is written.
+/// A log that is being written.
 #[derive(Debug)]
 pub(super) struct JobLog {
     file: File,
-    /// What it held and is continued after.
+    /// Bytes of earlier lines that are kept; new lines follow.
     held_bytes: u64,
     /// Lines that could not be written yet.
     waiting: Vec<u8>,
 }
 
 impl JobLog {
-    /// Opens the log at `path`, to be begun anew or (`resume`) after what it holds, and changes nothing yet.
-    /// Returns what it holds.
+    /// Opens the log at `path`, to begin anew or (`resume`) to continue it, without changing it yet. Returns
+    /// the lines that are kept.
     ///
     /// # Errors
-    /// When it cannot be written, or the file is no job log, which would be lost.
+    /// If the file cannot be written, or is no job log: its content would be lost.
     pub(super) fn open(path: &Path, resume: bool) -> io::Result<(Self, Vec<u8>)> {
         let file = File::options()
             .create(true)
@@ -149,7 +150,7 @@ impl JobLog {
                 let why = "it holds something other than a job log";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
-            // A batch on a full disk may have left the beginning of a line.
+            // A batch on a full disk may have left a partial line.
             let whole = held.iter().rposition(|byte| *byte == b'\n');
             let whole = whole.filter(|_| resume).map_or(0, |at| at + 1);
             held.truncate(whole);
@@ -162,10 +163,10 @@ impl JobLog {
         Ok((log, held))
     }
 
-    /// Takes out what is not continued, and writes the header where there is none.
+    /// Removes what is not continued, and writes the header into an empty log.
     ///
     /// # Errors
-    /// When that cannot be written.
+    /// If that cannot be written.
     pub(super) fn begin(&mut self) -> io::Result<()> {
         if self.file.metadata()?.is_file() {
             self.file.set_len(self.held_bytes)?;
@@ -181,19 +182,19 @@ impl JobLog {
         self.waiting.is_empty()
     }
 
-    /// Adds a job, and all that could not be written before.
+    /// Adds a job, and writes all lines that wait.
     ///
     /// # Errors
-    /// When it cannot be written now; it is kept for the next time.
+    /// If they cannot be written now; they are kept for the next attempt.
     pub(super) fn add(&mut self, entry: &Entry) -> io::Result<()> {
         self.waiting.extend_from_slice(&entry.line());
         self.flush()
     }
 
-    /// Writes what waits.
+    /// Writes the lines that wait.
     ///
     /// # Errors
-    /// When it cannot be written now.
+    /// If they cannot be written now.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -205,7 +206,7 @@ impl JobLog {
         let written = self.file.write_all(&self.waiting);
         match written {
             Ok(()) => self.waiting.clear(),
-            // A part of a line is no line.
+            // Remove a partially written line.
             Err(_) if matches!(before, Ok((true, _))) => {
                 let _ = self.file.set_len(before.map_or(0, |(_, len)| len));
             }
@@ -270,10 +271,10 @@ mod tests {
         };
         check("a\nb\nc\nd\ne", Again::Unended, &[1, 2, 3]);
         check("a\nb\nc\nd\ne", Again::Failed, &[1, 3]);
-        // Sorted otherwise, with a command twice of which one was run.
+        // Sorted differently, with a command twice that was run once.
         check("c\nd\nc\na", Again::Unended, &[3, 4]);
         check("z\na\na", Again::Unended, &[2]);
-        // What failed and then succeeded has succeeded.
+        // A job that failed and then succeeded counts as done.
         let twice = [log.clone(), entry(2, 0, "b").line()].concat();
         assert_eq!(done(&twice, &listed("a\nb"), Again::Failed), [1, 2]);
     }

@@ -1,5 +1,5 @@
-//! What is known of the programs of a batch before they run: their identity, what earlier batches found, and
-//! plans of harvests that are kept.
+//! What is known of the programs of a batch before they run: their identity, times from earlier batches, and
+//! kept harvest plans.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -18,19 +18,20 @@ use super::listing::{Listed, Way};
 use super::record::Record;
 use crate::documents;
 
-/// Larger files are known by name, size and time instead of by what they hold.
+/// Larger files are identified by name, size and time instead of by content.
 const MAX_BINARY_BYTES: u64 = 64 << 20;
-/// Plans that are looked at, the latest, and their bytes together: reading them takes 50 ms at most.
+/// Maximum number of kept plans that are read, latest first, and of their bytes together: reading them takes
+/// 50 ms at most.
 const MAX_PLANS: usize = 500;
 const MAX_PLAN_BYTES: u64 = 32 << 20;
 
 /// What is known of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
-    /// Its program's key in the record.
+    /// Key of its program in the record.
     pub(super) key: String,
     pub(super) expected: Expected,
-    /// The plan by which it could be a guest.
+    /// The plan with which it could be a scavenger.
     pub(super) plan: Option<Plan>,
 }
 
@@ -38,18 +39,18 @@ pub(super) struct Job {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) path: PathBuf,
-    /// Share of the CPU time in which others can run.
+    /// Share of its CPU time that others can use, less the cost of its yields.
     pub(super) gain_fraction: f64,
 }
 
-/// A plan in its file.
+/// A plan in the cache.
 #[derive(Clone, Debug)]
 struct Kept {
     path: PathBuf,
     head: Head,
 }
 
-/// A plan as far as jobs are concerned: all but its sites and functions, which are most of it.
+/// The fields of a plan that matter here: all but its sites and functions, which make up most of it.
 #[derive(Clone, Debug, Deserialize)]
 struct Head {
     role: HarvestRole,
@@ -59,7 +60,7 @@ struct Head {
 }
 
 impl Head {
-    /// Share of the CPU time in which others can run, after what all yields cost.
+    /// Share of the CPU time that others can use, less the cost of bound yields.
     fn gain_fraction(&self) -> f64 {
         self.totals.gain_fraction - self.totals.bound_cost_fraction
     }
@@ -68,11 +69,11 @@ impl Head {
 /// A program's file.
 #[derive(Clone, Debug)]
 struct Binary {
-    /// Whether it runs with the rights of its owner or group, which no guest can have.
+    /// Whether it runs with the rights of its file's owner or group, which a scavenger cannot have.
     raises_rights: bool,
-    /// `build-id:…` or `sha256:…` of an executable, else a name for the record only.
+    /// `build-id:…` or `sha256:…` of an executable, otherwise a name that is used in the record only.
     identity: String,
-    /// As the kernel names it.
+    /// Its canonical path.
     path: String,
 }
 
@@ -101,7 +102,7 @@ pub(super) fn jobs(listed: &[Listed], record: &Record, looks_for_plans: bool) ->
         .collect()
 }
 
-/// What a shell does is known by the whole line only.
+/// A line that needs a shell is identified as a whole.
 fn of_shell(listed: &Listed, record: &Record) -> Job {
     let key = format!("sh#{:016x}", hash(listed.line.as_bytes()));
     Job {
@@ -114,7 +115,7 @@ fn of_shell(listed: &Listed, record: &Record) -> Job {
     }
 }
 
-/// A program with its first argument.
+/// Key of a program with its first argument.
 fn key(identity: &str, words: &[OsString]) -> String {
     match words.get(1) {
         Some(first) => format!("{identity}#{:016x}", hash(first.as_bytes())),
@@ -122,7 +123,8 @@ fn key(identity: &str, words: &[OsString]) -> String {
     }
 }
 
-/// Another build may hash otherwise, and then learns anew.
+/// The hash may change between builds of membound; keys from other builds are then not found, and times are
+/// learned again.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hash = DefaultHasher::new();
     bytes.hash(&mut hash);
@@ -151,8 +153,8 @@ fn binary(path: &Path) -> Binary {
     }
 }
 
-/// The plan by which a program can be a guest, made with the same arguments where there is one; and the share
-/// of its time that it waits for memory, by any plan of it.
+/// The plan with which a program can be a scavenger, preferably one made with the same arguments, and the
+/// share of its time that it waits for memory, from any plan of it.
 fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>, Option<f64>) {
     let is_of_it = |plan: &&Kept| {
         let is_it = |module: &HarvestModule| {
@@ -174,13 +176,13 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
         path: plan.path.clone(),
         gain_fraction: plan.head.gain_fraction(),
     });
-    // The harvest is given its command as text.
+    // The harvest takes its commands as text, which cannot hold other bytes.
     let is_text = words.iter().all(|word| word.to_str().is_some());
     let can_be_guest = is_text && !binary.raises_rights;
     (plan.filter(|_| can_be_guest), stall)
 }
 
-/// The plans in the cache.
+/// Reads the plans in the cache.
 fn kept() -> Vec<Kept> {
     let Ok(directories) = etcetera::choose_base_strategy() else {
         return Vec::new();
@@ -221,7 +223,7 @@ mod tests {
         words.iter().map(OsString::from).collect()
     }
 
-    /// A program that is everywhere, and small.
+    /// A small program that every system has.
     fn shell() -> PathBuf {
         listing::find(OsStr::new("sh")).unwrap()
     }
@@ -284,7 +286,7 @@ mod tests {
         };
         check("x", 0.5, 0.5);
         check("y", 0.7, 0.7);
-        // A primary's plan says how much is waited for, a scavenger's how it can be a guest.
+        // A plan as a primary tells the stall share, a plan as a scavenger how it can be one.
         let (plan, stall) = planned(&kept, &own, &words(&["it", "z"]));
         assert!(plan.is_some());
         assert_eq!(stall, Some(0.9));

@@ -1,14 +1,16 @@
-//! In which order jobs are started: that of several by which they are expected to end first.
+//! The order in which jobs are started: of several orders the one with which the batch is expected to end
+//! first.
 //!
-//! What a job waits for decides beside which others it runs. Two memory-bound jobs fight for the last cache
-//! and for memory, a compute-bound one beside a memory-bound one loses next to nothing. How much is lost is
-//! modelled ([`CONTENTION`]); it decides about orders only and enters no figure. Times are in seconds.
+//! Memory-bound jobs should not all run at the same time: two of them compete for the last-level cache and
+//! for memory bandwidth, while a compute-bound job beside a memory-bound one loses next to nothing. The loss
+//! is modelled ([`CONTENTION`]); the model decides about orders only and enters no reported figure. Times are
+//! in seconds.
 
 use std::collections::VecDeque;
 
 use membound_types::BatchOrder;
 
-/// What a job is expected to do, where that is known.
+/// What a job is expected to do, where known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Expected {
     /// Wall time of an ordinary run.
@@ -17,13 +19,13 @@ pub(super) struct Expected {
     pub(super) stall: Option<f64>,
 }
 
-/// Slowdown of a job that only waits for memory, beside one other such job.
+/// Slowdown of a job that only waits for memory beside one other such job, as a share.
 const CONTENTION: f64 = 0.5;
-/// Share of the time from which on a job counts as memory-bound.
+/// Minimum stall share of a memory-bound job.
 const MEMORY_BOUND: f64 = 0.3;
-/// Another order than the given one must be expected to end the batch so much earlier.
+/// Minimum share of the batch's time that another order must save to replace the given one.
 const MIN_SAVING: f64 = 0.02;
-/// Jobs up to which orders are compared; beyond, the longest are simply started first.
+/// Maximum number of jobs for which orders are compared; for more, the longest are simply started first.
 const MAX_COMPARED: usize = 20_000;
 
 impl Expected {
@@ -32,27 +34,26 @@ impl Expected {
     }
 }
 
-/// Jobs that wait to be started, in an order that depends on what runs.
+/// Jobs that wait to be started. The next one depends on what runs.
 #[derive(Clone, Debug)]
 pub(super) struct Lineup {
-    /// What it was decided for.
+    /// The chosen order.
     pub(super) order: BatchOrder,
     slots: usize,
-    /// The place of every job, by index.
+    /// Position of every job in the order, by index.
     rank: Vec<usize>,
     is_memory_bound: Vec<bool>,
-    /// Wall time of every job, or the mean of those that are known.
+    /// Expected wall time of every job; where unknown, the mean of those that are known.
     wall_s: Vec<f64>,
     memory: VecDeque<usize>,
     other: VecDeque<usize>,
-    /// Expected time of the jobs that wait.
+    /// Expected time of the waiting jobs, memory-bound ones and others.
     memory_s: f64,
     other_s: f64,
 }
 
 impl Lineup {
-    /// The best of the known orders for `slots` jobs at one time: as given, unless another is expected to
-    /// end earlier.
+    /// The best order for `slots` jobs at one time: the given one, unless another is expected to end earlier.
     pub(super) fn best(jobs: &[Expected], slots: usize) -> Self {
         let known = jobs.iter().any(|job| job.wall_s.is_some());
         if !known || slots >= jobs.len() {
@@ -73,7 +74,7 @@ impl Lineup {
         best
     }
 
-    /// All `jobs` in an order.
+    /// Puts all `jobs` into an order.
     fn new(jobs: &[Expected], slots: usize, order: BatchOrder) -> Self {
         let known: Vec<f64> = jobs.iter().filter_map(|job| job.wall_s).collect();
         let mean_s = if known.is_empty() {
@@ -110,32 +111,32 @@ impl Lineup {
         }
     }
 
-    /// Jobs that wait.
+    /// Number of jobs that wait.
     pub(super) fn len(&self) -> usize {
         self.memory.len() + self.other.len()
     }
 
-    /// Expected time of the jobs that wait, one after another.
+    /// Expected time of the waiting jobs, if run one after another.
     pub(super) fn waiting_s(&self) -> f64 {
         self.memory_s + self.other_s
     }
 
-    /// Expected wall time of a job; 1 where that of no job is known.
+    /// Expected wall time of a job; 1 if the time of no job is known.
     pub(super) fn expected_s(&self, job: usize) -> f64 {
         self.wall_s[job]
     }
 
-    /// Whether a job is memory-bound, as far as is known.
+    /// Whether a job is known to be memory-bound.
     pub(super) fn is_memory_bound(&self, job: usize) -> bool {
         self.is_memory_bound[job]
     }
 
-    /// Jobs that wait, in no particular order beyond that of their kind.
+    /// The waiting jobs, first the memory-bound ones, then the others, each kind in its order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = usize> + '_ {
         self.memory.iter().chain(&self.other).copied()
     }
 
-    /// The job to start next beside so many memory-bound ones.
+    /// Removes and returns the job to start next, beside `memory_bound_running` memory-bound jobs.
     pub(super) fn next(&mut self, memory_bound_running: usize) -> Option<usize> {
         let (memory, other) = (self.memory.front(), self.other.front());
         let takes_memory = match (memory, other) {
@@ -145,7 +146,7 @@ impl Lineup {
             (Some(memory), Some(other)) if self.order != BatchOrder::Spread => {
                 self.rank[*memory] < self.rank[*other]
             }
-            // Both kinds are to last to the end: each has its part of the slots.
+            // Both kinds should last to the end, so each kind gets slots in proportion to its remaining time.
             (Some(_), Some(_)) => {
                 let part = self.memory_s / self.waiting_s().max(f64::MIN_POSITIVE);
                 (memory_bound_running as f64) < (part * self.slots as f64).ceil()
@@ -161,7 +162,7 @@ impl Lineup {
         Some(job)
     }
 
-    /// Puts a job back that could not be started: it is the next of its kind.
+    /// Puts back a job that could not be started, as the next of its kind.
     pub(super) fn put_back(&mut self, job: usize) {
         if self.is_memory_bound[job] {
             self.memory.push_front(job);
@@ -171,7 +172,7 @@ impl Lineup {
         self.account(job, 1.0);
     }
 
-    /// Takes jobs out that are started otherwise.
+    /// Removes jobs that are started as a set.
     pub(super) fn take(&mut self, jobs: &[usize]) {
         self.memory.retain(|job| !jobs.contains(job));
         self.other.retain(|job| !jobs.contains(job));
@@ -189,10 +190,10 @@ impl Lineup {
         *sum = (*sum + sign * self.wall_s[job]).max(0.0);
     }
 
-    /// When the last of the jobs is expected to end.
+    /// Simulates the batch; returns the time at which its last job is expected to end.
     fn makespan_s(&self, jobs: &[Expected]) -> f64 {
         let mut waiting = self.clone();
-        // What is left of each, in time that it would take alone.
+        // Remaining time of each running job, as it would take alone.
         let mut running: Vec<(usize, f64)> = Vec::new();
         let mut now_s = 0.0;
         loop {
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The order that is chosen, and the jobs as they are started when each ends at once.
+    /// Checks the chosen order, and the order of starts when each job ends at once.
     fn check(jobs: &[Expected], slots: usize, order: BatchOrder, started: &[usize]) {
         let mut lineup = Lineup::best(jobs, slots);
         assert_eq!(lineup.order, order, "{jobs:?}");
@@ -247,7 +248,7 @@ mod tests {
     fn what_is_not_known_runs_as_it_is_given() {
         check(&[Expected::default(); 3], 2, BatchOrder::Given, &[0, 1, 2]);
         check(&[], 2, BatchOrder::Given, &[]);
-        // One at a time, or all at once, no order ends earlier.
+        // With one slot, or a slot for each job, no order ends earlier.
         let jobs = [job(1.0, 0.0), job(5.0, 0.9), job(3.0, 0.0)];
         check(&jobs, 3, BatchOrder::Given, &[0, 1, 2]);
     }
@@ -261,9 +262,9 @@ mod tests {
         assert!((makespan(BatchOrder::Given) - 6.0).abs() < 1e-6);
         assert!((makespan(BatchOrder::LongestFirst) - 4.0).abs() < 1e-6);
         check(&jobs, 2, BatchOrder::LongestFirst, &[4, 0, 1, 2, 3]);
-        // Alike: the order that the user wrote.
+        // Equal jobs stay in the order that the user wrote.
         check(&[job(2.0, 0.0); 4], 2, BatchOrder::Given, &[0, 1, 2, 3]);
-        // One whose time is not known is taken for the mean, 3 s here.
+        // A job of unknown time counts as the mean, 3 s here.
         let mut jobs = jobs;
         jobs[0].wall_s = None;
         jobs[4].wall_s = Some(9.0);
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(lineup.next(1), Some(2));
         assert_eq!(lineup.next(1), Some(3));
         assert_eq!(lineup.next(0), Some(1));
-        // With memory-bound ones only there is nothing to spread.
+        // With memory-bound jobs only, there is nothing to spread.
         assert_eq!(Lineup::best(&[memory; 4], 2).order, BatchOrder::Given);
     }
 

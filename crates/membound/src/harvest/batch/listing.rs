@@ -1,4 +1,4 @@
-//! The list of commands: one a line, and how each is run.
+//! The list of commands, one per line, and how each is run.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 /// A command of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// 1 is the first command.
+    /// Position in the list, from 1.
     pub(super) number: u64,
-    /// As it was written, without blanks around it.
+    /// The line without surrounding blanks.
     pub(super) line: OsString,
     pub(super) way: Way,
 }
@@ -17,16 +17,16 @@ pub(super) struct Listed {
 /// How a command is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Its program is executed.
+    /// The program is executed without a shell.
     Direct { path: PathBuf, words: Vec<OsString> },
-    /// `sh -c` reads the line.
+    /// `sh -c` runs the line.
     Shell,
 }
 
-/// The commands of a list. `find` says which file a program's name stands for.
+/// Parses the commands of a list. `find` returns the file of a program's name.
 ///
 /// # Errors
-/// When a line holds a NUL, which no argument can.
+/// If a line holds a NUL byte, which no argument can.
 pub(super) fn parse(
     text: &[u8],
     find: &dyn Fn(&OsStr) -> Option<PathBuf>,
@@ -49,8 +49,8 @@ pub(super) fn parse(
     Ok(listed)
 }
 
-/// A program is executed directly where the shell would do the same: the line is plain words, and the
-/// first is the name of a file, not of something that the shell does itself. The shell tells of all else.
+/// Chooses direct execution where a shell would do the same: the line consists of plain words, and the first
+/// names a file, not a shell builtin. Everything else goes to the shell, which also reports errors.
 fn way(line: &[u8], find: &dyn Fn(&OsStr) -> Option<PathBuf>) -> Way {
     plain_words(line)
         .and_then(|words| {
@@ -60,7 +60,7 @@ fn way(line: &[u8], find: &dyn Fn(&OsStr) -> Option<PathBuf>) -> Way {
         .unwrap_or(Way::Shell)
 }
 
-/// The words of a line in which a shell would expand, redirect or assign nothing.
+/// The words of a line, or `None` if a shell would expand, redirect or assign something in it.
 fn plain_words(line: &[u8]) -> Option<Vec<OsString>> {
     if !is_plain(line) {
         return None;
@@ -76,14 +76,15 @@ fn plain_words(line: &[u8]) -> Option<Vec<OsString>> {
     Some(words.into_iter().map(OsString::from_vec).collect())
 }
 
-/// Whether a shell gives no character of a line a meaning other than quoting.
+/// Whether no character of a line has a meaning for the shell, except quotes.
 fn is_plain(line: &[u8]) -> bool {
     let mut quote = None;
     for byte in line {
         match (quote, byte) {
             (Some(open), byte) if *byte == open => quote = None,
             (Some(b'\''), _) => {}
-            // A backslash has rules of its own in double quotes, and outside joins what it stands before.
+            // In double quotes a backslash has rules of its own, and outside it escapes the next byte: left
+            // to the shell.
             (_, b'$' | b'`' | b'\\') => return false,
             (Some(_), _) => {}
             (None, b'\'' | b'"') => quote = Some(*byte),
@@ -94,8 +95,8 @@ fn is_plain(line: &[u8]) -> bool {
     quote.is_none()
 }
 
-/// Words with which shells begin something of their own, also where there is a file of that name which does
-/// nearly the same.
+/// Reserved words and builtins of shells, including those for which a program with slightly different
+/// behaviour exists.
 const SHELL_WORDS: [&str; 58] = [
     ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command",
     "continue", "declare", "do", "done", "echo", "elif", "else", "enable", "esac", "eval", "exec",
@@ -105,7 +106,7 @@ const SHELL_WORDS: [&str; 58] = [
     "typeset", "ulimit", "umask",
 ];
 
-/// The file that a program's name stands for, by `PATH`.
+/// The file of a program's name, looked up in `PATH`.
 pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
     membound_launch::find(name, std::env::var_os("PATH").as_deref()).ok()
 }

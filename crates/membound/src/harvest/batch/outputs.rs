@@ -1,5 +1,5 @@
-//! What jobs print: each into files of its own, so that the outputs of jobs do not mix; printed when the job
-//! has ended, or kept where the user wants them.
+//! What jobs print: each job writes to files of its own, so that outputs do not mix. They are printed when
+//! the job has ended, or kept in a directory of the user's choice.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,19 +10,19 @@ use rustix::fs::statvfs;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-/// A disk with less room than this is full: what a job prints may be lost.
+/// A disk with less free space counts as full: output of jobs may be lost.
 const MIN_ROOM_BYTES: u64 = 4096;
 
-/// Where outputs go.
+/// Files and print order of all outputs.
 #[derive(Debug)]
 pub(super) struct Outputs {
     directory: PathBuf,
-    /// Of files that are printed and removed; `None` where they stay.
+    /// Directory of files that are printed and removed; `None` if files are kept.
     scratch: Option<TempDir>,
     order: PrintOrder,
-    /// Outputs that could not be printed.
+    /// Number of outputs that could not be printed.
     lost: usize,
-    /// Stdout has no reader any more.
+    /// Whether the reader of stdout is gone.
     is_unread: bool,
 }
 
@@ -34,15 +34,16 @@ pub(super) struct Pair {
 }
 
 impl Outputs {
-    /// In `directory`, which is made where it is not there, or printed, `keep_order` or as jobs end.
+    /// Prepares files in `directory`, which is created if needed, or in a temporary directory to be printed
+    /// in `order`.
     ///
     /// # Errors
-    /// When there can be no files there.
+    /// If no files can be created there.
     pub(super) fn prepare(directory: Option<&Path>, order: PrintOrder) -> io::Result<Self> {
         let scratch = match directory {
             Some(directory) => {
                 std::fs::create_dir_all(directory)?;
-                // Found out now rather than at the first job.
+                // Fails now rather than at the first job.
                 tempfile::tempfile_in(directory)?;
                 None
             }
@@ -60,20 +61,20 @@ impl Outputs {
         })
     }
 
-    /// The directory that they are in.
+    /// The directory that holds the files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The place of a job's stdout (`out`) or stderr (`err`).
+    /// Path of a job's stdout (`out`) or stderr (`err`).
     pub(super) fn path(&self, number: u64, ending: &str) -> PathBuf {
         self.directory.join(format!("{number}.{ending}"))
     }
 
-    /// Makes the files of a job.
+    /// Creates the files of a job.
     ///
     /// # Errors
-    /// When they cannot be made.
+    /// If they cannot be created.
     pub(super) fn open(&self, number: u64) -> io::Result<Pair> {
         Ok(Pair {
             stdout: File::create(self.path(number, "out"))?,
@@ -81,7 +82,7 @@ impl Outputs {
         })
     }
 
-    /// Whether the disk has no room for what jobs print.
+    /// Whether the disk is full.
     pub(super) fn is_full(&self) -> bool {
         statvfs(&self.directory).is_ok_and(|disk| {
             let blocks = if geteuid().is_root() {
@@ -93,26 +94,23 @@ impl Outputs {
         })
     }
 
-    /// What a job wrote, in bytes.
+    /// Size of a job's stdout and stderr, in bytes.
     pub(super) fn len(&self, number: u64) -> u64 {
         let len = |ending| std::fs::metadata(self.path(number, ending)).map_or(0, |it| it.len());
         len("out") + len("err")
     }
 
-    /// A job has ended: prints what can be printed now.
+    /// Accounts for a job that has ended, and prints the outputs whose turn it is.
     ///
     /// # Errors
-    /// When stdout or stderr cannot be written. What could not be printed stays in its files. A reader that
-    /// has gone is no error; see [`Self::is_unread`].
+    /// If stdout or stderr cannot be written; the output then stays in its files. A reader that is gone is no
+    /// error; see [`Self::is_unread`].
     pub(super) fn ended(&mut self, number: u64) -> io::Result<()> {
         let numbers = self.order.ended(number);
         self.print(&numbers)
     }
 
-    /// Prints what still waits for jobs that never ended.
-    ///
-    /// # Errors
-    /// As [`Self::ended`].
+    /// Prints the outputs that wait for jobs which never ended.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let numbers = self.order.rest();
         self.print(&numbers)
@@ -143,18 +141,19 @@ impl Outputs {
         let (out, err) = (self.path(number, "out"), self.path(number, "err"));
         copy(&out, &mut io::stdout().lock())?;
         copy(&err, &mut io::stderr().lock())?;
-        // What is left goes with the directory.
+        // Remaining files are removed with the directory.
         let _ = std::fs::remove_file(out);
         let _ = std::fs::remove_file(err);
         Ok(())
     }
 
-    /// Whether what jobs print has no reader any more.
+    /// Whether the reader of stdout is gone.
     pub(super) const fn is_unread(&self) -> bool {
         self.is_unread
     }
 
-    /// Removes the files that were printed. Where some could not be printed they stay, and this says where.
+    /// Removes the printed files. If some outputs could not be printed, keeps all files and returns a note
+    /// with their place.
     pub(super) fn finish(mut self) -> Option<String> {
         let scratch = self.scratch.take()?;
         if self.lost == 0 || self.is_unread {
@@ -175,7 +174,7 @@ impl Outputs {
 fn copy(path: &Path, to: &mut impl io::Write) -> io::Result<()> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        // A job may remove what it wrote, and one that could not be started has nothing.
+        // A job may remove its own output, and one that could not be started has none.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -189,19 +188,19 @@ fn copy(path: &Path, to: &mut impl io::Write) -> io::Result<()> {
 /// Which outputs are printed when a job has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PrintOrder {
-    /// Its own.
+    /// The output of that job.
     Ends,
-    /// Those of the list up to the first job that has not ended.
+    /// The outputs of the list up to the first job that has not ended.
     List {
-        /// Jobs whose output is still to come.
+        /// Jobs that have not ended.
         open: BTreeSet<u64>,
-        /// Jobs that have ended after one of those.
+        /// Jobs that have ended but come after an open one.
         waiting: BTreeSet<u64>,
     },
 }
 
 impl PrintOrder {
-    /// In the order of the list, which holds these `numbers`.
+    /// The order of the list that holds these `numbers`.
     pub(super) fn list(numbers: impl Iterator<Item = u64>) -> Self {
         Self::List {
             open: numbers.collect(),
@@ -209,7 +208,7 @@ impl PrintOrder {
         }
     }
 
-    /// The jobs to print when this one has ended.
+    /// The jobs whose outputs are printed when job `number` has ended.
     fn ended(&mut self, number: u64) -> Vec<u64> {
         let Self::List { open, waiting } = self else {
             return vec![number];
@@ -223,7 +222,7 @@ impl PrintOrder {
         std::mem::replace(waiting, later).into_iter().collect()
     }
 
-    /// The jobs that have ended and were not printed.
+    /// The jobs that have ended and are not printed yet.
     fn rest(&mut self) -> Vec<u64> {
         match self {
             Self::Ends => Vec::new(),

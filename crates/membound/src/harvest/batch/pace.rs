@@ -1,13 +1,13 @@
-//! How far a batch has come, and the time that is left; shown on a terminal.
+//! Progress of a batch and the remaining time, shown on a terminal.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is known of the time that jobs take. Expected times of jobs of which nothing is known are 1.
+/// Ratio of actual to expected times of jobs. If no job's time is known, expected times are all 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Pace {
-    /// Wall time of the jobs that have ended, and what was expected of them, in seconds.
+    /// Total wall time of the jobs that have ended, and the total that was expected, in seconds.
     ended_s: f64,
     expected_s: f64,
     /// Whether expected times come from earlier runs.
@@ -15,7 +15,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Before any job has ended. `is_known` says whether expected times come from earlier runs.
+    /// The state before any job has ended. `is_known` is whether expected times come from earlier runs.
     pub(super) const fn new(is_known: bool) -> Self {
         Self {
             ended_s: 0.0,
@@ -24,21 +24,21 @@ impl Pace {
         }
     }
 
-    /// A job ended.
+    /// Accounts for a job that ended, with its actual and expected wall time in seconds.
     pub(super) fn ended(&mut self, wall_s: f64, expected_s: f64) {
         self.ended_s += wall_s;
         self.expected_s += expected_s;
     }
 
-    /// Seconds until all jobs have ended: `waiting_s` is expected of those that wait, and each that runs has
-    /// run for the first of two times, of which the second is expected. `None` while nothing is known.
+    /// Seconds until all jobs have ended; `None` while no time is known. `waiting_s` is the expected time of
+    /// the waiting jobs; `running` holds the elapsed and the expected time of each running job.
     pub(super) fn left_s(
         &self,
         waiting_s: f64,
         running: impl Iterator<Item = (f64, f64)>,
         slots: usize,
     ) -> Option<f64> {
-        // What is expected is corrected by what was found so far.
+        // Expected times are scaled by the ratio observed so far.
         let scale = match (self.expected_s > 0.0, self.is_known) {
             (true, _) => self.ended_s / self.expected_s,
             (false, true) => 1.0,
@@ -56,7 +56,7 @@ impl Pace {
     }
 }
 
-/// Seconds as a clock shows them: `0:05`, `12:34`, `1:02:03`.
+/// Formats seconds as a clock does: `0:05`, `12:34`, `1:02:03`.
 pub(super) fn clock(seconds: f64) -> String {
     let seconds = seconds.clamp(0.0, 1e9).round() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -67,11 +67,11 @@ pub(super) fn clock(seconds: f64) -> String {
     }
 }
 
-/// A line on a terminal.
+/// The progress line on a terminal.
 pub(super) struct Line(Option<ProgressBar>);
 
 impl Line {
-    /// Shown where stderr is a terminal and `is_wanted`.
+    /// A line for `jobs` jobs, shown if stderr is a terminal and `is_wanted`.
     pub(super) fn new(jobs: usize, is_wanted: bool) -> Self {
         if !(is_wanted && std::io::stderr().is_terminal()) {
             return Self(None);
@@ -88,7 +88,7 @@ impl Line {
         self.0.is_some()
     }
 
-    /// So many jobs have ended, `running` run, `failed` failed, and so many seconds are left.
+    /// Updates the line with the numbers of jobs that ended, run and failed, and the remaining seconds.
     pub(super) fn at(&self, ended: usize, running: usize, failed: usize, left_s: Option<f64>) {
         if let Some(bar) = &self.0 {
             bar.set_position(ended as u64);
@@ -96,7 +96,7 @@ impl Line {
         }
     }
 
-    /// Does something that writes to the terminal.
+    /// Hides the line while `act` writes to the terminal.
     pub(super) fn aside<T>(&self, act: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(bar) => bar.suspend(act),
@@ -132,12 +132,12 @@ mod tests {
     fn the_time_left_follows_from_what_is_known_and_found() {
         let mut pace = Pace::new(false);
         assert_eq!(left(pace, 8.0, &[(1.0, 1.0)], 2), None);
-        // Two jobs of unknown length took 6 s: each is expected to take 3 s.
+        // Two jobs of unknown length took 6 s: each further one is expected to take 3 s.
         pace.ended(2.0, 1.0);
         pace.ended(4.0, 1.0);
         assert_eq!(left(pace, 8.0, &[], 2), Some(12.0));
         assert_eq!(left(pace, 8.0, &[(1.0, 1.0), (2.0, 1.0)], 2), Some(13.5));
-        // Expected times are known, and came out half as long.
+        // Expected times are known, and jobs took half as long.
         let mut pace = Pace::new(true);
         assert_eq!(left(pace, 10.0, &[], 2), Some(5.0));
         pace.ended(2.0, 4.0);
@@ -148,7 +148,7 @@ mod tests {
     fn the_longest_job_that_runs_is_waited_for() {
         let pace = Pace::new(true);
         assert_eq!(left(pace, 0.0, &[(1.0, 9.0), (1.0, 2.0)], 8), Some(8.0));
-        // One that takes longer than expected is about to end.
+        // A job that takes longer than expected counts as about to end.
         assert_eq!(left(pace, 0.0, &[(5.0, 2.0)], 8), Some(0.0));
         assert_eq!(left(pace, 0.0, &[], 8), Some(0.0));
     }

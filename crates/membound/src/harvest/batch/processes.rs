@@ -1,5 +1,5 @@
-//! Jobs as processes: started in process groups of their own, so that what a terminal sends to the batch
-//! reaches the batch alone; waited for one at a time, so that the CPU time of each is known.
+//! Jobs as processes. Each has a process group of its own, so that a terminal's signals reach only the batch.
+//! They are waited for one at a time, so that the CPU time of each is known.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,39 +19,38 @@ use super::outputs::Pair;
 pub(super) struct Ended {
     pub(super) pid: Pid,
     pub(super) exit_code: i32,
-    /// The signal that ended it, or 0.
+    /// The signal that killed it, or 0.
     pub(super) signal: i32,
-    /// CPU time, that of its own ended children included.
+    /// CPU time in seconds, including that of children that it waited for.
     pub(super) cpu_s: f64,
 }
 
 /// Why a job could not be started.
 #[derive(Debug)]
 pub(super) enum Unstarted {
-    /// The system has no room for one more process now.
+    /// The system lacks memory, processes or descriptors at the moment.
     NoRoom(io::Error),
-    /// It never will be.
+    /// The job can never be started.
     Never(io::Error),
 }
 
-/// Starts a job.
+/// Starts a job. A program that exists and cannot be executed is given to the shell, which reports why.
 ///
 /// # Errors
-/// When the system refuses. A program that is there and cannot be executed is given to the shell, which says
-/// why.
+/// If the system refuses.
 pub(super) fn start(job: &Listed, outputs: &Pair) -> Result<Pid, Unstarted> {
     if let Way::Direct { path, words } = &job.way {
         let mut command = Command::new(path);
         command.arg0(words.first().map_or(OsStr::new(""), |word| word));
         command.args(words.get(1..).unwrap_or_default());
         match spawn(&mut command, outputs) {
-            // It may be a script without a first line that names its interpreter.
+            // The program may be a script without an interpreter line.
             Err(Unstarted::Never(_)) => {}
             other => return other,
         }
     }
     let mut shell = Command::new("/bin/sh");
-    // A line that begins with a dash is a command too.
+    // `--` ends the options, so that a line may begin with a dash.
     shell.args([OsStr::new("-c"), OsStr::new("--"), &job.line]);
     spawn(&mut shell, outputs)
 }
@@ -64,19 +63,19 @@ fn spawn(command: &mut Command, outputs: &Pair) -> Result<Pid, Unstarted> {
     spawned(command)
 }
 
-/// Starts a command that writes where it was told to, on one CPU.
+/// Starts a command on one CPU, with the output that it was given.
 ///
 /// # Errors
-/// When the system refuses.
+/// If the system refuses.
 pub(super) fn spawned_on(command: &mut Command, cpu: CpuId) -> Result<Pid, Unstarted> {
-    // A child inherits where its parent's thread may run.
+    // A child inherits the affinity of the thread that starts it.
     let _pinned = Pinned::to(cpu).map_err(|error| Unstarted::Never(io::Error::other(error)))?;
     spawned(command)
 }
 
 fn spawned(command: &mut Command) -> Result<Pid, Unstarted> {
     let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
-    // It is waited for by its number, with all others.
+    // The handle is dropped, since [`reap`] waits for all children by process ID.
     let child = spawned.map_err(classed)?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| Unstarted::Never(io::Error::other("a process without a number")))
@@ -93,7 +92,7 @@ fn classed(error: io::Error) -> Unstarted {
     }
 }
 
-/// The next process that has ended, if any has.
+/// Reaps the next process that has ended, if any.
 pub(super) fn reap() -> Option<Ended> {
     let before_s = ThreadUsage::of_children().cpu_s();
     let (pid, status) = wait(WaitOptions::NOHANG).ok().flatten()?;
@@ -105,8 +104,8 @@ pub(super) fn reap() -> Option<Ended> {
     })
 }
 
-/// Sends a signal to a job and to all that it started.
+/// Sends a signal to the process group of a job.
 pub(super) fn signal(pid: Pid, signal: Signal) {
-    // It may have ended just now.
+    // The group may have ended just now.
     let _ = kill_process_group(pid, signal);
 }

@@ -1,32 +1,32 @@
-//! What is started next: a pure decision about what was seen.
+//! Decides what is started next, from what runs; has no side effects.
 
 use super::halt::Stop;
 use super::lineup::Lineup;
 use super::sets::{Choice, Chosen};
 
-/// What runs at the moment.
+/// Numbers of running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Jobs, with a set as one of them.
+    /// All jobs; a set counts as one.
     pub(super) running: usize,
-    /// Memory-bound ones among them; a set is one.
+    /// Memory-bound jobs among them; a set counts as one.
     pub(super) memory_bound: usize,
 }
 
-/// What to do about it.
+/// The next action.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
-    /// Start this job as an ordinary process.
+    /// Start the job with this index as an ordinary process.
     Start(usize),
-    /// Start these together.
+    /// Start these jobs together in a harvest.
     Together(Chosen),
-    /// Wait until something that runs has ended.
+    /// Wait until a running job has ended.
     Wait,
-    /// Nothing runs, and nothing is to be started.
+    /// The batch is over: nothing runs, and nothing is to be started.
     Over,
 }
 
-/// Jobs that are not started yet, and whether they will be.
+/// Jobs that are not started yet, the number of slots, and whether the batch stops.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     pub(super) lineup: Lineup,
@@ -43,8 +43,7 @@ impl Queue {
         }
     }
 
-    /// The next thing to do. `choose` says whether jobs of the lineup are to run together, when so many
-    /// slots are free.
+    /// The next action. `choose` chooses a set from the lineup for a number of free slots, if any.
     pub(super) fn next(
         &mut self,
         seen: Seen,
@@ -66,13 +65,13 @@ impl Queue {
             .map_or(Next::Wait, Next::Start)
     }
 
-    /// The system had no process for this job: it waits until one of the `running` jobs has ended.
+    /// Puts back a job for which the system had no room, and limits the slots to the `running` jobs.
     pub(super) fn no_room(&mut self, job: usize, running: usize) {
         self.lineup.put_back(job);
         self.slots = running.max(1);
     }
 
-    /// Starts nothing any more, and remembers the harder of two ways to stop.
+    /// Starts no more jobs; of two ways to stop, the harder one is kept.
     pub(super) fn stop(&mut self, how: Stop) {
         self.stop = self.stop.max(Some(how));
     }

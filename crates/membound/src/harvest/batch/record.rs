@@ -1,9 +1,9 @@
-//! What earlier batches found, kept in the cache directory: how long programs take, and what running them
+//! The record of earlier batches in the cache directory: how long programs take, and what running them
 //! together in a harvest gained.
 //!
-//! A program is known by its identity (build-id) and its first argument, of which only a hash is kept. Times
-//! are averages in seconds in which the latest runs count most. The file is small and may be deleted at any
-//! time; one that cannot be read counts as empty.
+//! A program is identified by its build-id and its first argument, of which only a hash is kept. Times are in
+//! seconds, averaged with the most weight on the latest runs. The file is small and may be deleted at any
+//! time; a file that cannot be read counts as empty.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,58 +15,58 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// Grows when a field changes its meaning or goes.
+/// Version of the file format: incremented when a field changes its meaning or is removed.
 const VERSION: u32 = 1;
-/// Days after which a program or a set is forgotten that did not run again.
+/// Days after its last run for which a program or a set is kept.
 const MAX_AGE_DAYS: u64 = 60;
-/// Programs and sets that are kept, those that ran last.
+/// Maximum numbers of programs and sets that are kept; the latest are kept.
 const MAX_PROGRAMS: usize = 2000;
 const MAX_SETS: usize = 500;
-/// A run counts at least so much in an average.
+/// Minimum weight of a run in an average.
 const MIN_WEIGHT: f64 = 0.25;
 
-/// All that is known.
+/// The contents of the record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     version: u32,
-    /// Sets that could have been tried so far: each eighth is.
+    /// Number of times so far that an unmeasured set could have been tried; every eighth time one is.
     #[serde(default)]
     pub(super) chances: u64,
     programs: BTreeMap<String, Alone>,
     sets: BTreeMap<String, Together>,
 }
 
-/// Ordinary runs of a program.
+/// Averages over ordinary runs of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Alone {
     runs: u64,
     pub(super) wall_s: f64,
     pub(super) cpu_s: f64,
-    /// Days from 1970 to the last run.
+    /// Day of the last run, counted from 1970.
     day: u64,
 }
 
-/// Harvests of a set of programs.
+/// Averages over harvests of a set of programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Together {
     runs: u64,
-    /// Ordinary time by harvested time: above 1 harvesting gained.
+    /// Ordinary time over harvested time: above 1, harvesting gained.
     pub(super) gain: f64,
     day: u64,
 }
 
 impl Record {
-    /// Ordinary runs of a program, by its key.
+    /// Averages of a program, by its key.
     pub(super) fn program(&self, key: &str) -> Option<Alone> {
         self.programs.get(key).copied()
     }
 
-    /// Harvests of a set, by its key.
+    /// Averages of a set, by its key.
     pub(super) fn set(&self, key: &str) -> Option<Together> {
         self.sets.get(key).copied()
     }
 
-    /// Adds an ordinary run that succeeded.
+    /// Adds an ordinary run that succeeded, on this day since 1970.
     pub(super) fn ran(&mut self, key: &str, wall_s: f64, cpu_s: f64, day: u64) {
         let known = self.programs.entry(key.to_owned()).or_default();
         known.runs += 1;
@@ -75,7 +75,7 @@ impl Record {
         known.cpu_s = averaged(known.cpu_s, cpu_s, known.runs);
     }
 
-    /// Adds a harvest; one that failed has gained 0.
+    /// Adds a harvest of a set; a failed one has gain 0.
     pub(super) fn harvested(&mut self, key: &str, gain: f64, day: u64) {
         let known = self.sets.entry(key.to_owned()).or_default();
         known.runs += 1;
@@ -83,7 +83,7 @@ impl Record {
         known.gain = averaged(known.gain, gain, known.runs);
     }
 
-    /// Forgets what is too old, and what is too much.
+    /// Removes entries that are too old or too many.
     fn prune(&mut self, today: u64) {
         let is_young = |day: u64| today.saturating_sub(day) <= MAX_AGE_DAYS;
         self.programs.retain(|_, it| is_young(it.day));
@@ -93,7 +93,8 @@ impl Record {
     }
 }
 
-/// The average after the `runs`th run took `found`.
+/// Exponential moving average after `runs` runs, the last of which took `found`; the plain mean for the first
+/// few.
 fn averaged(before: f64, found: f64, runs: u64) -> f64 {
     let weight = (1.0 / runs as f64).max(MIN_WEIGHT);
     before + (found - before) * weight
@@ -115,12 +116,12 @@ fn keep_latest<T>(all: &mut BTreeMap<String, T>, most: usize, day: impl Fn(&T) -
     });
 }
 
-/// What this batch adds, and where it is kept. Other batches may write the file at the same time, so it is
-/// read again and added to.
+/// Additions of this batch, and the path of the record. Other batches may write the file at the same time, so
+/// it is read again and added to.
 #[derive(Debug)]
 pub(super) struct Keeper {
     path: Option<PathBuf>,
-    /// What is known now.
+    /// The record including the additions of this batch.
     pub(super) known: Record,
     runs: HashMap<String, Vec<(f64, f64)>>,
     harvests: Vec<(String, f64)>,
@@ -128,7 +129,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// With what the user's cache directory holds.
+    /// Reads the record from the user's cache directory.
     pub(super) fn open() -> Self {
         let directories = etcetera::choose_base_strategy().ok();
         Self::at(directories.map(|it| it.cache_dir().join("membound/batch/record.json")))
@@ -144,29 +145,29 @@ impl Keeper {
         }
     }
 
-    /// An ordinary run that succeeded.
+    /// Adds an ordinary run that succeeded.
     pub(super) fn ran(&mut self, key: &str, wall_s: f64, cpu_s: f64) {
         self.known.ran(key, wall_s, cpu_s, today());
         let runs = self.runs.entry(key.to_owned()).or_default();
-        // More of one batch than these would say nothing new.
+        // More runs of one batch would hardly change the average.
         if runs.len() < 16 {
             runs.push((wall_s, cpu_s));
         }
     }
 
-    /// A harvest that was measured or failed.
+    /// Adds a harvest that was measured or failed.
     pub(super) fn harvested(&mut self, key: &str, gain: f64) {
         self.known.harvested(key, gain, today());
         self.harvests.push((key.to_owned(), gain));
     }
 
-    /// A set that may be tried came by.
+    /// Counts a set that could be tried.
     pub(super) fn chance(&mut self) {
         self.known.chances += 1;
         self.chances += 1;
     }
 
-    /// Keeps what was added. Without a place for it, it is found out again next time.
+    /// Writes the additions. Errors are ignored: times are then learned again.
     pub(super) fn keep(self) {
         let Some(path) = self.path else { return };
         if self.runs.is_empty() && self.harvests.is_empty() && self.chances == 0 {

@@ -1,5 +1,5 @@
-//! Which jobs run together in a harvest: those whose plans promise a gain, where an earlier run of the same
-//! programs gained by it. Pure: what is known comes in, a set goes out.
+//! Chooses which jobs run together in a harvest: jobs whose plans promise a gain, where an earlier harvest of
+//! the same programs gained. Has no side effects.
 
 use std::collections::BTreeSet;
 
@@ -7,50 +7,50 @@ use membound_types::{BatchHarvest, BatchSetReason};
 
 use super::record::Record;
 
-/// A job that waits and could be a guest of a harvest.
+/// A waiting job that could be a scavenger.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate<'a> {
     /// Its index.
     pub(super) job: usize,
-    /// The program's key in the record.
+    /// Key of its program in the record.
     pub(super) key: &'a str,
-    /// Share of its CPU time in which others can run, by its plan.
+    /// Share of its CPU time that others can use, from its plan.
     pub(super) gain_fraction: f64,
 }
 
-/// Jobs that are to run together.
+/// Jobs to run together.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Chosen {
     /// Their indices.
     pub(super) jobs: Vec<usize>,
-    /// The set's key in the record.
+    /// Key of the set in the record.
     pub(super) key: String,
     pub(super) why: BatchSetReason,
 }
 
-/// What came of looking for a set.
+/// Result of looking for a set.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Choice {
-    /// Jobs run as ordinary processes.
+    /// No set: jobs run as ordinary processes.
     None,
-    /// So do these, which could be tried together; their turn has not come.
+    /// No set now: these jobs could be tried together, but only one chance in [`TRIAL_EACH`] is used.
     NotYet(Vec<usize>),
     Set(Chosen),
 }
 
-/// Guests of a harvest.
+/// Maximum number of jobs in a harvest.
 const MAX_GUESTS: usize = 16;
-/// A program whose plan promises less takes no turns in a harvest.
+/// Minimum gain share of a plan: a program with less would have no time slices in a harvest.
 const MIN_GAIN_FRACTION: f64 = 0.1;
-/// What plans must promise for a trial: ordinary time by harvested time.
+/// Minimum predicted ratio of ordinary to harvested time for a trial.
 const MIN_PROMISE: f64 = 1.3;
-/// What must have been measured for the set to be harvested again.
+/// Minimum measured ratio for a set to be harvested again.
 const MIN_MEASURED: f64 = 1.03;
-/// One set in so many is tried that was not measured yet.
+/// One in this many chances to try an unmeasured set is used.
 const TRIAL_EACH: u64 = 8;
 
-/// Looks for a set among jobs that wait, when `free` slots are to be filled with `waiting` jobs. The more
-/// jobs a slot has to itself, the more of them may share it.
+/// Looks for a set among the candidates, when `free` slots are to be filled with `waiting` jobs. The more
+/// jobs there are per slot, the more of them may share one.
 pub(super) fn choose(
     candidates: &[Candidate<'_>],
     waiting: usize,
@@ -78,7 +78,7 @@ pub(super) fn choose(
                 (BatchSetReason::Measured, known.gain)
             }
             (_, Some(_)) => continue,
-            // Without ordinary runs to compare with, a trial would show nothing.
+            // Without ordinary runs to compare with, the gain of a trial would be unknown.
             (_, None) if promise >= MIN_PROMISE && all_known(&members, record) => {
                 (BatchSetReason::Trial, 0.0)
             }
@@ -106,7 +106,7 @@ pub(super) fn choose(
     }
 }
 
-/// Whether choosing this, or not choosing it, used up a chance for a trial.
+/// Whether this choice used up a chance for a trial.
 pub(super) fn is_chance(choice: &Choice) -> bool {
     match choice {
         Choice::NotYet(_) => true,
@@ -115,7 +115,8 @@ pub(super) fn is_chance(choice: &Choice) -> bool {
     }
 }
 
-/// The sets that are considered: the first jobs of all programs, and those of each program alone.
+/// The sets that are considered: the first jobs of all programs, and the first jobs of each program by
+/// itself.
 fn groups<'a, 'b>(worth: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candidate<'a>>> {
     let programs: BTreeSet<&str> = worth.iter().map(|it| it.key).collect();
     let mut groups = vec![worth.iter().copied().take(most).collect::<Vec<_>>()];
@@ -129,7 +130,7 @@ fn groups<'a, 'b>(worth: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candi
     groups
 }
 
-/// A set is known by its programs, however many jobs each has.
+/// Key of a set: its programs, however many jobs each has.
 fn key(members: &[&Candidate<'_>]) -> String {
     let programs: BTreeSet<&str> = members.iter().map(|it| it.key).collect();
     programs.into_iter().collect::<Vec<_>>().join(" + ")
@@ -139,8 +140,8 @@ fn all_known(members: &[&Candidate<'_>], record: &Record) -> bool {
     members.iter().all(|it| record.program(it.key).is_some())
 }
 
-/// What the plans promise: CPU time of all jobs by the time that is left when each runs in the others'
-/// stalls, which is that of the longest at least. Jobs of unknown length count as equally long.
+/// The predicted gain: CPU time of all jobs over the time that is left when each runs in the others' stalls,
+/// which is at least that of the longest job. If a job's time is unknown, all count as equally long.
 fn promise(members: &[&Candidate<'_>], record: &Record) -> f64 {
     let is_known = all_known(members, record);
     let cpu_s = |it: &Candidate<'_>| {
@@ -157,8 +158,8 @@ fn promise(members: &[&Candidate<'_>], record: &Record) -> f64 {
     if least > 0.0 { all / least } else { 1.0 }
 }
 
-/// What a harvest gained over ordinary runs: the lesser ratio of wall times and of CPU times, each
-/// (ordinary, harvested).
+/// The measured gain of a harvest over ordinary runs: the smaller of the ratios of wall times and of CPU
+/// times, each given as (ordinary, harvested).
 pub(super) fn gain(wall_s: (f64, f64), cpu_s: (f64, f64)) -> Option<f64> {
     let ratio = |(alone, together): (f64, f64)| (together > 0.0).then_some(alone / together);
     Some(ratio(wall_s)?.min(ratio(cpu_s)?))
@@ -205,7 +206,7 @@ mod tests {
         };
         check(&[("a", 0.8); 4], 4.0);
         check(&[("a", 0.5); 4], 2.0);
-        // No shorter than the longest.
+        // No shorter than the longest job.
         check(&[("a", 0.9); 2], 2.0);
         check(&[("a", 0.0); 4], 1.0);
         check(&[("a", 0.5), ("z", 0.5)], 2.0);
@@ -227,7 +228,7 @@ mod tests {
             }
         }
         assert_eq!(tried, 3);
-        // Little promised, or nothing to compare with.
+        // The plans promise little, or there are no ordinary runs to compare with.
         let few = candidates(&[("a", 0.2); 8]);
         let choice = choose(&few, 8, 2, BatchHarvest::Auto, &record);
         assert_eq!((is_chance(&choice), choice), (false, Choice::None));
@@ -252,7 +253,7 @@ mod tests {
             assert_eq!(choose(&all, 8, 4, BatchHarvest::Auto, &lost), Choice::None);
         }
         assert_eq!(choose(&all, 8, 4, BatchHarvest::Off, &record), Choice::None);
-        // The user may insist.
+        // The user may insist on it.
         let choice = choose(&all, 8, 4, BatchHarvest::On, &lost);
         assert_eq!(chosen(choice), (vec![0, 1], BatchSetReason::Asked));
     }

@@ -1,4 +1,4 @@
-//! What is told of a batch at its end: the document, and the exit code.
+//! Results of a batch at its end: the document and the exit code.
 
 use membound_platform::Root;
 use membound_types::{
@@ -11,17 +11,17 @@ use crate::version;
 
 /// Exit code where the job log or outputs could not be written: GNU parallel's for other errors.
 const TROUBLE: u8 = 255;
-/// More jobs failed than an exit code should say.
+/// Exit code if more than 100 jobs failed.
 const MANY: u8 = 101;
-/// What a shell says of a command whose reader has gone.
+/// Exit code with which a shell reports a command whose reader is gone (SIGPIPE).
 const UNREAD: u8 = 141;
 
-/// What a batch was to do.
+/// What the batch was given to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
-    /// Commands of the list.
+    /// Number of commands in the list.
     pub(super) listed: usize,
-    /// Those that an earlier batch had run.
+    /// Number of commands that an earlier batch had run.
     pub(super) skipped: usize,
     pub(super) slots: usize,
     pub(super) order: BatchOrder,

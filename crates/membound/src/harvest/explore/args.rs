@@ -93,7 +93,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// A bound in nanoseconds; `None`: nothing is bounded.
+/// A bound in nanoseconds; `None`: no bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BoundNs(pub(crate) Option<f64>);
 

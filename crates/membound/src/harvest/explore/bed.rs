@@ -1,4 +1,4 @@
-//! Where settings are run: the programs, how they end by themselves, and one run of a setting.
+//! Runs the programs of an exploration: by themselves, and once under a setting.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -17,27 +17,27 @@ use super::settings::{Beside, Harvesting, Way};
 use crate::harvest::programs::Wanted;
 use crate::harvest::timing::Timing;
 
-/// How many times as long as one after another a run may take.
+/// Limit of a run's time, as a multiple of the programs' time one after another.
 const MOST_TIMES: f64 = 20.0;
-/// And what it may take beyond that.
+/// Time added to that limit.
 const MORE: Duration = Duration::from_secs(60);
 
-/// What settings have in common.
+/// Inputs that all settings share.
 pub(super) struct Bed<'a> {
-    /// Our own executable.
+    /// Path of membound's own executable.
     pub(super) membound: PathBuf,
-    /// The machine profile, as a file.
+    /// Path of the machine profile.
     pub(super) machine_path: PathBuf,
     pub(super) machine: Option<MachineProfile>,
     pub(super) scratch: PathBuf,
     pub(super) primary: Wanted,
     pub(super) scavengers: Vec<Wanted>,
-    /// The same as options.
+    /// The scavengers as values of `--scavenger`.
     pub(super) lines: Vec<String>,
     pub(super) copies: u32,
     /// `--idle`.
     pub(super) idle: IdlePolicy,
-    /// No scavenger was named: the primary's own time is theirs.
+    /// True if no scavenger was named: the scavenger is the primary's program, and takes the primary's time.
     pub(super) own_scavenger: bool,
     pub(super) cpu: CpuId,
     /// `--requests`.
@@ -45,22 +45,22 @@ pub(super) struct Bed<'a> {
     pub(super) cancel: &'a AtomicBool,
 }
 
-/// What a harvest waits for.
+/// When a harvest ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
     Primary,
-    /// The primary and all scavengers.
+    /// After the primary and all scavengers have ended.
     All,
 }
 
-/// What is known of the programs by themselves.
+/// How the programs behave by themselves.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// How the primary ends.
+    /// How the primary ended.
     pub(super) primary_end: ExitStatus,
-    /// How each scavenger ends; `None` where it does not end by itself.
+    /// How each scavenger ended; `None` if it does not end by itself.
     pub(super) scavenger_ends: Vec<Option<ExitStatus>>,
-    /// What a run may take.
+    /// Maximum time of a run.
     pub(super) limit: Duration,
 }
 
@@ -71,25 +71,25 @@ impl Known {
     }
 }
 
-/// What a round found of the programs by themselves.
+/// Times of the programs by themselves in one round, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Baseline {
     pub(super) primary_s: f64,
-    /// Of all scavengers with their copies; `None` where one does not end.
+    /// Sum over all scavengers and copies; `None` if one does not end.
     pub(super) scavengers_s: Option<f64>,
-    /// Of the first scavenger alone.
+    /// The first scavenger alone.
     pub(super) first_s: Option<f64>,
     pub(super) p95_ns: Option<f64>,
-    /// The primary on any CPU, beside which it is profiled.
+    /// The primary on any CPU, the reference for profiled runs.
     pub(super) unbound_s: Option<f64>,
 }
 
-/// A limit for runs whose programs take `all_s` one after another.
+/// The limit for runs of programs that take `all_s` seconds one after another.
 pub(super) fn limit(all_s: f64) -> Duration {
     MORE + Duration::from_secs_f64(all_s * MOST_TIMES)
 }
 
-/// A program to be run as it is.
+/// The command that runs a program unchanged, preceded by the words `before`.
 pub(super) fn as_it_is(program: &Wanted, before: &[&str]) -> Command {
     let mut words = before.iter();
     let mut command = match words.next() {
@@ -111,11 +111,11 @@ fn why(unended: Unended, limit: Duration) -> String {
     }
 }
 
-/// Why a run was not finished when the user ended all.
+/// Reason of a run that the user interrupted.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
 impl Bed<'_> {
-    /// The primary by itself, writing where we do.
+    /// Runs the primary by itself, with our stdout and stderr.
     pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
         let mut command = as_it_is(&self.primary, &[]);
         command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
@@ -126,7 +126,7 @@ impl Bed<'_> {
         Ok((status, wall.as_secs_f64()))
     }
 
-    /// A program by itself, silent. How it ended, and its wall time in seconds.
+    /// Runs a program by itself, without output. Returns how it ended, and its wall time in seconds.
     pub(super) fn alone(
         &self,
         program: &Wanted,
@@ -140,7 +140,7 @@ impl Bed<'_> {
         Ok((status, wall.as_secs_f64()))
     }
 
-    /// One run of a setting in a round, with what that round found of the programs by themselves.
+    /// Runs a setting once, and adds the baseline of the same round to the result.
     pub(super) fn run(
         &self,
         way: &Way,
@@ -195,7 +195,7 @@ impl Bed<'_> {
         run
     }
 
-    /// The primary, with scavengers as processes of their own begun by `before`.
+    /// Runs the primary beside scavengers as processes of their own, started by the command `before`.
     fn beside(
         &self,
         before: &[&str],
@@ -232,7 +232,7 @@ impl Bed<'_> {
         Ok(run)
     }
 
-    /// Waits for the scavengers, or ends them where they have no end.
+    /// Waits for the scavengers, or kills them if they do not end by themselves.
     fn let_finish(
         &self,
         scavengers: Vec<Running>,
@@ -261,10 +261,11 @@ impl Bed<'_> {
         Ok(())
     }
 
-    /// The primary under membound, which tells its requests and lets nobody else run.
+    /// The command that runs the primary under membound, which observes its requests and gives no time slice
+    /// to a scavenger.
     fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
         let how = Harvesting {
-            // A scavenger is there as in a harvest: who is there decides whose requests are counted.
+            // A scavenger is present as in a harvest, since it decides which threads' requests are counted.
             beside: Beside::Waiting,
             without: vec![HarvestPart::Waits],
             ..Harvesting::default()
@@ -273,7 +274,7 @@ impl Bed<'_> {
         Ok(self.harvest_command(&how, &files, json, None, Finish::Primary))
     }
 
-    /// The 95th percentile of the primary's requests without scavengers.
+    /// The 95th percentile of the primary's request durations without scavengers, in nanoseconds.
     pub(super) fn alone_p95_ns(&self, known: &Known, plans: &Plans<'_>) -> Result<f64, String> {
         let json = self.scratch.join("alone.json");
         let mut command = self.only_told(plans, &json)?;
@@ -331,7 +332,7 @@ impl Bed<'_> {
         Ok(run)
     }
 
-    /// Why a harvest's figures say nothing of it.
+    /// Why the figures of a harvest are invalid, if they are.
     fn complaint(&self, document: &HarvestRun, how: &Harvesting, known: &Known) -> Option<String> {
         let wanted = match how.beside {
             Beside::Nobody => return None,
@@ -341,7 +342,7 @@ impl Bed<'_> {
         complaint(document, known, wanted)
     }
 
-    /// `membound harvest run` with the program, beside `nobody` where that is there.
+    /// The command `membound harvest run` with the primary; `nobody` replaces the scavengers if given.
     fn harvest_command(
         &self,
         how: &Harvesting,
@@ -430,7 +431,7 @@ fn read(json: &Path) -> Result<HarvestRun, String> {
         .map_err(|error| format!("`harvest run` left no document: {error}"))
 }
 
-/// Of all its requests, in phases with scavengers where most are.
+/// The 95th percentile of the phases, with or without scavengers, that have the most requests.
 fn p95_ns(document: &HarvestRun) -> Option<f64> {
     let latency = document.primary.latency.as_ref()?;
     let both = [&latency.with, &latency.without];
@@ -439,7 +440,7 @@ fn p95_ns(document: &HarvestRun) -> Option<f64> {
     Some(most.p95_ns)
 }
 
-/// Why a harvest's figures say nothing of it.
+/// Why the figures of a harvest with `wanted` scavengers are invalid, if they are.
 fn complaint(document: &HarvestRun, known: &Known, wanted: usize) -> Option<String> {
     if document.scavengers.len() < wanted {
         return Some("a scavenger was left out".to_owned());
@@ -468,7 +469,7 @@ fn complaint(document: &HarvestRun, known: &Known, wanted: usize) -> Option<Stri
     })
 }
 
-/// What a harvest's document says.
+/// The figures of a harvest's document.
 fn harvested(document: &HarvestRun, finish: Finish) -> ExploreRun {
     let all_end = finish == Finish::All;
     let distance = &document.distance_ns;

@@ -1,5 +1,5 @@
-//! Programs as children in process groups of their own: timed, waited for, and ended with all that they
-//! started.
+//! Programs as children in process groups of their own: timed, waited for, and killed together with all that
+//! they started.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -11,10 +11,10 @@ use membound_platform::affinity::Pinned;
 use membound_types::CpuId;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Between two looks whether a child has ended: what its time is uncertain by.
+/// Time between two polls of a child, which is also the uncertainty of its time.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A child that has not been waited for.
+/// A child that may still run.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -22,25 +22,25 @@ pub(super) struct Running {
     has_ended: bool,
 }
 
-/// Why a child was not waited for to its end.
+/// Why the wait for a child ended before the child did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unended {
-    /// It takes longer than is permitted.
+    /// The child took longer than the limit.
     Late,
-    /// The user has ended everything.
+    /// The user interrupted the command.
     Interrupted,
 }
 
-/// What a child reads: our own file from its beginning, or nothing.
+/// Stdin for a child: our own file from its beginning if it is a regular file, else `/dev/null`.
 pub(super) fn input() -> Stdio {
     let own = File::open("/proc/self/fd/0").ok();
     let file = own.filter(|file| file.metadata().is_ok_and(|found| found.is_file()));
     file.map_or_else(Stdio::null, Stdio::from)
 }
 
-/// Starts `command` on `cpu`, with what it reads.
+/// Starts `command` on `cpu` (`None`: on any), with [`input`] as its stdin.
 pub(super) fn start(command: &mut Command, cpu: Option<CpuId>) -> Result<Running, String> {
-    // A child inherits where its parent's thread may run.
+    // A child inherits the affinity of the thread that starts it.
     let pinned = cpu.map(Pinned::to).transpose();
     let _pinned = pinned.map_err(|error| error.to_string())?;
     command.process_group(0).stdin(input());
@@ -56,13 +56,14 @@ pub(super) fn start(command: &mut Command, cpu: Option<CpuId>) -> Result<Running
     })
 }
 
-/// Has a command write to nowhere.
+/// Sends a command's output to `/dev/null`.
 pub(super) fn silent(command: &mut Command) -> &mut Command {
     command.stdout(Stdio::null()).stderr(Stdio::null())
 }
 
 impl Running {
-    /// Waits for its end, for at most `limit`. Returns how it ended, and its wall time.
+    /// Waits for the child to end, for at most `limit` after its start. Returns how it ended, and its wall
+    /// time.
     pub(super) fn wait(
         &mut self,
         limit: Duration,
@@ -83,15 +84,15 @@ impl Running {
         }
     }
 
-    /// Since it was started.
+    /// Time since the child was started.
     pub(super) fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Sends a signal to it and to all that it started.
+    /// Sends a signal to the child's process group.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended just now.
+            // The group may have ended just now.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -106,12 +107,12 @@ impl Drop for Running {
     }
 }
 
-/// How a program ended, where that is not as it ends by itself.
+/// How a program ended, if that differs from how it ends alone.
 pub(super) fn differs(status: ExitStatus, alone: ExitStatus) -> Option<String> {
     (status != alone).then(|| format!("it {} instead of {}", told(status), told(alone)))
 }
 
-/// How it ended, in words.
+/// How a program ended, in words.
 pub(super) fn told(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -148,7 +149,7 @@ mod tests {
         let running = shell("sleep 60 & sleep 60");
         let group = running.child.id().to_string();
         drop(running);
-        // The processes of the group that are left, without those that have ended and wait to be read.
+        // The processes that are left in the group, except zombies.
         let left = || {
             let listed = Command::new("ps")
                 .args(["-o", "stat=", "--pgroup", &group])

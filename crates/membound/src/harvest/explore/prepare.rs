@@ -1,5 +1,5 @@
-//! All that is found out before the first setting is run: what cannot work is refused here, in the order of
-//! what it costs to find out.
+//! Everything that is done before the first setting is run. Requests that cannot work are refused here, the
+//! cheapest checks first.
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +23,8 @@ use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 use crate::version;
 
-/// How long a scavenger is waited for before it counts as one without an end: as many times as the primary
-/// takes, and at least so long.
+/// How long to wait before a scavenger counts as one that does not end: a multiple of the primary's time, and
+/// a minimum.
 const ENDLESS_TIMES: f64 = 5.0;
 const ENDLESS_AFTER: Duration = Duration::from_secs(10);
 
@@ -36,20 +36,20 @@ pub(super) struct Prepared<'a> {
     pub(super) bed: Bed<'a>,
     pub(super) plans: Plans<'a>,
     pub(super) known: Known,
-    /// The first runs of the programs by themselves.
+    /// Times of the first runs of the programs by themselves.
     pub(super) first: Baseline,
-    /// The hardware thread beside the CPU of all programs.
+    /// The SMT sibling of the CPU that all programs share.
     pub(super) sibling: Option<CpuId>,
     pub(super) info: MachineInfo,
     pub(super) notes: Vec<String>,
-    /// Files of all this; it goes with it.
+    /// Directory of all temporary files, removed with this value.
     _scratch: TempDir,
 }
 
-/// Nothing is explored, and what to exit with.
+/// Nothing is explored; holds the exit code.
 pub(super) struct Stop(pub(super) ExitCode);
 
-/// What was asked for, found possible without running anything.
+/// The request, checked without running any program.
 struct Checked {
     json: Option<Target>,
     html: Option<Target>,
@@ -62,7 +62,7 @@ struct Checked {
 }
 
 impl Prepared<'_> {
-    /// What was asked for, as the document has it.
+    /// The options of the request as the document records them.
     pub(super) fn options(&self, args: &ExploreArgs) -> ExploreOptions {
         let words = |wanted: &Wanted| texts(&wanted.words);
         ExploreOptions {
@@ -83,10 +83,10 @@ impl Prepared<'_> {
     }
 }
 
-/// Checks, and runs and profiles each program once.
+/// Checks the request, then runs and profiles each program once.
 ///
 /// # Errors
-/// When what was asked for makes no sense or cannot be done here.
+/// If the request is invalid or cannot be carried out here.
 pub(super) fn all<'a>(
     args: &ExploreArgs,
     cancel: &'a AtomicBool,
@@ -184,7 +184,7 @@ fn check(args: &ExploreArgs, primary: Wanted) -> anyhow::Result<Checked> {
     })
 }
 
-/// The tables, each once.
+/// The requested tables without duplicates.
 fn sweeps(args: &ExploreArgs) -> Result<Vec<ExploreSweep>, String> {
     let applies = |sweep: &ExploreSweep| *sweep != ExploreSweep::Slo || args.requests.is_some();
     if args.sweep.is_empty() {
@@ -202,7 +202,7 @@ fn sweeps(args: &ExploreArgs) -> Result<Vec<ExploreSweep>, String> {
     Ok(sweeps)
 }
 
-/// The CPU that all programs share: the last one, since the first has most interrupts.
+/// The CPU that all programs share: by default the last one, since the first has most interrupts.
 fn cpu(args: &ExploreArgs) -> anyhow::Result<CpuId> {
     let allowed = affinity::allowed()?;
     match args.cpu.map(CpuId) {
@@ -212,7 +212,7 @@ fn cpu(args: &ExploreArgs) -> anyhow::Result<CpuId> {
     }
 }
 
-/// The scavengers as options: the command itself where none is named.
+/// The scavengers as values of `--scavenger`: the command itself if none is named.
 fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
     if !args.scavenger.is_empty() {
         return Ok(args.scavenger.clone());
@@ -223,7 +223,7 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
     Ok(vec![line])
 }
 
-/// Runs each program by itself, the primary with its output where ours goes.
+/// Runs each program by itself, the primary with our stdout and stderr.
 fn by_themselves(bed: &Bed<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> {
     let (primary_end, primary_s) = bed.first().map_err(|_| interrupted())?;
     if !primary_end.success() {
@@ -281,7 +281,7 @@ fn interrupted() -> Stop {
     Stop(ExitCode::from(super::ENDED_BY_USER))
 }
 
-/// Where plans come from: files, or a profile of each program.
+/// The source of plans for each program: given files, or a profile.
 fn sources<'a>(
     args: &ExploreArgs,
     bed: &Bed<'a>,

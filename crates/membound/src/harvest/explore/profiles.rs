@@ -1,5 +1,5 @@
-//! Profiles of the programs, and plans that are made from them: one profile for all plans of a program,
-//! so that settings differ in nothing else.
+//! Profiles the programs and makes plans from the profiles. One profile serves for all plans of a program, so
+//! that settings differ in nothing else.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,36 +20,36 @@ use crate::harvest::plan::Files;
 use crate::harvest::programs::Wanted;
 use crate::output;
 
-/// How long a profiler has to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Loads that yield: file and address.
+/// Loads that yield, each as the path of its file and its address.
 pub(super) type Loads = BTreeSet<(String, u64)>;
 
-/// What settings change of plans.
+/// Parameters of plans that settings vary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limited {
-    /// Longest time between two yields of a scavenger, in nanoseconds.
+    /// Maximum time between two yields of a scavenger, in nanoseconds.
     pub(super) distance_ns: f64,
-    /// Share of the CPU time that yields may cost where loads hit; `None`: the usual one.
+    /// Share of the CPU time that yields may cost on hits; `None`: the default.
     pub(super) max_overhead: Option<f64>,
 }
 
-/// Records programs and plans them.
+/// Profiles programs and plans them.
 #[derive(Debug)]
 pub(super) struct Profiler<'a> {
-    /// Our own executable.
+    /// Path of membound's own executable.
     pub(super) membound: PathBuf,
     pub(super) machine: Option<MachineProfile>,
-    /// The same, as a file.
+    /// Path of the machine profile.
     pub(super) machine_path: PathBuf,
     pub(super) scratch: PathBuf,
     pub(super) cancel: &'a AtomicBool,
 }
 
 impl Profiler<'_> {
-    /// Runs a program under the profiler, with its output thrown away, for `limit` at most; then it is
-    /// asked to end. Returns what was recorded, and the file.
+    /// Runs a program under the profiler, without output, for at most `limit`; then tells the profiler to
+    /// end. Returns what was recorded.
     pub(super) fn record(
         &self,
         program: &Wanted,
@@ -69,7 +69,7 @@ impl Profiler<'_> {
             .arg("--")
             .arg(&program.path)
             .args(&program.words[1..]);
-        // Recording needs a processor of its own.
+        // Not bound to the programs' CPU: recording needs a processor of its own.
         let mut running = children::start(children::silent(&mut command), None)?;
         match running.wait(limit, self.cancel) {
             Err(Unended::Late) => {
@@ -84,7 +84,7 @@ impl Profiler<'_> {
         RunData::open(&run).map_err(|error| format!("it could not be profiled: {error:#}"))
     }
 
-    /// The plan of what was recorded.
+    /// Makes a plan from a recorded run.
     pub(super) fn plan(
         &self,
         data: &RunData,
@@ -103,7 +103,7 @@ impl Profiler<'_> {
     }
 }
 
-/// The loads that a plan has yield.
+/// The loads that yield according to a plan.
 pub(super) fn loads(plan: &HarvestPlan) -> Loads {
     let chosen = plan
         .sites
@@ -114,20 +114,20 @@ pub(super) fn loads(plan: &HarvestPlan) -> Loads {
         .collect()
 }
 
-/// Where the plans of a program come from.
+/// Source of the plans of a program.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Files that were given: the same for all settings.
+    /// Given files, the same for all settings.
     Given(Vec<PathBuf>),
-    /// What was recorded of it.
+    /// A recorded run.
     Recorded(Box<RunData>),
-    /// It takes no turns: there is no plan to make.
+    /// None needed, since the program has no time slices.
     NotNeeded,
-    /// Nothing, and why.
+    /// None, for the reason given.
     None(String),
 }
 
-/// A scavenger that ends at once, so that the primary has its stalls to itself.
+/// A scavenger that ends at once, so that no other program runs in the primary's stalls.
 #[derive(Debug)]
 pub(super) struct Nobody {
     pub(super) path: PathBuf,
@@ -135,7 +135,7 @@ pub(super) struct Nobody {
 }
 
 impl Nobody {
-    /// `true`, where there is one.
+    /// Finds the program `true`.
     pub(super) fn find() -> Result<Self, String> {
         let path = std::env::var_os("PATH");
         let found = membound_launch::find(std::ffi::OsStr::new("true"), path.as_deref());
@@ -146,7 +146,7 @@ impl Nobody {
     }
 }
 
-/// A plan in which an executable never yields.
+/// A plan in which the executable never yields.
 fn plan_without_yields(path: &Path, role: HarvestRole) -> Result<HarvestPlan, String> {
     let path = std::fs::canonicalize(path).map_err(|error| error.to_string())?;
     let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
@@ -154,14 +154,14 @@ fn plan_without_yields(path: &Path, role: HarvestRole) -> Result<HarvestPlan, St
         .map_err(|error| error.to_string())
 }
 
-/// The plans of all programs, as files.
+/// The plans of all programs, written to files.
 #[derive(Debug)]
 pub(super) struct Plans<'a> {
     pub(super) profiler: Profiler<'a>,
     pub(super) primary: Source,
-    /// Of each different scavenger.
+    /// One for each named scavenger.
     pub(super) scavengers: Vec<Source>,
-    /// Plans that were made, or why not, by their names ([`made_name`]).
+    /// Plans that were made, or why they could not be, by name ([`made_name`]).
     pub(super) made: RefCell<BTreeMap<String, Result<Made, String>>>,
 }
 
@@ -169,11 +169,11 @@ pub(super) struct Plans<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Made {
     path: PathBuf,
-    /// How many loads yield.
+    /// Number of loads that yield.
     loads: u64,
 }
 
-/// A name for a plan of a program: of the primary, or of the scavenger with this index.
+/// Name of a plan of the primary, or of the scavenger with this index.
 fn made_name(
     role: HarvestRole,
     index: usize,
@@ -186,7 +186,7 @@ fn made_name(
 }
 
 impl Plans<'_> {
-    /// The files for a run with these limits.
+    /// Paths of the plans for a run with these parameters.
     pub(super) fn files(&self, limited: Limited) -> Result<Vec<PathBuf>, String> {
         let role = HarvestRole::Primary;
         let mut files = self.of(&self.primary, role, 0, None, limited.max_overhead)?;
@@ -194,8 +194,8 @@ impl Plans<'_> {
         Ok(files)
     }
 
-    /// How many loads of the primary yield by the plan of such a bound on their overhead; `None` where its plan was
-    /// not made here.
+    /// Number of loads of the primary that yield in the plan with this limit of overhead; `None` if its plan
+    /// was not made here.
     pub(super) fn yielding_loads(&self, max_overhead: Option<f64>) -> Option<u64> {
         let name = made_name(HarvestRole::Primary, 0, None, max_overhead);
         let made = self.made.borrow();
@@ -203,14 +203,14 @@ impl Plans<'_> {
         Some(made.loads)
     }
 
-    /// The file for a primary beside [`Nobody`].
+    /// Paths of the plans for a run beside [`Nobody`].
     pub(super) fn beside_nobody(&self, nobody: &Nobody) -> Result<Vec<PathBuf>, String> {
         let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None, None)?;
         files.push(self.write("nobody", &nobody.plan)?);
         Ok(files)
     }
 
-    /// As [`Self::files`], with a primary that never yields.
+    /// As [`Self::files`], with a plan in which the primary never yields.
     pub(super) fn without_yields(
         &self,
         primary: &Path,
@@ -235,7 +235,7 @@ impl Plans<'_> {
         Ok(files)
     }
 
-    /// Whether distances between a scavenger's yields can be varied, else why not.
+    /// Whether distances between a scavenger's yields can be varied; the error says why not.
     pub(super) fn distances_vary(&self) -> Result<(), String> {
         let given = |source: &Source| matches!(source, Source::Given(_));
         if self.scavengers.iter().any(given) {
@@ -246,7 +246,7 @@ impl Plans<'_> {
         Ok(())
     }
 
-    /// Whether the bound on the overhead of yields can be varied, else why not.
+    /// Whether the limit of the overhead of yields can be varied; the error says why not.
     pub(super) fn overheads_vary(&self) -> Result<(), String> {
         match self.primary {
             Source::Given(_) => {
@@ -257,7 +257,8 @@ impl Plans<'_> {
         }
     }
 
-    /// The loads that the primary's plan has yield.
+    /// The loads that yield in the primary's plan with default parameters; none if its plan was not made
+    /// here.
     pub(super) fn primary_loads(&self) -> Loads {
         match &self.primary {
             Source::Recorded(data) => {

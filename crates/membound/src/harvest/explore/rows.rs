@@ -1,12 +1,12 @@
-//! From runs to figures: medians over rounds, each run against what its own round found of the programs by
-//! themselves.
+//! From runs to figures: medians over rounds, each run compared with the programs by themselves in the same
+//! round.
 
 use membound_measure::stats;
 use membound_types::{ExploreFigure, ExploreRow, ExploreRun};
 
 use super::settings::Setting;
 
-/// The median of what runs say, with its interval; `None` when none says it.
+/// The median over the successful runs, with its interval; `None` if no run has the value.
 pub(super) fn figure(
     runs: &[ExploreRun],
     of: impl Fn(&ExploreRun) -> Option<f64>,
@@ -21,7 +21,7 @@ pub(super) fn figure(
     })
 }
 
-/// The row of a setting.
+/// Builds the row of a setting from its runs.
 pub(super) fn row(setting: &Setting, runs: Vec<ExploreRun>) -> ExploreRow {
     let failed = match runs.iter().find(|run| run.failed.is_none()) {
         Some(_) => None,
@@ -51,26 +51,27 @@ pub(super) fn row(setting: &Setting, runs: Vec<ExploreRun>) -> ExploreRow {
     }
 }
 
-/// How much longer the primary takes than by itself.
+/// How much longer the primary takes than by itself, as a share.
 fn slowdown(run: &ExploreRun) -> Option<f64> {
     Some(run.primary_s? / positive(run.alone_s?)? - 1.0)
 }
 
-/// One after another, by all at once.
+/// Time of all programs one after another over their time together.
 fn speedup(run: &ExploreRun) -> Option<f64> {
     Some((run.alone_s? + run.scavengers_alone_s?) / positive(run.all_s?)?)
 }
 
-/// What scavengers got done while the primary ran, as a share of that time by themselves.
+/// Work that scavengers did while the primary ran, in their time by themselves, over the primary's time.
 ///
-/// After the primary's end they run by themselves, so that what they take then is what they had left.
+/// After the primary's end they run by themselves, so the time that they still take is the work that was
+/// left.
 fn work(run: &ExploreRun) -> Option<f64> {
     let primary_s = positive(run.primary_s?)?;
     let done_s = match (run.scavengers_alone_s, run.all_s) {
         (Some(alone_s), Some(all_s)) => alone_s - (all_s - primary_s),
         _ => run.scavengers_cpu_s?,
     };
-    // What scavengers disturb each other by after its end can be more than they got done before it.
+    // Scavengers may slow each other down after the primary's end by more than they did before it.
     Some(done_s.max(0.0) / primary_s)
 }
 
@@ -78,15 +79,15 @@ fn p95_change(run: &ExploreRun) -> Option<f64> {
     Some(run.p95_ns? / positive(run.alone_p95_ns?)? - 1.0)
 }
 
-/// What the primary's time grew by for each turn.
+/// Increase of the primary's time per time slice, in nanoseconds.
 fn yield_ns(run: &ExploreRun) -> Option<f64> {
-    /// With fewer, chance of the primary's time would be told as theirs.
+    /// With fewer time slices, noise of the primary's time would be attributed to them.
     const LEAST_TURNS: u64 = 1000;
     let turns = run.turns.filter(|turns| *turns >= LEAST_TURNS)? as f64;
     Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
 }
 
-/// How much two choices of loads have in common: the intersection by the union.
+/// Similarity of two choices of loads: intersection over union.
 fn same_loads(run: &ExploreRun) -> Option<f64> {
     let common = run.common_loads?;
     let either = positive((run.loads? + run.usual_loads? - common) as f64)?;
@@ -102,7 +103,7 @@ mod tests {
     use super::super::settings::{Harvesting, Way};
     use super::*;
 
-    /// A round on a machine that is `slow` times as slow in it.
+    /// A round in which the machine takes `slow` times as long.
     fn run(pair: u32, slow: f64) -> ExploreRun {
         ExploreRun {
             pair,

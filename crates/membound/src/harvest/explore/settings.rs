@@ -1,4 +1,4 @@
-//! What is run: the settings of each table, and which of them are the same run.
+//! The settings of each table, and which of them are the same run.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use membound_types::{CpuId, ExploreSweep, HarvestPart};
 
 use super::args::BoundNs;
 
-/// Bounds and distances where none are given, in nanoseconds.
+/// Default bounds and distances, in nanoseconds; `None`: none.
 const BOUNDS_NS: [Option<f64>; 6] = [
     Some(50.0),
     Some(100.0),
@@ -15,63 +15,64 @@ const BOUNDS_NS: [Option<f64>; 6] = [
     Some(1000.0),
     None,
 ];
-/// Bounds on the overhead of yields where none are given, as shares of the CPU time.
+/// Default limits of the overhead of yields, as shares of the CPU time.
 const OVERHEADS: [f64; 6] = [0.002, 0.01, 0.02, USUAL_OVERHEAD, 0.1, 0.2];
-/// The bound that `harvest run` and `harvest plan` have by default.
+/// Default limit of the overhead in `harvest run` and `harvest plan`.
 pub(super) const USUAL_OVERHEAD: f64 = 0.05;
-/// Sampling periods of profiles in milliseconds: a hundredfold of samples from the last to the first.
+/// Sampling periods of profiles in milliseconds: the first gives a hundred times as many samples as the last.
 const PERIODS_MS: [f64; 4] = [0.25, USUAL_PERIOD_MS, 5.0, 25.0];
-/// The period that `membound profile` has by default.
+/// Default sampling period of `membound profile`, in milliseconds.
 pub(super) const USUAL_PERIOD_MS: f64 = 1.27;
-/// Programs at once (document 003's table).
+/// Numbers of programs at once (document 003's table).
 const AT_ONCE: [u32; 5] = [1, 2, 4, 6, 8];
-/// Objectives, as multiples of the percentile without scavengers.
+/// Latency objectives, as multiples of the 95th percentile without scavengers.
 const OBJECTIVES: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
 
-/// How a harvest is run.
+/// Parameters of a harvest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Harvesting {
     /// `--bound-ns`.
     pub(super) bound_ns: Option<f64>,
-    /// Between two yields in scavengers' plans; `None`: what goes with the bound.
+    /// Maximum time between two yields in scavengers' plans, in nanoseconds; `None`: derived from the bound.
     pub(super) distance_ns: Option<f64>,
-    /// Share of the CPU time that yields may cost where loads hit, by which loads are chosen; `None`: the usual one.
+    /// Share of the CPU time that yields may cost on hits, which limits how many loads yield; `None`: the
+    /// default.
     pub(super) max_overhead: Option<f64>,
-    /// What it is run without.
+    /// Parts of the harvest that are switched off.
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
     pub(super) slo_p95_ns: Option<f64>,
     pub(super) beside: Beside,
 }
 
-/// What runs beside the primary.
+/// The scavengers beside the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Beside {
-    /// What was asked for.
+    /// The scavengers that the user named.
     #[default]
     Asked,
-    /// So many copies of the first scavenger, which take turns and do nothing else.
+    /// This many copies of the first scavenger, which run in time slices only.
     CopiesOfFirst(u32),
-    /// What was asked for, which waits at its first yield: no turn is given.
+    /// The named scavengers, held at their first yield: there is no time slice.
     Waiting,
-    /// A program that has ended before the primary begins.
+    /// A program that ends before the primary begins.
     Nobody,
 }
 
-/// Who runs the programs.
+/// How the programs are scheduled.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Way {
     /// The primary by itself.
     Alone,
-    /// All of them, one after another.
+    /// All programs, one after another.
     OneAfterAnother,
-    /// The kernel, with scavengers begun by this command.
+    /// By the kernel, with scavengers started by this command.
     Kernel(&'static [&'static str]),
-    /// The other hardware thread of the core, with scavengers on it; `None`: there is none.
+    /// Scavengers on the SMT sibling of the primary's CPU; `None`: there is none.
     Sibling(Option<CpuId>),
-    /// membound.
+    /// By a harvest.
     Harvest(Harvesting),
-    /// The primary under the profiler with this period, on any CPU; `None`: without a profiler there.
+    /// The primary under the profiler with this sampling period, on any CPU; `None`: without the profiler.
     Profiled(Option<Duration>),
 }
 
@@ -98,17 +99,17 @@ impl Setting {
 }
 
 impl Way {
-    /// Settings with the same key are one run of a round.
+    /// Key of a run: settings with the same key share one run per round.
     pub(super) fn key(&self) -> String {
         format!("{self:?}")
     }
 
-    /// Roughly how long it takes where the primary takes `primary_s` by itself and all scavengers
+    /// Rough duration in seconds, where the primary takes `primary_s` by itself and all scavengers take
     /// `scavengers_s`.
     pub(super) fn estimate_s(&self, primary_s: f64, scavengers_s: f64) -> f64 {
-        /// Part of the scavengers' time that a harvest hides, to begin with.
+        /// Assumed share of the scavengers' time that a harvest hides.
         const HIDDEN: f64 = 0.3;
-        /// What starting membound takes.
+        /// Start-up time of membound, in seconds.
         const START_S: f64 = 0.3;
         match self {
             Self::Alone | Self::OneAfterAnother => 0.0,
@@ -128,14 +129,14 @@ impl Way {
     }
 }
 
-/// What decides about settings beside what was asked for.
+/// Inputs from which the settings of all tables are made.
 #[derive(Clone, Debug)]
 pub(super) struct Around {
     pub(super) bounds: Vec<BoundNs>,
     pub(super) overheads: Vec<f64>,
-    /// The other hardware thread of the core, where there is one.
+    /// The SMT sibling of the primary's CPU, if there is one.
     pub(super) sibling: Option<CpuId>,
-    /// Percentile of requests without scavengers.
+    /// The 95th percentile of request durations without scavengers.
     pub(super) alone_p95_ns: Option<f64>,
 }
 
@@ -197,7 +198,7 @@ fn overheads(around: &Around) -> Vec<Setting> {
             max_overhead: (share != USUAL_OVERHEAD).then_some(share),
             ..Harvesting::default()
         };
-        // Shares have more digits than were typed.
+        // Removes digits that come from converting the typed percentage to a share.
         let percent = (share * 1e8).round() / 1e6;
         Setting::harvest(format!("{percent} %"), Some(share), how)
     };
@@ -212,7 +213,8 @@ fn parts() -> Vec<Setting> {
     let without = |part: HarvestPart| {
         let how = Harvesting {
             without: vec![part],
-            // Scavengers would run to their end before the primary begins: no yield gives way to it.
+            // Without switches, no yield gives way to the primary, and scavengers would run to their end
+            // before it begins.
             beside: match part {
                 HarvestPart::Switch => Beside::Nobody,
                 _ => Beside::Asked,

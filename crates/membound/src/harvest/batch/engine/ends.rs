@@ -1,4 +1,4 @@
-//! What has ended: accounted for, printed, logged, and kept for later batches.
+//! Accounts for jobs that ended: prints their output, logs them, and keeps their times for later batches.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,7 @@ use crate::harvest::batch::joblog::Entry;
 use crate::harvest::batch::processes::Ended;
 use crate::harvest::batch::sets::{self, Chosen};
 
-/// Exit code of a guest of whose end nothing is known.
+/// Exit code in the results for a scavenger whose end is not known.
 const LOST: i32 = 255;
 
 /// How a job ended.
@@ -22,7 +22,7 @@ pub(super) struct JobEnd {
     /// The signal that ended it, or 0.
     pub(super) signal: i32,
     pub(super) cpu_s: Option<f64>,
-    /// Which set it was in.
+    /// Index of the set that it ran in; `None` for an ordinary process.
     pub(super) set: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl Engine {
         self.run_alone(&alone);
     }
 
-    /// Accounts for a set, and returns its number.
+    /// Accounts for a set, and returns its number, from 0.
     fn account_set(
         &mut self,
         chosen: &Chosen,
@@ -138,7 +138,8 @@ impl Engine {
             .and_then(|(all_wall_s, all_cpu_s)| {
                 sets::gain((all_wall_s, wall_s), (all_cpu_s, ended.cpu_s))
             });
-        // A program that fails as a guest may not fail alone: nothing is gained by trying again.
+        // A program that fails as a scavenger may succeed alone: a set with a failure counts as gain 0, so
+        // that it is not tried again.
         let counted = if all_succeeded { gain } else { Some(0.0) };
         if let Some(gain) = counted
             && !self.is_ending
@@ -157,7 +158,8 @@ impl Engine {
         self.outcome.sets.len() as u64 - 1
     }
 
-    /// Moves what a guest printed to where outputs are. A job that printed nothing has no file to move.
+    /// Moves a scavenger's outputs to the batch's outputs. Errors are ignored: a job that printed nothing has
+    /// no file.
     fn take_outputs(&self, job: usize, stdout: &Path) {
         let number = self.number(job);
         let _ = std::fs::rename(stdout, self.batch.outputs.path(number, "out"));

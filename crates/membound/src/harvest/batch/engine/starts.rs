@@ -1,4 +1,4 @@
-//! What is started: jobs as ordinary processes, and sets of them in a harvest.
+//! Starts jobs as ordinary processes, and sets of jobs in a harvest.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// The files for what a job prints. Where there can be none, no further jobs are started.
+    /// Creates the output files of a job. If that fails, no more jobs are started.
     fn outputs_of(&mut self, job: usize) -> Option<Pair> {
         let number = self.number(job);
         let pair = if self.batch.outputs.is_full() {
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// A set has one slot, and so one CPU: of those that may be used the one with the fewest sets.
+    /// A set has one slot, and so one CPU: the usable CPU with the fewest sets.
     fn cpu_of_set(&self) -> Option<CpuId> {
         let sets = |cpu: &CpuId| {
             let is_on_it = |it: &&Running| matches!(&it.what, What::Set(set) if set.cpu == *cpu);
@@ -102,7 +102,7 @@ impl Engine {
         })
     }
 
-    /// Has jobs of a set run as ordinary processes.
+    /// Puts the jobs of a set back into the lineup, to run as ordinary processes.
     pub(super) fn run_alone(&mut self, jobs: &[usize]) {
         for job in jobs.iter().rev() {
             self.batch.jobs[*job].plan = None;

@@ -1,4 +1,4 @@
-//! What goes wrong beside the jobs: disks that are full, readers that have gone.
+//! Problems that are no job's fault: full disks, and readers that are gone.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::harvest::batch::joblog::Entry;
 use crate::output;
 
 impl Engine {
-    /// The outcome of printing.
+    /// Accounts for the result of printing a job's output.
     pub(super) fn printed(&mut self, printed: io::Result<()>) {
         if self.batch.outputs.is_unread() {
             self.outcome.is_unread = true;
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// There is no room for what jobs print: those that run may lose some of it.
+    /// Accounts for output files that cannot be written: running jobs may lose some output.
     pub(super) fn cannot_write(&mut self, error: &io::Error) {
         self.batch.queue.stop(Stop::Soon);
         if !self.outcome.is_troubled {
@@ -38,7 +38,7 @@ impl Engine {
         self.outcome.is_troubled = true;
     }
 
-    /// Writes a line of the log. One that cannot be written is tried again with the next.
+    /// Writes a line of the job log. A line that cannot be written is tried again with the next.
     pub(super) fn log(&mut self, entry: &Entry) {
         let Some((path, log)) = &mut self.batch.log else {
             return;
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Says what went wrong, in one line.
+    /// Prints a problem in one line, and keeps it for the document.
     pub(super) fn tell(&mut self, line: String) {
         self.batch.line.aside(|| output::complain(&line));
         self.outcome.notes.push(line);
