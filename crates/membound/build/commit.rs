@@ -1,4 +1,4 @@
-//! The commit of a source tree, as git tells it.
+//! The commit of a source tree, asked from git.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::process::Command;
 /// The commit that is checked out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
-    /// Its hash, shortened.
+    /// Its abbreviated hash.
     pub(crate) hash: String,
-    /// The day on which it was made, YYYY-MM-DD.
+    /// The day on which it was committed, YYYY-MM-DD.
     pub(crate) date: String,
-    /// Files that git tracks differ from it.
+    /// Whether files that git tracks differ from it.
     pub(crate) is_dirty: bool,
 }
 
 impl Commit {
-    /// The commit of the repository that tracks `directory`; none where there is no git or no
-    /// repository, or where the directory is merely unpacked inside one.
+    /// The commit of the repository that tracks `directory`; `None` if there is no git or no repository, or
+    /// if the directory is only unpacked inside one.
     pub(crate) fn of(directory: &Path) -> Option<Self> {
         if git(directory, &["ls-files", "."])?.is_empty() {
             return None;
@@ -43,9 +43,9 @@ impl fmt::Display for Commit {
     }
 }
 
-/// Files of git that change when another commit is checked out: `HEAD`, the branch that it
-/// names, and the log of `HEAD`, which tells of a branch that is in no file of its own. Git
-/// finds them, since a worktree keeps them elsewhere than a clone.
+/// Files of git that change when another commit is checked out: `HEAD`, the branch that it names, and the log
+/// of `HEAD`, which also changes for a packed branch, which has no file of its own. Git is asked for their
+/// paths, since a worktree keeps them elsewhere than a clone.
 pub(crate) fn watched(directory: &Path) -> Vec<PathBuf> {
     let branch = git(directory, &["symbolic-ref", "--quiet", "HEAD"]);
     let names = [
@@ -60,10 +60,10 @@ pub(crate) fn watched(directory: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.exists()).collect()
 }
 
-/// What git writes to stdout, trimmed; none where it fails.
+/// The trimmed stdout of git; `None` if git fails.
 fn git(directory: &Path, words: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
-    // Without the option `status` would rewrite the index.
+    // Without this option `git status` would rewrite the index.
     command.arg("--no-optional-locks").args(words);
     let output = command.current_dir(directory).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

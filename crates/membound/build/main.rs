@@ -1,7 +1,7 @@
-//! Tells the command from which commit and in which profile it is built.
+//! Passes the commit and the profile of the build to the command.
 //!
-//! The commit is asked from git, and asked again only when sources or the checked-out commit
-//! change. A source tree without git is built as one of an unknown commit.
+//! The commit is asked from git, and again only when sources or the checked-out commit change. A source tree
+//! without git gets an unknown commit.
 
 #![expect(clippy::print_stdout, reason = "this is how cargo is told")]
 
@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the command is built from: a change there may make the tree dirty, or clean again.
-/// Paths that do not exist are left out: cargo would run this script for every build.
+/// The inputs of the command: a change may make the tree dirty, or clean again. Paths that do not exist are
+/// left out, since cargo would run this script in every build because of them.
 fn sources(here: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut paths = vec![here.join("../../Cargo.toml"), here.join("../../Cargo.lock")];
     paths.push(here.join("build"));

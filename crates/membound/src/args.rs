@@ -328,7 +328,7 @@ pub(crate) struct MeasureArgs {
 }
 
 impl MeasureArgs {
-    /// Options that were given, each with the parts that use it.
+    /// The options that were given, each with the parts that use it.
     pub(crate) fn used(&self) -> Vec<(&'static str, &'static [Part])> {
         use Part::{Bandwidth, Latency, Loaded, Mlp, Numa, Prefetch, Tlb, Window};
         let given = [
@@ -375,8 +375,8 @@ impl MeasureArgs {
     }
 }
 
-/// Parses the command line; help and version go to stdout, also where a command is asked for
-/// that needs a subcommand; a usage error becomes one line and exit code 2.
+/// Parses the command line. Help and version go to stdout, also where a subcommand is missing; a usage error
+/// becomes one line and exit code 2.
 pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, ExitCode> {
     Cli::try_parse_from(args).map_err(|error| {
         let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;

@@ -1,10 +1,10 @@
-//! `membound compare`: profiles or runs in, differences and outliers out, and an exit code that can
-//! guard a fleet.
+//! `membound compare`: compares profiles or runs, and shows differences and outliers; its exit code can guard
+//! a fleet.
 //!
-//! A directory is a fleet: its files are read on all CPUs, and of each only the figures are
-//! kept, so that thousands of profiles need little memory. Files beside a directory are
-//! compared with the fleet's median. What is compared is decided by the documents' kinds
-//! ([`read`]); a kind that comes later needs a reader there and a view in the model crate.
+//! A directory is a fleet: its files are read on all CPUs, and only the figures of each file are kept, so
+//! that thousands of profiles need little memory. Files named beside a directory are compared with the
+//! fleet's median. The documents' kinds decide what is compared ([`read`]); a new kind needs a reader there
+//! and a view in the model crate.
 
 mod read;
 mod runs;
@@ -24,12 +24,12 @@ use membound_types::{Comparison, GuardHit, SkippedFile};
 
 use crate::output::{self, Target, Usage};
 
-/// A profile of a fleet stands out when a figure is off by more than this share.
+/// Share by which a figure of a profile must differ from its fleet to be an outlier.
 const OUTLIER_SHARE: f64 = 0.05;
-/// Skipped files and failed figures that are named one by one.
+/// Maximum number of skipped files and failed figures that are named one by one.
 const MOST_NAMED: usize = 5;
 
-/// What help says of gates.
+/// Help text about gates.
 const GATES: &str = "\
 Gates for runs (--fail-on EXPR):
   'memory-bound +3pt'   stalled share of CPU time: 3 percentage points more
@@ -115,7 +115,7 @@ pub(crate) struct CompareArgs {
     all: bool,
 }
 
-/// Compares what the arguments name.
+/// Compares the profiles or runs that the arguments name.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (directories, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.paths.iter().partition(|path| path.is_dir());
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     Ok(verdict(&comparison))
 }
 
-/// The limit of machine profiles; what means nothing to them is refused.
+/// The limit for machine profiles in per cent; options that apply only to runs are refused.
 fn limit_percent(args: &CompareArgs) -> anyhow::Result<Option<f64>> {
     if args.markdown.is_some() || args.junit.is_some() {
         let why = "--markdown and --junit are for runs, and none is named";
@@ -161,8 +161,8 @@ fn limit_percent(args: &CompareArgs) -> anyhow::Result<Option<f64>> {
     }
 }
 
-/// Why one file is not compared that has nothing to be compared with in itself, such as
-/// parallel loads under several conditions.
+/// Error for a single file that has nothing to be compared with, not even in itself, as parallel loads under
+/// several conditions would.
 fn alone(file: &Path) -> anyhow::Error {
     Usage(format!(
         "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
@@ -194,8 +194,8 @@ fn compare(
     Ok(comparison)
 }
 
-/// Files against the median of the profiles with the same processor, or of the most
-/// frequent processor where the fleet has none of that kind.
+/// Compares files with the median of the profiles with the same processor, or of the most frequent processor
+/// if the fleet has none of that kind.
 fn against(fleet: &Fleet, profiles: &[NamedProfile]) -> Comparison {
     let own = profiles
         .first()
@@ -207,7 +207,7 @@ fn against(fleet: &Fleet, profiles: &[NamedProfile]) -> Comparison {
     }
 }
 
-/// Reads every `*.json` of the directories, not of those inside them, on all CPUs.
+/// Reads every `*.json` of the directories, without subdirectories, on all CPUs.
 fn fleet(directories: &[&PathBuf]) -> anyhow::Result<(Fleet, Vec<SkippedFile>)> {
     let mut paths = Vec::new();
     for directory in directories {
@@ -219,7 +219,7 @@ fn fleet(directories: &[&PathBuf]) -> anyhow::Result<(Fleet, Vec<SkippedFile>)> 
             }
         }
     }
-    // The order of a directory is nobody's; that of names gives the same document again.
+    // Directory order is arbitrary; sorted names give the same document each time.
     paths.sort();
     let (readings, skipped) = read_all(&paths);
     let mut fleet = Fleet::default();
@@ -240,8 +240,8 @@ fn fleet(directories: &[&PathBuf]) -> anyhow::Result<(Fleet, Vec<SkippedFile>)> 
     Ok((fleet, skipped))
 }
 
-/// The figures of every file that can be used and the reasons of the others, both in the
-/// order of `paths`. A file's text is dropped before its thread reads the next one.
+/// Reads all files: the figures of those that can be used and the reasons for the others, both in the order
+/// of `paths`. A thread reuses its buffer, so the text of a file is dropped before it reads the next one.
 fn read_all(paths: &[PathBuf]) -> (Vec<Reading>, Vec<SkippedFile>) {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(paths.len()));
@@ -255,7 +255,7 @@ fn read_all(paths: &[PathBuf]) -> (Vec<Reading>, Vec<SkippedFile>) {
                     let read = read::profile_into(path, &mut bytes)
                         .map(|view| Reading::of(&name, &view))
                         .map_err(|reason| SkippedFile { file: name, reason });
-                    // A thread that panicked left whole entries behind.
+                    // Entries are pushed whole, so the list is valid even if a thread panicked.
                     done.lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
                         .push((index, read));
@@ -324,13 +324,13 @@ fn show(
     Ok(())
 }
 
-/// The exit code, and on stderr what was worse than is allowed.
+/// The exit code; prints on stderr which figures are worse than allowed.
 fn verdict(comparison: &Comparison) -> ExitCode {
     let empty = comparison.summaries.iter().find(|it| it.compared == 0);
     if let (Some(_), Some(empty), Some(first)) =
         (&comparison.guard, empty, comparison.profiles.first())
     {
-        // A guard that looked at nothing must not let pass.
+        // A guard that compared nothing must not pass.
         output::complain(&format!(
             "--fail-on has nothing to guard: {} has no figure in common with {}",
             empty.profile, first.name

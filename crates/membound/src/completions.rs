@@ -1,8 +1,8 @@
-//! `membound completions`: what a shell needs to complete the command line.
+//! `membound completions`: prints scripts with which shells complete the command line.
 //!
-//! The scripts are made from the command line that clap parses. Two things are added for
-//! them that parsing and help do without: the values of options whose types parse names
-//! themselves, and what kind of file an argument is, by the name that help gives its value.
+//! The scripts are generated from the clap definition of the command line. Two things are added that parsing
+//! and help do not need: the values of options whose types parse names themselves, and the kind of file that
+//! an argument takes, derived from the name of its value in help.
 
 use std::any::TypeId;
 use std::fmt::Display;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command without what help hides: the scripts of some shells would offer it.
+/// The command without what help hides, which the scripts of some shells would offer.
 fn visible(command: &Command, values: &[Values]) -> Command {
     let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
     let inner = command.get_subcommands().filter(|it| !it.is_hide_set());
@@ -60,7 +60,7 @@ fn visible(command: &Command, values: &[Values]) -> Command {
     shown
 }
 
-/// The argument with the values or the kind of file that it takes.
+/// The argument with its possible values or the kind of file that it takes.
 fn completed(arg: Arg, values: &[Values]) -> Arg {
     let kind = arg.get_value_parser().type_id();
     let names = values.iter().find(|(of, _)| kind == *of);
@@ -71,7 +71,7 @@ fn completed(arg: Arg, values: &[Values]) -> Arg {
     }
 }
 
-/// What an argument takes, by the name of its value.
+/// The kind of value that an argument takes, from the name of its value in help.
 fn hint(arg: &Arg) -> ValueHint {
     let names = arg.get_value_names().unwrap_or_default();
     match names.first().map(|name| name.as_str()) {
@@ -84,10 +84,10 @@ fn hint(arg: &Arg) -> ValueHint {
     }
 }
 
-/// A type that parses values of options, and the names of its values.
+/// A type that parses option values, and the names of the values.
 type Values = (TypeId, Vec<String>);
 
-/// The names of values that clap does not know, by the type that parses them.
+/// Names of values that clap does not know, with the type that parses them.
 fn values() -> [Values; 19] {
     [
         named(&Access::ALL),
@@ -121,8 +121,8 @@ fn named<T: Display + 'static>(all: &[T]) -> Values {
 mod tests {
     use super::*;
 
-    /// Every argument that is a path has a hint by the name of its value, or shells would
-    /// offer directories for files.
+    /// Checks that every argument that is a path has a hint, derived from the name of its value: without one,
+    /// shells would offer any path.
     fn check_paths(command: &Command, seen: &mut usize) {
         for arg in command.get_arguments().filter(|it| !it.is_hide_set()) {
             if arg.get_value_parser().type_id() == TypeId::of::<std::path::PathBuf>() {

@@ -1,4 +1,4 @@
-//! `membound doctor`.
+//! `membound doctor`: examines the machine before it is measured.
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ use crate::args::DoctorArgs;
 use crate::output::{self, Target};
 use crate::version;
 
-/// Examines the machine and shows what was found.
+/// Examines the machine and shows the findings.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let root = Root::system();
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The clock, and the core's clock by dependent additions.
+/// The timer, and the core's clock measured by dependent additions.
 fn timer(root: &Root) -> anyhow::Result<Timer> {
     let cancel = AtomicBool::new(false);
     let session = Session::new(root, None, Effort::Normal, &cancel, &Silent)?;

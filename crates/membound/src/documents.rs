@@ -1,4 +1,4 @@
-//! Documents of one kind, read back from the files that they were written to.
+//! Reads documents of one kind back from files.
 
 use std::fmt;
 use std::path::Path;
@@ -8,17 +8,17 @@ use membound_types::{Kind, SCHEMA_VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// What a file holds instead of the document that was wanted.
+/// What a file holds instead of the wanted document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Other {
-    /// A document of another kind, or one that does not say of which.
+    /// A document of another kind, or one without a kind.
     Kind(Option<Kind>),
-    /// One of another version of the schema, or of none.
+    /// A document of another version of the schema, or one without a version.
     Version(Option<u32>),
 }
 
 impl fmt::Display for Other {
-    /// Of the file, whose name stands before it.
+    /// Continues a sentence that begins with the name of the file.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kind(kind) => {
@@ -36,10 +36,11 @@ impl fmt::Display for Other {
     }
 }
 
-/// The document of this `kind`, in words `what`, in the file at `path`; else what that holds.
+/// Reads the document of this `kind` from the file at `path`; `what` names the kind in errors. Returns
+/// [`Other`] for a document of another kind or version.
 ///
 /// # Errors
-/// When the file cannot be read, or holds no document.
+/// If the file cannot be read, or holds no document.
 pub(crate) fn read<T: DeserializeOwned>(
     path: &Path,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! `membound import`: another profiler's recording as a run.
+//! `membound import`: turns another profiler's recording into a run.
 
 pub(crate) mod args;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     });
     let rows = summary.is_some().then_some(rows);
     let mut imported = None;
-    // Nothing stands at the output before all of the run is there.
+    // The output file appears only when the whole run is written.
     output::replace_with(&args.output, |path| {
         let options = ImportOptions {
             output: path.to_owned(),
@@ -64,7 +64,7 @@ fn import(bytes: &[u8], options: ImportOptions) -> anyhow::Result<Imported> {
     })
 }
 
-/// The bytes of a file, and when it was written last.
+/// The bytes of a file, and the time of its last change.
 fn read(path: &Path) -> anyhow::Result<(Vec<u8>, String)> {
     let place = || format!("cannot read {}", path.display());
     if path == Path::new("-") {

@@ -1,10 +1,10 @@
-//! The command as a stand-in for the program that it started: signals and job control.
+//! Signals and job control, with which the command stands in for the program that it started.
 //!
-//! The program shares the process group, so the terminal's own signals (Ctrl-C, Ctrl-\,
-//! Ctrl-Z, hang-up) reach it without help, and membound must only outlive them. What
-//! somebody sends to membound alone is passed on. When the program is stopped, membound
-//! stops too, so that the shell sees it, and both go on together. Without a terminal there is no
-//! shell to continue it: whoever stops the program continues it, and membound waits.
+//! The program shares the process group, so the terminal's own signals (Ctrl-C, Ctrl-\, Ctrl-Z, hang-up)
+//! reach it anyway, and membound must only outlive them. Signals that a process sends to membound alone are
+//! passed on. When the program is stopped, membound stops too, so that the shell sees it, and both continue
+//! together. Without a terminal there is no shell to continue membound: it keeps running and waits until the
+//! program is continued.
 
 use std::io;
 use std::process::ExitCode;
@@ -24,15 +24,15 @@ const PASSED_ON: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 /// Signals that a terminal sends to the program as well.
 const SHARED: [i32; 2] = [SIGINT, SIGQUIT];
 
-/// Signals, as bits, that are not passed on: they mean something to membound itself.
+/// Bit mask of signals that are not passed on, since they mean something to membound itself.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
-/// From now on this signal is not passed on.
+/// Excludes a signal from being passed on.
 pub(crate) fn keep_for_oneself(signal: i32) {
     KEPT.fetch_or(1 << (signal - 1), Ordering::Relaxed);
 }
 
-/// Signals wait here from its making until there is a program to pass them to.
+/// Queue of signals, from its creation until there is a program to pass them to.
 pub(crate) struct Job {
     signals: SignalsInfo<WithRawSiginfo>,
 }
@@ -47,8 +47,7 @@ pub(crate) enum End {
 }
 
 impl Job {
-    /// Takes over the signals that are not ignored already: what membound inherits as
-    /// ignored, the program inherits too.
+    /// Begins to catch signals, except ignored ones: the program inherits those as ignored too.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         let left_alone = ignored() | KEPT.load(Ordering::Relaxed);
         let taken = PASSED_ON
@@ -66,14 +65,15 @@ impl Job {
         let handle = self.signals.handle();
         let passing = std::thread::spawn(move || {
             for info in self.signals.forever() {
-                // Positive codes are the kernel's: it has told the whole group.
+                // Positive codes come from the kernel, which sends terminal signals to the whole process
+                // group.
                 let from_a_process = info.si_code <= 0;
                 let signal = info.si_signo;
                 if from_a_process
                     && PASSED_ON.contains(&signal)
                     && let Some(signal) = Signal::from_named_raw(signal)
                 {
-                    // It may have ended just now.
+                    // The program may have ended just now.
                     let _ = kill_process(pid, signal);
                 }
             }
@@ -97,9 +97,9 @@ impl Job {
     }
 }
 
-/// Stops with the program, unless it goes on already, and continues it with oneself.
+/// Stops this process unless the program was continued already; once continued, it continues the program.
 fn stop_with(pid: Pid) {
-    // Ctrl-Z and `fg` reach both; one of them is always first.
+    // Ctrl-Z and `fg` reach both processes, in any order: give the other one time.
     std::thread::sleep(Duration::from_millis(20));
     if !is_stopped(pid) {
         return;
@@ -108,7 +108,7 @@ fn stop_with(pid: Pid) {
     let _ = kill_process(pid, Signal::CONT);
 }
 
-/// Whether there is a terminal from which jobs are controlled.
+/// Whether there is a controlling terminal.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
@@ -117,12 +117,12 @@ fn is_stopped(pid: Pid) -> bool {
     Stat::of(pid.as_raw_nonzero().get().unsigned_abs()).is_ok_and(|stat| stat.is_stopped())
 }
 
-/// Signals that this process ignores, as bits.
+/// Bit mask of the signals that this process ignores.
 pub(crate) fn ignored() -> u64 {
     signals(std::process::id(), "SigIgn:")
 }
 
-/// Signals that a process has handlers for, as bits.
+/// Bit mask of the signals that a process has handlers for.
 pub(crate) fn caught(pid: u32) -> u64 {
     signals(pid, "SigCgt:")
 }
@@ -135,7 +135,7 @@ fn signals(pid: u32, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Ends as the program did: with its code, or by its signal (without a second core file).
+/// Ends like the program: with its exit code, or by its signal (without a second core file).
 pub(crate) fn end_like(end: End) -> ExitCode {
     match end {
         End::Exited(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
@@ -146,10 +146,11 @@ pub(crate) fn end_like(end: End) -> ExitCode {
             };
             let _: io::Result<()> = setrlimit(Resource::Core, none).map_err(Into::into);
             if signal_hook::low_level::emulate_default_handler(signal).is_err() {
-                // A real-time signal, which has no name. Nobody changed what it does.
+                // A real-time signal is unknown to `emulate_default_handler`; its default action is still
+                // set.
                 let _ = signal_hook::low_level::raise(signal);
             }
-            // What a shell says where the signal does not end us as it did the program.
+            // The exit code of a shell for this signal, in case the signal does not end this process.
             ExitCode::from(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0)))
         }
     }

@@ -1,8 +1,8 @@
 //! `membound lat_mem_rd`: lmbench's program of that name, with its arguments and its output.
 //!
-//! Document 004 drives it with `taskset` and `numactl`; both are followed: the chase runs on
-//! the CPUs that it may use, and its memory lies where `numactl` asked for it. Differences
-//! from the original are in the help.
+//! Document 004 runs it under `taskset` and `numactl`, and both are respected: the chase runs on the
+//! permitted CPUs, and its memory lies where `numactl` placed it. The help lists the differences from the
+//! original.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::measure::interruptible;
 use crate::output::{self, Usage};
 use crate::progress::Bar;
 
-/// The original's stride where none is given, in bytes.
+/// The original's default stride, in bytes.
 const USUAL_STRIDE: u64 = 64;
-/// Its smallest size in bytes.
+/// The original's smallest size, in bytes.
 const SMALLEST_BYTES: u64 = 512;
 
 /// Arguments of `lat_mem_rd`.
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &LatMemRdArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One stride over the original's sizes.
+/// The configuration of one stride over the original's sizes.
 fn config(root: &Root, args: &LatMemRdArgs, stride: u64) -> LatencyConfig {
     let page = args.page.unwrap_or_else(|| page_of_malloc(root));
     let largest = args.size_mb << 20;
@@ -129,7 +129,7 @@ fn config(root: &Root, args: &LatMemRdArgs, stride: u64) -> LatencyConfig {
     config
 }
 
-/// Pages that a large `malloc` gets: huge ones only where the system gives them unasked.
+/// The page kind that a large `malloc` gets: huge pages only if the system gives them without a request.
 fn page_of_malloc(root: &Root) -> PageKind {
     match Thp::read(root).enabled.known() {
         Some(ThpState::Always) => PageKind::Thp,
@@ -137,8 +137,8 @@ fn page_of_malloc(root: &Root) -> PageKind {
     }
 }
 
-/// The original's sizes up to `largest`: doubled up to 1 KiB, then one KiB more each, from
-/// 4 KiB on four in each octave.
+/// The original's sizes up to `largest`: doubled up to 1 KiB, then in steps of 1 KiB, from 4 KiB on four per
+/// octave.
 fn sizes(largest: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(SMALLEST_BYTES), |&size| {
         Some(match size {

@@ -1,4 +1,4 @@
-//! What every command that starts programs needs to know.
+//! Inputs for all commands that start programs.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use membound_launch::{Cache, Error, Options, Program, Session, environment};
 
 use crate::output;
 
-/// A command with its arguments, to be run as the user would run it here.
+/// A command with its arguments, found and run as the user's shell would here.
 pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
     Program {
         name: name.to_owned(),
@@ -20,11 +20,11 @@ pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
     }
 }
 
-/// Starts a session; `Err` with the code that a shell would exit with, after saying why, where the
-/// command cannot be run.
+/// Starts a session. If the command cannot be run, prints why and returns the exit code that a shell would
+/// use.
 ///
 /// # Errors
-/// When the session cannot be prepared.
+/// If the session cannot be prepared.
 pub(crate) fn start(
     program: &Program,
     options: Options,
@@ -39,15 +39,15 @@ pub(crate) fn start(
     }
 }
 
-/// Where plans are kept, unless there is no place for them.
+/// The cache of patch plans, or `None` without a cache directory.
 pub(crate) fn cache() -> Option<Cache> {
     let directories = etcetera::choose_base_strategy().ok()?;
     let directory = directories.cache_dir().join("membound").join("plans");
     Some(Cache::at(directory))
 }
 
-/// Tells plans of this build from those of another: its version, and when and how large it
-/// was made, for those who build it twice a day.
+/// Distinguishes plans of this build from those of another: the version, and the time and size of the
+/// executable, for developers who build more than once per version.
 pub(crate) fn revision() -> String {
     let executable = std::env::current_exe().and_then(std::fs::metadata);
     let built = executable.map(|found| {
@@ -62,7 +62,7 @@ pub(crate) fn revision() -> String {
     )
 }
 
-/// Where a session puts its socket.
+/// Directory of the session's socket.
 pub(crate) fn directory() -> PathBuf {
     std::env::temp_dir()
 }

@@ -1,4 +1,4 @@
-//! The machine profile under the user's data directory, and those that come with membound.
+//! The kept machine profile in the user's data directory, and the profiles that come with membound.
 
 pub(crate) mod bundled;
 
@@ -10,9 +10,8 @@ use membound_types::MachineProfile;
 
 use crate::output;
 
-/// Where the profile of this host is kept. While it is measured it is `HOST.incomplete.json`,
-/// written anew after every part, so that not even kill -9 loses a finished part; a whole
-/// profile becomes `HOST.json`.
+/// Storage of this host's profile. During the measurement it is `HOST.incomplete.json`, rewritten after every
+/// part, so that not even SIGKILL loses a finished part; a complete profile becomes `HOST.json`.
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: Option<PathBuf>,
@@ -20,7 +19,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Makes the directory; where that is not possible, says so once and keeps nothing.
+    /// Creates the directory; if that fails, prints why once and keeps nothing.
     pub(crate) fn open(host: &str) -> Self {
         let directory = etcetera::choose_base_strategy()
             .context("there is no home directory")
@@ -40,7 +39,7 @@ impl Store {
             },
             Some,
         );
-        // A host name is a file name only as far as it looks like one.
+        // A host name may hold characters that are not allowed, or not safe, in a file name.
         let safe = |c: char| {
             if c.is_ascii_alphanumeric() || "-_.".contains(c) {
                 c
@@ -57,24 +56,24 @@ impl Store {
         Self { directory, host }
     }
 
-    /// Where the whole profile of this host is, if one was ever kept.
+    /// Path of the complete profile of this host, whether or not it exists; `None` without a directory.
     pub(crate) fn kept(&self) -> Option<PathBuf> {
         self.path("json")
     }
 
-    /// Keeps what there is so far.
+    /// Keeps an incomplete profile.
     pub(crate) fn keep(&self, profile: &MachineProfile) {
         self.write("incomplete.json", profile);
     }
 
-    /// Keeps the end: under the host's name when it is whole.
+    /// Keeps the final profile, under the host's name if it is complete.
     pub(crate) fn finish(&self, profile: &MachineProfile) {
         if profile.incomplete {
             self.write("incomplete.json", profile);
         } else if self.write("json", profile)
             && let Some(path) = self.path("incomplete.json")
         {
-            // It may never have been written.
+            // The file may never have been written.
             let _ = std::fs::remove_file(path);
         }
     }

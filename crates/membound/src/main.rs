@@ -1,7 +1,7 @@
-//! The `membound` command: arguments in, documents and text out.
+//! The `membound` command: turns arguments into documents and text.
 //!
-//! Everything that measures, interprets or shows lives in the libraries; here they are
-//! put together, files are written, and errors become one line and an exit code.
+//! The libraries measure, interpret and show; this crate puts them together, writes files, and turns errors
+//! into one line and an exit code.
 
 mod args;
 mod compare;
@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use args::Command;
 
-/// That of the static binary, whose C library has a slow one.
+/// Allocator of the static binary: that of musl is slow.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

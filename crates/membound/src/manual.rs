@@ -1,4 +1,4 @@
-//! `membound man`: one page of the manual, made from the command line that clap parses.
+//! `membound man`: prints a manual page, made from the clap definition of the command line.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(crate) struct ManArgs {
     all: Option<PathBuf>,
 }
 
-/// Prints the page in roff, or writes all of them.
+/// Prints a page in roff, or writes all of them.
 pub(crate) fn run(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let command = named(&args.names)?;
     match &args.all {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &ManArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of the file that the command's page is looked for in, and the page.
+/// The file name of the command's page, and the page.
 fn page(command: Command) -> anyhow::Result<(String, String)> {
     let page = Man::new(command)
         .date(version::DATE)
@@ -43,8 +43,8 @@ fn page(command: Command) -> anyhow::Result<(String, String)> {
     Ok((page.get_filename(), ascii(&String::from_utf8(text)?)))
 }
 
-/// The text with roff's names of characters that are not ASCII: `man` recodes a page before
-/// it formats it, and other programs do not.
+/// Replaces characters that are not ASCII by their roff names: `man` recodes a page before it formats it, but
+/// other programs do not.
 fn ascii(text: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars() {
@@ -57,7 +57,7 @@ fn ascii(text: &str) -> String {
     plain
 }
 
-/// Writes the page of the command, and those of all subcommands that help shows.
+/// Writes the page of a command and those of all its visible subcommands.
 fn write_all(command: Command, directory: &Path) -> anyhow::Result<()> {
     for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         write_all(inner.clone(), directory)?;
@@ -68,7 +68,7 @@ fn write_all(command: Command, directory: &Path) -> anyhow::Result<()> {
 
 /// The visible subcommand under these names, with its full name.
 fn named(names: &[String]) -> Result<Command, Usage> {
-    // A page is the same for every build of a version, and `help` has none.
+    // Every build of a version gives the same page, so the long version is left out; `help` has no page.
     let mut root = Cli::command()
         .long_version(None)
         .disable_help_subcommand(true);

@@ -1,4 +1,4 @@
-//! `membound measure`: the parts in turn, then what they mean, then files and text.
+//! `membound measure`: runs the measuring parts in turn, interprets the results, and writes files and text.
 
 pub(crate) mod calibration;
 mod check;
@@ -30,7 +30,7 @@ use crate::output::{self, Target, Usage};
 use crate::progress::Bar;
 use crate::version;
 
-/// Measures what was asked for, shows it and writes it.
+/// Runs `membound measure`.
 pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     let parts = parts_of(args);
     if let Some(complaint) = usage(args, &parts) {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Somebody ended a measurement that another command needs.
+/// Error: the user interrupted a measurement that another command needs.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -84,10 +84,10 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Measures what a profile of a program needs to know of its machine, and keeps it.
+/// Measures the machine profile that `membound profile` needs, and keeps it.
 ///
 /// # Errors
-/// When nothing can be measured, or it was interrupted.
+/// If nothing can be measured, or the measurement was interrupted.
 pub(crate) fn for_profiles(parts: &[Part]) -> anyhow::Result<MachineProfile> {
     let args = MeasureArgs {
         quick: true,
@@ -104,10 +104,10 @@ pub(crate) fn for_profiles(parts: &[Part]) -> anyhow::Result<MachineProfile> {
     Ok(measured.profile)
 }
 
-/// What a run of some parts came to.
+/// Result of measuring some parts.
 struct Measured {
     profile: MachineProfile,
-    /// The first part that failed.
+    /// Error of the first part that failed.
     failure: Option<anyhow::Error>,
     interrupted: bool,
     store: Option<Store>,
@@ -122,7 +122,7 @@ fn measure(args: &MeasureArgs, parts: &[Part]) -> anyhow::Result<Measured> {
     let mut profile = empty_profile(&session, args);
     check::everything(&session, args, parts, &profile)?;
     let (prefetch, held) = switches::hold(&session, args, &profile.machine.cpu)?;
-    // Only a run of several parts is a machine profile that later commands may rely on.
+    // Only a run of several parts is kept as the machine profile for later commands.
     let store = (parts.len() > 1).then(|| Store::open(&profile.machine.host));
     let begun = Instant::now();
     let failure = measure_all(
@@ -165,7 +165,7 @@ fn parts_of(args: &MeasureArgs) -> Vec<Part> {
     parts
 }
 
-/// What clap cannot see: options of parts that are not measured, formats of other parts.
+/// Usage errors that clap cannot detect: options for parts that are not measured, and formats of other parts.
 fn usage(args: &MeasureArgs, parts: &[Part]) -> Option<String> {
     for (option, users) in args.used() {
         if !parts.iter().any(|part| users.contains(part)) {
@@ -197,7 +197,7 @@ const fn effort(args: &MeasureArgs) -> Effort {
     }
 }
 
-/// A flag that Ctrl-C and its like set; the second time ends the process at once.
+/// A flag that SIGINT, SIGTERM and SIGHUP set; a second signal ends the process at once.
 pub(crate) fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -224,8 +224,8 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     }
 }
 
-/// Runs the parts in turn; after each, `keep` hears of the profile so far. A part that
-/// fails is noted in the profile and the others go on; the first failure is returned.
+/// Runs the parts in turn, and calls `keep` with the profile so far after each. A part that fails is noted in
+/// the profile, and the others are still measured; returns the first failure.
 fn measure_all(
     session: &Session<'_>,
     bar: &Bar,
@@ -263,7 +263,7 @@ fn measure_all(
 }
 
 fn finish(profile: &mut MachineProfile, session: &Session<'_>) {
-    // The clock of the core that measured: on another kind of core it is another one.
+    // Pinned to the CPU that measured, since another kind of core may have another clock.
     let _pinned = Pinned::to(session.cpu);
     let now = session.core.measure(&session.clock, 20);
     let (low, high) = (now.min(session.core_hz), now.max(session.core_hz));

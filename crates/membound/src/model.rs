@@ -1,5 +1,4 @@
-//! `membound model`: values from files in; a fitted model, its tables or its predictions
-//! out.
+//! `membound model`: fits a model to values from files, and shows its tables or its predictions.
 
 pub(crate) mod args;
 mod data;
@@ -11,7 +10,7 @@ use std::process::ExitCode;
 
 use args::ModelCommand;
 
-/// Runs what was asked for.
+/// Runs the subcommand of `membound model` that was given.
 pub(crate) fn run(command: &ModelCommand) -> anyhow::Result<ExitCode> {
     match command {
         ModelCommand::Fit(args) => fit::run(args),

@@ -1,4 +1,5 @@
-//! Files that are found writable before anything is measured, stdout, and complaints.
+//! Output: files, which are checked to be writable before anything is measured, stdout, and messages on
+//! stderr.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -14,14 +15,14 @@ use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-/// Columns of text where neither `COLUMNS` nor a terminal says how many there are.
+/// Width of text where neither `COLUMNS` nor a terminal gives one, in columns.
 const USUAL_WIDTH: usize = 80;
-/// Columns that text has at least.
+/// Minimum width of text, in columns.
 const NARROWEST_WIDTH: usize = 60;
-/// Columns that text has at most: longer lines are hard to read.
+/// Maximum width of text, in columns: longer lines are hard to read.
 const WIDEST_WIDTH: usize = 160;
 
-/// A request that makes no sense on any machine: exit code 2, as for what clap refuses.
+/// A request that makes no sense on any machine: exit code 2, as for arguments that clap refuses.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -33,10 +34,10 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A place that a document goes to.
+/// Destination of a document.
 ///
-/// A regular file is replaced in one step when the document is whole, so that an earlier
-/// one survives a full disk or a kill; the directory is tried when the target is made.
+/// A regular file is replaced in one step when the document is complete, so that an earlier file survives a
+/// full disk or a kill; that its directory takes files is checked when the target is made.
 #[derive(Debug)]
 pub(crate) enum Target {
     /// Standard output.
@@ -48,7 +49,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Finds out whether `path` can be written, without changing what is there.
+    /// Checks that `path` can be written, without changing what is there.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
@@ -85,10 +86,10 @@ impl Target {
         Ok(Self::File(path.to_owned()))
     }
 
-    /// As [`Target::open`], for a page, which is no text for a terminal.
+    /// As [`Target::open`], for an HTML page, which is not to be shown on a terminal.
     ///
     /// # Errors
-    /// [`Usage`] for standard output, else as [`Target::open`].
+    /// [`Usage`] for standard output, otherwise as [`Target::open`].
     pub(crate) fn page(path: &Path) -> anyhow::Result<Self> {
         let target = Self::open(path)?;
         if target.is_stdout() {
@@ -102,7 +103,7 @@ impl Target {
         matches!(self, Self::Stdout)
     }
 
-    /// Whether this is a regular file, or is to become one.
+    /// Whether this is a regular file, or will become one.
     pub(crate) const fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
     }
@@ -124,8 +125,8 @@ impl Target {
     }
 }
 
-/// Replaces `path` in one step, through a file beside it that is on disk before the old
-/// one goes. Permissions of an existing file are kept.
+/// Replaces `path` in one step, through a temporary file beside it that is synced to disk before it replaces
+/// the old one. Permissions of an existing file are kept.
 pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     replace_with(path, |beside| {
         let place = || format!("cannot write {}", path.display());
@@ -133,13 +134,13 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     })
 }
 
-/// As [`replace`], with a file that `write` writes: it is given the path of an empty one.
+/// As [`replace`], with content from `write`, which is called with the path of an empty file.
 pub(crate) fn replace_with(
     path: &Path,
     write: impl FnOnce(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let place = || format!("cannot write {}", path.display());
-    // A link stays a link: what it points to is replaced.
+    // A symbolic link is kept: the file that it points to is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let file = beside(path).with_context(place)?;
     write(file.path())?;
@@ -153,9 +154,9 @@ pub(crate) fn replace_with(
     Ok(())
 }
 
-/// A file beside `path`, which goes when it is dropped.
+/// A temporary file in the directory of `path`, removed when it is dropped.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    // The whole error would name the temporary file, which means nothing to the user.
+    // The whole error names the temporary file, which means nothing to the user.
     NamedTempFile::new_in(directory(path)).map_err(|error| of_the_system(&error))
 }
 
@@ -172,8 +173,8 @@ fn of_the_system(error: &io::Error) -> io::Error {
     io::Error::from(error.kind())
 }
 
-/// `error` in words where it would say that the directory, which is there, is not: file
-/// systems of the kernel's, such as /proc, answer so.
+/// Rewords `error` where it claims that an existing directory does not exist, as file systems of the kernel
+/// such as `/proc` do.
 fn takes_no_files(error: io::Error, directory: &Path) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound && directory.is_dir() {
         let why = format!("no file can be made in {}", directory.display());
@@ -182,7 +183,7 @@ fn takes_no_files(error: io::Error, directory: &Path) -> io::Error {
     error
 }
 
-/// What a new file gets under the usual umask; temporary files are private otherwise.
+/// Permissions of a new file under the usual umask; a temporary file would otherwise stay private.
 fn new_file_permissions() -> fs::Permissions {
     use std::os::unix::fs::PermissionsExt;
     fs::Permissions::from_mode(0o644)
@@ -198,8 +199,7 @@ fn directory(path: &Path) -> &Path {
 /// Set when a result could not be written to stdout.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// The exit code of a command that ended with `code`: a result that nobody got is a
-/// failure, whatever else went well.
+/// The exit code of a command that ended with `code`: a failure if a result could not be written to stdout.
 pub(crate) fn settled(code: ExitCode) -> ExitCode {
     if LOST.load(Ordering::Relaxed) && code == ExitCode::SUCCESS {
         ExitCode::FAILURE
@@ -208,13 +208,13 @@ pub(crate) fn settled(code: ExitCode) -> ExitCode {
     }
 }
 
-/// Writes to stdout; a reader that has gone is no error. Any other failure is told at once
-/// and makes the command fail when it ends, so that files are still written.
+/// Writes to stdout; a closed pipe is no error. Any other failure is reported at once and makes the command
+/// fail when it ends, so that files are still written.
 pub(crate) fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
 
-/// As [`print()`], for what need not be text.
+/// As [`print()`], for bytes that need not be text.
 pub(crate) fn print_bytes(bytes: &[u8]) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
@@ -224,12 +224,12 @@ pub(crate) fn print_bytes(bytes: &[u8]) {
     }
 }
 
-/// Writes a line to stderr; there is nobody to tell when that fails.
+/// Writes a line to stderr. Failures are ignored, since they could not be reported.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "membound: {line}");
 }
 
-/// Writes text to stderr as it is; there is nobody to tell when that fails.
+/// Writes text to stderr unchanged. Failures are ignored, since they could not be reported.
 pub(crate) fn tell(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
@@ -239,7 +239,7 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     format!("{error:#}").replace('\n', " ")
 }
 
-/// Complains of an error; the exit code says whether it is one of usage.
+/// Reports an error on stderr; returns exit code 2 for a usage error, else 1.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&one_line(error));
     if error.is::<Usage>() {
@@ -249,13 +249,13 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// A document as it is written to files and to stdout.
+/// A document as indented JSON, in the form written to files and to stdout.
 pub(crate) fn json<T: Serialize>(document: &T) -> anyhow::Result<String> {
     let text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
     Ok(text + "\n")
 }
 
-/// How text on stdout looks.
+/// Colours and width of text on stdout.
 pub(crate) fn style() -> Style {
     Style {
         color: colors(),
@@ -263,7 +263,7 @@ pub(crate) fn style() -> Style {
     }
 }
 
-/// How text on stderr looks.
+/// Colours and width of text on stderr.
 pub(crate) fn error_style() -> Style {
     Style {
         color: io::stderr().is_terminal() && wants_colors(),
@@ -271,15 +271,15 @@ pub(crate) fn error_style() -> Style {
     }
 }
 
-/// Columns of text on `stream`: what `COLUMNS` says, else the terminal's.
+/// Width of text on `stream`: from `COLUMNS`, else from the terminal.
 fn width(stream: impl AsFd) -> usize {
     let asked = std::env::var("COLUMNS").ok();
     let terminal = tcgetwinsize(stream).ok().map(|size| size.ws_col);
     columns(asked.as_deref(), terminal)
 }
 
-/// Columns by `COLUMNS` (what is no positive number does not count) and the terminal, of
-/// which 0 means that it does not know.
+/// Width in columns, from `COLUMNS` (ignored unless a positive number) or else from the terminal, which
+/// reports 0 if it does not know.
 fn columns(asked: Option<&str>, terminal: Option<u16>) -> usize {
     let asked = asked.and_then(|text| text.trim().parse::<usize>().ok());
     asked
@@ -291,12 +291,12 @@ fn columns(asked: Option<&str>, terminal: Option<u16>) -> usize {
         })
 }
 
-/// Whether the user wants colours at all.
+/// Whether the user permits colours (`NO_COLOR`).
 fn wants_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether stdout wants colours.
+/// Whether text on stdout is coloured.
 pub(crate) fn colors() -> bool {
     io::stdout().is_terminal() && wants_colors()
 }

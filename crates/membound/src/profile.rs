@@ -1,4 +1,4 @@
-//! `membound profile`: records a program, or a process that runs already.
+//! `membound profile`: records a program, or a process that already runs.
 
 pub(crate) mod args;
 pub(crate) mod machine;
@@ -24,9 +24,9 @@ use args::ProfileArgs;
 pub(crate) use once::Recorded;
 use once::{Telling, kept, options, record, tell, usual};
 
-/// Records what was asked for and says what it came to; a program's own end is passed on.
+/// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
-    // Found out before the machine is measured and the program runs.
+    // Checked before the machine is measured and the program runs.
     if Target::open(&args.output)?.is_stdout() {
         let why = "a run is a database and goes into a file: name one with -o";
         return Err(Usage(why.to_owned()).into());
@@ -60,16 +60,16 @@ fn launch(
     telling: Telling,
 ) -> anyhow::Result<ExitCode> {
     Ok(match record(name, arguments, options, telling)? {
-        // The program's own failure says more than ours.
+        // The exit code of a program that failed takes precedence over ours.
         Recorded::Failed(End::Exited(0), code) | Recorded::NotStarted(code) => code,
         Recorded::Whole(end) | Recorded::Failed(end, _) => job::end_like(end),
     })
 }
 
-/// Profiles a program that is not the user's, as everything stands by default.
+/// Profiles a program with default options, without printing anything.
 ///
 /// # Errors
-/// When it cannot be recorded, or fails.
+/// If it cannot be recorded, or fails.
 pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> anyhow::Result<()> {
     let options = Options {
         machine: machine::profile(None)?,
@@ -80,10 +80,10 @@ pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> a
     Ok(())
 }
 
-/// Runs a command and profiles it for a while meanwhile, without its allocations; nothing is said of it.
+/// Runs a command and profiles it for `duration`, without its allocations and without printing anything.
 ///
 /// # Errors
-/// When it cannot be recorded.
+/// If it cannot be recorded.
 pub(crate) fn in_place(
     words: &[OsString],
     run: PathBuf,
@@ -100,17 +100,17 @@ pub(crate) fn in_place(
     record(name, arguments, options, Telling::Nothing)
 }
 
-/// Whether the kernel permits timer samples of programs that are started here.
+/// Whether the kernel permits timer samples of programs that this process starts.
 pub(crate) fn can_sample() -> bool {
     let options = Options::new(PathBuf::new());
     membound_record::can_sample(&options)
 }
 
-/// Starts a command with scavengers inside, and records what a plan of it is made from; `Err` with the code that a
-/// shell would exit with, after saying why, where it cannot be run.
+/// Starts a command with scavengers in its process, and records what its plan needs. If the command cannot be
+/// run, prints why and returns the exit code that a shell would use.
 ///
 /// # Errors
-/// When it cannot be recorded.
+/// If it cannot be recorded.
 pub(crate) fn for_harvest(
     program: &Program,
     run: PathBuf,
@@ -156,7 +156,7 @@ fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCo
     };
     let summary = recorder.finish(ended).with_context(|| kept(&path))?;
     tell(&summary, telling);
-    // There is no exit code of a program's that says more.
+    // An attached process has no exit code that could take precedence.
     ensure!(
         summary.samples > 0,
         "{}: {}",

@@ -1,4 +1,4 @@
-//! Progress for a person; silence for a pipe.
+//! Progress bar on a terminal; nothing is shown elsewhere.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use membound_measure::Progress;
 
-/// A bar on a terminal's stderr that moves through weighted parts.
+/// A bar on stderr that advances through weighted parts; hidden unless stderr is a terminal.
 pub(crate) struct Bar {
     bar: ProgressBar,
-    /// Share of the bar before the present part, and the part's own.
+    /// Share of the bar before the present part, and the share of the part itself.
     span: Mutex<(f64, f64)>,
 }
 
@@ -19,7 +19,7 @@ impl Bar {
 
     pub(crate) fn new() -> Self {
         let target = if std::io::stderr().is_terminal() {
-            // Few redraws: each costs a little cache.
+            // Few redraws, because each evicts some of the cache.
             ProgressDrawTarget::stderr_with_hz(5)
         } else {
             ProgressDrawTarget::hidden()
@@ -35,24 +35,24 @@ impl Bar {
         }
     }
 
-    /// The next part begins at `from` of the whole and takes `width` of it.
+    /// Begins a part at the share `from` of the bar; it takes the share `width`.
     pub(crate) fn part(&self, from: f64, width: f64) {
         if let Ok(mut span) = self.span.lock() {
             *span = (from, width);
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// The time left at the pace so far; nothing while there is no pace to speak of.
+/// Writes the remaining time at the pace so far; nothing while too little is done to estimate it.
 fn time_left(state: &ProgressState, text: &mut dyn Write) {
     const LEAST_STEPS: u64 = 10;
     if state.pos() >= LEAST_STEPS {
-        // A text that cannot be written is not shown.
+        // A failed write only means that no time is shown.
         let _ = write!(text, "{:.0} s left", state.eta().as_secs_f64());
     }
 }

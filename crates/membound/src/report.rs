@@ -1,4 +1,4 @@
-//! `membound report`: what a run says, in the form that was asked for.
+//! `membound report`: shows a run in the requested form.
 
 mod selection;
 
@@ -20,7 +20,7 @@ use crate::output::{self, Target, Usage};
 use crate::profile::args::USUAL_RUN;
 use crate::profile::machine;
 
-/// What is wrong with a run that has nothing to show.
+/// Error for a run that has nothing to show.
 pub(crate) const NO_SAMPLES: &str =
     "no sample was taken: the program used too little CPU time while it was recorded";
 
@@ -53,7 +53,7 @@ pub(crate) enum ReportFormat {
 }
 
 impl ReportFormat {
-    /// Whether it is no text for a terminal.
+    /// Whether the format is binary, so that it must not go to a terminal.
     const fn is_binary(self) -> bool {
         matches!(
             self,
@@ -162,7 +162,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A machine by the file of its profile, or one of those that come with membound.
+/// A machine profile from its file, or one that comes with membound.
 fn other_machine(path: &Path) -> anyhow::Result<(String, MachineProfile)> {
     if !path.exists()
         && let Some(name) = path.to_str().filter(|name| !name.contains(['/', '.']))
@@ -177,12 +177,12 @@ fn other_machine(path: &Path) -> anyhow::Result<(String, MachineProfile)> {
     Ok((path.display().to_string(), machine::read(path)?))
 }
 
-/// The summary that ends a recording.
+/// The summary that a recording prints at its end.
 pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
     Ok(summary_of(membound_run::RunData::open(run)?, style))
 }
 
-/// The same of a run in memory.
+/// The summary of a run in memory.
 pub(crate) fn summary_of(run: membound_run::RunData, style: Style) -> String {
     let options = Options {
         extent: Extent::Summary,
@@ -190,8 +190,8 @@ pub(crate) fn summary_of(run: membound_run::RunData, style: Style) -> String {
     };
     let views = membound_analyze::analyze(&run, &options);
     let text = text::profile(&views.profile, &views.detail, By::Summary, style);
-    // Commands end with a summary. To give back millions of rows one by one would take as long as to read them, and
-    // the kernel takes all of them at once.
+    // The command ends after the summary. Freeing millions of rows one by one would take as long as reading
+    // them; the kernel frees all of them at once.
     std::mem::forget((run, views));
     text
 }
@@ -202,7 +202,7 @@ pub(crate) fn views(path: &Path, elsewhere: &[(String, MachineProfile)]) -> anyh
     Ok(analyzed(&run, elsewhere, None))
 }
 
-/// All views of the run in a file, with what a page needs beside them.
+/// All views of the run in a file, and the periods that a page needs.
 pub(crate) fn page_views(path: &Path) -> anyhow::Result<Views> {
     let run = membound_run::RunData::open(path)?;
     let mut views = analyzed(&run, &[], None);
@@ -210,7 +210,7 @@ pub(crate) fn page_views(path: &Path) -> anyhow::Result<Views> {
     Ok(views)
 }
 
-/// What rows did in periods of the run: a page follows a span with them.
+/// Adds figures of rows for periods of the run, from which a page shows a selected span.
 fn add_periods(run: &membound_run::RunData, selection: Option<&Selection>, views: &mut Views) {
     let options = Options {
         selection,
@@ -242,7 +242,7 @@ struct Files;
 
 impl Sources for Files {
     fn text(&self, path: &str) -> Option<String> {
-        /// Nobody reads a listing of more, and names in binaries may lead anywhere.
+        /// Larger files are not source texts: names in debug information may lead anywhere.
         const LARGEST_BYTES: u64 = 16 << 20;
         let found = std::fs::metadata(path).ok()?;
         if !found.is_file() || found.len() > LARGEST_BYTES {
@@ -253,7 +253,7 @@ impl Sources for Files {
     }
 }
 
-/// What `compare` needs of a run.
+/// The views of a run that `compare` needs.
 pub(crate) fn profile_of(path: &Path) -> anyhow::Result<Profile> {
     views(path, &[]).map(|views| views.profile)
 }

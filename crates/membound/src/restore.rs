@@ -1,4 +1,4 @@
-//! The guard process: waits for its parent to end and puts back what is still changed.
+//! The guard process: waits for its parent to end, and restores the settings that are still changed.
 
 use std::process::ExitCode;
 

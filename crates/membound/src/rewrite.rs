@@ -1,5 +1,4 @@
-//! `membound rewrite`: what can be patched in a binary, and a program with everything
-//! patched.
+//! `membound rewrite`: shows what can be patched in a binary, or runs a program with every access patched.
 
 pub(crate) mod args;
 mod check;
@@ -14,7 +13,7 @@ use args::RewriteCommand;
 
 use crate::output;
 
-/// Runs what was asked for.
+/// Runs the subcommand of `membound rewrite` that was given.
 pub(crate) fn run(command: &RewriteCommand) -> anyhow::Result<ExitCode> {
     match command {
         RewriteCommand::Plan(args) => plan::run(args),

@@ -1,4 +1,4 @@
-//! `membound tour`: the newcomer's minute.
+//! `membound tour`: a first look for new users, in about a minute.
 
 pub(crate) mod contention;
 
@@ -15,8 +15,7 @@ use crate::output::{self, Target};
 use crate::{measure, profile, report};
 use contention::Layout;
 
-/// Measures everything quickly, profiles a program before and after its mending, and writes
-/// the pages.
+/// Measures everything quickly, profiles a program before and after its repair, and writes the pages.
 pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     let measure = MeasureArgs {
         quick: true,
@@ -24,7 +23,7 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
         json: args.json.clone(),
         ..MeasureArgs::default()
     };
-    // Found out before the minute, not after it.
+    // Checked before the minute of measuring, not after it.
     Target::page(&args.html)?;
     let second = beside(&args.html);
     let mut second = (Target::open(&second)?, second);
@@ -57,13 +56,13 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The profile's page beside the machine's: `tour.html` gives `tour-profile.html`.
+/// Path of the profile's page beside the machine's: `tour.html` gives `tour-profile.html`.
 fn beside(page: &Path) -> PathBuf {
     let stem = page.file_stem().unwrap_or_default().to_string_lossy();
     page.with_file_name(format!("{stem}-profile.html"))
 }
 
-/// Profiles the bundled program, and writes its page if one is wanted.
+/// Profiles the bundled program, and writes its page if `target` is given.
 fn recorded(layout: Layout, scratch: &Path, target: Option<&mut Target>) -> anyhow::Result<Views> {
     let name = layout
         .to_possible_value()

@@ -1,5 +1,5 @@
-//! A file's bytes to what `compare` sees of it, or one line that says what is wrong and
-//! where: documents of membound, and what other programs measured.
+//! Reads files into the form that `compare` uses, or into one line that says what is wrong and where:
+//! documents of membound, and results of other programs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-/// What stands around every document; for a part's document, the machine too.
+/// The fields that all documents have, and the machine of a part's document.
 #[derive(Deserialize)]
 struct Envelope {
     schema_version: Option<u32>,
@@ -25,8 +25,8 @@ struct Envelope {
     machine: Option<MachineView>,
 }
 
-/// Reads a file that the user named: a machine profile, a document of one part, the
-/// profiles of several CPUs, or what another program measured.
+/// Reads a file that the user named: a machine profile, a document of one part, the profiles of several CPUs,
+/// or the result of another program.
 pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
     let mut bytes = Vec::new();
     let name = path.display().to_string();
@@ -49,7 +49,7 @@ pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
     Ok(named.collect())
 }
 
-/// What another program measured.
+/// Reads the result of another program.
 fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
     match membound_input::read(name, bytes)? {
         Content::Loaded(curves) => Ok(beside_traffic(curves)),
@@ -60,7 +60,8 @@ fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
             "{name}: windows in a table have no figures to compare (`membound model fit` takes \
              them)"
         )),
-        // A JSON object that does not begin with a brace has a byte order mark before it.
+        // Content that begins with a brace was handled before, so this document has a byte order mark in
+        // front of it.
         Content::Profile(_) | Content::Model(_) => Err(anyhow!(
             "{name}: a byte order mark before the document; save the file without it"
         )),
@@ -101,7 +102,7 @@ fn over_sizes(curves: Vec<Curve>) -> ProfileView {
     view
 }
 
-/// Adds `notes` that the curves of one file have in common once.
+/// Adds `notes`, without those that another curve of the file added already.
 fn note(view: &mut ProfileView, notes: Vec<String>) {
     for note in notes {
         if !view.notes.contains(&note) {
@@ -123,7 +124,7 @@ fn documents(bytes: &[u8]) -> Result<Vec<ProfileView>, String> {
     }
 }
 
-/// Reads a file of a fleet: a machine profile, into a buffer that is used again.
+/// Reads a machine profile of a fleet, into the buffer `bytes`, which is used again for each file.
 pub(super) fn profile_into(path: &Path, bytes: &mut Vec<u8>) -> Result<ProfileView, String> {
     load(path, bytes)?;
     let view = document(bytes).and_then(sound)?;
@@ -145,7 +146,7 @@ fn load(path: &Path, bytes: &mut Vec<u8>) -> Result<(), String> {
 }
 
 fn document(bytes: &[u8]) -> Result<ProfileView, String> {
-    // One pass suffices for a profile, which is what there are thousands of.
+    // A profile is parsed in one pass, since fleets hold thousands of them.
     let whole = serde_json::from_slice::<ProfileView>(bytes);
     if let Ok(view) = &whole
         && view.kind == Some(Kind::Machine)
@@ -200,8 +201,8 @@ fn document(bytes: &[u8]) -> Result<ProfileView, String> {
     Ok(view)
 }
 
-/// The view, unless a time, a size or a rate in it is none: comparing with it would look
-/// like a change of the machine.
+/// Returns the view unless a time, size or rate in it is no positive number: the comparison would take it for
+/// a change of the machine.
 fn sound(view: ProfileView) -> Result<ProfileView, String> {
     let levels = view.levels.iter().map(|it| it.latency_ns);
     let latency = view.latency.points.iter().map(|it| it.ns);
@@ -230,7 +231,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|error| place(&error))
 }
 
-/// What is wrong and where, as a fragment.
+/// What is wrong with JSON and where, as a fragment.
 fn place(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Eof => format!(

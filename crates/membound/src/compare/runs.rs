@@ -1,4 +1,4 @@
-//! `compare` of runs: what got better, what is only noise, and gates.
+//! `compare` of runs: improvements, differences within noise, and gates.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,17 +16,17 @@ use super::{CompareArgs, CompareFormat, UndecidedArg};
 use crate::output::{self, Target, Usage};
 use crate::report;
 
-/// What every database of SQLite begins with; whether it is a run is found out when it is read.
+/// The beginning of every SQLite database; whether one is a run shows when it is read.
 const RUN_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Whether `path` is a run file, by how it begins.
+/// Whether `path` is an SQLite database and so may be a run.
 pub(super) fn is_run(path: &Path) -> bool {
     let mut start = [0; RUN_MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && start == *RUN_MAGIC
 }
 
-/// Compares runs: the sides that were named, else each with each, the first as the reference.
+/// Compares runs: the two named sides, otherwise each run with the first.
 pub(super) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let expressions = expressions(args)?;
     let sides = sides(args, &expressions)?;
@@ -62,13 +62,13 @@ fn expressions(args: &CompareArgs) -> anyhow::Result<Vec<Expression>> {
     expressions.map_err(|error| Usage(error.to_string()).into())
 }
 
-/// The runs of each side; `None` where runs are compared each by itself.
+/// The runs of each side; `None` where each run is compared by itself.
 type Sides<'a> = Option<(&'a [PathBuf], &'a [PathBuf])>;
 
 fn sides<'a>(args: &'a CompareArgs, expressions: &[Expression]) -> anyhow::Result<Sides<'a>> {
     let all = || args.paths.iter().chain(&args.base).chain(&args.new);
     if let Some(other) = all().find(|path| !is_run(path)) {
-        // What cannot be opened is told as that: it may well be a run.
+        // A file that cannot be opened is reported as such, since it may be a run.
         File::open(other).with_context(|| format!("cannot read {}", other.display()))?;
         bail!(
             "{} is not a run: runs are compared with runs only",
@@ -107,7 +107,7 @@ fn named(runs: &[(String, Profile)]) -> Vec<(&str, &Profile)> {
         .collect()
 }
 
-/// A run in which nothing was seen says nothing for or against a change.
+/// Refuses runs without samples: they are no evidence for or against a change.
 fn sampled<'a>(runs: impl Iterator<Item = &'a (&'a str, &'a Profile)>) -> anyhow::Result<()> {
     for (file, profile) in runs {
         ensure!(profile.run.samples > 0, "{file}: {}", report::NO_SAMPLES);
@@ -115,7 +115,7 @@ fn sampled<'a>(runs: impl Iterator<Item = &'a (&'a str, &'a Profile)>) -> anyhow
     Ok(())
 }
 
-/// The files that were asked for.
+/// The requested output files.
 struct Outputs {
     json: Option<Target>,
     html: Option<Target>,
@@ -145,7 +145,7 @@ impl Outputs {
         open.filter(|target| target.is_stdout())
     }
 
-    /// Writes every file, also after one that could not be written.
+    /// Writes every file, even if another one could not be written.
     fn write(
         &mut self,
         args: &CompareArgs,
@@ -177,7 +177,7 @@ impl Outputs {
     }
 }
 
-/// The exit code, and on stderr a line for each gate that did not pass.
+/// The exit code; prints a line on stderr for each gate that did not pass.
 fn verdict(comparison: &RunComparison, undecided: Undecided) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for gate in &comparison.gates {

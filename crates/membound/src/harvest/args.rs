@@ -193,7 +193,7 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Hardware threads that share a core.
+/// CPUs that share a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Core(pub(crate) Vec<CpuId>);
 

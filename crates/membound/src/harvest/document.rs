@@ -152,7 +152,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .enumerate()
         .map(|(index, (asked, guest))| {
             let own_thread_s = facts.seen.own_thread_s.get(index).copied().unwrap_or(0.0);
-            // Time away is counted when a scavenger returns to its home thread: if none ever did, shares are equal.
+            // Time away is counted when a scavenger comes home: if none ever did, shares are equal.
             let share = if away_ns == 0 {
                 1.0 / facts.scavengers.len().max(1) as f64
             } else {

@@ -1,12 +1,12 @@
-//! Machines that come with membound, for estimates of what a program would wait for there.
+//! Machines that come with membound, for estimates of how long a program would wait there.
 //!
-//! Each is a machine profile with levels, line size and bandwidth of memory alone. Its label `figures` says where
-//! they come from: `membound measure`, or what others published.
+//! Each is a machine profile that holds only levels, line size and bandwidth of memory. Its label `figures`
+//! names the source: `membound measure`, or a publication.
 
 use anyhow::Context;
 use membound_types::MachineProfile;
 
-/// Names and documents.
+/// Names and documents of the machines.
 const MACHINES: [(&str, &str); 5] = [
     (
         "amd-zen4-guest",
@@ -35,7 +35,7 @@ pub(crate) fn names() -> String {
     MACHINES.map(|(name, _)| name).join(", ")
 }
 
-/// The machine of that name, with its name and where its figures come from; `None` where none is called so.
+/// The profile of a machine, and its name with the source of its figures; `None` for an unknown name.
 pub(crate) fn bundled(name: &str) -> Option<anyhow::Result<(String, MachineProfile)>> {
     let (name, text) = MACHINES.iter().find(|(known, _)| *known == name)?;
     let read = serde_json::from_str::<MachineProfile>(text)

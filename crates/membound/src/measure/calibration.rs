@@ -1,4 +1,4 @@
-//! `measure calibration`: this command itself is the program that loads from known levels.
+//! `measure calibration`: starts membound itself as the program whose loads come from known levels.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,12 +21,12 @@ use super::plan;
 use crate::args::MeasureArgs;
 use crate::launching;
 
-/// Name of the subcommand that is the program.
+/// Name of the subcommand that runs as the program.
 pub(crate) const PROGRAM: &str = "__chase";
-/// Memory in which another core modifies a line a page: few enough for its second cache, and
-/// enough for a lap to take longer than handing it over.
+/// Size of the area in which another core modifies one line per page: small enough for that core's
+/// second-level cache, and large enough for an iteration to take longer than handing the area over.
 const MODIFIED_BYTES: u64 = 1 << 20;
-/// Over what is asked for, until the program is held to be stuck.
+/// Time beyond the requested one after which the program counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of the program.
@@ -45,7 +45,7 @@ pub(crate) struct ChaseArgs {
     directory: PathBuf,
 }
 
-/// Loads from each level in turn.
+/// Loads from each level in turn; runs as the calibrated program.
 pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
     membound_launch::load_agent().context("cannot load the agent")?;
     let never = AtomicBool::new(false);
@@ -74,11 +74,11 @@ pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calibrates for the levels of `profile`, or for the declared caches where it has none. What
-/// cannot be patched here is missing with its reason.
+/// Calibrates for the levels of `profile`, or for the declared caches if it has none. If programs cannot be
+/// patched here, the result is missing, with the reason.
 ///
 /// # Errors
-/// When the program that loads fails.
+/// If the program that loads fails.
 pub(super) fn measure(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -128,16 +128,16 @@ pub(super) fn measure(
     }
 }
 
-/// Whether `profile` has a calibration for what this build patches.
+/// Whether `profile` has a calibration for the patches of this build.
 pub(crate) fn is_current(profile: &MachineProfile) -> bool {
     let calibration = profile.calibration.known();
     calibration.is_some_and(|it| it.patch == sampler_identity())
 }
 
-/// Calibrates anew for a profile that was measured before.
+/// Calibrates again for a profile that was measured earlier.
 ///
 /// # Errors
-/// When the machine cannot be measured.
+/// If the machine cannot be measured.
 pub(crate) fn renew(profile: &mut MachineProfile) -> anyhow::Result<()> {
     let never = AtomicBool::new(false);
     let root = Root::system();
@@ -146,7 +146,7 @@ pub(crate) fn renew(profile: &mut MachineProfile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Memory that is served from each level, innermost first.
+/// Areas whose loads come from each level, innermost first.
 fn areas(session: &Session<'_>, args: &MeasureArgs, profile: &MachineProfile) -> Vec<Area> {
     let caches = caches(profile);
     let area = |name: &str, bytes: u64, page: PageKind| Area {
@@ -161,7 +161,7 @@ fn areas(session: &Session<'_>, args: &MeasureArgs, profile: &MachineProfile) ->
     for (name, bytes) in &caches {
         let inside = match inner {
             None => bytes / 2,
-            // Halfway, in octaves, between what the level before holds and what this one does.
+            // The geometric mean of this cache's size and the size of the level before.
             Some(before) => (before as f64 * *bytes as f64).sqrt() as u64,
         };
         areas.push(area(name, inside, PageKind::Base));
@@ -182,7 +182,7 @@ fn areas(session: &Session<'_>, args: &MeasureArgs, profile: &MachineProfile) ->
             .iter()
             .any(|group| group.contains(&cpu) && group.contains(&session.cpu))
     };
-    // A thread of the same core has the same caches.
+    // Not a sibling: hardware threads of one core share their caches.
     let other = session
         .cpus
         .iter()
@@ -210,7 +210,7 @@ fn areas(session: &Session<'_>, args: &MeasureArgs, profile: &MachineProfile) ->
     areas
 }
 
-/// Names and bytes of the caches: as they were found, else as they are declared.
+/// Names and sizes in bytes of the caches, as measured if they were, else as declared.
 fn caches(profile: &MachineProfile) -> Vec<(String, u64)> {
     let found: Vec<(String, u64)> = profile
         .levels
@@ -236,7 +236,7 @@ fn caches(profile: &MachineProfile) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// More than every cache holds.
+/// Size of the area in memory, in bytes: four times the largest cache, within limits.
 fn memory_bytes(profile: &MachineProfile, caches: &[(String, u64)]) -> u64 {
     const LEAST: u64 = 64 << 20;
     const MOST: u64 = 512 << 20;

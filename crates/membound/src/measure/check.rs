@@ -1,4 +1,4 @@
-//! What can be known to fail is found out before anything is measured.
+//! Checks requests before anything is measured, so that what must fail fails early.
 
 use membound_measure::{Error, Session, Spread, latency};
 use membound_types::MachineProfile;
@@ -7,17 +7,17 @@ use super::plan;
 use crate::args::{MeasureArgs, Part};
 use crate::output::Usage;
 
-/// Holds the options of all parts to what makes sense and to what this machine has.
+/// Checks that the options of all parts make sense and fit this machine.
 ///
 /// # Errors
-/// [`Usage`] for values that make no sense on any machine, else what this one lacks.
+/// [`Usage`] for values that make no sense on any machine, otherwise what this machine lacks.
 pub(super) fn everything(
     session: &Session<'_>,
     args: &MeasureArgs,
     parts: &[Part],
     unmeasured: &MachineProfile,
 ) -> anyhow::Result<()> {
-    // Nothing was asked for that could be wrong: what cannot be had is left out.
+    // Without options nothing can be wrong: what the machine lacks is left out.
     if args.used().is_empty() {
         return Ok(());
     }
@@ -45,7 +45,7 @@ fn machine(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the part says of the values that it was given.
+/// Checks the values of one part.
 fn values(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -62,7 +62,7 @@ fn values(
             .try_for_each(|config| config.check(session)),
         Part::Bandwidth => plan::bandwidth(session, args, unmeasured).check(session),
         Part::Loaded => plan::loaded(session, args).check(),
-        // These are told nothing but the kinds of pages.
+        // The options of these parts are kinds of pages only.
         Part::Tlb | Part::Prefetch | Part::Numa | Part::C2c | Part::Calibration => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! One part: plan, measure, put into the profile.
+//! Runs one part: plans it, measures it, and puts the result into the profile.
 
 use membound_measure::c2c::CoreToCoreConfig;
 use membound_measure::prefetch::{self, PrefetchConfig, PrefetchControl, in_settings};
@@ -31,7 +31,7 @@ pub(super) fn measure(
                 overlaid(session, args, everything, profile)?
             };
             profile.latency = Outcome::Known(measured);
-            // Later parts choose their sizes by the levels.
+            // Later parts choose their sizes from the levels.
             membound_model::interpret(profile);
         }
         Part::Mlp => {
@@ -70,7 +70,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The same latencies in every prefetch setting that was asked for, as one part.
+/// The latencies in every requested prefetch setting, as one part.
 fn overlaid(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -101,7 +101,7 @@ fn overlaid(
     Ok(all)
 }
 
-/// All latency plans, merged.
+/// Measures all latency plans and merges the results.
 fn latencies(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -133,7 +133,7 @@ fn latencies(
     })
 }
 
-/// Seidl's windows on every page kind and node that was asked for.
+/// Measures Seidl's windows on every requested page kind and node.
 fn windows(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<Window> {
     let plans = plan::windows(session, args);
     let (points, skipped, elapsed_s) = one_by_one(session, &plans, |plan| {
@@ -147,11 +147,11 @@ fn windows(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<Window> 
     })
 }
 
-/// Points, what was skipped, and wall time in seconds.
+/// Points, reasons of skipped plans, and wall time in seconds.
 type Measured<P> = (Vec<P>, Vec<String>, f64);
 
-/// Measures plan by plan until cancelled. A plan that fails is skipped with its reason;
-/// the first such reason is the error where no plan gave a point.
+/// Measures plan by plan until cancelled. A plan that fails is skipped, with its reason; if no plan gave a
+/// point, returns the first such error.
 fn one_by_one<C, P>(
     session: &Session<'_>,
     plans: &[C],
@@ -181,7 +181,7 @@ fn one_by_one<C, P>(
     }
 }
 
-/// Writes the reason into the part's place.
+/// Marks the part as missing in the profile, for this reason.
 pub(super) fn note_missing(part: Part, reason: String, profile: &mut MachineProfile) {
     match part {
         Part::Latency => profile.latency = Outcome::missing(reason),

@@ -1,4 +1,4 @@
-//! From arguments and effort to what each part is told to measure.
+//! Derives the configuration of each part from arguments and effort.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::args::{Format, MeasureArgs, Part, SpreadArg};
 
 const MIB: u64 = 1 << 20;
 
-/// How long a part takes compared with the others, for the progress bar.
+/// Duration of a part relative to the others, for the progress bar.
 pub(super) const fn weight(part: Part) -> f64 {
     match part {
         Part::Latency => 20.0,
@@ -33,8 +33,8 @@ pub(super) const fn weight(part: Part) -> f64 {
     }
 }
 
-/// Page kinds that were asked for, else those that this machine has, the largest that
-/// needs no preparation first.
+/// The requested page kinds, otherwise those that this machine has, first the largest that needs no
+/// preparation.
 pub(super) fn pages(session: &Session<'_>, args: &MeasureArgs) -> Vec<PageKind> {
     if !args.page.is_empty() {
         return distinct(&args.page);
@@ -58,9 +58,9 @@ pub(super) fn pages(session: &Session<'_>, args: &MeasureArgs) -> Vec<PageKind> 
     pages
 }
 
-/// The one page kind that a part without a choice of pages uses: what was asked for, else
-/// huge pages where the kernel not only permits but gives them. It may refuse them to one
-/// process or for want of whole ones, and then no figure at all would be had with them.
+/// The page kind of a part that uses only one: the requested one, otherwise transparent huge pages if the
+/// kernel really gives them. It may refuse them to a process, or have no free ones, and then there would be
+/// no figure at all.
 pub(super) fn page(session: &Session<'_>, args: &MeasureArgs) -> PageKind {
     const TRIED_BYTES: usize = 16 << 20;
     let first = pages(session, args)[0];
@@ -76,7 +76,7 @@ pub(super) fn page(session: &Session<'_>, args: &MeasureArgs) -> PageKind {
     first
 }
 
-/// Node policies that were asked for, else local.
+/// The requested node policies, otherwise local.
 pub(super) fn nodes(args: &MeasureArgs) -> Vec<NodePolicy> {
     if args.node.is_empty() {
         vec![NodePolicy::LOCAL]
@@ -92,10 +92,9 @@ pub(super) const fn spread(args: &MeasureArgs) -> Spread {
     }
 }
 
-/// What `latency` measures: the product of the options, or a survey when everything is
-/// measured: every page kind in full, and from the best kind the curves of documents 004
-/// (strides, several copies, nodes), dirty lines, and the orders that tell translation and
-/// prefetching apart.
+/// The plans of `latency`: the product of the options, or a survey when everything is measured: every page
+/// kind in full, and with the best kind the curves of document 004 (strides, several copies, nodes), dirty
+/// lines, and the orders that distinguish translation from prefetching.
 pub(super) fn latency(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -131,14 +130,14 @@ pub(super) fn latency(
     plans
 }
 
-/// What was given replaces the default.
+/// Replaces the default by the given values, if any.
 fn given<T: Clone + PartialEq>(list: &[T], into: &mut Vec<T>) {
     if !list.is_empty() {
         *into = distinct(list);
     }
 }
 
-/// What is named twice is measured once.
+/// The values without duplicates.
 fn distinct<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
     let mut distinct: Vec<T> = Vec::with_capacity(list.len());
     for value in list {
@@ -149,7 +148,7 @@ fn distinct<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
     distinct
 }
 
-/// The curves beside the main ones.
+/// The curves of a survey beside the main ones.
 fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyConfig> {
     let base = LatencyConfig {
         points_per_octave: effort.pick(2, 3, 4),
@@ -165,7 +164,7 @@ fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyC
             series_budget: budget(400),
             ..base.clone()
         },
-        // Somewhat larger than a first and a second cache: there the line size shows.
+        // Somewhat larger than a first-level and a second-level cache: there the line size shows.
         LatencyConfig {
             strides: vec![8, 16, 32, 64, 128, 256],
             sizes: Some(
@@ -214,7 +213,7 @@ fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyC
     plans
 }
 
-/// What `mlp` measures.
+/// The configuration of `mlp`.
 pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
     let pages = pages(session, args);
     let mut config = MlpConfig::new(session.effort, pages[0]);
@@ -243,8 +242,8 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
     config
 }
 
-/// What `window` measures, a run for each page kind and node policy. When nothing says
-/// otherwise only the first page kind is measured: the areas are the whole memory.
+/// The configurations of `window`, one for each page kind and node policy. By default only the first page
+/// kind is measured, since the areas take the whole memory.
 pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowConfig> {
     let pages = if args.page.is_empty() {
         vec![page(session, args)]
@@ -270,7 +269,7 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         .collect()
 }
 
-/// What `loaded` measures: one page kind, one node.
+/// The configuration of `loaded`: one page kind, one node.
 pub(super) fn loaded(session: &Session<'_>, args: &MeasureArgs) -> LoadedConfig {
     let mut config = LoadedConfig::new(session.effort, page(session, args));
     config.node = nodes(args)[0];
@@ -278,18 +277,17 @@ pub(super) fn loaded(session: &Session<'_>, args: &MeasureArgs) -> LoadedConfig 
     config
 }
 
-/// What `tlb` measures.
+/// The configuration of `tlb`.
 pub(super) fn tlb(session: &Session<'_>, args: &MeasureArgs) -> TlbConfig {
     TlbConfig::new(session.effort, pages(session, args))
 }
 
-/// What `numa` measures.
+/// The configuration of `numa`.
 pub(super) fn numa(session: &Session<'_>, args: &MeasureArgs) -> NumaConfig {
     NumaConfig::new(session.effort, page(session, args))
 }
 
-/// What `bandwidth` measures: a working set inside each level that was found, and one in
-/// memory.
+/// The configuration of `bandwidth`: a working set inside each measured level, and one in memory.
 pub(super) fn bandwidth(
     session: &Session<'_>,
     args: &MeasureArgs,
@@ -314,8 +312,7 @@ pub(super) fn bandwidth(
     config
 }
 
-/// Sets that are larger than there is room for become as large as there is: with all
-/// threads they may still exceed the caches together.
+/// Shrinks sets to the available memory: with all threads together they may still exceed the caches.
 fn fitting(mut sets: Vec<u64>, room_bytes: u64) -> Vec<u64> {
     const LEAST_BYTES: u64 = 64 << 10;
     for set in &mut sets {
@@ -325,9 +322,9 @@ fn fitting(mut sets: Vec<u64>, room_bytes: u64) -> Vec<u64> {
     sets
 }
 
-/// Bytes a thread for each level: half of the first, and for the others halfway (in
-/// octaves) between what the level before holds and what each of `threads` gets of an
-/// outermost cache that all share.
+/// Bytes per thread for each level: half of the first level; for the others the geometric mean of the size of
+/// the level before and of the thread's share of this level, where an outermost cache is divided by `threads`
+/// if CPUs share it.
 fn working_sets(profile: &MachineProfile, threads: u32) -> Option<Vec<u64>> {
     let caches: Vec<u64> = profile
         .levels

@@ -1,5 +1,5 @@
-//! Whether the pools of huge pages that were asked for have pages, looked at once before
-//! anything is measured. Without this each part would find an empty pool for itself.
+//! Checks once, before anything is measured, whether the requested pools of huge pages have pages. Otherwise
+//! each part would find an empty pool for itself.
 
 use membound_measure::remedy_of;
 use membound_platform::Root;
@@ -8,11 +8,10 @@ use membound_types::{MachineProfile, Outcome, PageKind};
 
 use crate::args::MeasureArgs;
 
-/// Takes page kinds with an empty pool out of `args`; beside what is left one reason for each
-/// kind that is not.
+/// Removes page kinds with an empty pool from `args`; returns the rest and one reason for each removed kind.
 ///
 /// # Errors
-/// The reasons, where no kind is left of those that were asked for.
+/// The reasons, if page kinds were requested and all are removed.
 pub(super) fn check(root: &Root, args: &MeasureArgs) -> anyhow::Result<(MeasureArgs, Vec<String>)> {
     let (pages, left_out) = usable(root, &args.page);
     anyhow::ensure!(
@@ -25,7 +24,7 @@ pub(super) fn check(root: &Root, args: &MeasureArgs) -> anyhow::Result<(MeasureA
     Ok((args, left_out))
 }
 
-/// Writes the reasons into the first measured part that keeps what was skipped.
+/// Writes the reasons into the first measured part that records what was skipped.
 pub(super) fn note(left_out: &[String], profile: &mut MachineProfile) {
     let skipped = [
         list(&mut profile.latency, |part| &mut part.skipped),
@@ -63,7 +62,7 @@ fn usable(root: &Root, asked: &[PageKind]) -> (Vec<PageKind>, Vec<String>) {
     (pages, left_out)
 }
 
-/// Why no page of `page` can be had; `None` where the kernel may give some.
+/// Why no page of kind `page` is available; `None` where the kernel may provide some.
 fn why_empty(pools: &[HugePool], page: PageKind) -> Option<String> {
     let bytes = match page {
         PageKind::Base | PageKind::Thp => return None,
@@ -136,7 +135,7 @@ mod tests {
             error.contains("1g pages: this machine has no pool"),
             "{error}"
         );
-        // No page kind was asked for: the parts choose.
+        // Without a requested page kind, the parts choose.
         let (_, left_out) = check(&root(&dir, (0, 0)), &MeasureArgs::default()).unwrap();
         assert_eq!(left_out, Vec::<String>::new());
     }

@@ -1,8 +1,8 @@
-//! `measure --cpu 0,1`: the same parts on several CPUs, one after the other, side by side.
+//! `measure --cpu 0,1`: measures the same parts on several CPUs, one after another.
 //!
-//! Cores of one machine need not be alike: kinds of cores, distances to memory and to
-//! caches, and what else runs beside them. Each CPU's profile stands in the document as it
-//! would alone; text and page are a comparison with the first one.
+//! Cores of one machine may differ in kind, in distance to memory and caches, and in what else runs beside
+//! them. The document holds the profile of each CPU as it would be alone; text and page compare the CPUs with
+//! the first one.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use super::{measure, pools};
 use crate::args::{Format, MeasureArgs, Part};
 use crate::output::{self, Target, Usage};
 
-/// The label that tells the profiles apart.
+/// Label that distinguishes the profiles.
 const LABEL: &str = "cpu";
 
 /// Measures on every CPU of `args`, shows the results side by side and writes them.
@@ -39,7 +39,7 @@ pub(super) fn run(
     for cpu in &args.cpu {
         let mut measured = measure(&alone(args, *cpu), parts)?;
         pools::note(left_out, &mut measured.profile);
-        // What later commands take for the machine's own is what its first CPU measured.
+        // The profile of the first CPU is kept as the machine's own for later commands.
         if let Some(store) = measured.store.as_ref().filter(|_| profiles.is_empty()) {
             store.finish(&measured.profile);
         }
@@ -65,7 +65,7 @@ pub(super) fn run(
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// What is asked of one of the CPUs.
+/// The arguments for one of the CPUs.
 fn alone(args: &MeasureArgs, cpu: CpuId) -> MeasureArgs {
     let mut alone = args.clone();
     alone.cpu = vec![cpu];
@@ -101,7 +101,7 @@ fn write(
     json.and(html)
 }
 
-/// A profile as a comparison sees it, which is what a file of it would give.
+/// A profile in the form that a comparison reads from a file.
 fn named(profile: &MachineProfile) -> anyhow::Result<NamedProfile> {
     let view = serde_json::to_value(profile)
         .and_then(serde_json::from_value)

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::{Format, MeasureArgs, Part};
 use crate::output;
 
-/// What stdout shows.
+/// The text for stdout in the requested format.
 pub(super) fn stdout(
     profile: &MachineProfile,
     parts: &[Part],
@@ -35,14 +35,14 @@ pub(super) fn stdout(
     }
 }
 
-/// The text for a person: the part's own when there is one part.
+/// The text for a person: the part's own if there is one part, else the machine's.
 fn person(profile: &MachineProfile, parts: &[Part], style: Style) -> String {
     let levels = &profile.levels;
     let one = match parts {
         [Part::Latency] => document(profile, Kind::Latency, &profile.latency)
             .map(|it| text::latency(&it, levels, style)),
         [Part::Mlp] => document(profile, Kind::Mlp, &profile.mlp).map(|it| text::mlp(&it, style)),
-        // The paper's figure: what was measured, the model's curve, and its levels.
+        // As in the paper's figure: the measurement, the model's curve, and its levels.
         [Part::Window] => {
             document(profile, Kind::Window, &profile.window).map(|it| match &profile.model {
                 Outcome::Known(model) => {
@@ -74,7 +74,7 @@ fn person(profile: &MachineProfile, parts: &[Part], style: Style) -> String {
     one.unwrap_or_else(|| text::machine(profile, style))
 }
 
-/// The JSON document: of the part when there is one, else the machine profile.
+/// The JSON document: the part's if there is one part, else the machine profile.
 pub(super) fn json(profile: &MachineProfile, parts: &[Part]) -> anyhow::Result<String> {
     fn part<P: Clone + Serialize>(
         profile: &MachineProfile,

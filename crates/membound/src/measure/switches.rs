@@ -1,4 +1,4 @@
-//! The machine's prefetcher switches, as the measuring crate wants them.
+//! The machine's prefetcher switches in the form that the measuring crate uses.
 
 use anyhow::{Context, bail};
 use membound_measure::Session;
@@ -17,8 +17,10 @@ pub(super) struct Switches {
 }
 
 impl Switches {
+    /// Finds the switches.
+    ///
     /// # Errors
-    /// Why there are none here.
+    /// The reason if there are none here.
     pub(super) fn detect(session: &Session<'_>, cpu: &Cpu) -> Result<Self, NotMeasured> {
         let controls = match Controls::detect(session.root, cpu) {
             Outcome::Known(controls) => controls,
@@ -28,7 +30,7 @@ impl Switches {
             reason: format!("cannot find this program's own file: {error}"),
             remedy: None,
         })?;
-        // This program is also the guard that puts the prefetchers back.
+        // Membound itself runs as the guard process that restores the prefetchers.
         let guard = GuardCommand::new(program, ["__restore"]);
         Ok(Self {
             controls,
@@ -57,7 +59,7 @@ impl PrefetchControl for Switches {
     }
 }
 
-/// Prefetchers that are off until this goes.
+/// Prefetchers that are off until this is restored or dropped.
 struct Off(Restore);
 
 impl SwitchedOff for Off {
@@ -75,11 +77,11 @@ fn explain(not_measured: NotMeasured) -> anyhow::Error {
     anyhow::anyhow!("{}{remedy}", not_measured.reason)
 }
 
-/// The settings that `--prefetch-settings` names, the machine's own first; `all` is every one
-/// that this machine has.
+/// The settings that `--prefetch-settings` names, after the machine's own; `all` stands for every setting of
+/// this machine.
 ///
 /// # Errors
-/// For a name that this machine has no setting of, with those that it has.
+/// For an unknown setting, with those that this machine has.
 pub(super) fn settings(
     switches: &dyn PrefetchControl,
     names: &[String],
@@ -112,14 +114,14 @@ pub(super) fn settings(
 /// The switches that `--prefetch-settings` needs.
 ///
 /// # Errors
-/// Why there are none here.
+/// The reason if there are none here.
 pub(super) fn required(session: &Session<'_>, cpu: &Cpu) -> anyhow::Result<Switches> {
     Switches::detect(session, cpu)
         .map_err(explain)
         .context("prefetchers cannot be set")
 }
 
-/// Switches prefetchers off for a whole run, where `--prefetch-off` asks for it.
+/// Switches prefetchers off for a whole run if `--prefetch-off` is given.
 pub(super) fn hold(
     session: &Session<'_>,
     args: &MeasureArgs,

@@ -142,8 +142,8 @@ pub(crate) struct PredictArgs {
     pub(crate) format: ModelFormat,
 }
 
-/// `t_m=468`, or several with commas between. The paper's own spelling of a symbol has a
-/// comma too (`t_m,1`): a piece without `=` belongs to the one after it.
+/// Parses `t_m=468`, or several with commas between. The paper's own spelling of a symbol has a comma too
+/// (`t_m,1`), so a piece without `=` belongs to the one after it.
 fn fixed(text: &str) -> Result<Fixes, String> {
     let bad = || format!("`{text}` fixes nothing: use SYMBOL=VALUE, as in t_m=468");
     let mut fixes = Vec::new();

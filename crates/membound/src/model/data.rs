@@ -1,4 +1,4 @@
-//! Files with values, and which of their values are meant.
+//! Reads files with values, and chooses among their values.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,27 +9,27 @@ use membound_input::{Content, Curve, curves_of_profile};
 use membound_model::hierarchy::{Known, tlb_terms};
 use membound_types::{FitData, MachineProfile, Model, ModelSource, Observation};
 
-/// Largest file that is read; a profile of a large machine has a few tens of megabytes.
+/// Maximum size of a file; a profile of a large machine has a few tens of megabytes.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// A file that was read.
 pub(super) struct Loaded {
     name: String,
     content: Content,
-    /// Of a profile, which holds points; those of a plain file are its content.
+    /// Curves made from the points of a profile; the curves of other files are in `content`.
     curves: Vec<Curve>,
 }
 
-/// Which of several curves is meant.
+/// Which of several curves is chosen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Choice<'a> {
-    /// Windows or loads; windows where both are there and nothing is said.
+    /// Windows or loads; by default windows if there are any.
     pub(super) data: Option<FitData>,
-    /// Text in the description of the series.
+    /// Text in the description of the chosen series.
     pub(super) series: Option<&'a str>,
 }
 
-/// Values to fit, and what else is known of the machine that they come from.
+/// Values to fit, and other knowledge of the machine that they come from.
 pub(super) struct Data {
     pub(super) data: FitData,
     pub(super) observations: Vec<Observation>,
@@ -68,7 +68,7 @@ impl Loaded {
         })
     }
 
-    /// The fitted model in it, where it holds one.
+    /// The fitted model of the file, if it holds one.
     pub(super) fn model(&self) -> Option<&Model> {
         match &self.content {
             Content::Model(model) => Some(model),
@@ -76,7 +76,7 @@ impl Loaded {
         }
     }
 
-    /// The machine profile in it, where it holds one.
+    /// The machine profile of the file, if it holds one.
     pub(super) fn profile(&self) -> Option<&MachineProfile> {
         match &self.content {
             Content::Profile(profile) => Some(profile),
@@ -97,7 +97,7 @@ impl Loaded {
     }
 }
 
-/// The values of all files that are meant, one series a file.
+/// Chooses the values of all files, one series from each.
 pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Data> {
     let windows = files.iter().any(|file| file.has(FitData::Window));
     let data = choice.data.unwrap_or(if windows {
@@ -126,7 +126,7 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
         if let Some(text) = choice.series {
             curves.retain(|curve| curve.series.contains(text));
         }
-        // The first of the longest: documents begin with what is measured most plainly.
+        // The longest series, of equally long ones the first: documents begin with the plainest measurement.
         let longest = curves
             .into_iter()
             .rev()
@@ -164,7 +164,7 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
     Ok(chosen)
 }
 
-/// The series of a file by their descriptions, which may be empty.
+/// Lists the series of a file by their descriptions, which may be empty.
 fn there_are(series: &[&str]) -> String {
     if let [only] = series
         && only.is_empty()

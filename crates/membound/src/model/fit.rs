@@ -1,4 +1,4 @@
-//! `membound model fit`.
+//! `membound model fit`: fits a hierarchy model to measured values.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::args::{FitArgs, FitOptionArgs, ModelFormat};
 use super::data::{Choice, Data, Loaded, choose};
 use crate::output::{self, Target, Usage};
 
-/// Fits and shows.
+/// Fits a model, shows it and writes it.
 pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
     if args.fit.topology.is_none() && !args.fit.sizes.is_empty() {
         let why = "--sizes means nothing without --topology (see `membound --help`)";
@@ -56,14 +56,14 @@ pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says on stderr what a reader of the document alone might miss.
+/// Prints notes that a reader of the document alone might miss.
 pub(super) fn complain(model: &Model) {
     for note in &model.notes {
         output::complain(note);
     }
 }
 
-/// The parameters that are given, each with one value.
+/// The parameters that `--fix` gives, each with one value.
 fn fixed(args: &FitOptionArgs) -> anyhow::Result<BTreeMap<String, f64>> {
     let mut fixed = BTreeMap::new();
     for (symbol, value) in args.fix.iter().flat_map(|fixes| &fixes.0) {
@@ -113,7 +113,7 @@ pub(super) fn fit(chosen: Data, args: &FitOptionArgs) -> anyhow::Result<Model> {
     })
 }
 
-/// A topology by name or from a file, with its open sizes put in.
+/// A topology by name or from a file, with `sizes` for its open levels, and warnings about it.
 pub(super) fn topology(name: &str, sizes: &[u64]) -> anyhow::Result<(Topology, Vec<String>)> {
     let topology = match bundled(name) {
         Some(topology) => topology,
@@ -141,7 +141,7 @@ fn is_plain(name: &str) -> bool {
     Path::new(name).components().count() == 1 && !name.ends_with(".toml")
 }
 
-/// The terms that options add or take away.
+/// Adds or removes the terms that options name.
 fn terms(mut topology: Topology, args: &FitOptionArgs) -> anyhow::Result<Topology> {
     if let Some(choice) = args.page_table {
         topology = with_page_table(&topology, choice);

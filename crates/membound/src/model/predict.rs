@@ -1,4 +1,4 @@
-//! `membound model predict`.
+//! `membound model predict`: predicts times that were not measured.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ pub(super) fn run(args: &PredictArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let Some(model) = used else {
-        // clap asks for one of them.
+        // clap requires one of them, so this is not reached.
         let why = "nothing to predict: give --windows with --areas, or --sizes";
         return Err(Usage(why.to_owned()).into());
     };
@@ -55,7 +55,7 @@ pub(super) fn run(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model of such values: the file's own, or one fitted now.
+/// The model for values of this kind: the file's own, or one that is fitted now.
 fn model(files: &[Loaded; 1], data: FitData, args: &PredictArgs) -> anyhow::Result<Model> {
     let [file] = files;
     if let Some(model) = file.model() {
@@ -82,7 +82,7 @@ fn model(files: &[Loaded; 1], data: FitData, args: &PredictArgs) -> anyhow::Resu
     Ok(model)
 }
 
-/// Every point that was asked of a model of this kind.
+/// Predicts every requested point of this kind of model.
 fn ask(model: &Model, args: &PredictArgs) -> Vec<PredictedPoint> {
     match model.method.data {
         FitData::Window => args

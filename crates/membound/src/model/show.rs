@@ -1,4 +1,4 @@
-//! `membound model show`.
+//! `membound model show`: shows a model's components and attainable rates.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the file begins as JSON does; a name that is no file does not.
+/// Whether the file begins like JSON; false if it cannot be read.
 fn is_document(name: &str) -> bool {
     fs::read(name).is_ok_and(|bytes| bytes.trim_ascii_start().starts_with(b"{"))
 }
@@ -73,7 +73,7 @@ fn fitted(name: &str) -> anyhow::Result<Model> {
     }
 }
 
-/// A topology, or what the file holds that is none.
+/// A topology; if the file holds values instead, the error says so.
 fn topology_or_hint(name: &str, sizes: &[u64]) -> anyhow::Result<(Topology, Vec<String>)> {
     topology(name, sizes).map_err(|error| {
         let is_values = fs::read(name).is_ok_and(|bytes| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use membound_input::parse_size;
 
-/// Where a run goes, and is looked for, where no file is named.
+/// Default path of a run, for writing and for reading.
 pub(crate) const USUAL_RUN: &str = "membound.run";
 
 /// What takes timer samples.
@@ -113,7 +113,7 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is no period: use 0.05 to 10000 milliseconds"))
 }
 
-/// `±3pt`, also without the sign or the unit, as a share.
+/// Parses `±3pt`, also without the sign or the unit, into a share.
 fn points(text: &str) -> Result<f64, String> {
     let signed = text.trim();
     let unsigned = ["±", "+-", "+/-"]

@@ -1,5 +1,5 @@
-//! The machine profile that levels and latencies come from: the one that was named, else
-//! the one that is kept of this host, else one that is made now.
+//! The machine profile that provides levels and latencies: the named one, else the kept one of this host,
+//! else one that is measured now.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::machines::Store;
 use crate::measure::calibration;
 use crate::{measure, output, version};
 
-/// The profile for a run that begins now. `None`, after saying why, when there is none and
-/// none can be made: then a run has no levels.
+/// The profile for a run that begins now. If there is none and none can be measured, prints why and returns
+/// `None`: the run then has no levels.
 ///
 /// # Errors
-/// When the named file is no machine profile.
+/// If the named file is no machine profile, or the measurement was interrupted.
 pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
     if let Some(path) = named {
         return read(path).map(Some);
@@ -52,11 +52,11 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     }
 }
 
-/// The named profile, or the one that is kept of this host where it is of this processor and calibrated for this
-/// build; nothing is measured.
+/// The named profile, or the kept one of this host if it is of this processor and calibrated for this build.
+/// Measures nothing.
 ///
 /// # Errors
-/// When the named file is no machine profile.
+/// If the named file is no machine profile.
 pub(crate) fn at_hand(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
     if let Some(path) = named {
         return read(path).map(Some);
@@ -65,7 +65,7 @@ pub(crate) fn at_hand(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     Ok(profile.filter(calibration::is_current))
 }
 
-/// The file of the profile that is kept of this host, where it is of this processor.
+/// Path of the kept profile of this host, if it is of this processor.
 pub(crate) fn kept() -> Option<PathBuf> {
     kept_profile().map(|(path, _)| path)
 }
@@ -77,8 +77,8 @@ fn kept_profile() -> Option<(PathBuf, MachineProfile)> {
     (profile.machine.cpu.model_name == info.cpu.model_name).then_some((path, profile))
 }
 
-/// The profile with a calibration for what this build patches. An older profile may have none,
-/// or another build's; the rest of it stays good.
+/// The profile with a calibration for the patches of this build. An older profile may have none, or that of
+/// another build; the rest of it stays valid.
 fn calibrated(mut profile: MachineProfile, store: &Store) -> MachineProfile {
     if calibration::is_current(&profile) {
         return profile;

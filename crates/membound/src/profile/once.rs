@@ -1,4 +1,4 @@
-//! One recording of a program: with what options, and what became of it.
+//! One recording of a program: its options and its result.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use super::machine;
 use crate::job::{End, Job};
 use crate::{launching, output, report};
 
-/// What is said at the end.
+/// What is printed at the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Telling {
-    /// What was found, in a few lines.
+    /// The results, in a few lines.
     Summary,
-    /// Only what went wrong.
+    /// Problems only.
     Nothing,
 }
 
-/// What was asked for.
+/// The options that the arguments request.
 ///
 /// # Errors
-/// When the named machine profile is none.
+/// If the named machine profile is none, or measuring the machine was interrupted.
 pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
     let objects = (!args.no_objects && args.pid.is_none())
         .then(|| args.object_size.unwrap_or(DEFAULT_OBJECT_BYTES));
@@ -54,20 +54,20 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
     })
 }
 
-/// What became of a recording.
+/// Result of a recording.
 pub(crate) enum Recorded {
-    /// The command cannot be run; this is what a shell would exit with.
+    /// The command could not be run; holds the exit code that a shell would use.
     NotStarted(ExitCode),
-    /// The run is whole.
+    /// The run is complete.
     Whole(End),
-    /// The program ended, and the run could not be completed.
+    /// The program ended, but the run could not be completed; holds our exit code.
     Failed(End, ExitCode),
 }
 
 /// Records a program to its end.
 ///
 /// # Errors
-/// When it cannot be recorded.
+/// If it cannot be recorded.
 pub(super) fn record(
     name: &OsString,
     arguments: &[OsString],
@@ -105,7 +105,7 @@ pub(super) fn record(
     })
 }
 
-/// What every recording of this build has.
+/// Options that all recordings of this build share.
 pub(super) fn usual(run: PathBuf) -> Options {
     Options {
         cache: launching::cache(),
@@ -116,13 +116,12 @@ pub(super) fn usual(run: PathBuf) -> Options {
     }
 }
 
-/// What became of the file when it could not be completed.
+/// Context of an error: what the file of an incomplete run holds.
 pub(super) fn kept(path: &Path) -> String {
     format!("{} holds what was recorded until then", path.display())
 }
 
-/// What was found, in a few lines, and where the rest is; on stderr, since stdout is the
-/// program's.
+/// Prints the results in a few lines, and how to see the rest; on stderr, since stdout is the program's.
 pub(super) fn tell(summary: &Summary, telling: Telling) {
     if telling == Telling::Nothing {
         return;

@@ -1,7 +1,7 @@
-//! `profile --repeat N` and `--until ±Ppt`: a command recorded again and again.
+//! `profile --repeat N` and `--until ±Ppt`: records a command repeatedly.
 //!
-//! Each run has a file of its own, as `compare --base` and `--new` take them. Runs are not merged
-//! into one file: what differs between them is what their interval is made of.
+//! Each run has a file of its own, as `compare --base` and `--new` take them. Runs are not merged into one
+//! file, because the interval comes from the differences between them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,13 +21,13 @@ use crate::job::{self, End};
 use crate::output::{self, Target};
 use crate::report;
 
-/// Runs after which `--until` gives up where `--repeat` says nothing.
+/// Default maximum number of runs for `--until`.
 const USUAL_MOST: u32 = 20;
 
-/// Runs that `--until` takes at least: two can agree by accident.
+/// Minimum number of runs for `--until`: two may agree by chance.
 const FEWEST: usize = 3;
 
-/// Records the command as often as was asked for; the exit code is that of its last run.
+/// Records the command as often as requested; returns the exit code of its last run.
 pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let most = args.repeat.unwrap_or(USUAL_MOST);
     let (name, arguments) = args
@@ -72,7 +72,8 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Set by a signal that a user sends to end all of it; the program may survive its own.
+/// A flag that signals of the user set, to stop after the present run; the program may survive its own
+/// signal.
 fn listen() -> anyhow::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
@@ -121,7 +122,7 @@ fn progress(number: u32, runs: &[(String, Profile)]) -> String {
     )
 }
 
-/// `31 % [29, 33]`.
+/// Formats a share with its interval, as in `31 % [29, 33]`.
 fn share(side: &RunSide) -> String {
     let bound = side.memory_bound;
     format!(
@@ -131,7 +132,7 @@ fn share(side: &RunSide) -> String {
     )
 }
 
-/// What all runs together say, and where they are.
+/// Prints the result of all runs together, and their files.
 fn tell(args: &ProfileArgs, runs: &[(String, Profile)]) {
     let Some(side) = together(runs) else {
         return;
@@ -174,7 +175,7 @@ fn tell(args: &ProfileArgs, runs: &[(String, Profile)]) {
     }
 }
 
-/// Whether more runs would make the interval narrower.
+/// Why the interval is still too wide.
 fn why_wide(side: &RunSide, asked: f64) -> &'static str {
     let spread = side.memory_bound_deviation.unwrap_or(f64::INFINITY);
     if spread < asked {

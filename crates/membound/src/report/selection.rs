@@ -1,4 +1,4 @@
-//! The part of a run that `report` is asked for: `--span` and `--thread`.
+//! The part of a run that `report` shows: `--span` and `--thread`.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use anyhow::bail;
 use membound_analyze::Selection;
 use membound_run::{RunData, ThreadId};
 
-/// A span of time since the run began: `1.2s..3.4s`. Either end may be left out.
+/// A span of time since the run began, as in `1.2s..3.4s`; either end may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     from_ns: u64,
@@ -59,7 +59,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
     Ok(ns.round() as u64)
 }
 
-/// What of `run` is selected; `None`: all of it.
+/// The selected part of `run`; `None`: all of it.
 pub(crate) fn selection(
     run: &RunData,
     span: Option<Span>,
@@ -85,9 +85,9 @@ pub(crate) fn selection(
     Ok(Some(Selection { span_ns, threads }))
 }
 
-/// The threads that have one of the numbers or names in `wanted`.
+/// The threads with a number or a name in `wanted`.
 fn named(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<ThreadId>> {
-    /// Threads that an error names.
+    /// Maximum number of threads that the error lists.
     const NAMED: usize = 8;
     let own =
         |thread: &membound_run::Thread| thread.is_agents(run.processes[thread.process.index()].pid);

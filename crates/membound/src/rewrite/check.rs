@@ -1,4 +1,4 @@
-//! `membound rewrite check`: a program with every load and store patched.
+//! `membound rewrite check`: runs a program with every load and store patched.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::job::{self, End, Job};
 use crate::launching;
 use crate::output::{self, Target, Usage};
 
-/// Runs the program, passes its end on, and says what was counted.
+/// Runs the program, prints the counts, and returns the program's exit code.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let plan = settings::plan(&args.options).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         timers: None,
         harvest: None,
         directory: launching::directory(),
-        // Where perf looks, whatever TMPDIR says.
+        // The directory in which perf looks, regardless of `TMPDIR`.
         perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),
     };
     let job = Job::prepare()?;
@@ -60,7 +60,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {
-        // The program's own failure says more than ours.
+        // The exit code of a program that failed takes precedence over ours.
         let code = output::fail(&error);
         if end == End::Exited(0) {
             return Ok(code);
@@ -69,7 +69,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(job::end_like(end))
 }
 
-/// Shows the counts on stderr: stdout is the program's.
+/// Prints the counts on stderr, since stdout is the program's.
 fn tell(document: &RewriteCheck, told: bool) {
     if let (Some(reason), false) = (&document.reason, told) {
         output::complain(&format!("ran unpatched: {reason}"));
@@ -81,7 +81,7 @@ fn tell(document: &RewriteCheck, told: bool) {
     output::tell(&text);
 }
 
-/// Says where the names for perf are, or why they are not there.
+/// Prints where the names for perf are, or why there are none.
 fn tell_of_names(maps: &[PerfMap]) {
     for map in maps {
         let path = map.path.display();
@@ -92,7 +92,7 @@ fn tell_of_names(maps: &[PerfMap]) {
     }
 }
 
-/// Takes all patches out and puts them in again, over and over, until it is dropped.
+/// Removes and installs all patches in turn, until it is dropped.
 struct Churn {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -122,7 +122,7 @@ impl Drop for Churn {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say but that it ended.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! A session's report as the document of `rewrite check`.
+//! Turns a session's report into the document of `rewrite check`.
 
 use std::collections::BTreeMap;
 
@@ -183,7 +183,7 @@ pub(super) fn join(counts: &mut PatchCounts, other: &PatchCounts) {
     }
 }
 
-/// What a document calls a direction.
+/// The name of a direction in documents.
 pub(super) const fn kind(direction: Direction) -> AccessKind {
     match direction {
         Direction::Load => AccessKind::Load,

@@ -1,9 +1,9 @@
-//! Names of functions: shown demangled, found mangled or not, and by address.
+//! Names of functions: shown demangled, and found by mangled or demangled name or by address.
 
 use membound_rewrite::image::FunctionBounds;
 use membound_symbolize::demangle;
 
-/// A function's name for a person: its address where it has none.
+/// A function's name for a person, or its address if it has none.
 pub(super) fn shown(function: &FunctionBounds) -> String {
     function.name.as_deref().map_or_else(
         || format!("{:#x}", function.range.start),
@@ -11,7 +11,7 @@ pub(super) fn shown(function: &FunctionBounds) -> String {
     )
 }
 
-/// What the user asks for.
+/// A function that the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// The function that holds this address.
@@ -21,7 +21,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// An address when it looks like one, else a name.
+    /// Parses an address if the text looks like one, else a name.
     pub(super) fn parse(text: &str) -> Self {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
         match digits.map(|digits| u64::from_str_radix(digits, 16)) {
@@ -30,7 +30,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a function is meant.
+    /// Whether the function with this range and name is the wanted one.
     pub(super) fn means(&self, range: &std::ops::Range<u64>, name: Option<&str>) -> bool {
         match self {
             Self::Address(address) => range.contains(address),
@@ -44,7 +44,7 @@ impl Wanted {
     }
 }
 
-/// `ns::f(int)` as `ns::f`. Parentheses inside a name, as in `operator()`, stay.
+/// Removes the parameters: `ns::f(int)` gives `ns::f`. Parentheses inside a name, as in `operator()`, stay.
 fn without_parameters(name: &str) -> &str {
     let name = name.strip_suffix(" const").unwrap_or(name);
     if !name.ends_with(')') {
@@ -77,7 +77,7 @@ pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Ve
             let shown = demangle(name);
             let short = without_parameters(&shown);
             let distance = if short.contains(wanted) || name.contains(wanted) {
-                // A longer name is farther, but never as far as another name.
+                // A longer name is farther away, but never as far as a different name.
                 (short.len().saturating_sub(wanted.len())).min(wanted.len())
             } else {
                 let last = short.rsplit("::").next().unwrap_or(short);
@@ -91,7 +91,7 @@ pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Ve
     found.into_iter().map(|(_, name)| name).take(MOST).collect()
 }
 
-/// Insertions, deletions and changes from one name to the other, when there are few of them.
+/// Edit distance of two names; `None` if it exceeds a third of the length of `one`, or 3.
 fn distance(one: &str, other: &str) -> Option<usize> {
     const LONGEST: usize = 64;
     let most = (one.len() / 3).clamp(1, 3);

@@ -1,4 +1,4 @@
-//! `membound rewrite plan`: what can be patched in a binary.
+//! `membound rewrite plan`: shows what can be patched in a binary.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use super::{checked, settings};
 use crate::launching;
 use crate::output::{self, Target, Usage};
 
-/// Plans the binary and shows what became of its accesses.
+/// Plans the binary and shows which accesses can be patched.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let options = settings::plan(&args.options).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
@@ -78,7 +78,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Says that there is no such function, and which ones there are.
+/// Error for an unknown function, with similar names if there are any.
 fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
     let path = path.display();
     if let Wanted::Address(address) = Wanted::parse(wanted) {
@@ -100,7 +100,7 @@ fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
     line
 }
 
-/// Every function in numbers, from what the plan says: nothing is decoded again.
+/// Counts for every function, taken from the plan without decoding the binary again.
 fn summarised(image: &Image<'_>, plan: &Plan) -> Vec<PlannedFunction> {
     let mut counts: HashMap<u64, PatchCounts> = HashMap::new();
     for site in plan.sites() {

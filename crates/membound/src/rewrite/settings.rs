@@ -1,4 +1,4 @@
-//! The command's options as the libraries take them.
+//! Turns the command's options into those of the libraries.
 
 use membound_launch::{Bursts, Cache, Recording};
 use membound_rewrite::code::Tables;
@@ -8,7 +8,10 @@ use membound_types::PatchBody;
 use super::args::PlanOptionArgs;
 use crate::launching;
 
-/// What plans are made with; a usage error otherwise.
+/// The options for plans.
+///
+/// # Errors
+/// A usage error if `--exact` is given with another body than count.
 pub(super) fn plan(args: &PlanOptionArgs) -> Result<patch::Options, String> {
     let body = match args.body {
         PatchBody::Displace => Body::Displace,
@@ -28,10 +31,10 @@ pub(super) fn plan(args: &PlanOptionArgs) -> Result<patch::Options, String> {
     Ok(options)
 }
 
-/// Mean executions between two samples of a site, for the body that samples.
+/// Mean number of executions between two samples of a site, for the sampling body.
 pub(super) const PERIOD: u32 = 1000;
 
-/// How recorded accesses are collected, with a body that records.
+/// How recorded accesses are collected; `None` for a body that does not record.
 pub(super) fn recording(body: PatchBody) -> Option<Recording> {
     let bursts = match body {
         PatchBody::Sample => None,
@@ -44,7 +47,7 @@ pub(super) fn recording(body: PatchBody) -> Option<Recording> {
     })
 }
 
-/// Where plans are kept, unless that is not wanted or there is no place for it.
+/// The cache of plans, unless it is disabled or there is no cache directory.
 pub(super) fn cache(args: &PlanOptionArgs) -> Option<Cache> {
     if args.no_cache {
         None

@@ -1,5 +1,5 @@
-//! The program that the tour profiles: two threads, each summing into a record of its own,
-//! which lie on one line of memory or, mended, on lines of their own.
+//! The program that the tour profiles: two threads, each adding to a record of its own. The records lie on
+//! one cache line, or, after the repair, on lines of their own.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -27,20 +27,20 @@ struct Record {
 }
 
 const THREADS: usize = 2;
-/// Four seconds or so on records that lie apart. This program is part of a large file, which the
-/// sampler takes a second or two to look through before it sees anything, three where both
-/// threads leave it little of two CPUs; until then nothing tells what they wait for.
+/// Takes about four seconds with separate records. The sampler needs a second or two to analyse this
+/// program's large file before it takes samples, and three if both threads leave it little of two CPUs; no
+/// sample from before that shows what the threads wait for.
 const POINTS: i64 = 2_000_000_000;
-/// Records of 32 bytes in 512 bytes.
+/// Number of records: 16 of 32 bytes fill 512 bytes.
 const RECORDS: usize = 16;
 
-/// The records, of which the first two fill one line.
+/// The records, the first two of which fill one line.
 #[repr(C, align(128))]
 #[derive(Default)]
 struct Records([Record; RECORDS]);
 
 impl Layout {
-    /// From one thread's record to the next one's.
+    /// Distance from one thread's record to the next one's, in records.
     const fn stride(self) -> usize {
         match self {
             Self::Together => 1,
@@ -49,7 +49,7 @@ impl Layout {
     }
 }
 
-/// Runs it.
+/// Runs both threads to their end.
 pub(crate) fn run(layout: Layout) -> ExitCode {
     let mut records = Box::<Records>::default();
     let begin = Barrier::new(THREADS);
@@ -64,7 +64,7 @@ pub(crate) fn run(layout: Layout) -> ExitCode {
                     sum(record);
                 });
             if spawned.is_err() {
-                // The others wait for this one.
+                // The threads already started would wait at the barrier for ever.
                 std::process::exit(1);
             }
         }
@@ -79,7 +79,7 @@ fn sum(record: &mut Record) {
     }
 }
 
-/// A function of its own: in the loop the sums would stay in registers until the end.
+/// Not inlined: in the loop the sums would stay in registers until the end.
 #[inline(never)]
 fn add(record: &mut Record, x: i64, y: i64) {
     record.sx += x;
@@ -92,7 +92,7 @@ fn add(record: &mut Record, x: i64, y: i64) {
 mod tests {
     use super::*;
 
-    /// Lines that the two threads' records lie on, wherever the allocator puts them.
+    /// Lines that hold each thread's record, wherever the allocator puts them.
     fn lines(layout: Layout) -> Vec<Vec<usize>> {
         const LINE_BYTES: usize = 64;
         let records = Box::<Records>::default();
