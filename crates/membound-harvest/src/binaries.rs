@@ -1,5 +1,4 @@
-//! The files that a run was made from: read again, held to be the same, and asked where patches
-//! can stand.
+//! The files of a run: reads them again, checks that they are the same, and finds where patches can stand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,23 +11,23 @@ use membound_types::HarvestPlan;
 use crate::Error;
 use crate::yields::groundwork_options;
 
-/// Reads files. Whoever makes a plan decides what may be read.
+/// Reads files. The caller that makes a plan decides which files may be read.
 pub trait Binaries {
-    /// All bytes of the file at `path`.
+    /// Returns all bytes of the file at `path`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 }
 
-/// The identity of the executable file that holds `bytes`, as plans name it: `build-id:…` or `sha256:…` in
-/// hexadecimal; `None` where it is no executable that plans can be for.
+/// The identity of the executable file that holds `bytes`, in the form of plans: `build-id:…` or `sha256:…`
+/// in hexadecimal; `None` if plans cannot be made for the file.
 #[must_use]
 pub fn identify(bytes: &[u8]) -> Option<String> {
     Image::identify(bytes).ok().as_ref().map(identity_text)
 }
 
-/// An image, written as plans and messages name it.
+/// The identity of an image, in the form of plans and messages.
 pub(crate) fn identity(image: &Image<'_>) -> String {
     identity_text(image.identity())
 }
@@ -42,14 +41,13 @@ fn identity_text(identity: &Identity) -> String {
     format!("{kind}:{digits}")
 }
 
-/// What a run says that a module was; `None` where it does not.
+/// The identity of a module that the run recorded, if it did.
 fn recorded(module: &Module) -> Option<String> {
     let build_id = module.build_id.as_ref().map(|id| format!("build-id:{id}"));
     build_id.or_else(|| module.text_hash.as_ref().map(|id| format!("sha256:{id}")))
 }
 
-/// By position in [`RunData::modules`]: the bytes of the files among them that are `wanted`, or
-/// why there are none.
+/// For each position in [`RunData::modules`], the bytes of the file if it is `wanted`, or why there are none.
 pub(crate) fn read(
     run: &RunData,
     binaries: &dyn Binaries,
@@ -69,10 +67,10 @@ pub(crate) fn read(
         .collect()
 }
 
-/// The image of a module of `run`; or why there is none that is looked at.
+/// The image of a module of `run`, or why it has none.
 ///
 /// # Errors
-/// When the file is not the one that was profiled.
+/// If the file is not the one that was profiled.
 pub(crate) fn image<'a>(
     run: &RunData,
     module: &Module,
@@ -94,7 +92,7 @@ pub(crate) fn image<'a>(
     }
 }
 
-/// A command as a shell would take it.
+/// A command, quoted for a shell.
 fn command(words: &[String]) -> String {
     if words.is_empty() {
         return "COMMAND".to_owned();
@@ -110,10 +108,10 @@ fn command(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ").replace('\n', " ")
 }
 
-/// Holds the file at `path`, with these `bytes`, to what a plan was made for.
+/// Checks that the file at `path`, with these `bytes`, is one that the plan was made for.
 ///
 /// # Errors
-/// When it is another than was profiled, or one that the plan says nothing of, or no binary.
+/// If it has changed since it was profiled, if the plan is not for it, or if it is no binary.
 pub fn check(plan: &HarvestPlan, path: &str, bytes: &[u8]) -> Result<(), Error> {
     let image = Image::parse(bytes).map_err(|error| Error::Image {
         path: path.to_owned(),
@@ -142,7 +140,7 @@ pub fn check(plan: &HarvestPlan, path: &str, bytes: &[u8]) -> Result<(), Error> 
     }
 }
 
-/// Where patches can stand in an image.
+/// Finds where patches can stand in an image.
 pub(crate) struct Patches<'a> {
     image: &'a Image<'a>,
     groundwork: Groundwork,
@@ -156,7 +154,7 @@ impl<'a> Patches<'a> {
         }
     }
 
-    /// Why no yield can stand at which of these loads.
+    /// The loads among `addresses` at which no yield can stand, with the reasons.
     pub(crate) fn loads(&self, addresses: Vec<u64>) -> BTreeMap<u64, String> {
         let mut options = groundwork_options();
         options.accesses = Accesses::Loads;
@@ -176,11 +174,12 @@ impl<'a> Patches<'a> {
         refused
     }
 
-    /// At which of these instructions a yield without a prefetch can stand, all at once.
+    /// The instructions among `addresses` at which a yield without a prefetch can stand, all at the same
+    /// time.
     pub(crate) fn instructions(&self, addresses: Vec<u64>) -> BTreeSet<u64> {
         let mut options = groundwork_options();
-        // It stands where every yield can, and is short: that of each instruction of a file would
-        // take more tables than a plan can have.
+        // This yield can stand wherever any yield can, and is short: with a longer one at each instruction of
+        // a file, the plan would need more tables than it can have.
         options.body = Body::Yield(Yield::Base);
         options.sites = Sites::Instructions(addresses);
         let plan = self.groundwork.plan(self.image, &options);
@@ -202,7 +201,7 @@ mod tests {
         let known = identity(&Image::parse(&bytes).unwrap());
         let plan = plan_for("/bin/store", known.clone());
         check(&plan, "/bin/store", &bytes).unwrap();
-        // Where it lies does not matter.
+        // The path does not matter.
         check(&plan, "/opt/store", &bytes).unwrap();
         let changed = plan_for("/bin/store", "build-id:00".to_owned());
         assert_eq!(

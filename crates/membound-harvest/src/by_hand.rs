@@ -1,5 +1,5 @@
-//! Plans of sites that somebody names, where nothing was profiled: for tests of the runtime, whose
-//! yields are to stand everywhere, not where they pay.
+//! Plans with given sites, made without a profile: for tests of the runtime, which need yields everywhere,
+//! not only where they pay.
 
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Accesses, Body, Plan, Sites, Yield};
@@ -12,9 +12,9 @@ use crate::Error;
 use crate::binaries::identity;
 use crate::yields::groundwork_options;
 
-/// How long scavengers may run between two yields, in nanoseconds.
+/// Bound on the time between two yields of a scavenger, in nanoseconds.
 const BOUND_NS: f64 = 200.0;
-/// Every how many executions a yield of a scavenger that bounds gives way.
+/// A scavenger's bound yield is taken at every this many executions.
 const EVERY: u32 = 10;
 
 fn image<'a>(path: &str, bytes: &'a [u8]) -> Result<Image<'a>, Error> {
@@ -24,11 +24,11 @@ fn image<'a>(path: &str, bytes: &'a [u8]) -> Result<Image<'a>, Error> {
     })
 }
 
-/// A plan for the file at `path`, which has these `bytes`, in which all of `sites` are chosen:
-/// addresses in the file, sorted, and what the yields there are for.
+/// A plan for the file at `path` with these `bytes`, in which all of `sites` are chosen. A site is an address
+/// in the file and the kind of its yield; sites are sorted by address.
 ///
 /// # Errors
-/// When the file is no binary.
+/// If the file is no binary.
 pub fn by_hand(
     path: &str,
     bytes: &[u8],
@@ -48,7 +48,7 @@ pub fn by_hand(
     Ok(plan)
 }
 
-/// A plan for the file at `path` with this identity, in which nothing is chosen.
+/// A plan without sites for the file at `path` with this identity.
 pub(crate) fn without_sites(path: &str, identity: String, role: HarvestRole) -> HarvestPlan {
     HarvestPlan {
         schema_version: SCHEMA_VERSION,
@@ -81,12 +81,12 @@ pub(crate) fn without_sites(path: &str, identity: String, role: HarvestRole) -> 
     }
 }
 
-/// Addresses of the loads of the file at `path`, which has these `bytes`, where a yield can stand,
-/// sorted: those in functions whose names, as they stand in the file, `wanted` accepts. Others have no
-/// name (`None`).
+/// Sorted addresses of the loads at which a yield can stand, in the file at `path` with these `bytes`. Only
+/// loads in functions that `wanted` accepts are returned; it is called with the name in the file, or `None`
+/// for a function without a name.
 ///
 /// # Errors
-/// When the file is no binary.
+/// If the file is no binary.
 pub fn loads(
     path: &str,
     bytes: &[u8],
@@ -96,7 +96,8 @@ pub fn loads(
     let mut options = groundwork_options();
     options.accesses = Accesses::Loads;
     options.sites = Sites::All;
-    // The shortest of all yields: a longer one at each load would take more tables than there may be.
+    // The shortest kind of yield: with a longer one at each load, the plan would need more tables than it can
+    // have.
     options.body = Body::Yield(Yield::Base);
     let plan = Plan::make(&image, &options);
     let mut addresses: Vec<u64> = plan
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn loads_are_sorted_and_those_of_a_file() {
-        // Of a small file: the tests' own would take long.
+        // A small file, since the test program itself would take long.
         let bytes = std::fs::read("/bin/true").unwrap();
         let all = loads("/bin/true", &bytes, |_| true).unwrap();
         assert!(all.len() > 10 && all.is_sorted(), "{all:?}");

@@ -1,13 +1,12 @@
-//! Which loads yield.
+//! Chooses the loads that yield.
 //!
-//! A load yields when it has a significant part of the stall, when it is likely to miss the last
-//! cache, and when the stall that is expected of an execution exceeds the cost of a yield. Of
-//! those as many are taken, the most gain for the least cost first, as keep the cost on hits
-//! of all together under its bound.
+//! A load yields if it has a significant share of the stall, if it is likely to miss the last-level cache,
+//! and if the expected stall of an execution exceeds the cost of a yield. Of these loads as many are chosen,
+//! in the order of gain per cost, as keep the total cost on hits under its limit.
 //!
-//! Figures have intervals. Where both sides of a threshold lie in one, the decision of an earlier
-//! plan holds, else the value decides; the decision is said to be undecided, so that a longer
-//! profile may turn it but a larger sampling rate alone does not turn any other.
+//! Figures have intervals. Where an interval contains the threshold, the decision of an earlier plan holds,
+//! otherwise the value decides. Such a decision is marked as undecided: a longer profile may change it, while
+//! a higher sampling rate alone changes no other decision.
 
 use membound_model::stall::{Estimate, Executed};
 use membound_types::YieldReason;
@@ -16,41 +15,41 @@ use crate::Options;
 use crate::former::Former;
 use crate::options::passes_recent;
 
-/// A value this near to a threshold, as a share of it, is not decided by its interval either:
-/// intervals do not know what is systematically wrong.
+/// A figure this near to a threshold, as a share of the threshold, is undecided even if its interval does not
+/// contain the threshold: intervals do not cover systematic errors.
 const MARGIN: f64 = 0.1;
 
 /// What is known of a load.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Candidate {
-    /// Why there can be no yield whatever the figures are.
+    /// Why a yield is impossible, whatever the figures are.
     pub impossible: Option<YieldReason>,
-    /// Stalled time, in nanoseconds.
+    /// Stall time over the run, in nanoseconds.
     pub stall_ns: Estimate,
-    /// The part of it beyond the second cache.
+    /// The part of the stall time beyond the second-level cache, in nanoseconds.
     pub beyond_ns: f64,
     pub executed: Option<Executed>,
-    /// Share of the executions that miss the last cache.
+    /// Share of the executions that miss the last-level cache.
     pub likelihood: Option<Estimate>,
-    /// What an earlier plan decided.
+    /// The decision of an earlier plan.
     pub former: Option<Former>,
 }
 
-/// What became of a load.
+/// The decision about a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Decision {
     pub chosen: bool,
     pub reason: YieldReason,
     pub undecided: bool,
-    /// Stall of an execution beyond the second cache, in nanoseconds.
+    /// Stall of an execution beyond the second-level cache, in nanoseconds.
     pub stall_each_ns: Option<Estimate>,
-    /// Time that is turned to other work, in nanoseconds of the run.
+    /// Time that is gained for other work, in nanoseconds of the run.
     pub gain_ns: f64,
-    /// What yields cost on hits, in nanoseconds of the run.
+    /// Cost of the yield on hits, in nanoseconds of the run.
     pub hit_cost_ns: f64,
 }
 
-/// On which side of a threshold something lies.
+/// On which side of a threshold a figure lies, and whether that is sure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Side {
     above: bool,
@@ -67,7 +66,7 @@ fn side(figure: Estimate, threshold: f64, former: Option<Former>) -> Side {
     Side { above, sure }
 }
 
-/// Decides on all loads of a program that took `cpu_ns` and was stalled for `stall_ns` of it.
+/// Decides about all loads of a program that took `cpu_ns` of CPU time, `stall_ns` of it stalled.
 pub(crate) fn choose(
     candidates: &[Candidate],
     cpu_ns: f64,
@@ -88,7 +87,7 @@ pub(crate) fn choose(
             ..
         } = decisions[index];
         let worth = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
-        // What was chosen stays before what was not, as far as the figures permit it.
+        // Loads that were chosen before stay ahead of the others, as far as their intervals permit.
         match (candidates[index].former, decisions[index].stall_each_ns) {
             (Some(former), Some(each)) if each.value > 0.0 && former.pays => {
                 let end = if former.chosen { each.high } else { each.low };
@@ -118,7 +117,7 @@ pub(crate) fn choose(
 
 fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decision {
     let yield_ns = options.costs.yield_ns();
-    // Of an execution on average: what hits cost of it, and what misses do.
+    // Mean cost of a yield per execution: the part on hits and the part on misses.
     let costs_ns = |likelihood: Estimate| {
         let hit_ns = if passes_recent(options.role, likelihood.value) {
             options.costs.hit_ns()
@@ -179,15 +178,15 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     decided(YieldReason::Pays, &[significant, misses, long])
 }
 
-/// Stall of an execution beyond the second cache. Deviations of stall and count are factors, and
-/// independent ones.
+/// Stall of an execution beyond the second-level cache. The deviations of stall and count are independent
+/// factors.
 fn each(candidate: &Candidate, executed: Executed) -> Estimate {
     let stall_ns = candidate.stall_ns;
     if stall_ns.value <= 0.0 || candidate.beyond_ns <= 0.0 {
         return Estimate::exactly(0.0);
     }
     let value = candidate.beyond_ns / executed.count;
-    // More executions make each one's stall the shorter.
+    // More executions mean a shorter stall of each.
     let fewer = (executed.count / executed.low.max(f64::MIN_POSITIVE)).ln();
     let more = (executed.high / executed.count).ln();
     let below = (stall_ns.value / stall_ns.low.max(f64::MIN_POSITIVE)).ln();
@@ -205,8 +204,8 @@ mod tests {
 
     use super::*;
 
-    /// A load of a program that ran for a second and was stalled for half of it: milliseconds
-    /// of stall, millions of executions, likelihood.
+    /// A load of a program that ran for a second, half of it stalled, with milliseconds of stall, millions of
+    /// executions, and the likelihood of a miss.
     fn load(stall_ms: f64, millions: f64, likelihood: f64) -> Candidate {
         let near = |value: f64| Estimate::new(value, 0.95 * value, 1.05 * value);
         Candidate {
@@ -275,7 +274,7 @@ mod tests {
 
     #[test]
     fn gain_is_the_stall_without_the_yields_and_cost_is_that_on_hits() {
-        // A yield takes 12 ns, and for a hit 3 where recent lines are passed.
+        // A yield takes 12 ns, and a hit 3 ns with the recent-miss filter.
         let cases = [
             (HarvestRole::Scavenger, 0.75, 148.0, 3.0),
             (HarvestRole::Primary, 0.75, 150.25, 0.75),
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(decided(0.09, 0.05, 0.3, former(true, true)), (pays, true));
         assert_eq!(decided(0.09, 0.05, 0.3, former(true, false)), (pays, true));
         assert_eq!(decided(0.12, 0.05, 0.3, former(false, false)), (hits, true));
-        // What the figures do not permit is not kept.
+        // An earlier decision that the figures rule out is not kept.
         assert_eq!(decided(0.5, 0.4, 0.6, former(false, false)), (pays, false));
         assert_eq!(decided(0.03, 0.01, 0.06, former(true, true)), (hits, false));
     }

@@ -1,4 +1,4 @@
-//! Code of profiled functions as a [`Program`] whose distances can be bounded.
+//! Turns the code of profiled functions into a [`Program`] whose distances can be bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,30 +11,30 @@ use crate::distance::{self, Block, Call, Program, Step, Way};
 use crate::edges;
 use crate::times::{self, CodeTimes};
 
-/// Functions that are looked at in all, beside those that were sampled: callees of callees.
+/// Maximum number of callees that are added to the sampled functions of a module.
 const MOST_CALLEES: usize = 4096;
 
-/// A module that is looked at.
+/// A module whose code is analysed.
 pub(crate) struct Module<'a> {
     /// Its position in the run.
     pub index: usize,
     pub image: &'a Image<'a>,
     pub patches: &'a Patches<'a>,
     pub times: &'a CodeTimes,
-    /// Loads that yield, by address.
+    /// Addresses of the loads that yield.
     pub yields: &'a BTreeSet<u64>,
 }
 
-/// A function of the program.
+/// The origin of a function of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Origin {
     /// Position of its module in the run.
     pub module: usize,
     pub range: Range<u64>,
     pub name: String,
-    /// CPU time in it, in nanoseconds, what yields hide left out.
+    /// CPU time in it, in nanoseconds, without the stalls that yields hide.
     pub time_ns: f64,
-    /// By block: whether its executions are known.
+    /// Whether the executions of each block are known.
     pub counted: Vec<bool>,
 }
 
@@ -45,16 +45,16 @@ impl Origin {
     }
 }
 
-/// What one nanosecond figures are made of where the profile tells nothing.
+/// Default times, where the profile has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Usual {
-    /// Time of an instruction, which is a cycle, in nanoseconds.
+    /// Time of an instruction, in nanoseconds: one cycle.
     pub cycle_ns: f64,
-    /// CPU time that a sample stands for, in nanoseconds.
+    /// CPU time per sample, in nanoseconds.
     pub sample_ns: f64,
 }
 
-/// The functions of `modules` that were sampled or counted, and those that they call.
+/// The functions of `modules` that were sampled or counted, and their callees.
 pub(crate) fn program(modules: &[Module<'_>], usual: Usual) -> (Program, Vec<Origin>) {
     let mut program = Program::default();
     let mut origins = Vec::new();
@@ -140,13 +140,13 @@ fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut V
     }
 }
 
-/// What a function is made from.
+/// Inputs from which a function is converted.
 struct Source<'a> {
     module: &'a Module<'a>,
     function: &'a Function,
     counts: &'a [Option<f64>],
     patchable: &'a BTreeSet<u64>,
-    /// Functions of the module, by where they begin.
+    /// Positions in the program of the module's functions, by first address.
     position: &'a BTreeMap<u64, usize>,
     usual: Usual,
 }
@@ -163,7 +163,7 @@ impl Source<'_> {
         let sampled = |at: u64| times.time_ns.get(&at).copied().unwrap_or_default();
         let time_ns: f64 = instructions.iter().map(|it| sampled(it.ip())).sum();
         let block_ns = times::of_block(count, time_ns, self.usual, instructions.len());
-        // Each instruction has its usual time at least, as a share of the block's.
+        // Distributes the block's time over its instructions, each of which weighs at least the default time.
         let count = count.unwrap_or_default().max(1.0);
         let weight = |at: u64| (sampled(at) / count).max(self.usual.cycle_ns);
         let weights: f64 = instructions.iter().map(|it| weight(it.ip())).sum();
@@ -216,7 +216,7 @@ fn convert(source: &Source<'_>) -> distance::Function {
                 target,
                 conditional: true,
             } => {
-                // What is behind the jump outside is a block of its own.
+                // The tail call behind a conditional jump out of the function becomes a block of its own.
                 let to = blocks.len() + behind.len();
                 let stays: f64 = count.map_or(0.5, |count| staying(source, block, count));
                 for way in &mut ways {
@@ -250,7 +250,7 @@ fn convert(source: &Source<'_>) -> distance::Function {
     distance::Function { blocks: converted }
 }
 
-/// Share of the executions of a block that stay in the function behind a jump out of it.
+/// Share of a block's executions that stay in the function at a conditional jump out of it.
 fn staying(source: &Source<'_>, block: &code::Block, count: f64) -> f64 {
     let next: Option<f64> = block
         .successors
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::distance::{Limits, Rule};
 
-    /// Functions of this very program.
+    /// Functions of the test program itself.
     #[test]
     fn compiled_functions_are_bounded_where_patches_can_stand() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
@@ -348,7 +348,7 @@ mod tests {
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect();
-        // Those alone can stand as well as all together could.
+        // The chosen ones can stand together, not only each alone.
         assert_eq!(patches.instructions(chosen.clone()).len(), chosen.len());
     }
 }

@@ -1,12 +1,11 @@
-//! How often each edge between blocks was taken, from how often blocks ran.
+//! Estimates how often each edge between blocks was taken, from the executions of blocks.
 //!
-//! What runs into a block runs out of it. An edge that is the only one of its block, or the only
-//! one left whose count is not known, has the rest of the block's count; where that leaves some
-//! open, they share what is left in proportion to what their targets still lack.
+//! Executions are conserved: as many enter a block as leave it. An edge that is the only one of its block, or
+//! the only one whose count is still unknown, has the rest of the block's count. Edges that remain unknown
+//! share the rest in proportion to the executions that their targets still lack.
 
-/// By block and successor: share of the block's executions, 0 to 1. `counts` may hold `None`
-/// for blocks that were not counted. Blocks of `open` are
-/// also entered from elsewhere.
+/// For each block and successor, the share of the block's executions that take the edge, 0 to 1. `counts`
+/// holds `None` for blocks that were not counted; blocks that are `open` are also entered from elsewhere.
 pub(crate) fn shares(
     counts: &[Option<f64>],
     successors: &[Vec<usize>],
@@ -28,7 +27,7 @@ pub(crate) fn shares(
             let Some(count) = counts[block] else { continue };
             let leaving: Vec<(usize, usize)> =
                 (0..taken[block].len()).map(|at| (block, at)).collect();
-            // Where control also comes from elsewhere, nothing is said of the last edge.
+            // Where control also comes from elsewhere, the last incoming edge is not determined.
             let entering = if open[block] {
                 &[][..]
             } else {
@@ -47,7 +46,7 @@ pub(crate) fn shares(
             break;
         }
     }
-    // What targets still lack.
+    // Executions that the targets still lack.
     let lacks: Vec<Option<f64>> = counts
         .iter()
         .zip(&arriving)

@@ -1,8 +1,8 @@
-//! Why there is no plan, or why it does not hold.
+//! Errors of planning and of checking a plan.
 
 use membound_rewrite::image;
 
-/// Why there is no plan, or why it does not hold. Every text is one line.
+/// Why there is no plan, or why a plan is not valid for a file. Every text is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,40 +12,40 @@ pub enum Error {
          `membound profile -- {command}` and plan anew"
     )]
     Changed {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What it was.
+        /// Its identity when it was profiled.
         then: String,
-        /// What it is.
+        /// Its identity now.
         now: String,
-        /// What was profiled.
+        /// The profiled command.
         command: String,
     },
-    /// A file that the plan says nothing of.
+    /// The plan is not for this file.
     #[error("the plan is not for {path} ({now}): it is for {known}")]
     Unplanned {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What it is.
+        /// Its identity now.
         now: String,
-        /// Files that the plan is for.
+        /// Paths of the plan's files.
         known: String,
     },
-    /// A file that is no binary.
+    /// A file is no binary.
     #[error("{path}: {error}")]
     Image {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// Why it cannot be read as a binary.
         error: image::Error,
     },
-    /// The run has no samples, so that nothing is known of the program's time.
+    /// The run has no timer samples, so the program's CPU time is not known.
     #[error(
         "the run has no timer samples: profile the program again, for longer or with a shorter \
          `--period`"
     )]
     NoSamples,
-    /// The run was not made with a launch that could look at accesses.
+    /// The run was recorded in a way that does not observe accesses.
     #[error(
         "the run tells of no access to memory: profile the program again with `membound profile \
          -- COMMAND`, on a machine and a file that can be read"

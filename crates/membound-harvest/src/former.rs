@@ -1,27 +1,27 @@
-//! What an earlier plan of the same files decided.
+//! Decisions of an earlier plan of the same files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use membound_types::{HarvestPlan, YieldKind, YieldReason};
 
-/// What was decided on a load before.
+/// An earlier decision about a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Former {
     /// Whether its figures passed all thresholds.
     pub pays: bool,
-    /// Whether it was chosen: one that passed them may have been too much for the overhead.
+    /// Whether it was chosen; a load that passed the thresholds may still have exceeded the overhead.
     pub chosen: bool,
 }
 
-/// Decisions by file and address.
+/// Earlier decisions by file and address.
 #[derive(Debug, Default)]
 pub(crate) struct Decided<'a> {
-    /// By identity of the file and address in it.
+    /// Key: identity of the file, and address in it.
     by_place: BTreeMap<(&'a str, u64), Former>,
 }
 
 impl<'a> Decided<'a> {
-    /// Those of `plan`. Of loads on which nothing was known, nothing was decided.
+    /// The decisions of `plan`; loads without figures were not decided.
     pub(crate) fn of(plan: &'a HarvestPlan) -> Self {
         let identities: BTreeMap<&str, &str> = plan
             .modules
@@ -53,7 +53,7 @@ impl<'a> Decided<'a> {
         }
     }
 
-    /// What was decided on the load at `address` of the file of this identity.
+    /// The earlier decision about the load at `address` in the file of this identity.
     pub(crate) fn at(&self, identity: &str, address: u64) -> Option<Former> {
         self.by_place.get(&(identity, address)).copied()
     }

@@ -1,14 +1,15 @@
-//! Which loads of a program yield, and what that is predicted to give.
+//! Chooses the loads at which a program yields, and predicts the gain.
 //!
-//! - [`plan()`]: from a profiled run, the loads before which a program yields to others, each that
-//!   was considered with its reason; and where a bound is asked for, the further yields that keep
-//!   the time between two of them under it. [`check()`] holds a binary to a plan.
-//! - [`yields()`]: from a plan and one of its files, what is to be patched there.
-//! - [`by_hand()`]: a plan of loads that somebody names, where nothing was profiled.
-//! - [`distance`]: how long a program runs between two yields, and where yields must stand so
-//!   that this stays under a bound.
+//! - [`plan()`]: from a profiled run, the loads at which a program yields, and every other load that was
+//!   considered, with the reason; if a bound is requested, also the bound yields that keep the time between
+//!   two yields under it. [`check()`] checks that a binary is the one of a plan.
+//! - [`yields()`]: from a plan and one of its files, the patches of that file.
+//! - [`by_hand()`]: a plan with given loads, where nothing was profiled.
+//! - [`distance`]: how long a program runs between two yields, and where bound yields must stand to keep this
+//!   time under a bound.
 //!
-//! Pure: a run and the bytes of binaries in, a plan out. Latencies come from machine profiles.
+//! The functions are pure: they turn a run and the bytes of binaries into a plan. Latencies come from machine
+//! profiles.
 
 #![forbid(unsafe_code)]
 

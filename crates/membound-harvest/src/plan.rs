@@ -1,4 +1,4 @@
-//! The plan of a run.
+//! Makes the plan of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,17 +20,16 @@ use crate::former::Decided;
 use crate::times::{self, CodeTimes};
 use crate::{Error, Options};
 
-/// Time of an instruction where neither profile nor machine tell, in nanoseconds: one cycle at
-/// 1 GHz, which is longer than on any machine that programs are profiled on.
+/// Default time of an instruction, in nanoseconds, where neither profile nor machine provide one: a cycle at
+/// 1 GHz, longer than on any machine on which programs are profiled.
 const SLOW_CYCLE_NS: f64 = 1.0;
 
-/// Plans `run`. Levels and latencies are those of `machine`, or of the run's own machine
-/// profile; the binaries that were profiled are read again through `binaries`. Where figures permit
-/// both to choose a load and not to, what `former` decided on it holds, an earlier plan of the
-/// same files.
+/// Plans `run`. Levels and latencies are those of `machine`, or of the run's own machine profile; the
+/// profiled binaries are read again through `binaries`. Where the figures permit both to choose a load and
+/// not to, the decision of `former` holds, an earlier plan of the same files.
 ///
 /// # Errors
-/// When the run tells too little, or a binary is not the one that was profiled.
+/// If the run lacks samples or sites, or a binary is not the one that was profiled.
 pub fn plan(
     run: &RunData,
     machine: Option<&MachineProfile>,
@@ -41,7 +40,7 @@ pub fn plan(
     if run.samples.is_empty() {
         return Err(Error::NoSamples);
     }
-    // What only bounds the time between yields needs to know of no access.
+    // Bound yields need no accesses.
     if run.sites.is_empty() && options.limits.is_none() {
         return Err(Error::NoSites);
     }
@@ -60,7 +59,7 @@ pub fn plan(
             Err(reason) => Err(reason.clone()),
         });
     }
-    // What functions of a file need to know of each other takes its time.
+    // The groundwork of a file takes time, so it is made only where it is needed.
     let of_sites: BTreeSet<usize> = run
         .sites
         .iter()
@@ -141,7 +140,7 @@ pub fn plan(
     })
 }
 
-/// Files with samples, sites or counted blocks.
+/// Positions of the modules with samples, sites or counted blocks.
 fn modules_wanted(run: &RunData) -> BTreeSet<usize> {
     let sampled = run
         .samples
@@ -158,11 +157,11 @@ fn modules_wanted(run: &RunData) -> BTreeSet<usize> {
         .collect()
 }
 
-/// Accesses that are considered, in the order of the run.
+/// The accesses that are considered, in the order of the run.
 struct Considered<'a> {
     accesses: Vec<&'a AccessFigures>,
     candidates: Vec<Candidate>,
-    /// Why no patch can stand there.
+    /// Why no patch can stand at the access.
     refusals: Vec<Option<String>>,
 }
 
@@ -292,19 +291,19 @@ fn figure(estimate: Estimate) -> Figure {
     }
 }
 
-/// Code that distances are bounded in.
+/// Code in which distances are bounded.
 struct Code<'a> {
     run: &'a RunData,
     images: &'a [Result<Image<'a>, String>],
     patches: &'a [Option<Patches<'a>>],
-    /// By module.
+    /// Times and counts of each module.
     times: Vec<CodeTimes>,
     usual: Usual,
 }
 
 impl Code<'_> {
-    /// Yields that bound the distances beside those before the `chosen` accesses, and what is
-    /// then so of each function; its time in nanoseconds.
+    /// Bound yields beside the yields at the `chosen` accesses, and the resulting distances of each function.
+    /// The functions' `time_fraction` is still in nanoseconds.
     fn bound(
         &self,
         chosen: &BTreeSet<usize>,
@@ -382,7 +381,7 @@ impl Code<'_> {
                         let function = &program.functions[gap.place.function];
                         let block = &function.blocks[gap.place.block];
                         let step = block.steps.get(gap.place.step).or(block.steps.last());
-                        // A jump outside has no instruction of its own.
+                        // A conditional jump out of the function is a block without instructions.
                         Some(HarvestGap {
                             offset: step?.address,
                             why: gap_reason(gap.why),
@@ -501,7 +500,7 @@ fn modules(run: &RunData, images: &[Result<Image<'_>, String>]) -> Vec<HarvestMo
         .collect()
 }
 
-/// What the run lacks that decisions need, each with what to do.
+/// What decisions lack in the run, each with a remedy.
 fn missing(
     run: &RunData,
     figures: &Figures,

@@ -22,7 +22,7 @@ pub(crate) fn site(path: &str, offset: u64, kind: YieldKind, every: u32) -> Harv
     }
 }
 
-/// A function that took this share of the time, and is this far from yield to yield.
+/// A function with this share of the time and this longest distance between yields.
 pub(crate) fn function(
     path: &str,
     offset: u64,
@@ -40,11 +40,10 @@ pub(crate) fn function(
     }
 }
 
-/// Where the code of [`elf`] begins.
+/// Address of the code of [`elf`].
 pub(crate) const TEXT: u64 = 0x1000;
 
-/// A shared object of nothing but `text` at [`TEXT`], with functions of these names, addresses and
-/// lengths.
+/// A shared object of nothing but `text` at [`TEXT`], with functions of these names, addresses and lengths.
 pub(crate) fn elf(text: &[u8], functions: &[(&str, u64, u64)]) -> Vec<u8> {
     const HEADER: usize = 64;
     const SECTION_NAMES: &[u8] = b"\0.text\0.symtab\0.strtab\0.shstrtab\0";
@@ -72,7 +71,7 @@ pub(crate) fn elf(text: &[u8], functions: &[(&str, u64, u64)]) -> Vec<u8> {
     let names = place(&names);
     let section_names = place(SECTION_NAMES);
     let mut sections = vec![0_u8; HEADER];
-    // Name, kind, flags, address, place, link, info, size of an entry.
+    // Name, type, flags, address, (offset, size), link, info, entry size.
     let table = [
         (1, 1, 6, TEXT, (TEXT, text.len() as u64), 0, 0, 0),
         (7, 2, 0, 0, symbols, 3, 1, 24),
@@ -99,7 +98,7 @@ pub(crate) fn elf(text: &[u8], functions: &[(&str, u64, u64)]) -> Vec<u8> {
     );
     header.extend_from_slice(&0_u32.to_le_bytes());
     header.extend_from_slice(&[64, 56, 1, 64, 5, 4].map(u16::to_le_bytes).concat());
-    // One segment: everything that is loaded, readable and executable.
+    // One segment that holds everything, readable and executable.
     header.extend_from_slice(&[1, 5].map(u32::to_le_bytes).concat());
     let segment = [0, 0, 0, loaded, loaded, 0x1000];
     header.extend_from_slice(&segment.map(u64::to_le_bytes).concat());

@@ -1,4 +1,4 @@
-//! What the profile says of code: time by instruction and executions by block, for each module.
+//! Times and counts of code from the profile: time by instruction and executions by block, for each module.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,29 @@ use membound_run::{FrameId, ModuleId, RunData};
 
 use crate::code::Usual;
 
-/// Samples of a block or function from which on they, and not a default, tell its time.
+/// Samples from which on a block's or function's own time is used instead of the default.
 pub(crate) const ENOUGH_SAMPLES: f64 = 30.0;
 
-/// Times and counts of the code of a module. Addresses are the file's.
+/// Times and counts of a module's code. Addresses are those of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CodeTimes {
-    /// CPU time by instruction over the run, in nanoseconds: that of accesses stands at them,
-    /// the rest where it was sampled. Stalls that chosen yields hide are taken out.
+    /// CPU time of each instruction over the run, in nanoseconds: the time of accesses is at their
+    /// instructions, the rest where it was sampled. Stalls that chosen yields hide are left out.
     pub time_ns: BTreeMap<u64, f64>,
-    /// Executions over the run by block: first address, bytes, executions.
+    /// Executions of blocks over the run: first address, length in bytes, executions.
     pub blocks: BTreeMap<u64, (u32, f64)>,
-    /// Executions over the run of single accesses.
+    /// Executions of single accesses over the run.
     pub accesses: BTreeMap<u64, f64>,
 }
 
 impl CodeTimes {
-    /// CPU time between two addresses.
+    /// CPU time of the instructions in a range of addresses, in nanoseconds.
     pub(crate) fn between(&self, range: std::ops::Range<u64>) -> f64 {
         self.time_ns.range(range).map(|(_, ns)| ns).sum()
     }
 
-    /// Executions of the block that begins at `start`; `None` where nothing tells.
+    /// Executions of the block that takes `range`: those of an access in it, otherwise those of the counted
+    /// block around its start; `None` if neither was counted.
     pub(crate) fn count(&self, range: std::ops::Range<u64>) -> Option<f64> {
         let mut of_accesses = self.accesses.range(range.clone());
         let counted = self.blocks.range(..=range.start).next_back();
@@ -39,9 +40,9 @@ impl CodeTimes {
     }
 }
 
-/// Those of all modules, by position in [`RunData::modules`].
+/// Times and counts of all modules, by position in [`RunData::modules`].
 ///
-/// `hidden` says of each access (by its position in the run) whether a yield hides its stall.
+/// `hidden` tells for each access, by its position in the run, whether a yield hides its stall.
 pub(crate) fn times(
     run: &RunData,
     figures: &Figures,
@@ -52,7 +53,7 @@ pub(crate) fn times(
         let frame = run.frames[frame.index()];
         frame.module.map(|module| (module.index(), frame.address))
     };
-    // What is left of each sampled instruction when its accesses have their shares.
+    // Share of each sampled instruction's time that is not attributed to accesses.
     let mut rest = vec![1.0_f64; run.frames.len()];
     for attribution in &run.attributions {
         if attribution.site.is_some() {
@@ -94,10 +95,10 @@ pub(crate) fn times(
     modules
 }
 
-/// Carries counts of blocks over to the whole run: by the executions of accesses in them where
-/// there are some, else by CPU time.
+/// Extrapolates the counts of blocks to the whole run: by the executions of accesses in them if there are
+/// any, otherwise by CPU time.
 fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
-    /// Counts of the windows of one group of blocks.
+    /// Counts of a block over its windows.
     #[derive(Default)]
     struct Counted {
         length: u32,
@@ -105,7 +106,7 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
     }
     type Key = (ModuleId, u64);
     type Window = (u64, u64);
-    // Those of a group are counted in the same windows: that is what tells groups apart.
+    // Blocks of a group are counted in the same windows, and no other group has the same ones.
     type Group = (ModuleId, Vec<Window>);
     let mut blocks: BTreeMap<Key, Counted> = BTreeMap::new();
     let mut windows: BTreeMap<Key, Vec<Window>> = BTreeMap::new();
@@ -164,19 +165,19 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
     }
 }
 
-/// Cycles that a block takes longer while it is counted: a counter is loaded, added to and stored, which
-/// in a loop waits for the lap before. The worst of loops takes five, some take two.
+/// Cycles by which counting slows down a block: a counter is loaded, incremented and stored, and in a loop
+/// each iteration waits for the one before. The worst loops take five cycles, some take two.
 const COUNTING_CYCLES: f64 = 4.0;
-/// Instructions that are done in a cycle at most, about.
+/// Approximate maximum number of instructions per cycle.
 const WIDTH: f64 = 4.0;
 
-/// Time of one execution of a block of so many `instructions`, in nanoseconds, that ran `count` times and
-/// took `time_ns` in all of samples.
+/// Time of one execution of a block of `instructions` instructions, in nanoseconds, that ran `count` times
+/// and has `time_ns` of sampled time.
 ///
-/// A block that is sampled enough takes what it took, without what counting it took: its count is
-/// that of windows in which it was counted, at the rate that it had there. Of a tight loop that is most.
-/// Where samples are few it takes what is usual, unless even the most that so few samples permit
-/// (Poisson, 95 %) is less.
+/// With enough samples it is the sampled time per execution, less the cost of counting: the count is
+/// extrapolated from windows in which counting slowed the block down. In a tight loop that cost is most of
+/// the time. With few samples the default time holds, unless it exceeds the maximum that so few samples
+/// permit (Poisson, 95 %).
 pub(crate) fn of_block(count: Option<f64>, time_ns: f64, usual: Usual, instructions: usize) -> f64 {
     let usual_ns = instructions as f64 * usual.cycle_ns;
     let Some(count) = count.filter(|&count| count >= 1.0) else {
@@ -208,10 +209,10 @@ mod tests {
     fn a_block_takes_what_was_sampled_where_that_is_enough() {
         // 100 samples of 1 ms over a million executions, each with its counter.
         assert!((of_block(Some(1e6), 1e8, USUAL, 20) - 99.0).abs() < 1e-9);
-        // Ten samples: at least the usual.
+        // Ten samples: at least the default time.
         assert!((of_block(Some(1e6), 1e7, USUAL, 48) - 12.0).abs() < 1e-9);
         assert!((of_block(Some(1e6), 1e7, USUAL, 20) - 10.0).abs() < 1e-9);
-        // None over so many executions that the usual cannot be true.
+        // No sample over so many executions: the default cannot be true.
         assert!(of_block(Some(1e9), 0.0, USUAL, 20) < 0.005);
         assert!((of_block(None, 0.0, USUAL, 20) - 5.0).abs() < 1e-9);
     }
@@ -221,7 +222,7 @@ mod tests {
         // Four instructions that take a cycle by themselves, and six with the counter.
         let lap_ns = of_block(Some(1e8), 1.5e8, USUAL, 4);
         assert!((lap_ns - 0.5).abs() < 1e-9, "{lap_ns}");
-        // It is never faster than its instructions, nor slower than it was seen to be.
+        // It is never faster than its instructions permit, nor slower than it was observed.
         let lap_ns = of_block(Some(1e8), 1e8, USUAL, 8);
         assert!((lap_ns - 0.5).abs() < 1e-9, "{lap_ns}");
         let lap_ns = of_block(Some(1e8), 1e8, USUAL, 32);

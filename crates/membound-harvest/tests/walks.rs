@@ -1,23 +1,23 @@
-//! Random programs, walked at random: no walk runs longer between two yields than is said.
+//! Random walks through random programs: no walk runs longer between two yields than computed.
 
 use membound_harvest::distance::{
     self, Block, Call, Function, Limits, Place, Program, Rule, Step, Unbounded, Way, Yields,
 };
 use proptest::prelude::*;
 
-/// Steps of a walk.
+/// Number of steps of a walk.
 const WALK: usize = 4000;
 
-/// Calls that a walk is inside of at most; deeper ones are not made.
+/// Maximum call depth of a walk; deeper calls are not made.
 const DEEPEST: usize = 40;
 
 #[derive(Clone, Debug)]
 struct Shape {
     /// By function and block: times of instructions and whether each can be patched.
     blocks: Vec<Vec<Vec<(u16, bool)>>>,
-    /// By function and block: seeds of where it leads.
+    /// By function and block: seeds of the blocks that may run next.
     ways: Vec<Vec<Vec<u8>>>,
-    /// By function and block: a seed of what it calls; even ones call nothing.
+    /// By function and block: a seed of the callee; even ones call nothing.
     calls: Vec<Vec<u8>>,
     /// By function and block: whether a yield stands at its first instruction.
     yields: Vec<Vec<bool>>,
@@ -106,8 +106,8 @@ fn program(shape: &Shape) -> Program {
     }
 }
 
-/// A walk through `program` from function `start`, which begins right behind a yield: the longest
-/// time between two yields, and the function in which it ended.
+/// Walks through `program` from function `start`, right behind a yield: the longest time between two yields,
+/// and the function in which it ended.
 struct Walk<'a> {
     program: &'a Program,
     yields: &'a Yields,
@@ -140,7 +140,7 @@ impl Walk<'_> {
                 };
                 let due = match self.yields.get(&place) {
                     Some(&every) => {
-                        // Counters begin anywhere.
+                        // Counters may begin with any value.
                         let start = self.state as u32 % every;
                         let passed = self.counters.entry(place).or_insert(start);
                         *passed += 1;
@@ -218,7 +218,7 @@ proptest! {
         let bounded = distance::bound(&program, limits(bound));
         let said = bounded.functions.iter().map(|it| it.most_ns.unwrap()).fold(0.0, f64::max);
         prop_assert!(longest_walk(&program, &bounded.yields, seed) <= said + 1e-3);
-        // Calls themselves can be patched here, and no instruction is longer than 40 ns.
+        // Calls themselves can be patched in these programs, and no instruction is longer than 40 ns.
         prop_assert!(said <= bound + 1e-3, "{} {:?}", said, bounded);
     }
 

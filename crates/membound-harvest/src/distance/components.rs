@@ -1,16 +1,17 @@
-//! Strongly connected components, in the order in which control comes through them.
+//! Strongly connected components in topological order.
 
 use rustc_hash::FxHashMap;
 
-/// The components of the graph of `nodes` and of those edges between them that `ways` gives, each
-/// before those that it leads to. Tarjan's algorithm, without recursion.
+/// The components of the graph of `nodes` and of the edges between them that `ways` returns, each before its
+/// successors. Tarjan's algorithm, without recursion.
 pub(super) fn components<I>(nodes: &[usize], ways: impl Fn(usize) -> I) -> Vec<Vec<usize>>
 where
     I: Iterator<Item = usize>,
 {
     const UNSEEN: usize = usize::MAX;
     const DONE: usize = usize::MAX - 1;
-    // By position in `nodes`: when it was found, and the earliest that it leads back to.
+    // For each position in `nodes`, its index in order of discovery, and the smallest index that it leads
+    // back to.
     let position: FxHashMap<usize, usize> = nodes.iter().copied().zip(0..).collect();
     let mut found = vec![UNSEEN; nodes.len()];
     let mut earliest = vec![0; nodes.len()];

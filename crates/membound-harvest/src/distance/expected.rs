@@ -1,33 +1,33 @@
-//! The average time since the last yield, by how often each way is taken: document 003's rule.
+//! The average time since the last yield, weighted by how often each edge is taken: document 003's rule.
 //!
-//! The time at a node is the average over the ways that lead to it, each weighted by how often
-//! control came that way; 90 % from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields
-//! each k-th time. Around loops that is a system of linear equations, which is iterated from 0
-//! upwards; what grows past a few times the bound is not followed further.
+//! The time at a node is the average over its incoming edges, each weighted by how often control came that
+//! way; 90 % from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields at each k-th execution. With
+//! loops this is a system of linear equations, which is iterated upwards from 0; times are capped at a few
+//! times the bound.
 
 use super::components::components;
 use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
 
-/// Times are followed up to so many times the bound: that they are past it is all that matters.
+/// Cap of times, as a multiple of the bound: beyond the bound, only the fact that it is exceeded matters.
 const FAR: f64 = 4.0;
 
-/// Change of a time in a round, as a share of the bound, below which it has settled.
+/// Change of a time in a round, as a share of the bound, below which it has converged.
 const SETTLED: f64 = 1e-7;
 
-/// Rounds at most.
+/// Maximum number of rounds.
 const ROUNDS: usize = 20_000;
 
-/// Shares below this are none.
+/// Smaller shares count as 0.
 const NO_SHARE: f64 = 1e-9;
 
-/// What is known of control at a point.
+/// State of control at a point, averaged over the ways that lead to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct State {
-    /// Average time since the last yield or the entry of the group.
+    /// Average time since the last yield or since the entry of the group, in nanoseconds.
     all_ns: f64,
-    /// Share that has seen no yield since the entry.
+    /// Share of executions without a yield since the entry.
     free: f64,
-    /// That share times its average time.
+    /// That share times its average time since the entry, in nanoseconds.
     free_ns: f64,
 }
 
@@ -38,7 +38,7 @@ impl State {
         self
     }
 
-    /// A share of `keeps` goes on, the rest goes on `ns` after a yield.
+    /// The share `keeps` does not yield; the rest is `ns` behind a yield.
     fn yields(self, keeps: f64, ns: f64) -> Self {
         Self {
             all_ns: keeps * self.all_ns + (1.0 - keeps) * ns,
@@ -48,8 +48,8 @@ impl State {
     }
 }
 
-/// The average times in `graph`. `ago` says how long ago the last yield was behind code of which
-/// nothing is known, and when a function is called.
+/// The average times in `graph`. `ago` holds the assumed time since the last yield where unknown code
+/// returns, and where a function is called.
 pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     let size = graph.nodes.len();
     let order: Vec<usize> = components(&graph.reached, |node| {
@@ -76,7 +76,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     solved(graph, &states, bound_ns, ago.0)
 }
 
-/// By node: the nodes that lead to it, each with a weight.
+/// For each node, its predecessors, each with a weight.
 fn arriving(graph: &Graph) -> Vec<Vec<(usize, f64)>> {
     let mut arriving = vec![Vec::new(); graph.nodes.len()];
     for &node in &graph.reached {
@@ -139,7 +139,7 @@ fn average(
     sum
 }
 
-/// Behind the yield at a node's start.
+/// The state behind the yield at a node's start.
 fn passes(graph: &Graph, node: usize, state: &State) -> State {
     match graph.nodes[node].start {
         Start::Plain => *state,
@@ -232,8 +232,8 @@ fn summary(
     }
     let free = (sum.free / weights).clamp(0.0, 1.0);
     let yielded = 1.0 - free;
-    // What was there before the entry counts only where there was no yield since; there it is
-    // the caller's.
+    // Paths without a yield since the entry are left out: their time since the last yield depends on the
+    // caller.
     let tail = (sum.all_ns - sum.free_ns) / weights / yielded.max(NO_SHARE);
     Summary {
         head,

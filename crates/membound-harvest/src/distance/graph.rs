@@ -1,50 +1,50 @@
-//! Functions that call each other in a circle (mostly one alone) as one graph, whose nodes are
-//! stretches of instructions with a yield at most before the first.
+//! A group of mutually recursive functions (mostly a single one) as one graph. Its nodes are stretches of
+//! instructions with at most one yield, before the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Call, Place, Program, Yields};
 
-/// What a call means to its caller, in nanoseconds.
+/// The effect of a call on its caller's times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Summary {
-    /// From the entry to the first yield; `None` when there is none.
+    /// From the entry to the first yield; `None` if there is none.
     pub head: Option<f64>,
-    /// From the entry to the return without a yield; `None` when it certainly yields.
+    /// From the entry to the return without a yield; `None` if it certainly yields.
     pub through: Option<f64>,
-    /// From the last yield to the return; `None` when there is none.
+    /// From the last yield to the return; `None` if there is none.
     pub tail: Option<f64>,
     /// Share of the calls that return without a yield.
     pub through_share: f64,
 }
 
-/// What happens between a node's last instruction and the nodes after it.
+/// What happens between a node's last instruction and its successors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Effect {
     /// Nothing.
     None,
     /// A call.
     Called(Summary),
-    /// A call of code that is not known.
+    /// A call of code outside the program.
     Unknown,
 }
 
-/// What stands before a node's first instruction.
+/// The yield before a node's first instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Plain,
     Yield,
-    /// A yield each k-th time, k ≥ 2.
+    /// A yield at each k-th execution, k ≥ 2.
     Counter(u32),
 }
 
-/// From where else than other nodes control comes to a node.
+/// From where control comes to a node, other than from nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Nowhere,
-    /// Calls of the function from outside of the group.
+    /// From calls of the function from outside the group.
     Calls,
-    /// Nobody knows.
+    /// From unknown code.
     Unknown,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Node {
     pub ns: f64,
     pub start: Start,
     pub effect: Effect,
-    /// Nodes that may run next, with how often.
+    /// Successors, each with how often the edge is taken.
     pub ways: Vec<(usize, f64)>,
-    /// Whether its function returns behind it.
+    /// Whether its function returns at its end.
     pub returns: bool,
     pub source: Source,
     pub count: f64,
@@ -68,21 +68,21 @@ pub(super) struct Node {
 #[derive(Clone, Debug)]
 pub(super) struct Graph {
     pub nodes: Vec<Node>,
-    /// Nodes that control can come to, ascending.
+    /// Nodes that control can reach, ascending.
     pub reached: Vec<usize>,
-    /// The node at which each function of the group begins.
+    /// Each function of the group with the node at which it begins.
     pub entries: Vec<(usize, usize)>,
-    /// By function of the group: those whose returns are its own, since it ends with calls of
-    /// them; itself included.
+    /// For each function of the group, the functions whose returns are also its own, because it ends with
+    /// tail calls of them; includes the function itself.
     returned_by: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-/// A call of a function of the group from the group.
+/// A call from one function of the group to another.
 struct InnerCall {
-    /// The node that ends with it.
+    /// The node that ends with the call.
     from: usize,
     callee: usize,
-    /// The node behind it.
+    /// The node behind the call.
     returned: usize,
     count: f64,
 }
@@ -90,21 +90,22 @@ struct InnerCall {
 /// Times in a graph, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Solved {
-    /// By node: since the last yield, behind the node's own.
+    /// For each node, the time since the last yield, behind the node's own yield.
     pub pass: Vec<f64>,
-    /// The most between two yields, or from a yield to an end.
+    /// The longest time between two yields, or from a yield to an end.
     pub most_ns: f64,
-    /// By how much nodes exceed the bound, in all.
+    /// Sum over all nodes of the time by which they exceed the bound.
     pub excess_ns: f64,
-    /// The same as `most_ns` by function of the group: the most that ends in it, and in what it calls
-    /// outside of the group.
+    /// `most_ns` for each function of the group: the longest time that ends in it or in a callee outside the
+    /// group.
     pub most_by_function: Vec<f64>,
-    /// By function of the group.
+    /// One for each function of the group.
     pub summaries: Vec<Summary>,
 }
 
 impl Graph {
-    /// What follows from the most between two yields, or from a yield to an end, by node.
+    /// Derives the results from `most`, the longest time between two yields, or from a yield to an end, for
+    /// each node.
     pub(super) fn solved(
         &self,
         pass: Vec<f64>,
@@ -121,8 +122,8 @@ impl Graph {
         }
     }
 
-    /// The graph of `group`, functions of `program`, with `yields` beside those that stand
-    /// there already. `summaries` are those of all functions that it calls.
+    /// The graph of `group`, functions of `program`, with `yields` in addition to the program's own.
+    /// `summaries` must hold those of all callees outside the group.
     pub(super) fn new(
         program: &Program,
         group: &[usize],
@@ -135,7 +136,7 @@ impl Graph {
             entries: Vec::new(),
             returned_by: group.iter().map(|&it| (it, BTreeSet::from([it]))).collect(),
         };
-        // By function of the group and block: its first and last node.
+        // For each function of the group and each block, its first and last node.
         let mut blocks: Vec<Vec<(usize, usize)>> = Vec::new();
         for &function in group {
             let of_function = (0..program.functions[function].blocks.len())
@@ -203,7 +204,7 @@ impl Graph {
         graph
     }
 
-    /// The nodes of a block; the first and the last of them.
+    /// Adds the nodes of a block; returns the first and the last of them.
     fn split(
         &mut self,
         program: &Program,
@@ -259,7 +260,7 @@ impl Graph {
         }
     }
 
-    /// Adds the functions that those call last which a function calls last.
+    /// Makes `returned_by` transitive over tail calls.
     fn close_returns(&mut self) {
         loop {
             let before = self.returned_by.clone();
@@ -273,7 +274,7 @@ impl Graph {
         }
     }
 
-    /// Nodes behind which `function` returns.
+    /// Nodes at whose end `function` returns.
     pub(super) fn returns(&self, function: usize) -> impl Iterator<Item = usize> + '_ {
         let by = &self.returned_by[&function];
         self.reached.iter().copied().filter(|&node| {
@@ -282,7 +283,7 @@ impl Graph {
         })
     }
 
-    /// Leads the returns of functions of the group to where calls inside of it return to.
+    /// Adds edges from the returns of the group's functions to the nodes behind the calls of them.
     fn link_returns(&mut self, calls: &[InnerCall]) {
         let mut ways: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
         for call in calls {
@@ -297,7 +298,7 @@ impl Graph {
         }
     }
 
-    /// By function of the group: the most of what `ns` gives for its nodes, 0 at least.
+    /// The maximum of `ns` over the nodes of each function of the group, at least 0.
     fn most_by_function(&self, ns: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut most: BTreeMap<usize, f64> =
             self.entries.iter().map(|entry| (entry.0, 0.0)).collect();
@@ -309,7 +310,7 @@ impl Graph {
         self.entries.iter().map(|entry| most[&entry.0]).collect()
     }
 
-    /// Which nodes control can come to, if every call returns.
+    /// Which nodes control can reach, if every call returns.
     fn reach(&self, calls: &[InnerCall]) -> Vec<bool> {
         let behind: BTreeMap<usize, usize> = calls
             .iter()
@@ -328,8 +329,8 @@ impl Graph {
         seen
     }
 
-    /// Nodes to which the time before `node` matters to: those after it that have no yield before
-    /// them, unless a call in between certainly yields.
+    /// Nodes whose time depends on the time before `node`: successors without a yield at their start, unless
+    /// a call in between certainly yields.
     pub(super) fn carries(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         let passes = match self.nodes[node].effect {
             Effect::None => true,

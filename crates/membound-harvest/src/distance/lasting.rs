@@ -1,11 +1,11 @@
-//! How long a loop runs each time that it is entered.
+//! How long a loop runs per entry.
 
 use super::Function;
 
-/// Time from one entry to the next exit of the innermost loop around `block`, in nanoseconds, by how often
-/// its blocks ran; with one that was entered once, where none of its entries was counted. A loop's blocks
-/// follow each other here, and none of them is entered from elsewhere or calls. `None` where there is no
-/// such loop, or it was never seen to run.
+/// Time from an entry to the next exit of the innermost loop around `block`, in nanoseconds, computed from
+/// the executions of its blocks; if no entry was counted, one is assumed. Only loops of consecutive blocks
+/// without calls and without entries from elsewhere are considered. `None` if there is no such loop, or it
+/// never ran.
 pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
     let blocks = &function.blocks;
     let backs = (block..blocks.len()).flat_map(|last| {
@@ -36,7 +36,7 @@ mod tests {
     use super::super::{Block, Call, Step, Way};
     use super::*;
 
-    /// A block that takes `ns` and ran `count` times, of which these shares led to these blocks.
+    /// A block that takes `ns` and ran `count` times, with the edges `ways`.
     fn block(ns: f64, count: f64, ways: &[(usize, f64)]) -> Block {
         Block {
             steps: vec![Step {
@@ -51,7 +51,8 @@ mod tests {
         }
     }
 
-    /// 0 → 1 → 1 | 2, 2 → 0 | 3: a loop of `laps` laps of 2 ns in one of ten laps.
+    /// 0 → 1 → 1 | 2, 2 → 0 | 3: an inner loop of `laps` iterations of 2 ns in an outer loop of ten
+    /// iterations.
     fn nested(laps: f64) -> Function {
         let entries = 10.0;
         Function {
@@ -79,7 +80,7 @@ mod tests {
         };
         near(lasts_ns(&nested(8.0), 1), 16.0);
         near(lasts_ns(&nested(1000.0), 1), 2000.0);
-        // The outer one: ten of its laps.
+        // The outer loop: ten iterations.
         near(lasts_ns(&nested(8.0), 0), 10.0 * (5.0 + 16.0 + 1.0));
         near(lasts_ns(&nested(8.0), 2), 10.0 * (5.0 + 16.0 + 1.0));
         assert_eq!(lasts_ns(&nested(8.0), 3), None);

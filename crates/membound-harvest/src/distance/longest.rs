@@ -1,44 +1,44 @@
 //! The longest time since the last yield, over all paths.
 //!
-//! Times at the nodes of an acyclic graph are maxima over the nodes before. A loop must hold a
-//! counter (its plain yields cut it already). Let L be the longest way from a counter of k around
-//! to itself, A the latest that control comes to it otherwise. It lets at most k − 1 pass in a
-//! row, so that behind it the last yield is max(A + (k − 2)·L, (k − 1)·L) ago at most, and
-//! when it yields, L more. What is left of the loop without that counter is acyclic, or holds
-//! loops with counters of their own. Those go on counting from one lap of the outer loop to the next, so
-//! that all their laps together come once to whatever path: L goes through each of them once, and what they
-//! may make more is added at the end.
+//! Times at the nodes of an acyclic graph are maxima over the predecessors. A loop must contain a counter (a
+//! plain yield cuts its loop already). Let L be the longest way from a counter of k around the loop to
+//! itself, and A the latest time at which control arrives there from outside the loop. The counter lets
+//! control pass at most k − 1 times in a row, so that behind it the last yield is at most max(A + (k − 2)·L,
+//! (k − 1)·L) ago, and L more when it yields. The loop without that counter is acyclic, or contains loops
+//! with counters of their own. Those counters keep counting from one iteration of the outer loop to the next,
+//! so all their iterations together add to a path only once: L passes through each inner loop once, and the
+//! time that its further iterations may take is added at the end.
 
 use super::components::components;
 use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
 
-/// No path leads there.
+/// Time of a node to which no path leads.
 const NONE: f64 = f64::NEG_INFINITY;
 
-/// Functions of a group up to which each is summarised by itself.
+/// Maximum number of functions in a group for each to be summarised by itself.
 const SEPARATE: usize = 16;
 
-/// Times of every node, in nanoseconds; [`f64::NEG_INFINITY`] where no path leads there.
+/// Times at every node, in nanoseconds; [`f64::NEG_INFINITY`] where no path leads.
 #[derive(Clone, Debug)]
 struct Times {
-    /// Before its yield or counter.
+    /// Before the node's yield or counter.
     arrival: Vec<f64>,
-    /// Behind it.
+    /// Behind the node's yield or counter.
     pass: Vec<f64>,
 }
 
-/// Which paths are looked at.
+/// Which paths are followed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Paths {
-    /// Those from the sources that were set, up to the first yield.
+    /// Paths from the given sources, up to the first yield.
     Given,
-    /// Those from yields, and from where nobody knows when the last one was: that is taken to
-    /// be so long ago then.
+    /// Paths from yields, and from points where the time since the last yield is unknown and assumed to be
+    /// `stale_ns`.
     FromYields { stale_ns: f64 },
 }
 
-/// The longest times in `graph`. `ago` says how long ago the last yield was behind code of which
-/// nothing is known, and at most when a function is called.
+/// The longest times in `graph`. `ago` holds the assumed time since the last yield where unknown code
+/// returns, and its maximum where a function is called.
 pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     let (stale_ns, entry_ns) = ago;
     let mut solver = Solver::new(graph);
@@ -50,8 +50,8 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
         most[node] = solver.most(&emitted, node);
     }
     let mut summaries = Vec::new();
-    // Of many functions that call each other none is summarised by itself: paths from where
-    // another begins are longer at most.
+    // The functions of a large group share one summary: starting from the entries of all functions can only
+    // make the times longer.
     let apart = if graph.entries.len() > SEPARATE {
         graph.entries.len()
     } else {
@@ -75,8 +75,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     graph.solved(pass, &most, bound_ns, summaries)
 }
 
-/// The time of so many laps. None take no time, however long one is; and where no path leads around there
-/// are none.
+/// Time of `laps` iterations; 0 for none, even if an iteration is unbounded, and 0 if no path leads around.
 fn laps_ns(laps: u32, around_ns: f64) -> f64 {
     if laps > 0 && around_ns > NONE {
         f64::from(laps) * around_ns
@@ -89,21 +88,20 @@ fn known(ns: f64) -> Option<f64> {
     (ns > NONE).then_some(ns)
 }
 
-/// What is known of a counter's loop.
+/// Times of a counter's loop.
 struct Around {
     /// The longest way around.
     around_ns: f64,
-    /// When the counter was passed at 0: the other nodes of the loop, with their arrival and
-    /// pass.
+    /// The other nodes of the loop with their arrival and pass times, if the counter is passed at time 0.
     behind: Vec<(usize, f64, f64)>,
 }
 
 struct Solver<'a> {
     graph: &'a Graph,
     around: Vec<Option<Around>>,
-    /// Whether what is looked at lies in a loop, whose counter is left out.
+    /// Whether the nodes being solved lie in a loop whose counter is left out.
     inside: bool,
-    /// Times in which no path leads anywhere.
+    /// Buffers in which no path leads anywhere.
     spare: Vec<Times>,
 }
 
@@ -127,8 +125,8 @@ impl<'a> Solver<'a> {
                 if self.graph.nodes[node].source == Source::Unknown {
                     times.arrival[node] = stale_ns;
                 }
-                // Not in the order of the nodes: what is before a call that certainly yields
-                // says nothing of what is behind it.
+                // Set beforehand for all nodes, since the order of nodes ignores edges behind a call that
+                // certainly yields.
                 let ns = self.emitted(node, paths);
                 for &(to, _) in &self.graph.nodes[node].ways {
                     times.arrival[to] = times.arrival[to].max(ns);
@@ -167,7 +165,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// A loop.
+    /// Solves a loop.
     fn go_around(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
         component.sort_unstable();
         let Some((at, every)) = self.counter(&component) else {
@@ -242,8 +240,8 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// The counter of a loop that comes first: which one makes no difference to what is true,
-    /// only to how close the result is. The one that is passed least cuts outer loops first.
+    /// The counter at which a loop is cut first, with its k. Any choice gives a valid bound; the counter that
+    /// is passed least cuts outer loops first, which gives a tight one.
     fn counter(&self, component: &[usize]) -> Option<(usize, u32)> {
         let counters = component
             .iter()
@@ -257,7 +255,7 @@ impl<'a> Solver<'a> {
         })
     }
 
-    /// A loop without a yield: nothing bounds the time in it.
+    /// Handles a loop without a yield: the time in it is unbounded.
     fn lose(&self, component: &[usize], times: &mut Times, paths: Paths) {
         if component.iter().any(|&node| times.arrival[node] > NONE) {
             for &node in component {
@@ -270,8 +268,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Carries the time behind `node` to the nodes after it that are not in `inside`, which is
-    /// sorted.
+    /// Carries the time behind `node` to its successors, except those in `inside`, which is sorted.
     fn go_on(&self, node: usize, times: &mut Times, paths: Paths, inside: &[usize]) {
         let ns = self.leaves(node, times, paths);
         if ns > NONE {
@@ -283,7 +280,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// The time when control leaves `node`, its call included.
+    /// The time when control leaves `node`, including its call.
     fn leaves(&self, node: usize, times: &Times, paths: Paths) -> f64 {
         let ends = times.pass[node] + self.graph.nodes[node].ns;
         let passes = match self.graph.nodes[node].effect {
@@ -294,7 +291,7 @@ impl<'a> Solver<'a> {
         passes.max(self.emitted(node, paths))
     }
 
-    /// The time since a yield inside of what `node` calls, when that has returned.
+    /// The time since a yield inside the callee of `node`, when the call has returned.
     fn emitted(&self, node: usize, paths: Paths) -> f64 {
         match (self.graph.nodes[node].effect, paths) {
             (Effect::Called(summary), Paths::FromYields { .. }) => summary.tail.unwrap_or(NONE),
@@ -303,7 +300,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// The longest time from the start of a path to the first yield on it.
+    /// The longest time from the start of a path to its first yield.
     fn first_yield(&self, times: &Times) -> f64 {
         let reached = self.graph.reached.iter();
         reached
@@ -311,7 +308,7 @@ impl<'a> Solver<'a> {
             .fold(NONE, f64::max)
     }
 
-    /// The longest time at which there is a yield at the start of `node` or in what it calls.
+    /// The longest time at which a yield happens at the start of `node` or in its callee.
     fn yields(&self, times: &Times, node: usize) -> f64 {
         let here = &self.graph.nodes[node];
         let at_start = match here.start {
@@ -331,7 +328,7 @@ impl<'a> Solver<'a> {
         at_start.max(in_callee)
     }
 
-    /// The longest time at a yield of `node`, at its end or behind its call.
+    /// The longest time at a yield of `node`, at its end, or behind its call.
     fn most(&self, times: &Times, node: usize) -> f64 {
         let here = &self.graph.nodes[node];
         let through = match here.effect {

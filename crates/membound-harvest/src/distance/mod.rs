@@ -1,27 +1,26 @@
-//! How long a program can run between two yields, and where yields must stand so that this
-//! stays under a bound.
+//! How long a program can run between two yields, and where bound yields must stand to keep this time under a
+//! bound.
 //!
-//! Input is a [`Program`]: functions of blocks of instructions, each instruction with a time,
-//! whether a patch can stand at it, and whether a yield stands there already. Two rules say what
-//! the distance is:
+//! The input is a [`Program`]: functions made of blocks of instructions; each instruction has a time, and is
+//! marked if a patch can stand at it or if it yields already. Two rules define the distance between yields:
 //!
-//! - [`Rule::Max`]: the longest time over all paths, by dataflow to a fixpoint. A path without
-//!   a yield may go around a loop any number of times, so every loop gets a yield: each time
-//!   around, or each k-th time by a counter that is never reset. Functions are summarised in the
-//!   order of the call graph, callees first; those that call each other in a circle are looked at
-//!   as one graph, in which recursion is a loop like any other.
-//! - [`Rule::Expected`]: document 003's rule, the average over the paths by how often each is
-//!   taken. Two ways of 10 and 20 ns that are taken 90 % and 10 % of the time are 11 ns long. It
-//!   promises nothing about a single path.
+//! - [`Rule::Max`]: the longest time over all paths, by dataflow to a fixpoint. A path without a yield may go
+//!   around a loop any number of times, so every loop gets a yield: at each iteration, or at each k-th by a
+//!   counter that is never reset. Functions are summarised in the order of the call graph, callees first;
+//!   functions that call each other recursively are solved as one graph, in which recursion is a loop like
+//!   any other.
+//! - [`Rule::Expected`]: document 003's rule, the average over the paths, weighted by how often each is
+//!   taken. Two paths of 10 and 20 ns that are taken 90 % and 10 % of the time are 11 ns long. It guarantees
+//!   nothing about a single path.
 //!
-//! The time of code that is not in the program is not known. A call to it ends the distance as
-//! far as it can be told, a yield follows where it returns, and it is listed.
+//! The time of code outside the program is unknown. A call of such code ends the known distance, a yield
+//! follows where it returns, and the call is listed as a gap.
 //!
-//! Yields are placed greedily, one violation after the other, each where it is executed least
-//! among the places that mend the violation; what turns out to be superfluous is taken out
-//! again. That is cheap and good, not the optimum.
+//! Yields are placed greedily, one violation of the bound after the other, each at the least executed of the
+//! places that mend the violation; superfluous yields are removed afterwards. This is fast and near the
+//! optimum, but does not reach it in general.
 //!
-//! Pure arithmetic on graphs: no file, no process. Times are nanoseconds.
+//! The module computes on graphs only: no file, no process. Times are nanoseconds.
 
 mod components;
 mod expected;
@@ -42,7 +41,7 @@ pub use program::{Achieved, Bounded, bound, measure};
 pub struct Step {
     /// Its address in the file.
     pub address: u64,
-    /// Time that one execution takes, in nanoseconds; not the stall that a yield here hides.
+    /// Time of one execution, in nanoseconds, without the stall that a yield here hides.
     pub ns: f64,
     /// Whether a patch can stand before it.
     pub patchable: bool,
@@ -50,43 +49,43 @@ pub struct Step {
     pub yields: bool,
 }
 
-/// A way from a block to another.
+/// An edge from a block to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// The block that it leads to, in the same function.
+    /// The target block in the same function.
     pub to: usize,
-    /// Share of the executions that go this way, 0 to 1; those of a block sum to 1 at most.
+    /// Share of the block's executions that take this edge, 0 to 1; the shares of a block sum to 1 at most.
     pub share: f64,
 }
 
-/// What a block ends with a call of.
+/// Callee of a call at the end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A function of the program.
+    /// Index of a function of the program.
     Function(usize),
-    /// Code of which nothing is known.
+    /// Code outside the program.
     Unknown,
 }
 
-/// Instructions that follow each other.
+/// Instructions that follow each other without a branch in between.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
-    /// The instructions.
+    /// The instructions, in order.
     pub steps: Vec<Step>,
-    /// Blocks that may run next. After a call: where it returns to.
+    /// Edges to the blocks that may run next; after a call, to the block where it returns.
     pub ways: Vec<Way>,
-    /// The call that it ends with, if any.
+    /// The call at its end, if any.
     pub call: Option<Call>,
-    /// Whether the function returns behind it (behind the call: a tail call).
+    /// Whether the function returns at its end; together with a call, that is a tail call.
     pub returns: bool,
-    /// Whether control may come here from elsewhere than the blocks that lead here: landing
-    /// pads, targets of jumps that are not known. How long the way was then is not known.
+    /// Whether control may also come from elsewhere than the known edges, as to landing pads and targets of
+    /// unknown jumps. The time since the last yield is unknown then.
     pub entered: bool,
     /// Executions over the run.
     pub count: f64,
 }
 
-/// A function. It begins at its first block.
+/// A function, which begins at its first block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Function {
     /// Its blocks; not empty.
@@ -96,11 +95,11 @@ pub struct Function {
 /// Functions that call each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
-    /// By position, which [`Call::Function`] names.
+    /// The functions; [`Call::Function`] holds an index into them.
     pub functions: Vec<Function>,
 }
 
-/// What the distance between two yields is.
+/// Definition of the distance between two yields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
     /// The longest time over all paths.
@@ -110,49 +109,48 @@ pub enum Rule {
     Expected,
 }
 
-/// What yields are to be placed for.
+/// The bound for which yields are placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Distance that is not to be exceeded, in nanoseconds.
+    /// Maximum distance in nanoseconds.
     pub bound_ns: f64,
-    /// What the distance is.
+    /// Definition of the distance.
     pub rule: Rule,
 }
 
 /// A place for a yield: before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Function of the program.
+    /// Index of the function in the program.
     pub function: usize,
-    /// Block of the function.
+    /// Index of the block in the function.
     pub block: usize,
-    /// Instruction of the block.
+    /// Index of the instruction in the block.
     pub step: usize,
 }
 
-/// Yields by place, with how often each is taken: 1 each time that control comes there, k each
-/// k-th time by a counter of its own.
+/// Yields by place, each with its k: it is taken at every k-th execution, by a counter of its own if k > 1.
 pub type Yields = BTreeMap<Place, u32>;
 
-/// Why a distance cannot be bounded, or not by as much as asked.
+/// Why a distance is not bounded, or not by as much as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unbounded {
     /// A loop in which no patch can stand at any instruction.
     Loop,
-    /// A stretch longer than the bound in which no patch can stand.
+    /// Consecutive instructions that take longer than the bound, at which no patch can stand.
     Stretch,
     /// A single instruction takes longer than the bound.
     Instruction,
-    /// A call of code that is not known.
+    /// A call of code outside the program.
     UnknownCall,
 }
 
-/// Somewhere that a distance cannot be bounded.
+/// An instruction at which a distance is not bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gap {
-    /// Why.
+    /// Reason.
     pub why: Unbounded,
-    /// The instruction.
+    /// Place of the instruction.
     pub place: Place,
 }
 

@@ -1,9 +1,9 @@
-//! Yields of outer loops beside those of inner ones.
+//! Places yields in outer loops beside those in inner ones.
 //!
-//! One yield that every lap of a nest of loops comes by cuts all of them, and is counted at each lap as the
-//! longest one takes: that of the outer loop. Where the inner one makes many laps for each of those, it is
-//! passed far too often. With a second yield that only the outer loop comes by, each counts what its own laps
-//! take, nearly.
+//! One yield that every iteration of a nest of loops passes cuts all the loops, but each execution of it
+//! counts as much as the longest iteration takes, that of the outer loop. Where the inner loop makes many
+//! iterations for each of the outer one, such a yield is taken far too often. With a second yield that only
+//! the outer loop passes, each counts approximately what the iterations of its own loop take.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +11,21 @@ use super::graph::Graph;
 use super::place::{Task, loops, raise};
 use super::{Place, Yields};
 
-/// What a count costs, as a part of what a yield does.
+/// Cost of a counter as a share of the cost of a yield.
 const COUNT: f64 = 0.05;
-/// Part of the executions of the inner one that the outer one may have to be tried.
+/// Maximum executions of an outer yield that is tried, as a share of those of the inner one.
 const SELDOM: f64 = 0.25;
-/// Part of what yields cost that has to be left where there is one more.
+/// Maximum cost with an additional yield, as a share of the cost without it, for it to be added.
 const WORTH: f64 = 0.9;
-/// Laps of an outer loop that are counted at once at most.
+/// Powers of two below this are tried as the k of an outer yield.
 const MOST_LAPS: u32 = 64;
-/// Sets of yields that are tried for a group.
+/// Maximum number of sets of yields that are tried for a group.
 const TRIES: usize = 64;
-/// Nodes that these are tried on in all.
+/// Maximum number of nodes that are solved for these tries in all.
 const EFFORT: usize = 20_000;
 
-/// Adds yields to outer loops where that has fewer be taken, and counts anew. `fixed` stay as they are.
+/// Adds yields to outer loops where the total cost becomes lower, and raises the counters again. Yields in
+/// `fixed` stay as they are.
 pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
     let nodes = task.graph(yields).nodes.len();
     let mut tries = TRIES.min(EFFORT / nodes.max(1));
@@ -38,8 +39,8 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Pla
     }
 }
 
-/// The best of so many `tries` with one more yield in the loops around the one at `inner`; `None` where none
-/// is worth it.
+/// The best set with one more yield in the loops around the yield at `inner`, within the remaining `tries`;
+/// `None` if no set is worth it.
 fn relieved(
     task: &Task<'_>,
     yields: &Yields,
@@ -54,7 +55,7 @@ fn relieved(
     let mut least = WORTH * cost(task, yields);
     for outer in around(task, yields, inner) {
         let mut before = f64::INFINITY;
-        // What is left of the bound goes to the inner one.
+        // The rest of the bound goes to the inner yield.
         for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
             let Some(left) = tries.checked_sub(1) else {
                 return best;
@@ -75,7 +76,7 @@ fn relieved(
     best
 }
 
-/// What comes of a yield more, which is taken each k-th time.
+/// The yields with an additional one at `place`, with k = `every`, after the others are raised again.
 fn with(
     task: &Task<'_>,
     yields: &Yields,
@@ -93,7 +94,7 @@ fn with(
     all
 }
 
-/// What is counted, that which costs most last.
+/// The yields that are executed, in ascending order of cost.
 fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<Place>) -> Vec<Place> {
     let each = |place: &Place| task.count(*place) * of_one(yields[place]);
     let mut places: Vec<Place> = yields.keys().copied().collect();
@@ -102,8 +103,8 @@ fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<Place>) -> Vec<Place
     places
 }
 
-/// The place that is executed least in each loop that only the yield at `inner` cuts, the outermost loop
-/// first, without those that are executed nearly as often as that.
+/// The least executed place in each loop that only the yield at `inner` cuts, the outermost loop first,
+/// except places that are executed nearly as often as that yield.
 fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
     let mut without = yields.clone();
     without.remove(&inner);
@@ -127,7 +128,7 @@ fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
     places
 }
 
-/// The loop among `nodes` in which the instruction at `place` is.
+/// The loop among `nodes` that contains the instruction at `place`.
 fn containing(graph: &Graph, nodes: &[usize], place: Place) -> Option<Vec<usize>> {
     let holds = |node: &usize| {
         let here = &graph.nodes[*node];
@@ -143,7 +144,7 @@ fn of_one(every: u32) -> f64 {
     1.0 / f64::from(every) + if every > 1 { COUNT } else { 0.0 }
 }
 
-/// What all of them cost, in yields that are taken.
+/// Total cost of the yields, in units of a taken yield.
 fn cost(task: &Task<'_>, yields: &Yields) -> f64 {
     yields
         .iter()

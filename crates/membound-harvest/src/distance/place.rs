@@ -1,4 +1,4 @@
-//! Where yields are placed in a group of functions.
+//! Places yields in a group of functions.
 
 use std::collections::BTreeSet;
 
@@ -6,37 +6,38 @@ use super::components::components;
 use super::graph::{Effect, Graph, Node, Solved, Source, Start, Summary};
 use super::{Gap, Limits, Place, Program, Rule, Unbounded, Yields, expected, longest, nest};
 
-/// A counter counts to this at most: a signed half word, so that it can be an immediate.
+/// Maximum k of a counter: a signed half word, so that it can be an immediate.
 const MOST: u32 = 1 << 15;
 
-/// Nodes of a loop that are tried as the place of its yield.
+/// Maximum number of a loop's nodes that are tried as the place of its yield.
 const TRIED: usize = 64;
 
-/// Blocks of functions that call each other up to which they are looked at together.
+/// Maximum number of blocks of mutually recursive functions that are solved together.
 const LARGE: usize = 600;
 
-/// Times that differ by less are the same, in nanoseconds.
+/// Times that differ by less are equal, in nanoseconds.
 pub(super) const SAME_NS: f64 = 1e-6;
 
-/// What takes so long waits for memory, in nanoseconds: beside it a yield is nothing.
+/// An instruction that takes this long waits for memory, in nanoseconds: the cost of a yield is negligible
+/// beside it.
 const WAITS_NS: f64 = 10.0;
 
-/// Nodes that are looked at in all while yields are taken out of a group, and while counters are
-/// raised: what is left then stays as it is.
+/// Maximum number of nodes that removing yields, raising counters and moving yields may each solve for a
+/// group; what is not done by then is left as it is.
 const EFFORT: usize = 2_000_000;
 
-/// A group of functions for which yields are to be placed.
+/// A group of functions in which yields are placed.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub program: &'a Program,
     pub group: &'a [usize],
     pub summaries: &'a [Option<Summary>],
     pub limits: Limits,
-    /// How long ago the last yield is taken to be behind code of which nothing is known.
+    /// Assumed time since the last yield where unknown code returns.
     pub stale_ns: f64,
-    /// How long ago the last yield was when one of its functions is called.
+    /// Assumed time since the last yield where a function of the group is called.
     pub entry_ns: f64,
-    /// How long it may take at least where a call has returned until a yield can stand.
+    /// Time to allow behind the return of a call until a yield can stand.
     pub leave_ns: f64,
 }
 
@@ -54,7 +55,7 @@ impl Task<'_> {
         }
     }
 
-    /// What may not become worse.
+    /// The distances with `yields`, or the bound if that is larger: they must not become worse.
     fn limit(&self, yields: &Yields) -> Limit {
         let solved = self.solve(&self.graph(yields));
         Limit {
@@ -73,7 +74,7 @@ impl Task<'_> {
         self.program.functions[place.function].blocks[place.block].count
     }
 
-    /// Whether a yield can be put at a place where there is none.
+    /// Whether a yield can be placed there and none stands there yet.
     fn is_free(&self, place: Place, yields: &Yields) -> bool {
         self.step(place)
             .is_some_and(|step| step.patchable && !step.yields)
@@ -87,7 +88,7 @@ impl Task<'_> {
     }
 }
 
-/// The most that may be exceeded.
+/// Limits of the longest distance and of the sum by which nodes exceed the bound.
 struct Limit {
     most_ns: f64,
     excess_ns: f64,
@@ -99,13 +100,14 @@ impl Limit {
     }
 }
 
-/// Places yields in a group; and what could not be bounded.
+/// Places yields in a group; returns them and the gaps that remain.
 pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
     let blocks = |function: &usize| task.program.functions[*function].blocks.len();
     let large = task.group.len() > 1 && task.group.iter().map(blocks).sum::<usize>() > LARGE;
     let (yields, mut gaps) = if large {
         let (yields, mut gaps) = place_apart(task);
-        // One that returns later than it should makes others exceed the bound that know nothing of it.
+        // A function that returns later than its summary assumes makes callers exceed the bound, which their
+        // own solutions do not show.
         gaps.extend(over(task, &yields));
         (yields, gaps)
     } else {
@@ -116,8 +118,8 @@ pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
     (yields, gaps)
 }
 
-/// Places yields in many functions that call each other: in each by itself, with a yield where
-/// it is entered and where a call of another returns, so that nothing need be known of that.
+/// Places yields in a large group, in each function by itself: with a yield at its entry and behind each call
+/// of another one, so that the functions need not know each other's distances.
 pub(super) fn place_apart(task: &Task<'_>) -> (Yields, Vec<Gap>) {
     let mut summaries = task.summaries.to_vec();
     let mut entered = Yields::new();
@@ -161,10 +163,11 @@ pub(super) fn place_apart(task: &Task<'_>) -> (Yields, Vec<Gap>) {
     (yields, gaps)
 }
 
-/// Places yields beside those that are given and are to stay.
+/// Places yields beside `given` ones, which stay.
 fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
     let mut gaps = Vec::new();
-    // Loops in which no yield can stand are left out of account after they were noted.
+    // A loop in which no yield can stand is noted as a gap; then a yield is assumed in it, so that the rest
+    // can be solved.
     let mut fixed: BTreeSet<Place> = given.keys().copied().collect();
     let mut assumed = BTreeSet::new();
     let mut yields = given;
@@ -245,8 +248,8 @@ pub(super) fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
     found
 }
 
-/// The node of a loop at which a yield makes the least work, what is then left to be cut
-/// included.
+/// The node of a loop at which a yield costs the fewest executions, including those of the inner loops that
+/// remain to be cut.
 fn cheapest(
     graph: &Graph,
     component: &[usize],
@@ -281,19 +284,19 @@ fn cheapest(
         .map(|(_, node)| node)
 }
 
-/// A walk along the longest paths of a graph whose loops are all cut, and the yields that mend
-/// violations of the bound on them.
+/// One pass along the longest paths of a graph whose loops are all cut; collects yields that mend violations
+/// of the bound.
 struct Walk<'a> {
     task: &'a Task<'a>,
     graph: Graph,
     yields: &'a Yields,
-    /// By node: the time since the last yield at its start and at its end, and the node
-    /// before it on the path that is longest.
+    /// For each node, the time since the last yield at its start and at its end, and its predecessor on the
+    /// longest path.
     pass: Vec<f64>,
     ends: Vec<f64>,
     from: Vec<Option<usize>>,
-    /// By node: a yield was put somewhere before it on its longest path, so that its times are
-    /// not true any more. The next walk will tell.
+    /// For each node, whether a yield was placed before it on its longest path: its times are then outdated
+    /// until the next pass.
     stale: Vec<bool>,
     places: BTreeSet<Place>,
     gaps: Vec<Gap>,
@@ -322,7 +325,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// Times that do not depend on the nodes before.
+    /// Sets the times that do not depend on predecessors.
     fn begin(&mut self) {
         let stale_ns = self.task.stale_ns;
         for &node in &self.graph.reached {
@@ -375,8 +378,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Holds the instructions of a node to the bound, and says how long ago the last yield is
-    /// behind them.
+    /// Checks the instructions of a node against the bound; returns the time since the last yield at its end.
     fn check(&mut self, node: usize) -> f64 {
         let most_ns = self.task.limits.bound_ns + SAME_NS;
         let (first, end) = {
@@ -391,7 +393,7 @@ impl<'a> Walk<'a> {
                 break;
             };
             if lost && at_ns > SAME_NS && self.is_free(place) {
-                // The next yield is late already: it comes as soon as it can.
+                // The bound is exceeded already: yield as soon as possible.
                 self.places.insert(place);
                 at_ns = 0.0;
                 lost = false;
@@ -447,8 +449,8 @@ impl<'a> Walk<'a> {
         at_ns
     }
 
-    /// Puts a yield as near to the end of a node as can be, which is `at_ns` behind the last one.
-    /// What follows is too long all the same, but callers need not bear more of it.
+    /// Places a yield as near to the end of a node as possible, where `at_ns` have passed since the last one.
+    /// The code behind it still takes too long, but callers bear less of the excess.
     fn come_near(&mut self, node: usize, at_ns: f64) -> Option<f64> {
         let here = &self.graph.nodes[node];
         let mut since_ns = 0.0;
@@ -470,9 +472,9 @@ impl<'a> Walk<'a> {
         !self.places.contains(&place) && self.task.is_free(place, self.yields)
     }
 
-    /// Puts a yield on the longest path to the end of a step of `node`, at `behind_ns`, where it
-    /// brings `until_ns`, which comes after that, under the bound and is executed least; of
-    /// equals the latest.
+    /// Places a yield on the longest path to the end of a step of `node`, where `behind_ns` have passed. It
+    /// must bring the later time `until_ns` under the bound; of such places the least executed is chosen, of
+    /// equal ones the last.
     fn mend(&mut self, node: usize, last: usize, behind_ns: f64, until_ns: f64) -> Mended {
         let most_ns = self.task.limits.bound_ns + SAME_NS;
         let mut best: Option<(f64, Place, usize, f64)> = None;
@@ -482,7 +484,7 @@ impl<'a> Walk<'a> {
             for step in (here.place.step..end).rev() {
                 let place = Place { step, ..here.place };
                 at_ns -= self.task.step(place).map_or(0.0, |step| step.ns);
-                // Here the path begins; a yield that changes nothing mends nothing.
+                // The path begins here; a yield at a yield would change nothing.
                 if until_ns - at_ns > most_ns || at_ns <= SAME_NS {
                     break 'path;
                 }
@@ -511,17 +513,17 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What became of a violation.
+/// How a violation was mended.
 enum Mended {
-    /// A yield in the same node, which so long ago is.
+    /// By a yield in the same node; holds the time since that yield.
     Here(f64),
-    /// A yield in a node before.
+    /// By a yield in an earlier node.
     Before,
-    /// There is no place for one.
+    /// Not at all: there is no place for a yield.
     No,
 }
 
-/// The place of a yield where the average time exceeds the bound first.
+/// The place for a yield at the first node where the average time exceeds the bound.
 fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
     let graph = task.graph(yields);
     let solved = task.solve(&graph);
@@ -561,7 +563,7 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
     None
 }
 
-/// Where the time exceeds the bound with these yields.
+/// The gaps where the time exceeds the bound with these yields.
 fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
     let graph = task.graph(yields);
     let solved = task.solve(&graph);
@@ -577,7 +579,7 @@ fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
         .collect()
 }
 
-/// Takes out the yields that are not needed, those that are executed most first.
+/// Removes yields that are not needed, the most executed first.
 fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
@@ -593,8 +595,8 @@ fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
     }
 }
 
-/// Lets yields be taken each k-th time only, as far as the bound permits. What is left of the
-/// bound goes to the one that is taken most, each time anew.
+/// Raises the k of yields as far as the bound permits. The remaining time goes to the yield that is taken
+/// most, which is determined again after each step.
 pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
@@ -609,7 +611,7 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place
         }
         holds
     };
-    // Each with the smallest number that was found to be too many.
+    // Each yield with the smallest k that was found to be too large.
     let mut open: Vec<(Place, Option<u32>)> = by_count(task, yields)
         .into_iter()
         .filter(|place| !fixed.contains(place))
@@ -634,8 +636,8 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place
     }
 }
 
-/// Moves yields to what waits longest in the same stretch of code, as far as the bound permits: who leaves
-/// there asks for what it is about to read, and has it when it is back.
+/// Moves yields to the instruction that waits longest in the same stretch of code, as far as the bound
+/// permits: a yield there prefetches the line that is read next, which has arrived when the context resumes.
 fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
@@ -658,8 +660,8 @@ fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) 
     }
 }
 
-/// What waits longest in the block of the yield at `place`, between the yields before and behind that, if it
-/// waits longer than what the yield stands at.
+/// The instruction that waits longest in the block of the yield at `place`, between the yields around it, if
+/// it waits longer than the instruction at `place`.
 fn longest_wait(task: &Task<'_>, place: Place, yields: &Yields) -> Option<Place> {
     let steps = &task.program.functions[place.function].blocks[place.block].steps;
     let at = |step: usize| Place { step, ..place };

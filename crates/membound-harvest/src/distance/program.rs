@@ -1,35 +1,35 @@
-//! Functions in the order of the call graph, callees first.
+//! Bounds a whole program: its functions in the order of the call graph, callees first.
 
 use super::components::components;
 use super::graph::Summary;
 use super::place::{self, Task};
 use super::{Block, Call, Function, Gap, Limits, Place, Program, Rule, Unbounded, Yields};
 
-/// The bound that a function keeps.
+/// The distances of a function with a set of yields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Achieved {
-    /// The most between two yields in it, in nanoseconds, by the rule; time in code that is not
-    /// known is left out. `None`: there is no such time.
+    /// The longest time between two yields in it, in nanoseconds, according to the rule and without the time
+    /// of code outside the program. `None`: it is not bounded.
     pub most_ns: Option<f64>,
-    /// Where it is more than was asked, or not known.
+    /// Where the time exceeds the bound, or is not known.
     pub gaps: Vec<Gap>,
 }
 
-/// Yields, and what they achieve.
+/// Placed yields and the resulting distances.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bounded {
-    /// Those that were placed.
+    /// The yields that were placed.
     pub yields: Yields,
-    /// By function.
+    /// Distances of each function of the program.
     pub functions: Vec<Achieved>,
 }
 
-/// Places yields so that no distance exceeds the bound, as far as that can be.
+/// Places yields so that no distance exceeds the bound, as far as possible.
 #[must_use]
 pub fn bound(program: &Program, limits: Limits) -> Bounded {
     let mut yields = Yields::new();
     let mut gaps = Vec::new();
-    // A yield is to follow as soon as it can behind code of which nothing is known.
+    // Assume so much time since the last yield that the next one must follow as soon as possible.
     let stale_ns = limits.bound_ns - leave_ns(program, limits);
     walk(program, limits, stale_ns, |task| {
         let (placed, of_group) = place::place(task);
@@ -49,7 +49,7 @@ pub fn bound(program: &Program, limits: Limits) -> Bounded {
     Bounded { yields, functions }
 }
 
-/// What distances there are with `yields` beside those that stand in the program.
+/// The distances with `yields` in addition to the program's own.
 #[must_use]
 pub fn measure(program: &Program, limits: Limits, yields: &Yields) -> Vec<Achieved> {
     let mut functions: Vec<Achieved> = program
@@ -67,9 +67,9 @@ pub fn measure(program: &Program, limits: Limits, yields: &Yields) -> Vec<Achiev
     functions
 }
 
-/// Goes through the groups of functions that call each other, callees first, each with the yields
-/// that it gets, and says how long the longest distance in each function is. Behind code of which nothing is
-/// known the last yield is taken to be `stale_ns` ago.
+/// Solves the groups of mutually recursive functions, callees first, each with the yields that `yields_of`
+/// returns for it; returns each function with its longest distance. Where unknown code returns, the last
+/// yield is assumed to be `stale_ns` ago.
 fn walk(
     program: &Program,
     limits: Limits,
@@ -108,8 +108,7 @@ fn walk(
     result
 }
 
-/// A function that cannot be bounded is said to be; its callers go on as after a call of
-/// code that is not known.
+/// For a function that is not bounded, callers continue as after a call of unknown code.
 fn finite(summary: Summary, stale_ns: f64) -> Summary {
     let is_finite = |ns: Option<f64>| ns.is_none_or(f64::is_finite);
     if is_finite(summary.head) && is_finite(summary.through) && is_finite(summary.tail) {
@@ -145,9 +144,9 @@ fn unknown_calls(function: &Function, index: usize) -> impl Iterator<Item = Gap>
         })
 }
 
-/// How long ago a yield is at least, at the entry of a callee, that its caller put as near
-/// before the call as it can. The longest of the program holds for all of its functions, which
-/// are bounded before their callers are known.
+/// Time since the last yield, at the entry of a callee, if its caller yields as near before the call as
+/// possible. The longest of the program is assumed for all functions, because callees are bounded before
+/// their callers are known.
 fn entry_ns(program: &Program) -> f64 {
     let blocks = program.functions.iter().flat_map(|it| &it.blocks);
     blocks
@@ -160,8 +159,8 @@ fn entry_ns(program: &Program) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// How long it takes, where calls return, until a yield can stand: the longest of the program, but
-/// no more than what leaves room for anything else.
+/// Time behind the return of a call until a yield can stand: the longest of the program, but at most a
+/// quarter of the bound, to leave room for the rest.
 fn leave_ns(program: &Program, limits: Limits) -> f64 {
     let stretch = |block: &Block| -> f64 {
         let steps = block.steps.iter();

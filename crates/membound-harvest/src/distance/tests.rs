@@ -1,8 +1,8 @@
-//! Graphs whose distances can be told by hand.
+//! Graphs whose distances can be computed by hand.
 
 use super::*;
 
-/// A block of instructions that take so long, all of which can be patched.
+/// A block of instructions with these times, all of which can be patched.
 fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> Block {
     Block {
         steps: times
@@ -85,7 +85,7 @@ fn document_003s_two_ways_are_11_ns_on_average_and_20_at_most() {
 
 #[test]
 fn a_yield_stands_at_what_waits_longest_beside_it() {
-    // A loop whose third instruction misses as a rule, and one of which none does.
+    // A loop whose third instruction misses as a rule, and one in which none does.
     let looping = |times: &[f64]| {
         program(vec![vec![
             block(&[1.0], &[(1, 1.0)], 1.0),
@@ -105,7 +105,7 @@ fn a_yield_stands_at_what_waits_longest_beside_it() {
     };
     assert_eq!(places(&looping(&[1.0, 1.0, 70.0, 1.0])), [at(0, 1, 2)]);
     assert_eq!(places(&looping(&[1.0, 1.0, 7.0, 1.0])), [at(0, 1, 0)]);
-    // Where that would be too late behind the last one it stays.
+    // Where the yield would be too late there, it stays.
     let long = program(vec![vec![block(&[90.0, 12.0, 40.0, 40.0], &[], 1.0)]]);
     assert_eq!(places(&long), [at(0, 0, 1)]);
 }
@@ -127,7 +127,7 @@ fn a_straight_way_gets_as_many_yields_as_it_needs() {
 
 #[test]
 fn a_yield_stands_where_it_is_executed_least() {
-    // 60 ns seldom, then a block of 60 ns that other ways lead to as well.
+    // 60 ns seldom, then a block of 60 ns that other edges lead to as well.
     let program = program(vec![vec![
         block(&[5.0], &[(1, 0.01), (2, 0.99)], 1000.0),
         block(&[20.0, 20.0, 20.0], &[(2, 1.0)], 10.0),
@@ -148,14 +148,14 @@ fn a_loop_is_counted_and_yields_each_kth_time() {
     let bounded = bound(&program, limits(Rule::Max, 100.0));
     let (&place, &every) = bounded.yields.first_key_value().unwrap();
     assert_eq!((bounded.yields.len(), place.block), (1, 1));
-    // 2 ns each time around, and 3 before and behind: 48 times around and out are 100 ns.
+    // 2 ns per iteration, and 3 before and behind: 48 iterations and the exit take 100 ns.
     assert!((48..=50).contains(&every), "{every}");
     assert!(bounded.functions[0].most_ns.is_some_and(|ns| ns <= 100.0));
 }
 
 #[test]
 fn a_nest_of_loops_is_cut_where_both_come_by() {
-    // The inner loop runs a few times for each of many of the outer one.
+    // The inner loop runs a few iterations for each of many of the outer one.
     let program = program(vec![vec![
         block(&[1.0], &[(1, 1.0)], 1.0),
         block(&[2.0], &[(2, 1.0)], 1000.0),
@@ -173,7 +173,7 @@ fn a_nest_of_loops_is_cut_where_both_come_by() {
 
 #[test]
 fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_laps() {
-    // 500 laps of 0.3 ns for each of the outer loop's 10 ns, and the same with a loop in between.
+    // 500 iterations of 0.3 ns for each of the outer loop's 10 ns, and the same with a loop in between.
     let outermost = |inner: Vec<Block>| {
         let mut blocks = vec![block(&[1.0], &[(1, 1.0)], 1.0)];
         blocks.extend(inner);
@@ -202,7 +202,7 @@ fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_laps() {
             let found = bounded.yields.iter().find(|it| it.0.block == block);
             found.map_or(0, |it| *it.1)
         };
-        // By itself it would be 200 ns / 10.3 ns.
+        // Alone it would be 200 ns / 10.3 ns.
         assert!(every(inner) > 300, "{:?}", bounded.yields);
         let of_outer = every(inner - 1).max(every(inner + 1));
         assert!((2..=10).contains(&of_outer), "{:?}", bounded.yields);
@@ -299,7 +299,7 @@ fn many_functions_that_call_each_other_are_bounded_one_by_one() {
         leave_ns: 0.0,
     });
     assert!(gaps.is_empty());
-    // Where each is entered, and where a call of the other returns.
+    // At the entry of each function, and behind each call of the other one.
     assert_eq!(
         yields.keys().collect::<Vec<_>>(),
         [&at(0, 0, 0), &at(0, 2, 0), &at(1, 0, 0), &at(1, 2, 0)]
@@ -318,7 +318,7 @@ fn what_another_function_of_many_brings_about_is_named() {
         fixed(block(&[2.0], &[(3, 1.0)], 10.0)),
         block(&[1.0], &[], 10.0),
     ];
-    // Enough for each to be looked at by itself.
+    // Enough blocks for each function to be solved by itself.
     caller.extend((0..700).map(|_| block(&[1.0], &[], 0.0)));
     let late = vec![
         block(&[1.0], &[(1, 0.9), (2, 0.1)], 10.0),
@@ -402,7 +402,7 @@ fn a_call_of_unknown_code_is_listed_and_a_yield_follows() {
 
 #[test]
 fn averages_place_fewer_yields_than_maxima() {
-    // A long way that is seldom taken.
+    // A long path that is seldom taken.
     let program = program(vec![vec![
         block(&[10.0], &[(1, 0.99), (2, 0.01)], 1000.0),
         block(&[10.0], &[(3, 1.0)], 990.0),
@@ -423,7 +423,7 @@ fn averages_place_fewer_yields_than_maxima() {
 
 #[test]
 fn a_loop_is_as_long_on_average_as_it_goes_around() {
-    // Nine times around on average of 10, 5 ns each.
+    // Nine iterations on average of 10, 5 ns each.
     let program = program(vec![vec![
         block(&[0.0], &[(1, 1.0)], 100.0),
         block(&[5.0], &[(1, 0.9), (2, 0.1)], 1000.0),

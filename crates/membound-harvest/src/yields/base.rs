@@ -1,77 +1,77 @@
-//! Where a context must get its own base of `fs` again.
+//! Finds where a context's own `fs` base must be restored.
 //!
-//! After a yield the base may be the thread's: it is **foreign**. That is true behind a plain yield
-//! along every edge, up to a body that gives the base back. Whatever uses `fs`, and whatever leaves
-//! the function (calls and returns too), must not be reached so. A function is therefore never
-//! entered with a foreign base, and no call returns with one.
+//! When a context resumes after a yield, the base may be the thread's: it is **foreign**. It is so behind a
+//! plain yield along every edge, up to a body that restores the base. Instructions that use `fs` or leave the
+//! function (calls and returns too) must never be reached with a foreign base. So a function is never entered
+//! with a foreign base, and no call returns with one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use membound_rewrite::code::{BlockEnd, Function, Unresolved};
 
-/// What an instruction has to do with `fs`.
+/// How an instruction depends on `fs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
     /// It uses `fs`, or may lead to code outside the function.
     pub needs_base: bool,
     /// Its memory operand is relative to `fs`.
     pub own_operand: bool,
-    /// Other code runs in it, and comes back with the context's own base.
+    /// Other code runs during it, and returns with the context's own base.
     pub calls: bool,
 }
 
-/// Instructions that follow each other.
+/// Instructions that follow each other without a branch in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     /// Index of the first instruction.
     pub first: usize,
     /// One past the last.
     pub end: usize,
-    /// Blocks that may run next.
+    /// Indices of the blocks that may run next.
     pub successors: Vec<usize>,
 }
 
-/// A function as far as this module looks at it.
+/// The parts of a function that matter here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flow {
     pub steps: Vec<Step>,
     /// Sorted and disjoint.
     pub blocks: Vec<Block>,
-    /// Control may go where no edge leads: no base may be foreign in it at all.
+    /// Control may take edges that are not known, so that no base may be foreign anywhere in the function.
     pub opaque: bool,
 }
 
 /// A yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leave {
-    /// Whether the context leaves each time that control comes there, rather than stay as a rule.
+    /// Whether the context leaves at each execution; if not, it usually stays.
     pub always: bool,
-    /// Whether it has its own base as soon as it comes back.
+    /// Whether the yield itself restores the context's own base when it resumes.
     pub own_base: bool,
 }
 
-/// What stands before the instructions of a function, by index.
+/// The bodies before the instructions of a function, by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bodies {
     pub yields: BTreeMap<usize, Leave>,
     pub bases: BTreeSet<usize>,
-    /// Where no body can stand that gives a base back, as has turned out.
+    /// Instructions at which a body that restores a base was refused.
     pub forbidden: BTreeSet<usize>,
-    /// Yields that were given up, since a base had to be given back in their place.
+    /// Yields that were given up, because a base had to be restored in their place.
     pub given_up: Vec<usize>,
 }
 
-/// What has changed when a violation was mended.
+/// What changed when a violation was mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mended {
     /// One body.
     Here,
-    /// So much that everything is to be looked at anew.
+    /// So much that all violations must be computed again.
     Anew,
 }
 
-/// Instructions that are looked at in all to find bodies that are superfluous.
+/// Maximum number of instructions that are visited to find superfluous bodies.
 const EFFORT: usize = 20_000_000;
 
 impl Flow {
@@ -90,7 +90,7 @@ impl Flow {
                 | BlockEnd::Unresolved
                 | BlockEnd::Return => true,
             };
-            // A handler of exceptions is entered from a call, with the context's own base.
+            // An exception handler is entered from a call, with the context's own base.
             blocks.push(Block {
                 first: block.first as usize,
                 end: block.end as usize,
@@ -100,14 +100,14 @@ impl Flow {
         Self {
             steps,
             blocks,
-            // A critical section of rseq is left at any instruction, for its handler.
+            // The kernel may leave an rseq critical section at any instruction, for its abort handler.
             opaque: !function.untouchable.is_empty()
                 || matches!(function.unresolved, Some(Unresolved::Undecodable(_))),
         }
     }
 
-    /// Whether the base may be foreign behind the body before the instruction at `index`, if it
-    /// may be before that.
+    /// Whether the base may be foreign behind the body before the instruction at `index`; `foreign` is
+    /// whether it may be in front of that body.
     fn behind_body(&self, index: usize, foreign: bool, bodies: &Bodies) -> bool {
         if bodies.bases.contains(&index) {
             return false;
@@ -119,7 +119,7 @@ impl Flow {
         }
     }
 
-    /// By block: whether the base may be foreign where it begins.
+    /// For each block, whether the base may be foreign at its start.
     fn solve(&self, bodies: &Bodies) -> Vec<bool> {
         let mut foreign = vec![false; self.blocks.len()];
         let mut pending: Vec<usize> = (0..self.blocks.len()).collect();
@@ -140,7 +140,7 @@ impl Flow {
         foreign
     }
 
-    /// Instructions that may find a foreign base where they need the context's own.
+    /// Instructions that need the context's own base and may find a foreign one.
     pub(super) fn violations(&self, bodies: &Bodies) -> Vec<usize> {
         let foreign = self.solve(bodies);
         let mut found = Vec::new();
@@ -158,8 +158,8 @@ impl Flow {
         found
     }
 
-    /// Puts bodies that give bases back where they are needed, none where it is forbidden; where
-    /// there is no place, the yields that lead there give it back themselves.
+    /// Places bodies that restore bases where they are needed, except where that is forbidden; where there is
+    /// no place, the yields that lead there restore the base themselves.
     pub(super) fn settle(&self, bodies: &mut Bodies) {
         bodies.bases.clear();
         if self.opaque {
@@ -174,8 +174,8 @@ impl Flow {
             }
             let mut last = None;
             for (position, index) in violations.into_iter().enumerate() {
-                // What was mended before may have mended this too: a yield is given up only where
-                // that is certain. What follows in the same block is looked at anew in any case.
+                // An earlier repair may have mended this violation too. A yield is given up only if its
+                // violation is certain, and only the first violation of a block is mended in each round.
                 let block = self.block_of(index);
                 let stale = position > 0 && self.gives_up(index, bodies);
                 if stale || last.replace(block) == Some(block) {
@@ -189,7 +189,7 @@ impl Flow {
         if bodies.bases.len().saturating_mul(self.steps.len()) > EFFORT {
             return;
         }
-        // What was found out later may have made some superfluous.
+        // Later repairs may have made some bodies superfluous.
         for index in bodies.bases.clone() {
             bodies.bases.remove(&index);
             if !self.violations(bodies).is_empty() {
@@ -231,7 +231,7 @@ impl Flow {
             None => {
                 let leading = self.leading_to(block, index, bodies);
                 if leading.is_empty() {
-                    // Something else has mended it.
+                    // Another repair has mended it.
                     return Mended::Here;
                 }
                 for at in leading {
@@ -239,15 +239,15 @@ impl Flow {
                         leave.own_base = true;
                     }
                 }
-                // Fewer are needed now.
+                // The yields now restore the base themselves, so fewer bodies are needed.
                 bodies.bases.clear();
                 Mended::Anew
             }
         }
     }
 
-    /// Whether a yield that finds a foreign base has to be given up: it has its own as soon as it is
-    /// back, and yet prefetches too early.
+    /// Whether a yield that finds a foreign base must be given up: it restores its own base on resuming, but
+    /// its prefetch comes before that.
     fn gives_up(&self, index: usize, bodies: &Bodies) -> bool {
         let here = bodies.yields.get(&index);
         self.steps[index].own_operand && here.is_some_and(|leave| leave.own_base)
@@ -259,7 +259,7 @@ impl Flow {
             .min(self.blocks.len() - 1)
     }
 
-    /// Plain yields from which control comes to the body before `index` with a foreign base.
+    /// Plain yields from which control reaches the body before `index` with a foreign base.
     fn leading_to(&self, block: usize, index: usize, bodies: &Bodies) -> Vec<usize> {
         let mut before: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len()];
         for (number, block) in self.blocks.iter().enumerate() {
@@ -323,7 +323,7 @@ fn step(instruction: &Instruction) -> Step {
         FlowControl::Next
         | FlowControl::UnconditionalBranch
         | FlowControl::ConditionalBranch
-        // Where they lead is the block's business.
+        // The block's end says where they lead.
         | FlowControl::IndirectBranch
         | FlowControl::Exception => (false, false),
         FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => (true, true),

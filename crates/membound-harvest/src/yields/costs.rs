@@ -1,24 +1,24 @@
-//! What a scavenger is taken to have used when it comes to a yield.
+//! The time that is charged to a scavenger at each of its yields.
 
 use std::collections::BTreeMap;
 
 use membound_types::{HarvestPlan, HarvestSite, YieldKind};
 use membound_wire::CREDIT_UNITS_PER_NS;
 
-/// What yields of a file cost.
+/// Costs of the yields of a file.
 pub(super) struct Costs {
     bound_ns: f64,
     switch_ns: f64,
-    /// By where a function begins: time for each yield that is taken in it, in nanoseconds.
+    /// Time per taken yield of each function, in nanoseconds, by the function's first address.
     each_ns: BTreeMap<u64, f64>,
-    /// By the same: the longest distance in the function, in nanoseconds.
+    /// Longest distance in each function, in nanoseconds, by the function's first address.
     distance_ns: BTreeMap<u64, f64>,
 }
 
 impl Costs {
-    /// Those of the file of `plan` that `is_file` tells by its path. Where no bound was asked for, a yield
-    /// costs what passes between two of the plan's loads on average. `start` says where the function of an
-    /// address begins.
+    /// Costs in the file of `plan` whose paths `is_file` accepts. Without a bound, the mean time between two of
+    /// the plan's loads takes its place. `start` returns the first address of the function that contains an
+    /// address.
     pub(super) fn new(
         plan: &HarvestPlan,
         is_file: impl Fn(&str) -> bool,
@@ -53,14 +53,12 @@ impl Costs {
         costs
     }
 
-    /// The cost of a yield at `site` in the function that begins at `function`, in
-    /// [`CREDIT_UNITS_PER_NS`].
+    /// The cost of a yield at `site` in the function that begins at `function`, in [`CREDIT_UNITS_PER_NS`].
     ///
-    /// Before a load it is a switch and the time that the function runs for each of its yields, what
-    /// those hide left out. A yield that bounds the time and is wanted each k-th time stands where
-    /// control comes often: each time costs its part of the bound. One that is wanted each time
-    /// costs what may have passed since the last one. What is not known costs as much as the
-    /// bound, which nothing exceeds.
+    /// A miss yield costs a switch and the function's time per taken yield, without the stalls that those
+    /// hide. A bound yield that is taken at every k-th execution is executed often: each execution costs a
+    /// k-th of the bound. A bound yield that is taken each time costs the longest time that may have passed
+    /// since the last one. An unknown cost is the bound, which no cost exceeds.
     pub(super) fn units(&self, site: &HarvestSite, function: u64) -> u16 {
         let known_ns = match site.kind {
             YieldKind::Primary => self.each_ns.get(&function).map(|ns| self.switch_ns + ns),
@@ -69,12 +67,12 @@ impl Costs {
         };
         let ns = known_ns.unwrap_or(self.bound_ns).min(self.bound_ns);
         let units = ns * f64::from(CREDIT_UNITS_PER_NS);
-        // Saturates.
+        // The cast saturates.
         units.round().max(1.0) as u16
     }
 }
 
-/// From one load of a plan that yields to the next, on average and without what the yields hide, in
+/// Mean time between two executions of a plan's yielding loads, without the stalls that the yields hide, in
 /// nanoseconds.
 fn between_ns(plan: &HarvestPlan) -> f64 {
     let sites = plan.sites.iter().filter(|site| site.chosen);

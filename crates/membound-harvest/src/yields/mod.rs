@@ -1,12 +1,12 @@
-//! From a plan to patches: which bodies stand where in one of its files.
+//! Turns a plan into patches: the bodies for each site in one of its files.
 //!
-//! In a primary, chosen loads yield to its scavengers. In a scavenger they yield to the next one or
-//! back, and further yields bound the time until then; each has a cost ([`Costs`]) that is
-//! counted down. A scavenger that has yielded may find the primary's base of `fs`: where that
-//! matters it gets its own again ([`base`]).
+//! In a primary, chosen loads yield to its scavengers. In a scavenger they yield to the next scavenger or
+//! back to the primary, and bound yields limit the time until then; each yield has a cost ([`Costs`]) that is
+//! subtracted from the credit of the time slice. When a scavenger resumes after a yield, the `fs` base may be
+//! the primary's; where that matters, a body restores the scavenger's own ([`base`]).
 //!
-//! Where patches can stand depends on each other, so it is settled by planning: what is refused is
-//! given up or put elsewhere, and planned again, until everything that must stand does.
+//! Whether one patch can stand depends on the others, so the result is found by planning repeatedly: refused
+//! bodies are dropped or moved, until every body that is needed has a place.
 
 mod base;
 mod costs;
@@ -26,45 +26,45 @@ use crate::options::{LIKELY, is_lasting, passes_recent};
 use base::{Bodies, Flow, Leave};
 use costs::Costs;
 
-/// Rounds of planning in which bodies that give a base back are put elsewhere when they are
-/// refused; after that, yields of the functions that are still open give it back themselves.
+/// Rounds of planning in which refused bodies that restore a base are moved; after that, the yields of the
+/// functions concerned restore it themselves.
 const ROUNDS: usize = 24;
 
-/// What is to be patched in a file of a plan.
+/// The patches for a file of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Yields {
-    /// Sites and bodies, for [`patch::Plan`]. No site, when the plan has none in the file.
+    /// Sites and bodies, for [`patch::Plan`]. Without sites if the plan has none in the file.
     pub options: patch::Options,
-    /// Those of the sites at which a context gets its own base of `fs` again, sorted. Where one of
-    /// them cannot be planted after all, no yield of its function may be.
+    /// Sorted addresses of the sites at which a context's own `fs` base is restored. If one of them cannot be
+    /// installed after all, no yield of its function may be.
     pub bases: Vec<u64>,
-    /// Whether there may be others with [`Jumps::Sure`]: with [`Jumps::Any`] a base was to be given back
-    /// by a jump that may turn out to have no place.
+    /// Whether the result may differ with [`Jumps::Sure`]: with [`Jumps::Any`] a base is restored by a jump
+    /// that may turn out to have no place.
     pub unsure: bool,
-    /// Sites of the plan at which there is no yield, sorted by address.
+    /// Sites of the plan without a yield, sorted by address.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A site of a plan at which there is no yield.
+/// A site of a plan that has no yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Its address in the file.
     pub address: u64,
-    /// What a yield there was for.
+    /// Kind of the yield that was planned there.
     pub kind: YieldKind,
     /// Why there is none.
     pub why: Obstacle,
 }
 
-/// Why there is no yield.
+/// Why a site has no yield.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// No instruction of a function begins there.
+    /// No instruction of a known function begins there.
     NoInstruction,
     /// No patch can stand there.
     Refused(Refusal),
-    /// Its operand lies at `fs`, whose base is another's there.
+    /// Its operand is relative to `fs`, whose base belongs to another context there.
     ForeignBase,
 }
 
@@ -78,8 +78,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What is put into every file: yields, and nothing that is not asked for. The [`Groundwork`] of a
-/// file is to be made with these.
+/// Options for patching every file of a harvest: yields, and nothing else. The [`Groundwork`] of a file must
+/// be made with these.
 #[must_use]
 pub fn groundwork_options() -> patch::Options {
     patch::Options {
@@ -89,18 +89,18 @@ pub fn groundwork_options() -> patch::Options {
     }
 }
 
-/// Which jumps are relied on.
+/// Which jumps may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jumps {
-    /// Those that are certain to find their place, wherever the file is mapped.
+    /// Jumps that are certain to find a place, wherever the file is mapped.
     Sure,
-    /// Also those that may turn out to have none when the program runs: whoever plants them is to
-    /// look whether all [`Yields::bases`] are there.
+    /// Also jumps that may turn out to have no place when the program runs: the caller that installs them
+    /// must check that all [`Yields::bases`] are installed.
     Any,
 }
 
-/// The yields of `plan` in the file that `image` is, by its identity; `without` some of what makes
-/// them good.
+/// The yields of `plan` in the file of `image`, which is found by its identity; `without` lists parts of the
+/// harvest that are switched off.
 #[must_use]
 pub fn yields(
     plan: &HarvestPlan,
@@ -129,7 +129,7 @@ pub fn yields(
     let mut work = Work::new(jumps, without);
     for site in chosen {
         let cost = match &costs {
-            // Others' yields are of no use to one who owns its thread.
+            // A primary has no bound yields: it owns its thread.
             None if site.kind != YieldKind::Primary => continue,
             None => 0,
             Some(costs) => costs.units(site, start(site.offset).unwrap_or_default()),
@@ -139,7 +139,7 @@ pub fn yields(
     work.settle(plan.role, image, groundwork)
 }
 
-/// Whether there is to be a yield at `site` of a plan.
+/// Whether a site of a plan should have a yield.
 #[must_use]
 pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
     let lacks = |part| without.contains(&part);
@@ -153,13 +153,13 @@ pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
     }
 }
 
-/// Share of the executions of the load that `site` is at that miss, where that is known.
+/// Share of the executions of a site's load that miss, if known.
 fn likelihood(site: &HarvestSite) -> Option<f64> {
     let known = site.likelihood.as_ref().map(|share| share.value);
     known.filter(|_| site.kind == YieldKind::Primary)
 }
 
-/// What yields themselves do without.
+/// Parts that yields leave out because of `without`.
 fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
     let parts = [
         (HarvestPart::Liveness, YieldPart::Liveness),
@@ -176,14 +176,14 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
     lacking.map(|(_, part)| *part).collect()
 }
 
-/// A yield that is wanted.
+/// A yield that the plan wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Wanted {
     kind: YieldKind,
     cost: u16,
-    /// Share of the executions that miss, of a load.
+    /// Share of the load's executions that miss.
     likelihood: Option<f64>,
-    /// Whether the loop around it runs for long.
+    /// Whether the loop around it runs for long per entry.
     lasting: bool,
 }
 
@@ -192,7 +192,7 @@ struct Part {
     function: Function,
     flow: Flow,
     bodies: Bodies,
-    /// By instruction.
+    /// Wanted yields by index of the instruction.
     wanted: BTreeMap<usize, Wanted>,
 }
 
@@ -249,7 +249,7 @@ impl Work {
             likelihood: likelihood(site),
             lasting: site.lasts_ns.is_some_and(is_lasting),
         };
-        // A load that yields bounds the time too.
+        // A miss yield also bounds the time, so it replaces a bound yield at the same instruction.
         let known = part.wanted.entry(at).or_insert(wanted);
         if known.kind == YieldKind::Scavenger {
             *known = wanted;
@@ -286,8 +286,8 @@ impl Work {
             sites.extend(part.bodies.bases.iter().map(|&index| address(index)));
             for (&index, wanted) in &part.wanted {
                 sites.push(address(index));
-                // What caches have lost when it is read again need not be put into the outer ones, where it
-                // takes the place of others.
+                // Lines that caches lose before they are read again need not be put into the outer caches,
+                // where they would evict others.
                 if wanted.likelihood.is_some_and(|share| share >= LIKELY) {
                     options.non_temporal.push(address(index));
                 }
@@ -319,14 +319,14 @@ impl Work {
         options
     }
 
-    /// Takes in what a plan has refused; whether anything was, so that it is to be planned again.
-    /// At the `end`, functions in which a base could not be given back do without.
+    /// Handles the refusals of a plan; returns whether there were any, so that planning must be repeated. At
+    /// the `end`, yields restore bases themselves in functions where a body could not.
     fn learn(&mut self, plan: &Plan, end: bool) -> bool {
         let unsure = plan.unsure_sites();
         let mut changed = false;
         for site in plan.sites() {
             let refusal = site.number.err();
-            // What is perhaps not there when the program runs cannot always be relied on.
+            // A patch that may be missing when the program runs cannot always be relied on.
             let unsure = site
                 .number
                 .is_ok_and(|number| unsure.binary_search(&number).is_ok());
@@ -383,7 +383,7 @@ impl Work {
 }
 
 impl Part {
-    /// Finds where a base must be given back, for the yields that are wanted now.
+    /// Finds where a base must be restored, for the yields that are still wanted.
     fn give_bases(&mut self, left_out: &mut Vec<LeftOut>) {
         let yields = self.wanted.iter().map(|(&index, wanted)| {
             let leave = Leave {

@@ -10,7 +10,7 @@ use crate::testing::{self, TEXT, elf, plan_for};
 
 const FILE: &str = "/bin/scavenger";
 
-/// One function, whose instructions are told by their number.
+/// A file with one function, whose instructions are identified by their number.
 struct Made {
     file: Vec<u8>,
     addresses: Vec<u64>,
@@ -40,7 +40,7 @@ impl Made {
         }
     }
 
-    /// The yields with loads chosen before the instructions `misses`, and bounds before `bounds`.
+    /// The yields with chosen loads at the instructions `misses`, and bound yields at `bounds`.
     fn yields(&self, misses: &[usize], bounds: &[usize]) -> Settled {
         let image = Image::parse(&self.file).unwrap();
         let mut plan = plan_for(FILE, identity(&image));
@@ -83,7 +83,7 @@ impl Made {
     }
 }
 
-/// By the numbers of instructions.
+/// Results, with instructions by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settled {
     yields: Vec<usize>,
@@ -94,7 +94,7 @@ struct Settled {
     unsure: bool,
 }
 
-/// Eight bytes that do nothing of interest.
+/// Eight bytes of code without effect on the test.
 fn fill(a: &mut CodeAssembler) {
     a.lea(r8, ptr(r9 + rcx * 8 + 0x1234)).unwrap();
 }
@@ -141,7 +141,7 @@ fn a_loop_with_a_call_has_a_base_before_the_call() {
         a.pop(rbx).unwrap();
         a.ret().unwrap();
     });
-    // No path from the yield to the return is without the call.
+    // Every path from the yield to the return passes the call.
     assert_eq!(
         made.yields(&[2], &[]),
         Settled {
@@ -191,13 +191,13 @@ fn a_jump_of_unknown_targets_has_a_base() {
         "{settled:?}"
     );
     assert!(settled.bases.iter().all(|&at| at > 0));
-    // Two bytes that nothing follows.
+    // Two bytes with nothing behind them.
     assert!(settled.unsure);
 }
 
 #[test]
 fn where_no_base_can_be_given_back_the_yield_does_it() {
-    // The return is a block of one byte that is branched to, and what follows it is no padding.
+    // The return is a one-byte block that is a branch target, without padding behind it.
     let made = Made::of(|a| {
         let mut out = label(a);
         let mut again = label(a);
@@ -225,7 +225,7 @@ fn where_no_base_can_be_given_back_the_yield_does_it() {
 
 #[test]
 fn a_base_goes_before_the_instruction_where_none_can_stand_at_it() {
-    // A system call stays where it is.
+    // A system call is not displaced.
     let made = Made::of(|a| {
         a.mov(rdi, ptr(rdi + 0x1000)).unwrap();
         a.mov(eax, 39).unwrap();
@@ -374,7 +374,7 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
         let recalled = [made.addresses[2]];
         let recalled = &recalled[..usize::from(role == HarvestRole::Primary)];
         assert_eq!(found.options.recalled, recalled, "{role:?}");
-        // A command has no yields that bound its time.
+        // A primary has no bound yields.
         let lasting = [made.addresses[5]];
         let lasting = &lasting[..usize::from(role == HarvestRole::Scavenger)];
         assert_eq!(found.options.lasting, lasting, "{role:?}");
@@ -425,7 +425,7 @@ fn yields_cost_what_the_plan_says_of_their_function() {
     };
     plan.functions = vec![testing::function(FILE, TEXT, 0.02, Some(30.0))];
     assert_eq!(costs(&plan), [14 * 16, 25 * 16, 30 * 16, 14 * 16]);
-    // Never more than the bound, nor nothing.
+    // Never more than the bound, and never nothing.
     plan.functions = vec![testing::function(FILE, TEXT, 0.9, None)];
     assert_eq!(costs(&plan), [1600, 400, 1600, 1600]);
     plan.options.switch_ns = 0.0;
@@ -435,7 +435,7 @@ fn yields_cost_what_the_plan_says_of_their_function() {
     assert_eq!(costs(&plan)[1], u16::MAX);
 }
 
-/// Follows every path, with the state in hand, and says whether `fs` is ever used foreign.
+/// Follows every path with its state; returns whether `fs` is never used with a foreign base.
 fn is_sound(flow: &Flow, bodies: &Bodies) -> bool {
     let mut seen = BTreeSet::new();
     let mut pending: Vec<(usize, bool)> = (0..flow.blocks.len()).map(|it| (it, false)).collect();
@@ -443,7 +443,7 @@ fn is_sound(flow: &Flow, bodies: &Bodies) -> bool {
         if !seen.insert((block, foreign)) {
             continue;
         }
-        // A yield that need not be taken: both ways are followed.
+        // A yield that is not always taken: both outcomes are followed.
         let mut states = BTreeSet::from([foreign]);
         for index in flow.blocks[block].first..flow.blocks[block].end {
             let step = flow.steps[index];
@@ -533,7 +533,7 @@ proptest! {
         prop_assert!(is_sound(&flow, &settled), "{settled:?}");
         for base in &settled.bases {
             prop_assert!(!settled.forbidden.contains(base) && !settled.yields.contains_key(base));
-            // None is superfluous.
+            // No body is superfluous.
             let mut without = settled.clone();
             without.bases.remove(base);
             prop_assert!(!is_sound(&flow, &without), "{base} of {settled:?}");
