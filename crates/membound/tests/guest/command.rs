@@ -1,6 +1,5 @@
-//! The command on machines with several nodes: what it sees, where it puts its buffers,
-//! and what it says when it cannot. Placement is judged, never time, and by the kernel's
-//! own counters where there are some.
+//! The command on machines with several nodes: what it detects, where it places its buffers, and how it
+//! reports failures. Tests check placement, never time, with the kernel's own counters where there are any.
 
 use membound_testkit::skipped;
 use membound_types::{
@@ -55,7 +54,7 @@ fn counter(output: &Output, name: &str) -> u64 {
         .expect("numastat has the counter")
 }
 
-/// Pages of a buffer of 16 MiB, less what the kernel's counters may lag behind.
+/// Pages of a buffer of 16 MiB, less the lag of the kernel's counters.
 const MOST_OF_16_MIB: u64 = 4096 - 256;
 
 #[test]
@@ -228,7 +227,7 @@ fn loads_in_flight_are_counted_under_every_node_policy() {
             NodePolicy::INTERLEAVE
         ]
     );
-    // Windows mean nothing in emulation, and notes about them neither.
+    // Windows are meaningless under emulation, and so are notes about them.
     let refused = |note: &String| note.contains("pages on node");
     assert!(
         !mlp.part.skipped.iter().any(refused),

@@ -20,13 +20,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where the command under test lies in the guest.
+/// Path of the command under test in the guest.
 const MEMBOUND: &str = "/bin/membound";
 
-/// Time for a command in the guest that says nothing else, in seconds.
+/// Default time limit of a command in the guest, in seconds.
 const COMMAND_LIMIT_S: u32 = 60;
 
-/// Time for the guest beside that of its commands.
+/// Time for the guest beyond that of its commands.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The nodes of a guest; each has 512 MiB unless it is said to have no memory.
@@ -38,7 +38,7 @@ pub(crate) enum Machine {
     MemorylessThird,
 }
 
-/// One thing to do in the guest.
+/// A command or file access to run in the guest.
 pub(crate) struct Command {
     words: Vec<String>,
     limit_s: u32,
@@ -55,7 +55,7 @@ impl Command {
         Self::new("@write", &[path, text])
     }
 
-    /// Gives what stands in the file at `path`.
+    /// Prints the contents of the file at `path`.
     pub(crate) fn read(path: &str) -> Self {
         Self::new("@read", &[path])
     }
@@ -87,16 +87,16 @@ impl Command {
     }
 }
 
-/// What a guest has beside the command under test.
+/// Additional files in the guest.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Luggage<'a> {
-    /// Programs, which come to lie in `/bin` under their names, with their libraries.
+    /// Programs, which are placed in `/bin` under their names, with their libraries.
     pub(crate) programs: &'a [PathBuf],
-    /// Other files: where they lie and what is in them.
+    /// Other files: path and contents.
     pub(crate) files: &'a [(&'a str, &'a [u8])],
 }
 
-/// What a command in the guest said.
+/// Output and status of a command in the guest.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Output {
     /// Exit code, or 128 + the signal that ended it (142: the time limit).
@@ -122,13 +122,13 @@ pub(crate) fn run(machine: Machine, commands: &[Command]) -> Result<Vec<Output>,
     run_with(machine, Luggage::default(), commands)
 }
 
-/// The same with more in the guest.
+/// As [`run`], with additional files in the guest.
 pub(crate) fn run_with(
     machine: Machine,
     luggage: Luggage<'_>,
     commands: &[Command],
 ) -> Result<Vec<Output>, Skip> {
-    /// One guest at a time: an emulated CPU keeps a real one busy.
+    /// One guest at a time, since an emulated CPU keeps a real one busy.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let _busy = crate::command::busy();
@@ -160,7 +160,7 @@ pub(crate) fn run_with(
     }
 }
 
-/// What the host must have.
+/// Tools that the host must have.
 struct Tools {
     qemu: PathBuf,
     kernel: PathBuf,
@@ -272,8 +272,7 @@ pub(crate) fn build(source: &str, words: &[&str], scratch: &Path) -> Result<Path
     Ok(program)
 }
 
-/// The initramfs: init, the command under test, what else is brought, the libraries of them
-/// all, and the commands.
+/// The initramfs: init, the command under test, the additional files, all their libraries, and the commands.
 fn initramfs_of(
     luggage: Luggage<'_>,
     commands: &[Command],
@@ -330,7 +329,7 @@ fn libraries_of(program: &Path) -> Result<BTreeSet<PathBuf>, Skip> {
         .collect())
 }
 
-/// What a program of the host writes to stdout; a host without it has no guests.
+/// The stdout of a program of the host; without the program there can be no guest.
 fn tool(command: &mut Process) -> Result<String, Skip> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -344,7 +343,7 @@ fn tool(command: &mut Process) -> Result<String, Skip> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits for the emulator to end by itself, and ends it after `limit`.
+/// Waits for the emulator to end by itself, and kills it after `limit`.
 fn wait(mut child: Child, limit: Duration) -> bool {
     let began = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! Document 001's triad on two nodes: its arrays are written first by one thread and used by
-//! two. The program asks the kernel itself where its pages lie, and counts what it does.
+//! Document 001's triad on two nodes: its arrays are initialised by one thread and used by two. The program
+//! asks the kernel on which nodes its pages lie, and counts its accesses.
 
 use membound_testkit::skipped;
 use membound_types::{
@@ -11,13 +11,13 @@ use super::{Command, Luggage, Machine, Output, build, run_with};
 /// Document 001's third problem.
 const PROGRAM: &str = "../../../../bench/problems/two_nodes.c";
 
-/// Where the machine profile lies in the guest. No time means anything there.
+/// Path of the machine profile in the guest. It has no measured times, which would be meaningless there.
 const UNMEASURED: &str = "/root/unmeasured.json";
 
 /// Commands that only prepare the guest.
 const SETTINGS: usize = 2;
 
-/// Half of the triad's arrays, as the program counted itself.
+/// Counts of the program for one half of the triad's arrays.
 #[derive(Clone, Copy, Debug)]
 struct Half {
     node0: f64,
@@ -25,7 +25,7 @@ struct Half {
     iterations: f64,
 }
 
-/// The two halves that the program told.
+/// The two halves that the program printed.
 fn halves(output: &Output) -> [Half; 2] {
     let line = |which: usize| -> Half {
         let prefix = format!("half {which} ");
@@ -67,7 +67,7 @@ fn unmeasured() -> Vec<u8> {
         note: None,
     };
     let profile = MachineProfile {
-        // Sizes decide what goes to memory: these are far below the arrays.
+        // The sizes decide which accesses go to memory: these are far smaller than the arrays.
         levels: vec![
             level("L1", LevelKind::Cache, Some(32 << 10), 1.0),
             level("L2", LevelKind::Cache, Some(1 << 20), 4.0),
@@ -116,8 +116,8 @@ fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node
             "--quiet",
             "--sampler",
             sampler,
-            // Programs take a second to exchange patches under the emulator, and the usual share
-            // of their time would pay for one window.
+            // Under the emulator an exchange of patches takes a second, so the default overhead would pay for
+            // one window only.
             "--max-overhead",
             "50%",
         ];
@@ -126,7 +126,7 @@ fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node
     };
     let json = |run: &str| Command::membound(&["report", run, "--format", "json"]).within(90);
     let commands = [
-        // The kernel would move pages to those who use them, and there would be no truth.
+        // The kernel would move pages to the nodes that use them, which would change the expected result.
         Command::write("/proc/sys/kernel/numa_balancing", "0"),
         // A huge page across the middle of an array would lie where one thread was a moment
         // earlier.
@@ -144,7 +144,7 @@ fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node
     }
 }
 
-/// Holds what `commands` told of both triads to what these say of themselves.
+/// Compares the recordings of both triads by `commands` with what the triads printed.
 #[track_caller]
 fn judge_triads(outputs: &[Output], commands: &[Command]) {
     for (output, command) in outputs.iter().zip(commands) {
@@ -154,8 +154,8 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
     let read = |at: usize| -> Profile {
         serde_json::from_str(&outputs[at].stdout).expect("stdout is the document")
     };
-    // Timer interrupts fall between emulated blocks, where no register tells an address, and no
-    // sample the access that was waited for: only accesses that were timed tell pages.
+    // Timer interrupts fall between emulated blocks, where no register holds an address, so that samples
+    // cannot show the access that waited: only timed accesses show pages.
     for report in [1, 4] {
         let profile = read(report);
         assert!(profile.run.timed_accesses > 0, "{:?}", profile.missing);
@@ -167,7 +167,7 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         );
     }
     for (ran, report) in [(0, 1)] {
-        // The program's own truth: all pages on node 0, the second thread on node 1.
+        // The expected result, from the program: all pages on node 0, the second thread on node 1.
         let halves = halves(&outputs[ran]);
         assert!(halves.iter().all(|half| half.node1 == 0.0), "{halves:?}");
         let all = halves[0].iterations + halves[1].iterations;
@@ -183,7 +183,7 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         for row in &rows {
             assert_eq!(row.node, Some(0), "{told}");
             let [low, high] = row.local_interval.expect("it is a new document");
-            // One interval of 95 % in twenty lies beside the truth, which is no reason to lie far off.
+            // One 95 % interval in twenty misses the true value, but must not be far off.
             assert!(
                 (low..=high).contains(&truth) || (row.local_fraction - truth).abs() <= 0.15,
                 "{truth:.2}: {told}"
@@ -192,7 +192,7 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
                 assert!(row.advice.contains(part), "`{part}`: {told}");
             }
         }
-        // Nobody on node 0 uses anything of node 1.
+        // No thread on node 0 uses memory of node 1.
         assert!(view.matrix[0][1] <= 0.02, "{told}");
         let all: f64 = view.matrix.iter().flatten().sum();
         assert!((all - 1.0).abs() < 1e-9, "{told}");

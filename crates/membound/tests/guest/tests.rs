@@ -1,4 +1,4 @@
-//! What membound does on machines with several nodes. Placement is judged, never time.
+//! Membound on machines with several nodes. Tests check placement, never time.
 
 use membound_testkit::skipped;
 
@@ -45,7 +45,7 @@ fn a_third_node_has_a_cpu_and_no_memory_and_a_cpu_can_be_switched_off() {
 #[test]
 fn a_command_that_hangs_is_ended_and_the_next_one_runs() {
     let commands = [
-        // Nobody ever writes to the guest's console.
+        // No program writes to the guest's console, so the read never ends by itself.
         Command::read("/dev/ttyS0").within(1),
         Command::read("/sys/devices/system/node/online"),
     ];

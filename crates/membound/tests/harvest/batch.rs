@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use crate::plan;
 use crate::suite::{Left, finish, machine, output_of, scavenger};
 
-/// A batch with a plan of its jobs in the cache.
+/// A batch whose jobs have a plan in the cache.
 struct Batch {
     room: TempDir,
     program: PathBuf,
 }
 
 impl Batch {
-    /// Of the fixture of scavengers, called in these ways; `change` makes another plan of the plan.
+    /// A batch of the scavenger fixture in these modes; `change` modifies the plan before it is stored.
     fn of(modes: &[&str], change: impl Fn(&mut Value)) -> Option<Self> {
         let program = scavenger()?;
         let program = std::fs::canonicalize(program).expect("it was built");
@@ -86,13 +86,13 @@ fn jobs_of_a_set_end_and_print_as_they_do_alone() {
         (set.jobs.as_slice(), set.why),
         (&[1, 2, 3, 4][..], BatchSetReason::Asked)
     );
-    // A job failed, so nothing is known of what was gained.
+    // A job failed, so the gain is not known.
     assert_eq!(set.gain, None);
     assert_eq!(codes(&document), [Some(0), Some(7), Some(0), Some(0)]);
     assert!(document.results.iter().all(|it| it.set == Some(0)));
     let log = std::fs::read_to_string(batch.path("log")).expect("it was asked for");
     assert_eq!(log.lines().count(), 5);
-    // The second half of the record: what fails together is not tried again by itself.
+    // The second half of the record: a set that failed is not tried again automatically.
     let (_, record) = batch.record();
     let sets = record["sets"].as_object().expect("it has sets");
     assert_eq!(sets.len(), 1);

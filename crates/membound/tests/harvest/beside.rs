@@ -1,5 +1,5 @@
-//! Scavengers on hardware threads beside the command's, and off them. CPUs 0 and 1 stand for a core:
-//! which CPUs are neighbours is nothing that a scavenger can see.
+//! Scavengers on SMT siblings of the command's hardware threads, and off them. CPUs 0 and 1 are declared to
+//! be one core, since a scavenger cannot see which CPUs are siblings.
 
 use membound_platform::{Root, affinity, cpu};
 use membound_testkit::skipped;
@@ -25,7 +25,7 @@ fn beside(words: &str, mode: &str, options: &str) -> Option<Harvested> {
     Some(harvested)
 }
 
-/// What the document says of who gave scavengers a processor: mode, changes, CPUs.
+/// The mode, the number of changes and the CPUs in the document's `slots`.
 fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
     let slots = &document.slots;
     assert!(!slots.why.is_empty(), "{slots:?}");
@@ -35,7 +35,7 @@ fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
 
 #[test]
 fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
-    // It makes no call by which it would come away from the command's thread.
+    // It makes no call with which it would leave the command's thread.
     let Some(harvested) = beside("", "on 1 5000", "--siblings 0,1 --smt on") else {
         return;
     };
@@ -52,7 +52,7 @@ fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
 #[test]
 fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
     let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
-    // It says itself where its scavenger was, one after the other.
+    // The fixture reports on which CPUs its scavenger was, in order.
     let Some(harvested) = beside("back", "forever", options) else {
         return;
     };
@@ -63,7 +63,8 @@ fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
 
 #[test]
 fn it_is_given_up_before_scavengers_are_let_in_less() {
-    // Quick requests keep to the bound: it is not given up before the command has seen it given.
+    // Quick requests keep to the bound: the sibling is not given up before the command has observed the
+    // scavenger there.
     let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
     let Some(harvested) = beside("off", "forever", options) else {
         return;

@@ -1,10 +1,10 @@
-//! Turns that are held to a bound by what they are measured to last, and those that do not end.
+//! Time slices that are held to a bound by their measured durations, and slices that do not end.
 
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// Runs a program for three seconds beside a scavenger in `mode`, which it is not to notice.
+/// Runs a program for three seconds beside a scavenger in `mode`, which must not affect it.
 #[track_caller]
 fn beside(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("costs.c", "-O2")?, scavenger()?);
@@ -20,7 +20,7 @@ fn beside(mode: &str, options: &str) -> Option<Harvested> {
 
 #[test]
 fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
-    // No turn lasts a nanosecond, and hardly one a millisecond.
+    // No slice is as short as a nanosecond, and hardly one as long as a millisecond.
     for (options, keeps, skips) in [
         ("--bound-ns 1", false, true),
         ("--bound-ns 1 --without skips", false, false),

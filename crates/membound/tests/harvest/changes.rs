@@ -1,4 +1,4 @@
-//! What a program changes of its process while scavengers run in it.
+//! A program changes its process while scavengers run in it.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use membound_types::{HarvestRole, ScavengerState};
 use crate::plan;
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// With scavengers that work for ever and that call.
+/// With scavengers that compute endlessly, and scavengers that make system calls.
 #[track_caller]
 fn check(mode: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("changes.c", "-O2")?, scavenger()?);

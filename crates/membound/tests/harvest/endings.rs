@@ -1,5 +1,4 @@
-//! What becomes of scavengers at the program's end, and without a program; shared objects as
-//! scavengers.
+//! The end of scavengers when the program ends, and without a program; shared objects as scavengers.
 
 use membound_types::{HarvestRun, ScavengerState};
 
@@ -43,7 +42,7 @@ fn scavengers_finish_after_a_program_that_never_yields() {
     }
 }
 
-/// Who waits for scavengers that never finish can end them, and the program has ended as it did.
+/// A user who waits for scavengers that never finish can end them; the program's own end is unchanged.
 #[test]
 fn a_program_that_has_ended_but_for_its_scavengers_ends_when_a_signal_asks_it_to() {
     let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {

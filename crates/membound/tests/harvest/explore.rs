@@ -1,5 +1,5 @@
-//! `membound harvest explore`: every row that was asked for, figures that agree with their runs, and what a
-//! user's program and Ctrl-C are not to notice. No test asserts a time.
+//! `membound harvest explore`: all requested rows are there, figures agree with their runs, and neither the
+//! user's program nor Ctrl-C is disturbed. No test asserts a time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +33,7 @@ fn names(table: &ExploredSweep) -> Vec<&str> {
     table.rows.iter().map(|row| row.setting.as_str()).collect()
 }
 
-/// Holds a figure to what two runs say: their mean, between them.
+/// Checks that a figure is the mean of two runs, between them.
 #[track_caller]
 fn agrees(figure: Option<ExploreFigure>, runs: &[ExploreRun], of: fn(&ExploreRun) -> Option<f64>) {
     let said: Option<Vec<f64>> = runs.iter().map(of).collect();
@@ -55,7 +55,7 @@ fn agrees(figure: Option<ExploreFigure>, runs: &[ExploreRun], of: fn(&ExploreRun
     }
 }
 
-/// Holds a row to having `pairs` runs that its figures agree with.
+/// Checks that a row has `pairs` runs and that its figures agree with them.
 #[track_caller]
 fn is_sound(row: &ExploreRow, pairs: usize) {
     assert_eq!(row.failed, None, "{row:#?}");
@@ -105,7 +105,7 @@ fn every_row_that_was_asked_for_is_there_and_agrees_with_its_runs() {
     let why = distance.missing.as_ref().expect("plans were given");
     assert!(why.reason.contains("--plan"), "{why:?}");
     for row in document.sweeps.iter().flat_map(|sweep| &sweep.rows) {
-        // Hardware threads, and permission for the scheduler's classes, are the machine's.
+        // Whether there are SMT siblings, and permission for scheduling classes, depends on the machine.
         if !["SMT", "SCHED_IDLE"].contains(&row.setting.as_str()) {
             is_sound(row, 2);
         }
@@ -232,7 +232,7 @@ fn a_program_that_fails_by_itself_passes_its_code_on() {
     assert!(left.stderr.contains("nothing was explored"), "{left:#?}");
 }
 
-/// `membound harvest explore WORDS`, which says what is wrong in one line that holds `part` and runs nothing.
+/// Runs `membound harvest explore WORDS`, which must fail with one line that contains `part` and run nothing.
 #[track_caller]
 fn complains(words: &[&str], code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
@@ -282,7 +282,7 @@ fn a_command_that_is_not_there_is_what_a_shell_says_of_it() {
     assert_eq!(finish(&mut command, room.path()).end, Ok(127));
 }
 
-/// Processes that execute the file at `path`.
+/// Number of processes that execute the file at `path`.
 fn processes(path: &Path) -> usize {
     let entries = std::fs::read_dir("/proc").expect("there are processes");
     let executes = |process: &PathBuf| std::fs::read_link(process.join("exe")).ok();
@@ -297,7 +297,7 @@ fn ctrl_c_ends_all_processes_and_shows_what_was_measured() {
     let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
         return;
     };
-    // Files of its own, by which its processes are known.
+    // A copy of the fixture, by which its processes are identified.
     let room = tempfile::tempdir().expect("there is room for a directory");
     let own = std::fs::canonicalize(room.path())
         .expect("it is there")

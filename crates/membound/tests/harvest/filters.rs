@@ -1,11 +1,11 @@
-//! Programs that put themselves behind a filter of their system calls while scavengers run in them, which
-//! would be their end for any call of ours.
+//! Programs that install a system call filter while scavengers run in them; the filter would kill the process
+//! at any call of ours.
 
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// The program comes out as it does alone, with all of its scavengers unfinished.
+/// The program ends as it does alone, with all of its scavengers unfinished.
 #[track_caller]
 fn harvested(mode: &str, options: &str, scavengers: &[&str]) -> Option<Harvested> {
     let (program, scavenger) = (fixture("filters.c", "-O2 -pthread")?, scavenger()?);
@@ -19,7 +19,7 @@ fn harvested(mode: &str, options: &str, scavengers: &[&str]) -> Option<Harvested
     Some(harvested)
 }
 
-/// Its scavengers have ended where the filter came.
+/// Its scavengers have ended when the filter was installed.
 #[track_caller]
 fn check(mode: &str, idle: &str, scavengers: [&str; 2]) {
     let options = format!("--copies 2 --per-thread 2 --idle {idle}");

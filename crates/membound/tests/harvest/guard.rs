@@ -1,4 +1,4 @@
-//! A command that is held to a slowdown: yields that are worth little go, and come back.
+//! A command whose slowdown is limited: yields with little worth are removed, and installed again.
 
 use membound_types::{HarvestRole, HarvestRun, SiteState};
 
@@ -11,14 +11,14 @@ fn run(words: &str, mode: &str, options: &str) -> Option<HarvestRun> {
         .with(&scavenger, mode)
         .options("--idle stop")
         .options(options);
-    // It knows what is right: alone its text does not change.
+    // The fixture checks itself: alone, its text does not change.
     let harvested = harvest.run();
     assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{harvested:#?}");
     assert_eq!(harvested.left.end, Ok(0), "{harvested:#?}");
     Some(harvested.document)
 }
 
-/// What became of the yield that always hits, and of the one that always misses.
+/// The states of the yield that always hits and of the one that always misses.
 fn states(document: &HarvestRun) -> [SiteState; 2] {
     let state = |gains: bool| {
         let mut sites = document.sites.iter();
@@ -40,7 +40,7 @@ fn a_yield_that_only_costs_goes_before_scavengers_are_let_in_less() {
     let guard = document.guard.expect("there is a guard");
     assert_eq!((guard.yields_taken_out, guard.yields_put_back), (1, 0));
     assert_eq!(guard.yields_out, 1);
-    // The other one is as slow, and stays.
+    // The other yield is as slow, and stays.
     assert!(guard.steps_out > 0 && guard.final_share < 0.5, "{guard:?}");
     let out = document.sites.iter().find(|it| it.state == SiteState::Out);
     assert!(out.is_some_and(|it| it.reason.is_some()), "{told}");
@@ -48,7 +48,7 @@ fn a_yield_that_only_costs_goes_before_scavengers_are_let_in_less() {
 
 #[test]
 fn it_comes_back_when_scavengers_waste_no_more_time() {
-    // For as long as it takes: out and back are two changes of its text.
+    // It runs as long as needed: removal and reinstallation are two changes of its text.
     let Some(document) = run("50 2", "waste 3", "--max-slowdown 100%") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Commands without a plan: it is made while they run, and followed from then on in the same run.
+//! Commands without a plan, which is made and adopted while they run.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ fn unplanned(words: &str, scavenger_words: &str) -> Option<Harvest> {
     Some(harvest.on(measured()))
 }
 
-/// From when on the command's plan was followed, where it was made in this run.
+/// The time at which the command's plan was adopted, if it was made in this run.
 fn planted_after_s(harvested: &Harvested) -> Option<f64> {
     let plans = &harvested.document.options.plans;
     let plan = plans.iter().find(|it| it.role == HarvestRole::Primary)?;
     plan.planted_after_s
 }
 
-/// Holds a command to itself alone, and to having had turns by a plan of this run.
+/// Checks that a command ends as it does alone, and had time slices by a plan of this run.
 #[track_caller]
 fn check(words: &str) {
     let Some(harvest) = unplanned(words, "forever") else {
@@ -34,7 +34,7 @@ fn check(words: &str) {
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");
     let Some(planted_s) = planted_after_s(&harvested) else {
-        // Without enough CPU time nothing can be known of it.
+        // Without enough CPU time there can be no plan.
         return inconclusive(format!("no plan was made: {:?}", document.notes));
     };
     if document.primary.yields == 0 {
@@ -45,7 +45,7 @@ fn check(words: &str) {
         first_s <= document.wall_s && planted_s <= document.wall_s,
         "{document:#?}"
     );
-    // The scavenger was inside from the beginning, and takes turns now.
+    // The scavenger was inside the process from the beginning, and has time slices now.
     assert_eq!(document.scavengers.len(), 1, "{document:#?}");
     assert_eq!(document.scavengers[0].state, ScavengerState::Unfinished);
     assert!(document.scavengers[0].reason.is_none(), "{document:#?}");
@@ -117,7 +117,7 @@ fn scavengers_finish_after_a_short_one() {
     assert_eq!(harvested.outputs[0], output_of(&scavenger, "work"));
 }
 
-/// The process that runs this file with a word that nobody else gives it.
+/// The process that runs this file, with a word that no other test passes.
 fn process_of(program: &Path) -> Option<i32> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut numbers = processes.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
@@ -155,7 +155,7 @@ fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
     assert_eq!(left.end, Err(libc::SIGKILL), "{left:#?}");
 }
 
-/// One that is recorded beside its scavengers, and ends as it does alone, whatever its plan is.
+/// A command that is recorded beside its scavengers, and ends as it does alone, whatever its plan is.
 #[track_caller]
 fn is_the_same(source: &str, words: &str) {
     let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {
@@ -204,7 +204,7 @@ fn one_without_a_load_to_wait_for_says_so() {
     let (Some(program), Some(scavenger)) = (fixture("late.c", "-O2"), scavenger()) else {
         return;
     };
-    // All of it lies in the first caches.
+    // All of its data lies in the inner caches.
     let harvest = Harvest::of(&program, "plain 400 1")
         .with(&scavenger, "forever")
         .options("--profile-s 1")

@@ -1,11 +1,11 @@
-//! Scavengers that would disturb the process that they are in, where they call the kernel.
+//! Scavengers whose system calls would disturb the process that they run in.
 
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, fixture};
 
-/// Runs a program that counts its signals, waits for a child and looks at its scheduling, with a
-/// scavenger in `mode`, and holds that to `output`, each of its lines.
+/// Runs a program that counts its signals, waits for a child and reads its scheduling, with a scavenger in
+/// `mode`, and compares each line of its output with `output`.
 #[track_caller]
 fn check(mode: &str, line: &str) {
     let (Some(program), Some(scavenger)) =

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::suite::{Harvest, fixture, scavenger};
 
-/// The program that was called with these words, by number.
+/// The process ID of the program that was called with these words.
 fn find(words: &[&str]) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -22,7 +22,7 @@ fn find(words: &[&str]) -> Option<u32> {
     })
 }
 
-/// What `membound harvest stop` says, and whether it succeeded.
+/// The output of `membound harvest stop`, and whether it succeeded.
 fn stop(words: &[&str]) -> (String, bool) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     let output = command
@@ -39,7 +39,7 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
     let (Some(program), Some(scavenger)) = (fixture("costs.c", "-O2"), scavenger()) else {
         return;
     };
-    // It ends when its text has changed once, and would run for 47 seconds otherwise.
+    // The program ends once its text has changed, and would otherwise run for 47 seconds.
     let words = ["47", "1"];
     let harvest = Harvest::of(&program, &words.join(" ")).with(&scavenger, "forever");
     let begun = Instant::now();

@@ -1,11 +1,11 @@
-//! Plans for fixtures, of the places that they name (`ring.h`).
+//! Plans for fixtures, with the sites that they mark (`ring.h`).
 
 use std::path::Path;
 
 use membound_types::{HarvestPlan, HarvestRole, YieldKind};
 use object::{Object as _, ObjectSection as _};
 
-/// A plan in which all places of `program` are chosen.
+/// A plan in which all marked sites of `program` are chosen.
 pub(crate) fn of(program: &Path, role: HarvestRole) -> HarvestPlan {
     let bytes = std::fs::read(program).expect("it was built");
     let path = program.display().to_string();
@@ -21,7 +21,7 @@ pub(crate) fn of(program: &Path, role: HarvestRole) -> HarvestPlan {
     plan
 }
 
-/// A place for a yield.
+/// A marked site.
 struct Place {
     address: u64,
     kind: YieldKind,
@@ -30,7 +30,7 @@ struct Place {
     hit_cost: f64,
 }
 
-/// Places, as the fixture's macro `PLACE` writes them.
+/// The marked sites, in the form that the fixture's macro `PLACE` writes.
 fn places(bytes: &[u8]) -> Vec<Place> {
     let file = object::File::parse(bytes).expect("it is an ELF file");
     let section = file.section_by_name(".membound_places");

@@ -1,4 +1,4 @@
-//! What cannot be a scavenger, and what cannot be asked for.
+//! Programs that cannot be scavengers, and requests that are refused.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
     assert_eq!(reasons, [Some(expected)], "{:#?}", harvested.document);
 }
 
-/// `membound harvest run WORDS`, which says what is wrong in one line that holds `part`.
+/// Runs `membound harvest run WORDS`, which must fail with one line that contains `part`.
 #[track_caller]
 fn complains(words: &[&str], code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
@@ -95,7 +95,7 @@ fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<Harvest
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("the file is ours");
     let json = room.join("harvest.json");
-    // Its plan lies in a directory that goes with it.
+    // The plan lies in a directory that is removed with it.
     let harvest = Harvest::of(program, "exit");
     let mut command = harvest.command();
     command.args(["--finish", "--json"]).arg(&json);
@@ -145,8 +145,8 @@ fn a_script_runs_as_an_ordinary_process() {
     assert_eq!(written.expect("it is there"), "ran\n");
 }
 
-/// One that is nobody's guest, beside one that takes turns: the first runs as an ordinary process, for a reason with
-/// `part` in it, and the harvest goes on.
+/// A program that cannot be a scavenger, beside one that can: the first runs as an ordinary process, for a
+/// reason that contains `part`, and the harvest continues.
 #[track_caller]
 fn is_ordinary_beside_a_guest(program: &Path, words: &str, part: &str) {
     let (Some(primary), Some(guest)) = (fixture("ends.c", "-O2"), scavenger()) else {
@@ -186,7 +186,7 @@ fn a_program_of_32_bits_runs_as_an_ordinary_process() {
     if std::process::Command::new(&program).output().is_ok() {
         return is_ordinary_beside_a_guest(&program, "", "it is not x86-64 code");
     }
-    // A kernel that runs no such programs: nothing but this scavenger fails.
+    // The kernel may not run such programs: then only this scavenger fails.
     let Some(primary) = fixture("ends.c", "-O2") else {
         return;
     };
@@ -206,7 +206,7 @@ fn a_program_that_nobody_may_read_runs_as_an_ordinary_process() {
     std::fs::copy("/bin/true", &closed).expect("the directory is ours");
     let mode = std::fs::Permissions::from_mode(0o111);
     std::fs::set_permissions(&closed, mode).expect("the file is ours");
-    // Root reads it all the same, and it takes turns or is timed.
+    // Root can read it all the same; then it has time slices or is timed.
     let part = match std::fs::read(&closed) {
         Ok(_) => "",
         Err(_) => "can be executed and not be read",
@@ -262,7 +262,7 @@ fn siblings_are_no_cpus_or_no_core() {
     }
 }
 
-/// A document that cannot be written, and the program whose end is passed on all the same.
+/// If a document cannot be written, the program's exit code is still returned.
 #[track_caller]
 fn cannot_be_written(to: &str, mode: &str, end: Result<i32, i32>, has_run: bool) {
     let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {

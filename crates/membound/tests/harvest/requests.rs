@@ -1,11 +1,11 @@
-//! How long requests take: of programs whose requests are two in kind, and are counted by the program.
+//! Request durations of programs that count their requests, of which there are two kinds.
 
 use membound_types::{HarvestRun, Latencies, LatencySource, PrimaryLatency};
 
 use crate::suite::{Harvest, Harvested, Left, finish, fixture, scavenger};
 
-/// What slow requests, one in ten, take at least, in nanoseconds; less for what calibrating clocks
-/// leaves open.
+/// Minimum duration of slow requests, one in ten, in nanoseconds; lower than the nominal one because of the
+/// error of clock calibration.
 const SLOW_NS: f64 = 0.95 * 2e6;
 
 /// Runs the fixture in `mode` with a scavenger, alone and under `--requests by`.
@@ -27,17 +27,17 @@ fn latency(document: &HarvestRun) -> &PrimaryLatency {
     latency.unwrap_or_else(|| panic!("no requests were seen: {:#?}", document.missing))
 }
 
-/// Those with scavengers and without, if there are any.
+/// The phases with and without scavengers, if there are any.
 fn phases(latency: &PrimaryLatency) -> impl Iterator<Item = &Latencies> {
     [&latency.with, &latency.without].into_iter().flatten()
 }
 
-/// Requests that were seen to their end.
+/// Number of requests that were observed to their end.
 fn counted(latency: &PrimaryLatency) -> u64 {
     phases(latency).map(|it| it.requests).sum::<u64>() + latency.spanning
 }
 
-/// Holds the fixture's requests in `mode` to their number, and to being of two kinds.
+/// Checks the number of the fixture's requests in `mode`, and that they are of two kinds.
 #[track_caller]
 fn check(mode: &str, by: &str, requests: u64) {
     let Some(harvested) = served(mode, by, "") else {
@@ -62,7 +62,7 @@ fn check(mode: &str, by: &str, requests: u64) {
         slow += beyond.map(|bin| bin.count).sum::<u64>();
         assert!(phase.max_ns >= phase.p99_ns, "{told}");
     }
-    // Others may be slow because the processor was somebody else's.
+    // Others may be slow because another process had the processor.
     assert!(slow + latency.spanning >= requests / 10, "{told}");
     // The longer requests are, the more of them begin in one phase and end in another.
     let all = phases(latency).max_by_key(|it| it.requests);
@@ -113,7 +113,7 @@ fn a_call_that_is_left_by_a_long_jump_is_no_request() {
     assert!(note.starts_with("400 of the requests"), "{note}");
 }
 
-/// Why there is no latency.
+/// The reason for which the latency is missing.
 #[track_caller]
 fn reason(document: &HarvestRun) -> &str {
     assert_eq!(document.primary.latency, None);
@@ -161,7 +161,7 @@ fn a_bound_that_is_kept_anyway_changes_nothing() {
     assert_eq!((guard.steps_out, guard.steps_in), (0, 0), "{guard:?}");
 }
 
-/// Runs the fixture under options that it is refused for with `code` and one line that holds `part`.
+/// Runs the fixture with options that must be refused with `code` and one line that contains `part`.
 #[track_caller]
 fn refused(options: &str, code: i32, part: &str) {
     let (Some(program), Some(scavenger)) = (fixture("requests.c", "-O2 -pthread"), scavenger())

@@ -1,4 +1,4 @@
-//! Scavengers that end in every way, and what they do before.
+//! Scavengers that end in every way, and their actions before.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, output_of, scavenger};
 
-/// Runs a program until scavengers in `mode` are over, with one beside them that works.
+/// Runs a program until its scavengers in `mode` have ended, beside one that works.
 fn outlasted(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("ends.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "outlast")
@@ -20,7 +20,7 @@ fn outlasted(mode: &str, options: &str) -> Option<Harvested> {
     Some(harvested)
 }
 
-/// One that crashes, wherever it is run.
+/// A scavenger that crashes, wherever it runs.
 #[track_caller]
 fn crashes(mode: &str, signal: i32) {
     if let Some(harvested) = outlasted(mode, "") {
@@ -28,7 +28,7 @@ fn crashes(mode: &str, signal: i32) {
     }
 }
 
-/// One that does something and writes what it found: as when it runs alone.
+/// A scavenger whose output is compared with its output alone.
 #[track_caller]
 fn works(mode: &str) {
     if let Some(harvested) = outlasted(mode, "")
@@ -126,7 +126,7 @@ fn it_loads_libraries() {
     works("load");
 }
 
-/// One that computes for ever and never comes to a yield, beside one that works.
+/// A scavenger that computes endlessly and never reaches a yield, beside one that works.
 #[track_caller]
 fn never_yields(program: &str, mode: &str, options: &str) {
     let (Some(program), Some(scavenger)) = (fixture(program, "-O2"), scavenger()) else {
@@ -199,7 +199,7 @@ fn who_needs_little_finds_memory_beside_those_that_take_all() {
     }
 }
 
-/// One that is linked in another way, beside one that works.
+/// A scavenger that is linked differently, beside one that works.
 #[track_caller]
 fn is_linked(words: &str) {
     let (Some(program), Some(linked)) = (

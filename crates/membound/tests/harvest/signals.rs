@@ -1,10 +1,10 @@
-//! Signals that come in the middle of turns.
+//! Signals that arrive during time slices.
 
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, fixture, output_of, scavenger};
 
-/// Storms of two signals, with scavengers that compute and that call.
+/// Storms of two signals, with scavengers that compute and scavengers that make system calls.
 #[track_caller]
 fn check(mode: &str) {
     let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
@@ -69,8 +69,8 @@ fn handlers_yield_themselves_on_another_stack() {
     check("yields-onstack");
 }
 
-/// Vectors that a loop keeps on the stack, as what is alive over it and not touched, are the handler's to
-/// see, and are there again wherever it goes on.
+/// A loop keeps live vectors that it does not change on the stack; a handler must see them, and they must be
+/// restored wherever execution resumes.
 #[test]
 fn handlers_see_the_vectors_of_a_loop_that_yields_and_may_leave_it() {
     let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
@@ -84,7 +84,7 @@ fn handlers_see_the_vectors_of_a_loop_that_yields_and_may_leave_it() {
     assert_eq!(left.stdout, "vectors: 0 wrong, all handled\n");
 }
 
-/// A program with scavengers that call and that fault.
+/// A program with scavengers that make system calls and that fault.
 #[track_caller]
 fn calls_and_faults(mode: &str) {
     let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
@@ -117,8 +117,8 @@ fn handlers_block_all_signals_and_yield() {
     calls_and_faults("yields-masked");
 }
 
-/// Signals that a fault would send, and changes of text, sent by somebody to the process: they are not
-/// for its guests, which must hear them of themselves.
+/// Signals as a fault would send them, and changes of text, are sent to the process from outside: they are
+/// not meant for its scavengers, which must receive only their own.
 #[track_caller]
 fn is_sent(words: &str) {
     let (Some(program), Some(scavenger)) = (fixture("victim.c", "-O2"), scavenger()) else {
@@ -152,6 +152,6 @@ fn it_handles_the_signal_of_calls_when_it_is_sent() {
 
 #[test]
 fn it_is_killed_by_the_signal_of_faults() {
-    // From 65 on they are not handled.
+    // A number from 65 on means that signal less 65, without a handler.
     is_sent("1 9 76");
 }

@@ -1,11 +1,11 @@
-//! Threads without an alternate stack, on which scavengers overflow theirs.
+//! Threads without an alternate signal stack, on which scavengers overflow their stacks.
 
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, fixture, scavenger};
 
-/// A thread whose alternate stack comes and goes as `mode` says, with two scavengers that overflow
-/// theirs on it: they crash, and the program goes on.
+/// A thread whose alternate stack is set and removed according to `mode`, with two scavengers that overflow
+/// their stacks on it: they crash, and the program continues.
 #[track_caller]
 fn check(mode: &str) {
     let (Some(program), Some(scavenger)) = (fixture("stacks.c", "-O2 -pthread"), scavenger())

@@ -1,8 +1,8 @@
-//! State of the program that is alive over its yields.
+//! State of the program that is live across its yields.
 
 use crate::suite::{Harvest, fixture, output_of, scavenger};
 
-/// With scavengers that change all of it.
+/// With scavengers that change all of this state.
 #[track_caller]
 fn check(source: &str, words: &str, mode: &str) {
     let (Some(program), Some(scavenger)) = (fixture(source, words), scavenger()) else {
@@ -26,7 +26,7 @@ fn vectors_are_alive_over_its_yields() {
     check("state.c", "-O2", "vectors");
 }
 
-/// Whatever yields do without, the program is the same; without the switch nobody else runs.
+/// Whichever part yields leave out, the program is the same; without the switch no scavenger runs.
 #[test]
 fn parts_of_yields_can_be_left_out() {
     let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::plan;
 
-/// A program that runs for longer hangs.
+/// Time after which a program counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
@@ -45,12 +45,12 @@ pub(crate) fn scavenger() -> Option<PathBuf> {
     fixture("scavenger.c", "-O2 -fstack-protector-all")
 }
 
-/// What a program left.
+/// Output and end of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    /// Exit code, or signal.
+    /// The exit code, or the signal as the error.
     pub(crate) end: Result<i32, i32>,
 }
 
@@ -76,17 +76,17 @@ enum Planned {
     No,
 }
 
-/// What came of it.
+/// Result of a harvest.
 #[derive(Debug)]
 pub(crate) struct Harvested {
     pub(crate) left: Left,
     pub(crate) document: HarvestRun,
-    /// By scavenger: its standard output.
+    /// Standard output of each scavenger.
     pub(crate) outputs: Vec<String>,
 }
 
 impl Harvest {
-    /// Of `primary`, called with `words`, separated by spaces.
+    /// A harvest of `primary`, called with `words`, separated by spaces.
     pub(crate) fn of(primary: &Path, words: &str) -> Self {
         Self {
             room: tempfile::tempdir().expect("there is room for a directory"),
@@ -100,7 +100,7 @@ impl Harvest {
         }
     }
 
-    /// With no plan of the program; scavengers have theirs.
+    /// Without a plan of the program; scavengers keep theirs.
     pub(crate) fn unplanned(mut self) -> Self {
         self.planned = Planned::No;
         self
@@ -118,27 +118,27 @@ impl Harvest {
         std::iter::once(name).chain(self.words.clone()).collect()
     }
 
-    /// With a scavenger more.
+    /// Adds a scavenger.
     pub(crate) fn with(mut self, program: &Path, words: &str) -> Self {
         self.scavengers.push((program.to_owned(), words.to_owned()));
         self
     }
 
-    /// With a scavenger that has no plan, after those that have.
+    /// Adds a scavenger without a plan, after those with one.
     pub(crate) fn with_unplanned(mut self, program: &Path, words: &str) -> Self {
         let line = format!("{} {words}", program.display());
         self.unplanned_scavengers.push(line);
         self
     }
 
-    /// With options, separated by spaces.
+    /// Adds options, separated by spaces.
     pub(crate) fn options(mut self, words: &str) -> Self {
         let words = words.split_whitespace().map(str::to_owned);
         self.options.extend(words);
         self
     }
 
-    /// Runs the program as it is.
+    /// Runs the program alone, unpatched.
     pub(crate) fn alone(&self) -> Left {
         let mut command = Command::new(&self.primary);
         command.args(&self.words);
@@ -174,12 +174,12 @@ impl Harvest {
         }
     }
 
-    /// `membound harvest run` with plans, scavengers and options, up to the program.
+    /// The command `membound harvest run` with plans, scavengers and options, without the program.
     pub(crate) fn command(&self) -> Command {
         self.command_of("run")
     }
 
-    /// Runs `membound harvest explore` on it; what it left, and its document where it wrote one.
+    /// Runs `membound harvest explore` on it; returns its output, and its document if it wrote one.
     pub(crate) fn explore(&self) -> (Left, Option<HarvestExplore>) {
         let json = self.room.path().join("explore.json");
         let mut command = self.command_of("explore");
@@ -190,7 +190,7 @@ impl Harvest {
         (left, serde_json::from_str(&text).ok())
     }
 
-    /// A subcommand of `harvest` with plans, scavengers and options, up to the program.
+    /// A subcommand of `harvest` with plans, scavengers and options, without the program.
     pub(crate) fn command_of(&self, subcommand: &str) -> Command {
         let room = self.room.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
@@ -223,7 +223,7 @@ impl Harvest {
         command
     }
 
-    /// Runs both and holds them to each other; there is nothing to note of it.
+    /// Runs the program alone and harvested and compares both; the document must have no notes.
     #[track_caller]
     pub(crate) fn check(&self) -> Harvested {
         let harvested = self.check_noted();
@@ -232,7 +232,7 @@ impl Harvest {
         harvested
     }
 
-    /// The same, whatever there is to note.
+    /// The same, with any notes.
     #[track_caller]
     pub(crate) fn check_noted(&self) -> Harvested {
         let alone = self.alone();
@@ -245,7 +245,7 @@ impl Harvest {
 }
 
 impl Harvested {
-    /// Holds a scavenger, by its number, to how it is to end.
+    /// Checks how the scavenger with this number ended.
     #[track_caller]
     pub(crate) fn ended(&self, index: usize, state: ScavengerState, end: Option<Result<i32, i32>>) {
         let scavenger = &self.document.scavengers[index];
@@ -259,7 +259,7 @@ impl Harvested {
         assert!(was_away, "it was given no turn: {scavenger:#?}");
     }
 
-    /// Holds a scavenger to having ended with code 0 and with this output.
+    /// Checks that a scavenger ended with code 0 and this output.
     #[track_caller]
     pub(crate) fn wrote(&self, index: usize, output: &str) {
         self.ended(index, ScavengerState::Finished, Some(Ok(0)));
@@ -275,7 +275,7 @@ pub(crate) fn output_of(program: &Path, words: &str) -> String {
     left.stdout
 }
 
-/// A machine profile in which nothing was measured: figures are not what is tested here.
+/// A machine profile without measurements, since these tests do not check figures.
 pub(crate) fn machine() -> &'static Path {
     static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = FIXTURES.directory().join("machine.json");

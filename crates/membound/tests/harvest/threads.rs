@@ -1,4 +1,4 @@
-//! Threads that yield, and end.
+//! Threads that yield and end.
 
 use membound_types::ScavengerState;
 
@@ -22,7 +22,8 @@ fn check(mode: &str, copies: u32, options: &str) -> Option<Harvested> {
 #[test]
 fn a_thousand_threads_come_and_go() {
     if let Some(harvested) = check("churn", 3, "--idle steal") {
-        // Each has a lane of its own at its first yield, and the first one of them all.
+        // Each thread has a run queue of its own from its first yield on, and the first thread has the first
+        // one.
         assert_eq!(harvested.document.primary.threads, 1001);
     }
 }
@@ -37,7 +38,7 @@ fn a_program_that_sleeps_before_its_first_yield_leaves_idle_time() {
     let (Some(program), Some(scavenger)) = (fixture("threads.c", "-O2"), scavenger()) else {
         return;
     };
-    // It needs many spans of idle time, and ends long before the program yields.
+    // It needs many periods of idle time, and ends long before the program yields.
     let harvest = Harvest::of(&program, "late").with(&scavenger, "rounding");
     let harvested = harvest.options("--idle harvest").run();
     assert_eq!(harvested.left.end, Ok(0), "{harvested:#?}");
@@ -88,7 +89,7 @@ fn threads_that_block_leave_idle_time() {
 #[test]
 fn ten_thousand_guests_are_stolen() {
     const STEALS: u64 = 10_000;
-    // How many a run has is up to who runs when: on a busy machine fewer.
+    // How many a run has depends on scheduling: fewer on a busy machine.
     const RUNS: usize = 6;
     let mut counts = Vec::new();
     while counts.iter().sum::<u64>() < STEALS {

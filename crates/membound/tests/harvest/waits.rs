@@ -1,10 +1,10 @@
-//! Short waits of the program's threads, in which scavengers run on these threads.
+//! Short waits of the program's threads, during which scavengers run on these threads.
 
 use membound_testkit::inconclusive;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// Runs a mode of the fixture with a scavenger for each of two threads; it knows what is right.
+/// Runs a mode of the fixture with a scavenger for each of two threads; the fixture checks its own results.
 #[track_caller]
 fn check(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("waits.c", "-O2 -pthread")?, scavenger()?);
@@ -19,7 +19,7 @@ fn check(mode: &str, options: &str) -> Option<Harvested> {
     Some(harvested)
 }
 
-/// What scavengers had in waits, in seconds.
+/// CPU time that scavengers had in waits, in seconds.
 fn in_waits_s(harvested: &Harvested) -> f64 {
     let scavengers = harvested.document.scavengers.iter();
     scavengers.map(|one| one.in_waits_s).sum()
@@ -27,7 +27,8 @@ fn in_waits_s(harvested: &Harvested) -> f64 {
 
 #[test]
 fn a_sleep_is_never_shorter_than_was_asked_for() {
-    /// Parts of the time in 1000 in which others had the processor, from which on waits are the kernel's.
+    /// Share of the time, in thousandths, that other processes had the processor, from which on waits are
+    /// left to the kernel.
     const WANTED: u32 = 20;
     let Some(harvested) = check("sleeps", "") else {
         return;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::command::{Finished, busy};
 
-/// A membound that notes its arguments and ends a comparison with the code in the file `code`.
+/// A stub of membound that writes down its arguments and ends a comparison with the code in the file `code`.
 const STUB: &str = r#"#!/bin/sh
 echo "$*" >>"$STUB/calls"
 case $1 in
@@ -36,7 +36,7 @@ case $1 in
 esac
 "#;
 
-/// A runner's directory with the files that it names to a step.
+/// A runner's directory with the files that a step may write.
 struct Runner {
     place: TempDir,
 }
@@ -49,7 +49,7 @@ impl Runner {
         fs::write(&stub, STUB).expect("the directory is ours");
         fs::set_permissions(&stub, fs::Permissions::from_mode(0o755))
             .expect("the directory is ours");
-        // A runner's files are there before a step begins, and hold what others wrote.
+        // A runner creates these files before a step begins, and earlier steps have written to them.
         fs::write(runner.path("summary"), "earlier\n").expect("the directory is ours");
         runner
     }
@@ -62,7 +62,7 @@ impl Runner {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Runs the script with inputs; a comparison of the stub ends with `code`.
+    /// Runs the script with these inputs; a comparison by the stub ends with `code`.
     fn run(&self, code: u8, inputs: &[(&str, &str)]) -> Finished {
         for name in ["calls", "output"] {
             let _ = fs::remove_file(self.path(name));
@@ -115,7 +115,7 @@ fn runs_are_made_in_turn_and_compared_once() {
          --json membound-gate/gate.json --html membound-gate/report.html \
          --markdown membound-gate/gate.md --junit membound-gate/gate.xml"
     );
-    // Fewer runs afterwards: those of before are not taken for theirs.
+    // With fewer runs afterwards, earlier runs must not be mistaken for new ones.
     assert_eq!(runner.run(0, &[("GATE_RUNS", "1")]).code, Some(0));
     let calls = runner.text("calls");
     assert!(

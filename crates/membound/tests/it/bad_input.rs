@@ -1,5 +1,5 @@
-//! Wrong arguments, places that cannot be written, and machines that deny things: one
-//! line, the right exit code, and nothing lost.
+//! Wrong arguments, paths that cannot be written, and machines that deny things: one line, the right exit
+//! code, and nothing lost.
 
 use std::ffi::OsString;
 use std::fs;
@@ -99,8 +99,8 @@ fn options_that_mean_nothing_to_the_part_are_refused() {
 fn impossible_values_are_named_before_anything_is_measured() {
     let membound = Membound::new();
     let begun = Instant::now();
-    // Code 2 for what makes sense on no machine, 1 for what this one lacks; of several parts
-    // it is found out before the first one.
+    // Code 2 for requests that make sense on no machine, 1 for what this machine lacks; with several parts,
+    // the error is found before the first one is measured.
     for (code, line, part) in [
         (2, "measure latency --strides 4 --sizes 16K", "4 bytes"),
         (
@@ -200,7 +200,7 @@ fn text_is_as_wide_as_it_is_asked_to_be() {
     assert!(usual <= 80, "{usual}");
     let narrow = widest(Some("60"));
     assert!(narrow <= 60, "{narrow}");
-    // Sentences of some hundred letters use the room that they get.
+    // Lines of some hundred letters use the available width.
     let wide = widest(Some("120"));
     assert!(80 < wide && wide <= 120, "{wide}");
 }

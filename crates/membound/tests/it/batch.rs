@@ -1,4 +1,4 @@
-//! Batches as ordinary processes: order, outputs, exit codes, the job log, and how they are stopped.
+//! Batches of ordinary processes: order, outputs, exit codes, the job log, and stopping.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use membound_types::{BatchOrder, HarvestBatch};
 
 use crate::command::{Finished, Membound};
 
-/// Something that takes longer hangs.
+/// Time after which a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A batch, and the directory that it runs in.
@@ -20,7 +20,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Of these lines, in the file `list`.
+    /// A batch of these lines, in the file `list`.
     fn of(lines: &str) -> Self {
         let membound = Membound::new();
         fs::write(membound.home.path().join("list"), lines).expect("the directory is ours");
@@ -48,13 +48,13 @@ impl Batch {
         command
     }
 
-    /// Runs the batch; a word of `options` holds no blank.
+    /// Runs the batch; `options` are separated by blanks.
     fn run(&self, options: &str) -> Finished {
         let output = self.command(options).output().expect("the command starts");
         Finished::of(&output)
     }
 
-    /// Runs it and holds it to an exit code, with nothing on stderr.
+    /// Runs the batch, and checks its exit code and that stderr is empty.
     #[track_caller]
     fn check(&self, options: &str, code: i32) -> String {
         let finished = self.run(options);
@@ -66,7 +66,7 @@ impl Batch {
         serde_json::from_str(&self.read("batch.json")).expect("it is a document")
     }
 
-    /// Numbers, exit codes, signals and commands of the log, sorted; the other columns are held to their form.
+    /// Numbers, exit codes, signals and commands of the log, sorted; checks the format of the other columns.
     fn log(&self) -> Vec<(u64, i32, i32, String)> {
         let text = self.read("log");
         let mut lines = text.lines();
@@ -94,7 +94,7 @@ impl Batch {
         rows
     }
 
-    /// Starts the batch, and waits until a job has made `file`.
+    /// Starts the batch, and waits until a job has created `file`.
     fn begin(&self, options: &str, file: &str) -> Child {
         let mut command = self.command(options);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -135,7 +135,7 @@ fn outputs_are_whole_and_in_order() {
     );
     let kept = batch.run("-j 2 --keep-order");
     assert_eq!(kept.stdout, "one\ntwo\nthree\n");
-    // One at a time, all at once.
+    // One at a time, then all at once.
     assert_eq!(batch.run("-j 1").stdout, "one\ntwo\nthree\n");
     assert_eq!(batch.run("-j 0").stdout, "two\nthree\none\n");
     // Nothing is left beside the list and the record.
@@ -216,7 +216,7 @@ fn commands_that_cannot_be_run_fail_as_in_a_shell() {
     );
     let codes: Vec<i32> = batch.log().iter().map(|row| row.1).collect();
     assert_eq!((codes[0], codes[1], codes[3], codes[4]), (127, 126, 126, 0));
-    // What shells say of an open quote differs; that they say something does not.
+    // The message of a shell about an open quote differs, but there is one.
     assert_ne!(codes[2], 0);
     assert!(
         finished.stderr.to_lowercase().contains("unterminated") || finished.stderr.contains("EOF")
@@ -286,7 +286,7 @@ fn a_batch_halts_soon_or_now() {
     let jobs = document.jobs;
     assert_eq!((jobs.failed, jobs.ended, jobs.not_started), (1, 1, 2));
     assert!(document.incomplete);
-    // What the batch ended has not been run.
+    // Jobs that the batch ended count as not run.
     fs::write(batch.path("list"), "false\nsleep 0.3; false\ntrue\ntrue").unwrap();
     batch.check("-j 2 --joblog log --resume", 1);
     assert_eq!(batch.log().len(), 5);
@@ -310,7 +310,7 @@ fn one_signal_starts_nothing_more_and_a_second_ends_what_runs() {
     assert!(batch.path("end").exists() && !batch.path("two").exists());
     assert_eq!(batch.log().len(), 1);
 
-    // A job that does not listen to SIGTERM, with a child.
+    // A job that ignores SIGTERM, with a child.
     let lines = "trap '' TERM; touch one; sleep 100 & sleep 100; sleep 100\ntouch two\n";
     let batch = Batch::of(lines);
     let mut child = batch.begin("-j 1 --joblog log --json batch.json", "one");
@@ -357,7 +357,7 @@ fn outputs_go_to_files_where_they_are_wanted() {
     let mut received = received;
     received.sort();
     assert_eq!(received, ["0", "3", "8"]);
-    // With files for outputs, stdout is free.
+    // With output files, stdout is free for the document.
     let text = batch.check("-j 2 --output out --json", 1);
     assert!(
         serde_json::from_str::<HarvestBatch>(&text).is_ok(),
@@ -379,7 +379,7 @@ fn a_dry_run_prints_commands_and_runs_none() {
 
 #[test]
 fn the_second_batch_starts_the_longest_first() {
-    // Four that take no time, and one that takes some, by its first argument.
+    // Four short jobs and a longer one, which is recognised by its first argument.
     let batch = Batch::of("sleep 0.02\nsleep 0.02\nsleep 0.02\nsleep 0.02\nsleep 0.6\n");
     let order = || {
         batch.check("-j 2 --json batch.json", 0);
@@ -426,7 +426,7 @@ fn a_disk_that_becomes_full_is_one_line_and_no_job_is_lost() {
     finished.complains(255, &["cannot write to disk", "no further jobs"]);
     assert!(batch.path("one").exists() && !batch.path("two").exists());
     assert_eq!(batch.log().len(), 2);
-    // The log on that disk: jobs go on, and are told of in one line.
+    // The log is on that disk: jobs continue, and one line reports the problem.
     let lines = "head -c 1000000 /dev/zero > disk/big; true\ntouch two\nrm disk/big\ntrue\n";
     fs::write(batch.path("list"), lines.replace("; true", " || true")).unwrap();
     let script =

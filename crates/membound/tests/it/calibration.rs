@@ -1,5 +1,4 @@
-//! `measure calibration`: its document. What its histograms tell is held to the truth by `cargo
-//! xtask bench accuracy`.
+//! `measure calibration`: its document. `cargo xtask bench accuracy` checks how true the histograms are.
 #![cfg(target_arch = "x86_64")]
 
 use membound_model::stall::Mixer;

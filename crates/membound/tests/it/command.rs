@@ -7,8 +7,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Held for reading by whatever keeps the machine busy, for writing by a test whose figure
-/// depends on a quiet one.
+/// Held for reading by every test that keeps the machine busy, for writing by a test whose figure needs a
+/// quiet machine.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// The machine, shared with other tests.
@@ -16,12 +16,12 @@ pub(crate) fn busy() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The machine, as far as these tests go alone.
+/// The machine, without other tests.
 fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The command with nothing of this user's environment that could change what it does.
+/// The command, without any environment of the user that could change it.
 pub(crate) struct Membound {
     pub(crate) home: TempDir,
 }
@@ -71,7 +71,7 @@ impl Membound {
     }
 }
 
-/// What a command left behind.
+/// Output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
@@ -80,7 +80,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// What the command printed, having ended with code 0 and no word on stderr.
+    /// The stdout of a command, which must have ended with code 0 and an empty stderr.
     #[track_caller]
     pub(crate) fn printed(self) -> String {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""));

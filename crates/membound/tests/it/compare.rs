@@ -1,4 +1,4 @@
-//! `compare` from outside: files, directories, what cannot be used, and the exit code.
+//! `compare` from outside: files, directories, unusable files, and the exit code.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Membound, number};
 
-/// A small profile of a host; `memory` scales what memory costs.
+/// A small profile of a host; `memory` scales the latency of memory.
 fn profile(host: &str, memory: f64) -> Value {
     let level = |name: &str, kind: &str, size: Option<u64>, ns: f64| {
         json!({
@@ -211,7 +211,7 @@ fn a_directory_names_the_bad_host_and_skips_what_is_no_profile() {
     assert_eq!(mine["summaries"][0]["worse"], 4);
 }
 
-/// Conditions of a run of which only the labels are known.
+/// Conditions of a run with labels only.
 fn conditions(labels: &Value) -> Value {
     let unknown = json!({ "not_measured": { "reason": "not looked at" } });
     json!({
@@ -269,7 +269,7 @@ fn labels_of_conditions_name_columns_and_rows() {
     assert_eq!(document["conditions"][1]["condition"], "H0G1, thp pages");
     let overhead = &document["conditions"][1]["overhead_cycles"]["value"];
     assert!((number(overhead) - 150.0).abs() < 1e-9);
-    // Other labels than the document's stand as they are.
+    // Labels that the comparison does not know are shown unchanged.
     let mut numa = [profile("vm", 1.0), profile("vm", 1.5)];
     for (document, value) in numa.iter_mut().zip(["on", "off"]) {
         document["conditions"] = conditions(&json!({ "numa": value, "rack": "7" }));
@@ -366,7 +366,7 @@ fn what_cannot_be_compared_is_one_line() {
     fs::write(home.join("notes/a.txt"), "no profile").unwrap();
     fs::create_dir(home.join("broken")).unwrap();
     fs::write(home.join("broken/cut.json"), "{\"schema_version\": 1, ").unwrap();
-    // Whether it is a whole one is not looked at before the others are.
+    // Whether a run is complete is checked only after the other files.
     fs::write(home.join("some.run"), b"SQLite format 3\0").unwrap();
     for (line, code, parts) in [
         ("compare a.json", 2, &["a.json alone"][..]),

@@ -13,7 +13,7 @@ fn commands() -> Vec<&'static str> {
         .collect()
 }
 
-/// The command with less to measure.
+/// The command with options that make it measure less.
 fn short(command: &str) -> String {
     let mut line = command.replace(" 2000 ", " 1 ");
     if let Some(rest) = line.strip_prefix("lat_mem_rd") {
@@ -46,7 +46,7 @@ fn short(command: &str) -> String {
     line
 }
 
-/// What the output of a command is about.
+/// Words that the output of a command must contain.
 fn expected(command: &str) -> &'static [&'static str] {
     match command {
         _ if command.starts_with("lat_mem_rd") => &["\"stride="],
@@ -72,7 +72,7 @@ fn expected(command: &str) -> &'static [&'static str] {
     }
 }
 
-/// Runs those of the commands that `is_meant` chooses, after `before`, which writes what they read.
+/// Runs the commands that `is_meant` selects, after `before`, which writes their input files.
 #[track_caller]
 fn check(before: &[&str], is_meant: impl Fn(&str) -> bool) {
     let allowed = membound_platform::affinity::allowed().expect("the kernel says it");
@@ -113,7 +113,8 @@ fn is_mlp(command: &str) -> bool {
     command.starts_with("measure") && command.contains(" mlp") && !is_compared(command)
 }
 
-// One test would run its commands one after the other, for longer than all others together.
+// Several tests, since one would run all commands one after the other and take longer than all other tests
+// together.
 
 #[test]
 fn commands_of_the_page_compare_conditions() {
@@ -176,7 +177,7 @@ fn explorations() -> Vec<String> {
 fn every_exploration_of_the_page_has_its_tables() {
     use membound_types::{HarvestExplore, MachineInfo, MachineProfile};
     let membound = Membound::new();
-    // Figures are not what is tested here: nothing is measured of the machine.
+    // These tests do not check figures, so the machine profile has no measurements.
     let machine = MachineProfile::unmeasured(MachineInfo::default());
     let machine = serde_json::to_string(&machine).unwrap();
     std::fs::write(membound.home.path().join("machine.json"), machine).unwrap();

@@ -1,5 +1,4 @@
-//! `compare --fail-on` of runs from outside: sides, verdicts, exit codes and the files that other
-//! programs read.
+//! `compare --fail-on` of runs from outside: sides, verdicts, exit codes and output files.
 
 use std::fs;
 
@@ -10,7 +9,7 @@ use serde_json::Value;
 use crate::command::{Finished, Membound, busy, number};
 use crate::synthetic::{From, Like, Synthetic};
 
-/// One thread that chases through a table for `share` of a second and computes for the rest.
+/// A thread that chases pointers through a table for `share` of a second and computes for the rest.
 fn program(share: f64) -> Synthetic {
     let mut program = Synthetic::new(1.0, 2);
     let main = program.thread("main");
@@ -32,8 +31,8 @@ fn write(membound: &Membound, name: &str, run: &RunData) {
     membound_run::write(&membound.home.path().join(name), run).expect("there is room for a run");
 }
 
-/// Three runs before (`a…`), three that wait for 20 points more (`c…`), and three of the program
-/// as it was (`b…`).
+/// Three base runs (`a…`), three runs that wait 20 points more (`c…`), and three further runs of the
+/// unchanged program (`b…`).
 fn runs() -> Membound {
     let membound = Membound::new();
     for (side, share) in [("a", 0.40), ("b", 0.40), ("c", 0.60)] {
@@ -45,7 +44,7 @@ fn runs() -> Membound {
     membound
 }
 
-/// `compare` with words and then one expression a gate.
+/// `compare` with words and then one expression per gate.
 fn compare(membound: &Membound, words: &str, expressions: &[&str]) -> Finished {
     let _busy = busy();
     let mut command = membound.command(["compare"]);
@@ -85,7 +84,7 @@ fn sides_are_put_together_and_held_to_every_expression() {
         assert!(failed.stdout.contains(word), "{word}: {}", failed.stdout);
     }
     assert!(failed.stdout.lines().all(|line| line.chars().count() <= 80));
-    // A thousand samples a run leave some points open.
+    // With a thousand samples a run, some points stay undecided.
     let wider = [
         "memory-bound +10pt",
         "line work.c:20 +40%",
@@ -94,11 +93,11 @@ fn sides_are_put_together_and_held_to_every_expression() {
         "false-sharing new",
     ];
     compare(&membound, GOOD, &wider).printed();
-    // Two files are a side each.
+    // Two files are one side each.
     let two = compare(&membound, "a1.run c1.run", &["memory-bound +3pt"]);
     assert_eq!(two.code, Some(1), "{two:?}");
     compare(&membound, "c1.run a1.run", &["memory-bound +3pt"]).printed();
-    // Without a gate sides are shown all the same.
+    // Without a gate, the sides are still shown.
     let shown = compare(&membound, BAD, &[]).printed();
     assert!(shown.contains("More of the CPU time waits"), "{shown}");
 }

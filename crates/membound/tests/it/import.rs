@@ -1,5 +1,5 @@
-//! Recordings of other profilers: what perf records here, compared with what perf itself says of it
-//! to the last sample, and built ones of processors that are not here.
+//! Recordings of other profilers: recordings of perf made here, compared sample by sample with the output of
+//! perf, and synthetic recordings of other processors.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use membound_testkit::{is_there, skipped};
 
 use crate::command::{Finished, Membound, busy};
 
-/// A program with two threads that wait for memory and compute, in functions of their own.
+/// A program with two threads that wait for memory and compute, in separate functions.
 const PROGRAM: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ int main(void) {
 }
 "#;
 
-/// The program, built; `None`, after saying so, where that or perf is not to be had.
+/// The compiled program; prints why and returns `None` without a compiler or perf.
 fn program(home: &Path) -> Option<PathBuf> {
     if !is_there("perf") {
         skipped("perf is not installed (Debian's package linux-perf)");
@@ -56,7 +56,7 @@ fn program(home: &Path) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Records the program by perf into `perf.data`; whether that is permitted.
+/// Records the program by perf into `perf.data`; returns whether that is permitted.
 fn record(home: &Path, options: &[&str]) -> bool {
     let _busy = busy();
     let file = fs::File::create(home.join("perf.data")).unwrap();
@@ -91,7 +91,7 @@ fn record(home: &Path, options: &[&str]) -> bool {
     recorded.status.success()
 }
 
-/// What perf says of one sample.
+/// One sample in the output of perf.
 #[derive(Debug)]
 struct Said {
     tid: u32,
@@ -101,7 +101,7 @@ struct Said {
     file: String,
 }
 
-/// What `perf script` prints of perf.data with these options.
+/// The output of `perf script` with these options.
 fn script(home: &Path, options: &[&str]) -> String {
     let output = Command::new("perf")
         .args(["script", "-i", "perf.data"])
@@ -114,7 +114,7 @@ fn script(home: &Path, options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// All samples in perf.data by `perf script`.
+/// All samples of perf.data, from `perf script`.
 fn said(home: &Path) -> Vec<Said> {
     let text = script(home, &["-G", "-F", "tid,time,period,ip,sym,dso"]);
     let line = |line: &str| {
@@ -137,7 +137,7 @@ fn said(home: &Path) -> Vec<Said> {
         .collect()
 }
 
-/// The name of the function that a frame lies in, inlined ones left out; and the file's.
+/// The function of a frame, inlined functions left out, and its file.
 fn place(run: &RunData, frame: FrameId) -> (String, String) {
     let outermost = run
         .locations
@@ -171,7 +171,7 @@ fn counts(samples: impl Iterator<Item = (String, String)>) -> BTreeMap<(String, 
     counts
 }
 
-/// Holds a run to what perf says of the same recording.
+/// Checks that a run agrees with perf's output for the same recording.
 fn is_the_same(run: &RunData, said: &[Said]) {
     assert!(said.len() > 100, "{}", said.len());
     assert_eq!(run.samples.len(), said.len());
@@ -183,7 +183,7 @@ fn is_the_same(run: &RunData, said: &[Said]) {
     for (sample, said) in run.samples.iter().zip(said) {
         assert_eq!(run.threads[sample.thread.index()].tid, said.tid);
         assert_eq!(sample.weight_ns, said.period);
-        // perf prints microseconds, cut off.
+        // perf prints microseconds, rounded down.
         assert!(sample.t_ns / 1000 + origin_us <= said.t_us + 1);
         assert!(sample.t_ns / 1000 + origin_us + 1 >= said.t_us);
         let leaf = run.stacks[sample.stack.index()].frame;
@@ -232,11 +232,11 @@ fn what_perf_records_is_imported_to_the_last_sample() {
         is_the_same(&run, &said(home));
         assert_eq!(run.meta.timer, TimerKind::CpuClock);
         assert!(run.meta.imported.as_deref().unwrap().contains("cpu-clock"));
-        // The program's code is here: what its samples waited for is told.
+        // The program's code is available, so the run says what its samples waited for.
         assert!(!run.attributions.is_empty() && !run.code.is_empty());
         let report = membound.run("report got.run --by function").printed();
         assert!(report.contains("chase"), "{report}");
-        // Without latencies nearly nothing is known of the share that was stalled.
+        // Without latencies, hardly anything is known of the stalled share.
         let document = membound.run("report got.run --format json").json();
         let bound = &document["memory_bound"];
         let width = bound["high"].as_f64().unwrap() - bound["low"].as_f64().unwrap();
@@ -456,7 +456,7 @@ fn cycles_become_time_and_other_events_are_counted() {
     assert!(told("2.00 GHz").is_some(), "{:?}", run.gaps);
 }
 
-/// Nothing is imported, in one line, and what stood at the output stands there still.
+/// Checks that nothing is imported, with one line of error, and that the earlier output file is unchanged.
 fn refused(membound: &Membound, name: &str, parts: &[&str]) {
     let home = membound.home.path();
     fs::write(home.join("kept.run"), "kept").unwrap();
@@ -572,7 +572,7 @@ fn a_pipe_is_imported_from_stdin_into_the_usual_run() {
 fn files_that_are_others_than_the_recorded_ones_give_no_names() {
     let membound = Membound::new();
     let home = membound.home.path();
-    // This test itself, as if another file had been recorded under its name.
+    // The test program itself, as if another file had been recorded under its name.
     let own = std::env::current_exe().unwrap();
     let path = own.to_str().unwrap();
     let file = PerfDataFile::new(Endian::Little)

@@ -1,4 +1,4 @@
-//! Ctrl-C and kill -9 in the middle.
+//! Ctrl-C and SIGKILL in the middle of a measurement.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::command::{Membound, busy};
 
-/// A run of two parts that takes some seconds; returns it and where the profile is kept.
+/// Starts a measurement of two parts that takes some seconds.
 fn start(membound: &Membound) -> Child {
     membound
         .command("measure c2c latency --thorough --page 4k --max 64M --json out.json".split(' '))
@@ -19,7 +19,7 @@ fn start(membound: &Membound) -> Child {
         .expect("the command starts")
 }
 
-/// Waits until a file whose name ends in `ending` is kept under the data directory.
+/// Waits until there is a file under the data directory whose name ends in `ending`; returns its contents.
 fn wait_for_kept(home: &Path, ending: &str) -> String {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! `membound lat_mem_rd` as scripts for lmbench's program call it and read it.
+//! `membound lat_mem_rd`, called and read as by scripts for lmbench's program.
 
 use crate::command::Membound;
 
@@ -11,7 +11,7 @@ fn blocks(stdout: &str) -> Vec<(u64, Vec<(f64, f64)>)> {
             continue;
         }
         let (size, ns) = line.split_once(' ').expect("a line has two columns");
-        // Five digits behind the point, and three.
+        // Five decimals for the size, and three for the time.
         let digits = |number: &str| number.split_once('.').map(|(_, digits)| digits.len());
         assert_eq!((digits(size), digits(ns)), (Some(5), Some(3)), "{line}");
         let number = |text: &str| text.parse().expect("a column is a number");

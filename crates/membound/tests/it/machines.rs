@@ -1,5 +1,5 @@
-//! Machines that give less than this one: no executable memory, little address space, no
-//! threads. Each is this one under a limit that the command inherits.
+//! Machines with less than this one: no executable memory, little address space, no threads. Each is
+//! simulated by a limit that the command inherits.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use membound_testkit::skipped;
 
 use crate::command::{Finished, Membound, busy, number};
 
-/// Runs `line` after `limit` has been put on the process.
+/// Runs `line` with `limit` applied to the process.
 fn run_under(
     membound: &Membound,
     line: &str,
@@ -46,7 +46,7 @@ fn little_address_space() -> std::io::Result<()> {
     result_of(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) })
 }
 
-/// A filter that answers EAGAIN where threads are made, as a full pids controller does.
+/// A filter that answers EAGAIN to the creation of threads, as a full pids controller does.
 fn no_threads() -> std::io::Result<()> {
     let statement = |code: u32, k: u32, jt: u8| libc::sock_filter {
         code: code as u16,

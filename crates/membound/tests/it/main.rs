@@ -23,7 +23,7 @@ mod rewrite;
 mod runs;
 mod version;
 
-/// Runs of programs that never ran: those of the tests of what runs say.
+/// Synthetic runs, which the analyze crate's tests define.
 #[path = "../../../membound-analyze/tests/it/synthetic/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "other tests need more of it")]
 mod synthetic;

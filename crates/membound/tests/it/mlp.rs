@@ -25,7 +25,7 @@ fn the_document_has_the_fields_of_the_contract() {
     }
     assert!(number(&json["sequential_pair_cycles"]) > 0.0);
     assert!(number(&json["mlp_throughput"]) >= 1.0);
-    // Whether it is the published one is asked by `cargo xtask bench windows`.
+    // `cargo xtask bench windows` checks whether it is the published value.
     let entries = &json["rob_size"];
     let reason = entries["not_measured"]["reason"].as_str();
     assert!(

@@ -1,4 +1,4 @@
-//! `model fit`, `show` and `predict` from outside, on data whose truth is known.
+//! `model fit`, `show` and `predict` from outside, on data with known parameters.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,9 +20,8 @@ const SIZES: [u64; 7] = [
     4096 << 20,
 ];
 
-/// Component times of Table 1 per line and what each level of equation 3 adds of them, in
-/// nanoseconds for a window of `w` bytes. Written out here once more, so that the command
-/// is not compared with itself.
+/// Component times of Table 1 per line and the time that each level of equation 3 adds, in nanoseconds for a
+/// window of `w` bytes. Written out here again, so that the command is not compared with itself.
 fn level_times(w: f64) -> [f64; 7] {
     let (program, cache) = (40.0 + 6.5 * w / 8.0, 53.0 * w / 32.0);
     let lines = w / 128.0;

@@ -34,7 +34,7 @@ fn several_cpus_stand_side_by_side_and_can_be_compared_again() {
             assert_eq!(point["cpu"], cpu.0, "{point}");
         }
     }
-    // The file alone holds what can be compared.
+    // The single file holds profiles that can be compared.
     let compared = membound.run("compare cpus.json --all");
     assert_eq!(compared.code, Some(0), "{compared:?}");
     assert!(

@@ -1,5 +1,5 @@
-//! `rewrite plan` and `rewrite check` from outside: known counts, ends of programs, what is
-//! left alone, bad input. Programs of every kind are the business of `tests/rewrite`.
+//! `rewrite plan` and `rewrite check` from outside: known counts, ends of programs, unpatched programs, bad
+//! input. Programs of every kind are tested in `tests/rewrite`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::command::{Finished, Membound, busy};
 
-/// Loads and stores that no compiler may leave out or put together.
+/// Loads and stores that no compiler may omit or merge.
 const REPEAT: &str = r#"
 #include <stdlib.h>
 volatile long cells[64];
@@ -31,7 +31,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Compiles `source`; `None`, having said so, without a compiler.
+/// Compiles `source`; prints why and returns `None` without a compiler.
 fn compile(membound: &Membound, name: &str, source: &str, options: &[&str]) -> Option<PathBuf> {
     let code = membound.home.path().join(format!("{name}.c"));
     let program = membound.home.path().join(name);
@@ -54,7 +54,7 @@ fn compile(membound: &Membound, name: &str, source: &str, options: &[&str]) -> O
     }
 }
 
-/// Runs `check` with `words`; what it left behind and the document.
+/// Runs `check` with `words`; returns its output and the document.
 fn check(membound: &Membound, options: &[&str], words: &[&str]) -> (Finished, Value) {
     let _busy = busy();
     let document = membound.home.path().join("check.json");
@@ -177,8 +177,8 @@ fn the_environment_looks_as_it_would_without_membound() {
             String::from_utf8(output.stdout).unwrap()
         };
         let words = ["rewrite", "check", "--", "env", "-0"];
-        // The standard library sorts what it starts programs with: a shell in between gives
-        // both the same order, another one.
+        // The standard library sorts the environment of programs that it starts; a shell in between gives
+        // both programs the same order, another one.
         let backwards = |mut command: Command, program: &OsStr, words: &[&str]| {
             let mut shell = Command::new("env");
             for (name, value) in command.get_envs() {
@@ -297,7 +297,7 @@ fn a_program_outlives_a_launcher_that_was_killed() {
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    // The pipe's other end is the program's as well.
+    // The program inherited the other end of the pipe.
     drop(child);
     let begun = std::time::Instant::now();
     while fs::read_to_string(&done).ok().as_deref() != Some("fine\n") {
@@ -431,7 +431,7 @@ fn a_plan_accounts_for_every_access() {
     let instructions = listed[0]["instructions"].as_array().unwrap();
     let patched = instructions.iter().filter(|it| it["patched"] == true);
     assert_eq!(patched.count(), 3);
-    // The loop's counter and sum are alive wherever it loads.
+    // The loop's counter and sum are live wherever it loads.
     let load = instructions
         .iter()
         .find(|it| it["access"] == "load")
@@ -469,7 +469,7 @@ fn a_kept_plan_is_the_same_as_a_new_one() {
     assert_eq!(cold, unkept);
     assert_eq!(plan(""), cold);
     assert_eq!(kept(), 1);
-    // Other options are another plan.
+    // Other options give another plan.
     plan("--body displace");
     assert_eq!(kept(), 2);
     let directory = membound.home.path().join(".cache/membound/plans");

@@ -1,5 +1,4 @@
-//! Runs that are not there, or in which there is nothing, and harvests of programs of which
-//! no plan can be made.
+//! Missing or empty runs, and harvests of programs that cannot be planned.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +7,7 @@ use membound_types::{MachineInfo, MachineProfile};
 
 use crate::command::{Finished, Membound, busy};
 
-/// A machine profile in which nothing was measured, so that no command measures first.
+/// A machine profile without measurements, so that no command measures first.
 fn machine(membound: &Membound) -> PathBuf {
     let path = membound.home.path().join("machine.json");
     let profile = MachineProfile::unmeasured(MachineInfo::default());
@@ -36,7 +35,7 @@ fn without_a_file_the_usual_run_is_reported() {
 fn a_run_without_samples_says_so_and_fails() {
     let membound = Membound::new();
     machine(&membound);
-    // A period of seconds, which the program does not use.
+    // A sampling period of seconds, more CPU time than the program uses.
     let line = "profile --period 9000 --machine machine.json -o none.run -- /bin/true";
     let recorded = membound.run(line);
     assert_eq!(recorded.code, Some(0), "the program's own: {recorded:?}");
@@ -64,7 +63,7 @@ fn harvested(membound: &Membound, options: &[&str], words: &[&str]) -> Finished 
     Finished::of(&command.output().expect("the command starts"))
 }
 
-/// Lines of a file in the test's directory.
+/// Number of lines of a file in the test's directory.
 fn lines(membound: &Membound, name: &str) -> usize {
     let text = fs::read_to_string(membound.home.path().join(name)).unwrap_or_default();
     text.lines().count()
@@ -194,7 +193,7 @@ fn what_a_harvest_cannot_write_is_found_before_anything_runs() {
     }
 }
 
-/// `profile` of a shell's `script`, with options before it.
+/// Runs `profile` with options on a shell that executes `script`.
 fn profiled(membound: &Membound, options: &str, script: &str) -> Finished {
     let _busy = busy();
     let mut command = membound.command(["profile", "--machine", "machine.json"]);
@@ -203,7 +202,7 @@ fn profiled(membound: &Membound, options: &str, script: &str) -> Finished {
     Finished::of(&command.output().expect("the command starts"))
 }
 
-/// Enough work for samples.
+/// A script with enough work for samples.
 const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
 
 #[test]
@@ -225,7 +224,7 @@ fn a_command_is_run_again_with_a_file_for_each_run() {
     membound
         .run("compare --base r-1.run --new r-2.run --json -")
         .printed();
-    // Nothing waits for memory where no level is known: three runs are enough.
+    // Without known levels nothing waits for memory, so three runs are enough.
     let narrow = profiled(&membound, "--until ±30pt --repeat 5 --quiet -o u.run", WORK);
     assert_eq!((narrow.code, narrow.stderr.as_str()), (Some(0), ""));
     assert!(home.join("u-3.run").exists() && !home.join("u-4.run").exists());

@@ -1,4 +1,4 @@
-//! Which build a command and its documents say they are of.
+//! The build that a command and its documents report.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn the_short_version_is_a_number_and_the_long_one_names_the_build() {
     };
     assert_eq!(profile, expected);
     match Commit::of(Path::new(env!("CARGO_MANIFEST_DIR"))) {
-        // What git tracks beside the sources may have changed since the build.
+        // Tracked files other than sources may have changed since the build.
         Some(found) => assert!(commit.starts_with(&found.hash), "{commit}: {found}"),
         None => assert_eq!(commit, "unknown commit"),
     }

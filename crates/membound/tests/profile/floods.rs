@@ -1,4 +1,4 @@
-//! Programs that allocate faster than every block can be told of.
+//! Programs that allocate faster than every block can be recorded.
 
 use std::process::Command;
 
@@ -23,11 +23,11 @@ fn twenty_million_blocks_are_sampled_and_their_numbers_lie_in_the_intervals() {
         });
         let row = row.unwrap_or_else(|| panic!("nothing allocated at {line}\n{}", run.show()));
         let (Some(low), Some(high)) = (row.blocks_low, row.blocks_high) else {
-            // Every block was told of.
+            // Every block was recorded.
             assert_eq!(row.blocks, truth, "{mark}\n{}", run.show());
             continue;
         };
-        // Twice the interval: a test that fails one time in twenty says nothing.
+        // Twice the interval: a check that fails by chance one time in twenty proves nothing.
         let beside = (high - low) / 2;
         assert!(
             (low - beside..=high + beside).contains(&truth),

@@ -12,9 +12,9 @@ use crate::suite::{
     unmeasured,
 };
 
-/// Far beyond the caches.
+/// Size of a table far larger than the caches, in bytes.
 const FAR_BYTES: &str = "268435456";
-/// In the second cache at most.
+/// Size of a table that fits into the second-level cache, in bytes.
 const NEAR_BYTES: &str = "262144";
 
 fn plan<const N: usize>(run: &Profiled, words: [&str; N]) -> Output {
@@ -43,8 +43,8 @@ fn share(area: &str, percent: &str) -> Option<Profiled> {
     Some(profile(&[], &program, [area, percent, "2500"]))
 }
 
-/// A run whose chase takes three fifths of the time in memory, recorded once for all tests that
-/// plan by it: nothing of what they do depends on which run it is.
+/// A run whose chase takes three fifths of the time in memory, recorded once for all tests that plan from it,
+/// since none depends on which run it is.
 fn far() -> Option<&'static Profiled> {
     static FAR: LazyLock<Option<Profiled>> = LazyLock::new(|| {
         let program = fixture("share.c", "-O2")?;
@@ -192,7 +192,7 @@ fn a_scavenger_gives_way_within_the_bound() {
                 .any(|gap| gap.why != GapReason::UnknownCall);
             assert!(bounded || excused, "{told}");
         }
-        // Its loop has no load that yields.
+        // The loop of this function has no load that yields.
         let in_work = plan.sites.iter().any(|site| {
             site.symbol == "work" && site.kind == YieldKind::Scavenger && site.every > 1
         });
@@ -229,7 +229,7 @@ fn a_changed_binary_is_refused() {
     ] {
         assert!(told.contains(word), "{word} in {told}");
     }
-    // Without the file there is nothing to patch, which is said.
+    // Without the file nothing can be patched, and the plan says so.
     std::fs::remove_file(&program).expect("it is ours");
     let gone = plan(&run, []);
     assert!(gone.status.success(), "{}", text(&gone.stderr));

@@ -1,6 +1,5 @@
-//! Programs with mishaps, filters and strangers in them under `membound profile`, and plans of
-//! harvests of what was recorded. How true the figures are is the business of `cargo xtask bench
-//! accuracy`.
+//! Programs with crashes, filters and foreign modules under `membound profile`, and harvest plans made from
+//! the recordings. `cargo xtask bench accuracy` checks how true the figures are.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod floods;

@@ -1,6 +1,5 @@
-//! Programs that do not expect to be watched, and processes that are not ours: filters on
-//! system calls, other users, preloaded objects, programs that are over before anything
-//! begins, and debug information that belongs to something else.
+//! Foreign programs and processes: filters on system calls, other users, preloaded objects, programs that end
+//! before recording begins, and debug information of another program.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -14,7 +13,7 @@ use membound_types::Profile;
 use crate::suite::{Profiled, alone, fixture, line_of, membound, profile_on, text, unmeasured};
 use crate::unharmed::complains;
 
-/// An account that owns nothing, on every system.
+/// The user ID of an account that owns nothing, on every system.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
@@ -22,13 +21,13 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The gap in `table`.
+/// The reason for which `table` is missing.
 fn gap<'a>(profile: &'a Profile, table: &str) -> Option<&'a str> {
     let gap = profile.missing.iter().find(|it| it.table == table)?;
     Some(&gap.why.reason)
 }
 
-/// Runs a fixture that shuts itself in, alone and with each sampler.
+/// Runs a fixture that installs a filter, alone and with each sampler.
 #[track_caller]
 fn check_barred(mode: &str) {
     let Some(program) = fixture("barred.c", "-O2 -pthread") else {
@@ -85,7 +84,7 @@ fn threads_that_are_started_behind_a_filter_live() {
     check_barred("starts");
 }
 
-/// Programs that are over before there is anything to record.
+/// Programs that end before there is anything to record.
 #[test]
 fn programs_that_exit_at_once_leave_whole_runs() {
     let _alone = alone();
@@ -101,7 +100,7 @@ fn programs_that_exit_at_once_leave_whole_runs() {
             assert_eq!(run.output.status.code(), Some(code), "{}", run.show());
             assert_eq!(run.profile.run.exit_code, Some(code));
             assert!(!run.profile.incomplete, "{}", run.show());
-            // A summary of nothing says that, and gives no share of nothing.
+            // The summary of an empty run says that it is empty, and shows no shares.
             let shown = text(&run.report::<[&str; 0]>([]).stdout);
             let mut words = shown.split(|letter: char| !letter.is_alphanumeric());
             assert!(
@@ -113,7 +112,7 @@ fn programs_that_exit_at_once_leave_whole_runs() {
     }
 }
 
-/// While it runs the program has another user's rights, which the loader protects from us.
+/// While it runs, the program has another user's rights, and the loader ignores preloaded objects.
 #[test]
 fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
     if !is_root() {
@@ -235,7 +234,7 @@ fn a_process_of_another_user_is_refused_in_one_line_with_the_remedy() {
     };
     let _alone = alone();
     let place = tempfile::tempdir().expect("there is room");
-    // What another user may run and read lies where he may go.
+    // Copies that another user may run and read, in a place that he can reach.
     let mut copies = [
         (
             PathBuf::from(env!("CARGO_BIN_EXE_membound")),
@@ -275,7 +274,7 @@ fn a_process_of_another_user_is_refused_in_one_line_with_the_remedy() {
     assert!(child.wait().expect("it is ours").success());
 }
 
-/// Debug information beside a program that is another program's is not used, and that is said.
+/// Debug information of another program is not used, even beside the program, and the report says so.
 #[test]
 fn debug_information_of_another_build_is_not_believed() {
     if !membound_testkit::is_there("objcopy") {
@@ -340,7 +339,7 @@ fn a_program_that_is_killed_from_outside_keeps_its_samples_and_its_signal() {
     let _alone = alone();
     for sampler in ["auto", "agent"] {
         let home = tempfile::tempdir().expect("there is room for a directory");
-        // The shell is replaced by the program after it told its number.
+        // The shell prints its process ID, and then executes the program.
         let script = format!("echo $$ > pid; exec '{}' spins 60000", program.display());
         let mut child = membound(home.path())
             .args([
@@ -422,7 +421,7 @@ fn a_disk_that_is_full_keeps_what_there_was_room_for() {
     assert!(profile.incomplete);
 }
 
-/// That nothing in a summary sends the reader away from memory.
+/// Checks that a summary does not steer the reader away from memory.
 #[track_caller]
 fn is_open(run: &Profiled) {
     let bound = &run.profile.memory_bound;
@@ -455,7 +454,7 @@ fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
     );
 }
 
-/// 32-bit code is not decoded: whether it waits is not known, and that is said.
+/// 32-bit code is not decoded: whether it waits is not known, and the report says so.
 #[test]
 fn a_32_bit_program_that_waits_for_memory_is_not_said_to_compute() {
     let words = "-O1 -m32 -nostdlib -ffreestanding -static -fno-pie -no-pie -fno-stack-protector";

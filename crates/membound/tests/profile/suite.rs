@@ -43,7 +43,7 @@ pub(crate) fn kept(name: &str) -> PathBuf {
     path
 }
 
-/// Held by a test that measures.
+/// A lock that a test holds while it measures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,9 +61,8 @@ pub(crate) fn membound(home: &Path) -> Command {
     command
 }
 
-/// The machine's profile, measured once, or again where neighbours had a cache while it was
-/// calibrated or memory was not seen for what it is; of several that all have a fault, the one that
-/// contradicts itself least.
+/// The machine's profile, measured once, or again if the profile lacks a level or contradicts itself; of
+/// several faulty profiles, one with a memory level and the smallest contradiction.
 pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
     static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
         const TRIES: usize = 3;
@@ -92,23 +91,22 @@ pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
     &MACHINE
 }
 
-/// How far the latencies of the innermost cache in one machine profile may be apart, as a part.
+/// Maximum relative difference of the innermost cache's latencies in one machine profile.
 const APART: f64 = 0.05;
 
 fn has_level(profile: &MachineProfile, level: &str) -> bool {
     profile.levels.iter().any(|it| it.name == level)
 }
 
-/// Whether latencies of a level are known, if the machine has it.
+/// Whether the latencies of a level are known, or the machine has no such level.
 fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
     let known = profile.calibration.known();
     !has_level(profile, level)
         || known.is_some_and(|known| known.levels.iter().any(|it| it.name == level))
 }
 
-/// How far the innermost cache was from as fast while loads were calibrated as when levels were
-/// measured, as a part. Where it was, the clock changed or others had the processor in one of
-/// the two.
+/// Relative difference of the innermost cache's latencies during calibration and while levels were measured.
+/// If they differ, the clock changed or other programs had the processor in one of the two.
 fn contradiction(profile: &MachineProfile) -> f64 {
     let calibrated = profile.calibration.known().and_then(|known| {
         let mut levels = known.levels.iter();
@@ -154,7 +152,7 @@ pub(crate) struct Profiled {
     pub(crate) profile: Profile,
     pub(crate) run: PathBuf,
     pub(crate) home: PathBuf,
-    /// What `home` goes with, where it is not kept.
+    /// Removes `home` when it is dropped, unless `home` is kept.
     _room: Option<TempDir>,
 }
 
@@ -170,7 +168,7 @@ impl Profiled {
         command.output().expect("the command starts")
     }
 
-    /// Everything, for the message of a failed test.
+    /// Everything that a failed test's message should show.
     pub(crate) fn show(&self) -> String {
         format!(
             "{}\n--- program\n{}\n--- report\n{}",
@@ -186,7 +184,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A machine profile in which nothing was measured, for tests that ask for no figure.
+/// A machine profile without measurements, for tests that check no figures.
 pub(crate) fn unmeasured() -> &'static Path {
     static UNMEASURED: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = FIXTURES.directory().join("unmeasured.json");
@@ -207,7 +205,7 @@ where
     profile_on(&machine().0, options, program, arguments)
 }
 
-/// The same with the machine profile in a file.
+/// As [`profile`], with the machine profile from a file.
 pub(crate) fn profile_on<I>(
     machine: &Path,
     options: &[&str],
@@ -224,7 +222,7 @@ where
     profiled
 }
 
-/// The same with the files in `home`, where they stay.
+/// As [`profile`], with the files in `home`, where they stay.
 pub(crate) fn profile_in<I>(
     home: &Path,
     machine: &Path,

@@ -1,6 +1,5 @@
-//! Programs come out of a profile as they are without it, however they end, and what was
-//! recorded is kept. Programs that check themselves in many more ways are profiled by the
-//! suite `rewrite`.
+//! Programs behave under a profile as they do without it, however they end, and what was recorded is kept.
+//! The suite `rewrite` profiles programs that check themselves in many more ways.
 
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -15,13 +14,13 @@ fn mishaps() -> Option<PathBuf> {
     fixture("mishaps.c", "-O2")
 }
 
-/// Runs `mode` alone and with each sampler: the same output and the same end.
+/// Runs `mode` alone and with each sampler: output and end must be the same.
 #[track_caller]
 fn check(mode: &str, samples: u64) {
     check_with(&["auto", "agent"], mode, samples);
 }
 
-/// The same with some samplers.
+/// The same with some samplers only.
 #[track_caller]
 fn check_with(samplers: &[&str], mode: &str, samples: u64) {
     let Some(program) = mishaps() else { return };
@@ -143,7 +142,7 @@ fn what_is_not_there_is_named() {
     );
     complains(&run(&["report", "no-such.run"]), 1, &["no-such.run"]);
     let machine = unmeasured().to_str().expect("its name is text");
-    // Above the largest number that the kernel gives.
+    // Above the kernel's largest process ID.
     let output = run(&["profile", "--machine", machine, "--pid", "4999999"]);
     complains(&output, 1, &["4999999"]);
     complains(&run(&["report", machine]), 1, &["unmeasured.json"]);
@@ -204,7 +203,7 @@ fn a_program_without_names_is_still_told_by_its_addresses() {
 /// Seconds of CPU time that a process has taken.
 fn cpu_time(child: &Child) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
-    // Behind the name, which may hold anything: state, eleven others, user time.
+    // The fields behind the name, which may hold any characters: state, eleven others, user time.
     let (_, rest) = stat.rsplit_once(')').expect("the name is in brackets");
     let user = rest.split_whitespace().nth(11).expect("there are many");
     let ticks: f64 = user.parse().expect("it is a number");
@@ -256,7 +255,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         .expect("the command starts");
     let profile: membound_types::Profile =
         serde_json::from_slice(&report.stdout).expect("it is the report's document");
-    // A second of it, as far as the program had a processor: others may use the machine too.
+    // A second of CPU time, less if the program did not have a processor for all of it.
     let expected = 500.0 * share;
     assert!(
         profile.run.samples as f64 > expected,
@@ -334,7 +333,7 @@ fn damaged_runs_are_told_in_one_line() {
             .expect("it starts");
         complains(&output, 1, &[name]);
     }
-    // Cut in the middle: what can be read is shown and marked, or the one line says why not.
+    // Cut in the middle: what is readable is shown and marked, or one line says why nothing is.
     let path = place("half", &whole[..whole.len() / 2]);
     let output = membound(&run.home)
         .arg("report")
@@ -361,8 +360,8 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
         .arg(&program)
         .args(["spins", "1500"]);
     let limit = || {
-        // A file that may not grow stands in for a disk that is full. There is room for what
-        // is written before the program starts: without that it is not started at all.
+        // A file size limit simulates a full disk. It leaves room for what is written before the program
+        // starts; without that, the program would not be started.
         let most = libc::rlimit {
             rlim_cur: 240 << 10,
             rlim_max: 240 << 10,

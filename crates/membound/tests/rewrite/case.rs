@@ -11,18 +11,18 @@ use crate::run::{Ending, Outcome, Room, check, clean, executions, finish, module
 /// Exit code with which a fixture says that this machine cannot run the case.
 const CANNOT: i32 = 77;
 
-/// What must be found in the report.
+/// What the report must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// The program and the C library were patched, and patched places were executed.
+    /// The program and the C library were patched, and patched instructions were executed.
     Patched,
-    /// The program ran, unpatched, and it is said why.
+    /// The program ran unpatched, and the report says why.
     Unpatched,
     /// Nothing: the run may end before a report can be written.
     Anything,
 }
 
-/// Whether patches are also taken out and put in again while the program runs.
+/// Whether patches are also removed and installed again while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Churn {
     /// No.
@@ -77,13 +77,13 @@ impl Case {
         self
     }
 
-    /// Ends with this exit code.
+    /// Expects this exit code.
     pub(crate) fn exits(mut self, code: i32) -> Self {
         self.ending = Ending::Exited(code);
         self
     }
 
-    /// Ends by this signal.
+    /// Expects this signal to end it.
     pub(crate) fn killed_by(mut self, signal: i32) -> Self {
         self.ending = Ending::Killed(signal);
         self
@@ -125,7 +125,7 @@ impl Case {
         self.check_profiled(&plain, &["--sampler", "agent"]);
     }
 
-    /// Profiled, the program leaves what it leaves unpatched, and the run can be read.
+    /// Checks that the profiled program leaves what it leaves unpatched, and that the run can be read.
     #[track_caller]
     fn check_profiled(&self, plain: &Outcome, words: &[&str]) {
         let room = Room::new();
@@ -158,7 +158,7 @@ impl Case {
         }
     }
 
-    /// Runs it as it is.
+    /// Runs it unpatched.
     pub(crate) fn plain(&self) -> Outcome {
         let room = Room::new();
         let mut command = Command::new(&self.program);
@@ -167,7 +167,7 @@ impl Case {
         scrubbed(finish(&mut command, &room, &self.stdin), &room)
     }
 
-    /// Runs it patched: what it left, and the report.
+    /// Runs it patched; returns what it left, and the report.
     pub(crate) fn patched(&self, words: &[&str]) -> (Outcome, Option<RewriteCheck>) {
         let room = Room::new();
         let mut command = check(&room, words);
@@ -241,8 +241,8 @@ impl Case {
     }
 }
 
-/// What the program itself wrote to standard error: membound's own lines begin with its
-/// name, and its table comes when the program has ended.
+/// The program's own standard error, without membound's lines, which begin with its name, and its table,
+/// which follows after the end of the program.
 fn own_stderr(outcome: &Outcome) -> String {
     outcome
         .stderr()
@@ -252,7 +252,7 @@ fn own_stderr(outcome: &Outcome) -> String {
         .collect()
 }
 
-/// The outcome with the run's directory, which has another name in every run, replaced.
+/// The outcome with the name of the run's directory replaced, which differs between runs.
 fn scrubbed(mut outcome: Outcome, room: &Room) -> Outcome {
     let name = room.path().to_string_lossy();
     for bytes in [&mut outcome.stdout, &mut outcome.stderr] {

@@ -1,4 +1,4 @@
-//! Counts that are known exactly.
+//! Counts whose exact values are known.
 
 use crate::build::{Compiler, build};
 use crate::case::{Case, summary};
@@ -36,8 +36,8 @@ fn locked_counts_are_exact_over_threads() {
     assert_eq!(many - few, 4 * 3 * 500_000);
 }
 
-/// Counts go on where they were when patches are taken out and put in again; what runs
-/// meanwhile unpatched is not counted, so that there are fewer, never more.
+/// Counters keep their values when patches are removed and installed again. What runs unpatched meanwhile is
+/// not counted, so counts may be lower, never higher.
 #[test]
 fn no_execution_is_counted_twice() {
     let words = ["--body", "count", "--exact", "--churn", "5"];
@@ -50,7 +50,7 @@ fn no_execution_is_counted_twice() {
     );
 }
 
-/// The C library's part is there too, and the same run gives the same counts.
+/// The C library is counted too, and the same run gives the same counts.
 #[test]
 fn counts_repeat() {
     let words = ["--body", "count"];

@@ -31,7 +31,7 @@ fn process_of(program: &Path) -> u32 {
     }
 }
 
-/// Waits until the file has this line.
+/// Waits until the file contains this line.
 fn wait_for(path: &Path, line: &str) {
     let begun = Instant::now();
     while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)) {
@@ -40,7 +40,7 @@ fn wait_for(path: &Path, line: &str) {
     }
 }
 
-/// A fixture that works, patched, until it is told to stop.
+/// A patched fixture that runs until it is told to stop.
 struct Working {
     room: Room,
     child: Child,
@@ -48,11 +48,11 @@ struct Working {
 }
 
 impl Working {
-    /// Starts the program built from `source`. `None`, after saying so, where it cannot be built.
+    /// Starts the program built from `source`; prints why and returns `None` if it cannot be built.
     fn start(source: &str, words: &[&str]) -> Option<Self> {
         let built = build(Compiler::Gcc, source, "-O2")?;
         let room = Room::new();
-        // A copy, so that its process is found by its file.
+        // A copy, by whose path the process is found.
         let program: PathBuf = room.path().join("program");
         std::fs::copy(built, &program).expect("the directory is ours");
         let program = program.canonicalize().expect("it was just made");
@@ -72,7 +72,7 @@ impl Working {
         Some(Self { room, child, pid })
     }
 
-    /// Lets it end, and looks whether it is what it would have been alone.
+    /// Lets it end, and checks that it ended as it would have alone.
     fn stop(mut self) -> Room {
         std::fs::remove_file(self.room.path().join("stop")).expect("the directory is ours");
         assert_eq!(Ending::from(wait(&mut self.child)), Ending::Exited(0));
@@ -81,7 +81,7 @@ impl Working {
         self.room
     }
 
-    /// What gdb says, attached to it. `None`, after saying so, where that is not permitted.
+    /// The output of gdb attached to it; prints why and returns `None` if that is not permitted.
     fn gdb(&self, words: &[&str]) -> Option<String> {
         let output = Command::new("gdb")
             .args(["-nx", "-batch", "-p", &self.pid.to_string()])
@@ -129,7 +129,7 @@ fn frames(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.starts_with('#'))
 }
 
-/// Whether gdb is here, and can run scripts.
+/// Whether gdb is installed and can run scripts.
 fn gdb_runs_scripts() -> bool {
     let found = Command::new("gdb")
         .args(["-nx", "-batch", "-ex", "python print(6 * 7)"])
@@ -142,8 +142,8 @@ fn gdb_runs_scripts() -> bool {
     able
 }
 
-/// Whatever the thread is doing, also in a trampoline, in the rest of one, on an island or
-/// in the agent, the stack is the original program's.
+/// Wherever the thread is, in a trampoline, in the rest of one, on an island or in the agent, the stack shown
+/// is the original program's.
 #[track_caller]
 fn gdb_sees_the_original_stack(body: &str) {
     if !gdb_runs_scripts() {
@@ -197,8 +197,8 @@ fn gdb_sees_the_original_stack(body: &str) {
     working.stop();
 }
 
-/// Functions of the chain that are not entered yet when `line` is the innermost: a frame of
-/// the function itself, or of a trampoline for it.
+/// Index of the first function of the chain that may be on the stack when `line` is the innermost frame: a
+/// frame of the function itself, or of a trampoline for it.
 fn deepest(line: &str) -> usize {
     let found = CHAIN
         .iter()
@@ -221,7 +221,7 @@ fn gdb_sees_the_original_stack_from_inside_the_agent() {
     gdb_sees_the_original_stack("sample");
 }
 
-/// A handler that follows the stack reaches main from wherever it interrupts.
+/// A handler that unwinds the stack reaches main from wherever it interrupts.
 #[test]
 fn handlers_follow_the_stack_to_main() {
     let Some(program) = build(Compiler::Gcc, "chain.c", "-O2") else {
@@ -261,7 +261,7 @@ fn map_lines(text: &str) -> Vec<(u64, u64, &str)> {
         .collect()
 }
 
-/// Code in the process `pid` that is in no file of a name.
+/// Ranges of executable memory in the process `pid` that no named file backs.
 fn nameless_code(pid: u32) -> Vec<std::ops::Range<u64>> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it can be read");
     maps.lines()
@@ -275,7 +275,7 @@ fn nameless_code(pid: u32) -> Vec<std::ops::Range<u64>> {
         .collect()
 }
 
-/// The file of names that perf reads, taken away when the test is over.
+/// The file of names that perf reads, removed when the test is over.
 struct PerfMap(PathBuf);
 
 impl PerfMap {
@@ -330,7 +330,7 @@ fn perf_is_told_names_of_trampolines() {
     assert!(map.0.exists(), "perf report reads it later");
 }
 
-/// Somebody else's file or link in the common directory is replaced, never written through.
+/// A file or link of another user in the shared directory is replaced, never written through.
 #[test]
 fn names_for_perf_do_not_follow_links() {
     let Some(program) = build(Compiler::Gcc, "chain.c", "-O2") else {
@@ -339,7 +339,7 @@ fn names_for_perf_do_not_follow_links() {
     let room = Room::new();
     let precious = room.path().join("precious");
     std::fs::write(&precious, "precious").expect("the directory is ours");
-    // A shell knows its number before it becomes the patched program's launcher's child.
+    // The shell prints its process ID, which the patched program keeps.
     let script = format!(
         "ln -s {} /tmp/perf-$$.map; echo $$; exec {} gone",
         precious.display(),

@@ -1,4 +1,5 @@
-//! Other C libraries and languages: what can be patched is, the rest is told so and runs.
+//! Other C libraries and languages: code that can be patched is patched; for the rest the reason is reported,
+//! and it runs.
 
 use std::path::Path;
 
@@ -81,7 +82,7 @@ fn a_program_with_address_sanitizer_runs() {
         .check();
 }
 
-/// A program that belongs to somebody else while it runs.
+/// A program that has another user's rights while it runs.
 #[test]
 fn a_setuid_program_runs() {
     // SAFETY: the call has no conditions.
@@ -126,7 +127,7 @@ fn programs_of_the_system_are_patched() {
     }
 }
 
-/// What valgrind emulates has the agent in it, but its text is not what runs.
+/// A program under valgrind has the agent in it, but valgrind executes a translation of its text.
 #[test]
 fn a_program_in_valgrind_runs() {
     if !is_there("valgrind") {

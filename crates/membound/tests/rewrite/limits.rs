@@ -1,5 +1,5 @@
-//! Programs with few descriptors, little memory, filters, no rights: patched where that is
-//! possible, and otherwise run as they are.
+//! Programs with few descriptors, little memory, filters, or no rights: patched where possible, and otherwise
+//! run unpatched.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ cases! { processes();
     system_calls_are_dispatched_to_the_program: "dispatch";
 }
 
-/// Whether the tests run as root. Those that need it say so when they do not.
+/// Whether the tests run as root. Tests that need root print that when they do not.
 fn is_root() -> bool {
     // SAFETY: the call has no conditions.
     let user = unsafe { libc::geteuid() };
@@ -62,7 +62,7 @@ fn the_time_stamp_may_not_be_read() {
     assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
 }
 
-/// The agent's rings neither exceed the program's limit nor are filled.
+/// The agent's buffers neither exceed the program's limit nor use all of it.
 #[test]
 fn all_memory_is_locked() {
     if let Some(program) = processes()
@@ -72,7 +72,7 @@ fn all_memory_is_locked() {
     }
 }
 
-/// Filters that deny what patching needs: the program is run all the same.
+/// Filters that deny what patching needs: the program still runs.
 #[test]
 fn filters_are_in_the_way() {
     let Some(program) = processes() else { return };
@@ -84,8 +84,8 @@ fn filters_are_in_the_way() {
     }
 }
 
-/// A filter that denies writing to text: the program is left before it is there, the second one
-/// runs unpatched, it is said why, and what that starts runs too.
+/// A filter that denies writing to text: the agent stops following the first program before the filter is
+/// installed, the second program runs unpatched, the reason is reported, and programs that it starts run too.
 #[test]
 fn text_cannot_be_written() {
     let Some(program) = processes() else { return };

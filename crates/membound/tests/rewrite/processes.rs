@@ -1,4 +1,4 @@
-//! New processes, new programs, environments, endings, and what goes in and out.
+//! New processes, new programs, environments, ends of programs, input and output.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ cases! { processes();
 #[test]
 fn every_exit_code_comes_through() {
     let Some(program) = processes() else { return };
-    // All of them, unpatched ones left out: what a program returns is known.
+    // All exit codes.
     for code in (0..=255)
         .step_by(15)
         .chain([1, 2, 99, 124, 127, 128, 129, 254])
@@ -70,7 +70,7 @@ fn every_deadly_signal_comes_through() {
     }
 }
 
-/// A preloaded object of the user's own stays first, and the variable is his alone.
+/// A preloaded object of the user's stays first, and the program sees its variable unchanged.
 #[test]
 fn a_preloaded_object_stays() {
     let (Some(object), Some(program)) = (

@@ -1,4 +1,4 @@
-//! Running a program to its end, and what it left.
+//! Runs a program to its end, and collects what it left.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use membound_types::{CheckedModule, MachineInfo, MachineProfile, Profile, RewriteCheck};
 use tempfile::TempDir;
 
-/// Longer than any fixture takes on a busy machine; a program that hangs is a failure.
+/// Longer than any fixture takes on a busy machine; a program that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// How a program ended.
@@ -89,7 +89,7 @@ impl Room {
         self.directory.path()
     }
 
-    /// What `membound report` says of the run that `profile` was told to write here.
+    /// The report of the run that `profile` wrote here.
     pub(crate) fn profile(&self) -> Result<Profile, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
         clean(&mut command, self);
@@ -105,15 +105,15 @@ impl Room {
         Ok(serde_json::from_slice(&output.stdout).expect("the report is of the documented form"))
     }
 
-    /// The report that `rewrite check --json` was told to write here, if it did.
+    /// The report that `rewrite check --json` wrote here, if it did.
     pub(crate) fn report(&self) -> Option<RewriteCheck> {
         let text = std::fs::read_to_string(self.path().join("report.json")).ok()?;
         Some(serde_json::from_str(&text).expect("the report is of the documented form"))
     }
 }
 
-/// `membound rewrite check WORDS --json REPORT --`, with nothing of this user's
-/// environment that could change what it or the program does.
+/// The command `membound rewrite check WORDS --json REPORT --`, without any environment of the user that
+/// could change it or the program.
 pub(crate) fn check(room: &Room, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     clean(&mut command, room);
@@ -126,7 +126,7 @@ pub(crate) fn check(room: &Room, words: &[&str]) -> Command {
     command
 }
 
-/// `membound profile WORDS -o RUN --`, in the same way.
+/// The command `membound profile WORDS -o RUN --`, with the same environment.
 pub(crate) fn profile(room: &Room, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     clean(&mut command, room);
@@ -140,7 +140,7 @@ pub(crate) fn profile(room: &Room, words: &[&str]) -> Command {
     command
 }
 
-/// A machine profile in which nothing was measured: levels are not what is tested here.
+/// A machine profile without measurements, since these tests do not check levels.
 fn machine() -> &'static Path {
     static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = crate::build::directory().join("machine.json");
@@ -152,9 +152,9 @@ fn machine() -> &'static Path {
     &MACHINE
 }
 
-/// Gives `command` an environment of its own, and every signal its default action: a shell ignores
-/// some for what it runs in the background, and `nohup` does. Both ways of running a program get the same, so that programs
-/// that print it print the same.
+/// Gives `command` an environment of its own, and every signal its default action, because shells and `nohup`
+/// make some signals ignored. Both ways of running a program get the same, so that programs that print it
+/// print the same.
 pub(crate) fn clean(command: &mut Command, room: &Room) {
     let cache = crate::build::directory().join(cache_name());
     command
@@ -175,8 +175,8 @@ pub(crate) fn clean(command: &mut Command, room: &Room) {
     unsafe { command.pre_exec(defaults) };
 }
 
-/// Plans are kept from test to test, but not from one build of membound to the next: an
-/// engine under development changes more often than the number in its plans.
+/// Plans are kept between tests but not between builds of membound: during development the engine changes
+/// more often than the version in its plans.
 fn cache_name() -> String {
     let made = Path::new(env!("CARGO_BIN_EXE_membound"))
         .metadata()
@@ -243,7 +243,7 @@ pub(crate) fn module<'a>(report: &'a RewriteCheck, name: &str) -> Option<&'a Che
     })
 }
 
-/// Executions of a module; 0 where nobody counted.
+/// Executions of a module; 0 if they were not counted.
 pub(crate) fn executions(module: &CheckedModule) -> u64 {
     module.executions.known().copied().unwrap_or(0)
 }

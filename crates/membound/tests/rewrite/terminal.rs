@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::build::{Compiler, build};
 use crate::run::{Room, clean};
 
-/// A terminal: our end, and the other.
+/// A pseudoterminal: the controlling side, and the side of the shell.
 fn terminal() -> (File, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: both numbers are written; a null name, mode and size are permitted.
@@ -32,12 +32,12 @@ fn terminal() -> (File, OwnedFd) {
     (ours, theirs)
 }
 
-/// The same terminal once more.
+/// Another descriptor of the same terminal.
 fn again(terminal: &OwnedFd) -> OwnedFd {
     terminal.try_clone().expect("there are descriptors")
 }
 
-/// A shell on a terminal, and everything that it has written.
+/// A shell on a terminal, and its output so far.
 struct Shell {
     child: Child,
     ours: File,
@@ -95,7 +95,7 @@ impl Shell {
             .expect("the shell is there");
     }
 
-    /// Reads until `text` has come, and forgets everything up to there.
+    /// Reads until `text` has appeared, and discards the output up to its end.
     fn until(&mut self, text: &str) {
         let begun = Instant::now();
         loop {
