@@ -4,7 +4,7 @@ use membound_types::HarvestRole;
 
 use crate::distance::Limits;
 
-/// Costs of yields.
+/// Costs of a context switch and of a counter, of which yields are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Time of a context switch, in nanoseconds: save, switch, restore.
@@ -52,7 +52,7 @@ pub struct Options {
     pub min_likelihood: f64,
     /// Bound on the time between yields; `None`: no bound.
     pub limits: Option<Limits>,
-    /// Costs of yields.
+    /// Costs of yields on this machine.
     pub costs: Costs,
 }
 

@@ -21,9 +21,9 @@ pub(super) struct Summary {
 /// What happens between a node's last instruction and its successors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Effect {
-    /// Nothing.
+    /// Nothing: control goes on directly.
     None,
-    /// A call.
+    /// A call of a function with this summary.
     Called(Summary),
     /// A call of code outside the program.
     Unknown,

@@ -165,7 +165,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Solves a loop.
+    /// Solves a loop: cuts it at one of its counters, and solves the rest.
     fn go_around(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
         component.sort_unstable();
         let Some((at, every)) = self.counter(&component) else {

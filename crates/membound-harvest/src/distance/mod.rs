@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 pub(crate) use lasting::lasts_ns;
 pub use program::{Achieved, Bounded, bound, measure};
 
-/// An instruction.
+/// An instruction, as far as distances depend on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Its address in the file.
@@ -148,7 +148,7 @@ pub enum Unbounded {
 /// An instruction at which a distance is not bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gap {
-    /// Reason.
+    /// Why the distance is not bounded there.
     pub why: Unbounded,
     /// Place of the instruction.
     pub place: Place,

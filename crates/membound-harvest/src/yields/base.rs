@@ -42,7 +42,7 @@ pub(super) struct Flow {
     pub opaque: bool,
 }
 
-/// A yield.
+/// How a yield leaves, and with which base it resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leave {
     /// Whether the context leaves at each execution; if not, it usually stays.

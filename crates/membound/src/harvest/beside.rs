@@ -99,7 +99,7 @@ impl Beside {
         self.places.iter().any(|place| place.beside.is_some())
     }
 
-    /// What was given so far.
+    /// The SMT sibling time given so far.
     pub(super) const fn given(&self) -> &Given {
         &self.given
     }
@@ -286,7 +286,7 @@ mod tests {
         let first = assigned(&[None; 4], &lives, &[a, b], usize::MAX);
         assert_eq!(first, [None, None, Some(b), Some(a)]);
         assert_eq!(assigned(&first, &lives, &[b, a], usize::MAX), first);
-        // One is taken away, and one has ended.
+        // One sibling is no longer free, and one scavenger has ended.
         assert_eq!(
             assigned(&first, &lives, &[b], usize::MAX),
             [None, None, Some(b), None]
@@ -347,7 +347,7 @@ mod tests {
         let beside = Beside::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
         assert_eq!(beside.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
         assert_eq!(beside.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
-        // They have to run somewhere.
+        // Without any other CPU, they run on the siblings all the same.
         assert_eq!(beside.rest(&cpus(&[0, 1]), Use::KeepFree), cpus(&[0, 1]));
     }
 }

@@ -241,9 +241,9 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     Some(told)
 }
 
-/// Time of scavengers in slices, in seconds: the mean of the timed slices times their number. Where slices
-/// are short, the processor overlaps several of them, except where one is timed, so the sum is capped by the
-/// CPU time of the threads in which they lay.
+/// Time of scavengers in slices, in seconds: the mean of the timed slices, skipped ones included as 0, times
+/// the number of all. Where slices are short, the processor overlaps several of them, except where one is
+/// timed, so the result is capped by the CPU time of the threads in which they lay.
 fn turns_s(harvested: &Harvested) -> Option<f64> {
     (harvested.timed > 0).then(|| {
         let looked_at = harvested.timed + harvested.skipped;

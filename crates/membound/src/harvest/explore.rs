@@ -316,7 +316,7 @@ fn alone(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
     }
 }
 
-/// A note for each setting of which some runs failed and others did not: its row shows the others only.
+/// A note for each setting with both failed and successful runs: its row shows the successful ones only.
 fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
     let mut notes = Vec::new();
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);

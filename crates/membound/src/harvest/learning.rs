@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_profiled_program_is_killed_with_its_profiler() {
-        // A shell that waits for its child stands for the profiler.
+        // A shell that waits for its child takes the place of the profiler.
         let mut profiler = Command::new("/bin/sh")
             .args(["-c", "sleep 1000; exit 7"])
             .stdin(Stdio::null())

@@ -309,12 +309,12 @@ fn await_end(child: &mut Child, limit: Duration) -> io::Result<bool> {
 
 fn signal_group(child: &Child, signal: Signal) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended just now.
+        // The group may have ended just now.
         let _ = kill_process_group(group, signal);
     }
 }
 
-/// Where a plan is kept: named by the binary's identity, its arguments, and what it was made with.
+/// Path of a kept plan: its name is a hash of the binary's identity, the arguments and the options.
 fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<PathBuf> {
     let bytes = std::fs::read(path).ok()?;
     let identity = Image::identify(&bytes).ok()?;
@@ -323,7 +323,7 @@ fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<Path
     (identity, arguments, format!("{options:?}")).hash(&mut hash);
     let directories = etcetera::choose_base_strategy().ok()?;
     let directory = directories.cache_dir().join("membound").join("harvest");
-    // Another build may name it otherwise; what is in it is held to its binary anyway.
+    // The hash may differ between builds of membound. A wrong match is harmless: plans are checked before use.
     Some(directory.join(format!("{:016x}.json", hash.finish())))
 }
 

@@ -10,7 +10,7 @@ use super::beside::{Beside, Use};
 use super::guard::Limits;
 use super::smt::{Control, Missed, Standing};
 
-/// The source of processor time beside stalls, fixed for the run.
+/// The source of processor time beside stalls, chosen once for the run.
 #[derive(Debug)]
 pub(super) enum Slots {
     /// No other hardware thread is managed, for the reason given.

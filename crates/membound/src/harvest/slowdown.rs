@@ -138,9 +138,9 @@ impl Spans {
 /// The share is the ratio of the sums, less 1. The interval is the jackknife's with one span left
 /// out at a time (R. G. Miller, "The jackknife – a review", Biometrika 61, 1974, section 3), of the
 /// ratio's logarithm, because a ratio is as likely twice as large as half; Student's t has the
-/// freedom of the spans that hold turns with scavengers or of those that hold turns without,
-/// whichever are fewer. Both kinds of turn in a span are left out together, so that a phase in
-/// which every turn of the command takes longer does not look like noise.
+/// degrees of freedom of the spans that hold slices with scavengers or of those that hold slices
+/// without, whichever are fewer. Both kinds of slice in a span are left out together, so that a
+/// phase in which every slice of the command takes longer does not look like noise.
 fn estimate(spans: &[Span]) -> Option<Slowdown> {
     let all = spans.iter().copied().fold(Span::default(), Span::and);
     let share = all.slowdown()?;

@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(control.skips, 0);
     }
 
-    /// Turns last 60 ns and 1.5 times the span, one in a thousand much longer.
+    /// Slices last 60 ns and 1.5 times the span, one in a thousand much longer.
     fn timed(so_far: &mut Harvested, span_ns: f64) {
         let ns = (60.0 + 1.5 * span_ns) as u64;
         for (from, count) in [(ns, 999), (5000, 1)] {
@@ -375,7 +375,7 @@ mod tests {
         }
         let lasts = 60.0 + 1.5 * wanted.span_ns;
         assert!((150.0..=215.0).contains(&lasts), "{wanted:?} {lasts}");
-        // Too few turns say nothing.
+        // Too few slices for a decision.
         assert_eq!(control.decide(&so_far), None);
     }
 

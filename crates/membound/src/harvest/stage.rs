@@ -202,7 +202,8 @@ impl<'a> Stage<'a> {
         if args.no_primary {
             choices.primary.push(host_yield()?);
         }
-        // The off switch removes yields as well, but it cannot wait for a loop that runs to leave them.
+        // The off switch also removes yields, except in loops that run at that time: without a slowdown limit,
+        // loops are patched as a whole.
         let session_live = match choices.yields.is_empty() || args.no_primary {
             true => Live::Off,
             false => Live::On,
