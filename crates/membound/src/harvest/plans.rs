@@ -323,7 +323,7 @@ fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<Path
     (identity, arguments, format!("{options:?}")).hash(&mut hash);
     let directories = etcetera::choose_base_strategy().ok()?;
     let directory = directories.cache_dir().join("membound").join("harvest");
-    // The hash may differ between builds of membound. A wrong match is harmless: plans are checked before use.
+    // The hash may differ between builds of membound. A wrong match is harmless: plans are checked.
     Some(directory.join(format!("{:016x}.json", hash.finish())))
 }
 

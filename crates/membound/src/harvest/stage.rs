@@ -202,8 +202,8 @@ impl<'a> Stage<'a> {
         if args.no_primary {
             choices.primary.push(host_yield()?);
         }
-        // The off switch also removes yields, except in loops that run at that time: without a slowdown limit,
-        // loops are patched as a whole.
+        // The off switch also removes yields, except in loops that run at that time: without a slowdown
+        // limit, loops are patched as a whole.
         let session_live = match choices.yields.is_empty() || args.no_primary {
             true => Live::Off,
             false => Live::On,
