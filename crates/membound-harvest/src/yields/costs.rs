@@ -16,9 +16,9 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Costs in the file of `plan` whose paths `is_file` accepts. Without a bound, the mean time between two of
-    /// the plan's loads takes its place. `start` returns the first address of the function that contains an
-    /// address.
+    /// Costs in the file of `plan` whose paths `is_file` accepts. Without a bound, the mean time between two
+    /// of the plan's loads takes its place. `start` returns the first address of the function that contains
+    /// an address.
     pub(super) fn new(
         plan: &HarvestPlan,
         is_file: impl Fn(&str) -> bool,
