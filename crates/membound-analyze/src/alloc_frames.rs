@@ -1,7 +1,7 @@
-//! Which functions of an allocating call chain are the allocator, and which the language's
-//! library between it and the program.
+//! Recognises allocator functions and standard-library functions in the call chain of an allocation, so
+//! that a heap object is named after the program's own line.
 
-/// Whether a function of this (demangled) name is the allocator itself.
+/// True if `function` (demangled) is an allocation function itself.
 pub(crate) fn is_allocator(function: &str) -> bool {
     const NAMES: [&str; 24] = [
         "malloc",
@@ -42,10 +42,10 @@ pub(crate) fn is_allocator(function: &str) -> bool {
         || function.starts_with("__rustc::__r")
 }
 
-/// Whether a function of this name belongs to the library of C++ or Rust, so that its
-/// lines say nothing about who wanted the memory: containers, strings, smart pointers.
+/// True if `function` belongs to the C++ or Rust standard library (containers, strings, smart pointers):
+/// its source line does not show which part of the program asked for the memory.
 pub(crate) fn is_library(function: &str) -> bool {
-    // What follows the return type that templates are demangled with.
+    // Demangled templates begin with their return type: look at the name behind it.
     let name = match function.split_once('(') {
         Some((head, _)) if !head.is_empty() => last_word(head),
         _ => last_word(function),
@@ -63,14 +63,14 @@ pub(crate) fn is_library(function: &str) -> bool {
     PREFIXES.iter().any(|prefix| inner.starts_with(prefix))
 }
 
-/// Whether a source file is one of the library of C++ or Rust. Debug information may leave the
-/// name of an inlined function without what it belongs to.
+/// True if `path` is a source file of the C++ or Rust standard library. Needed because debug information
+/// may give the name of an inlined function without its namespace.
 pub(crate) fn is_library_file(path: &str) -> bool {
     let rust = path.contains("/rustc/") && path.contains("/library/");
     rust || path.contains("/rustlib/src/rust/library/") || path.contains("/include/c++/")
 }
 
-/// The last word of `text` that no angle bracket encloses.
+/// Last word of `text` outside angle brackets.
 fn last_word(text: &str) -> &str {
     let mut depth = 0_i32;
     let mut start = 0;
@@ -78,7 +78,7 @@ fn last_word(text: &str) -> &str {
         match letter {
             '<' => depth += 1,
             '>' => depth -= 1,
-            // `<T as Trait>::method` begins with a bracket; a return type ends before a space.
+            // `<T as Trait>::method` begins with a bracket; a return type ends at a space.
             ' ' if depth == 0 => start = at + 1,
             _ => {}
         }

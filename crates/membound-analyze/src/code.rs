@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::places::LineId;
 use crate::rows::{self, Sum};
 
-/// By function: those that are not inlined.
+/// Rows by function; an inlined function counts for the function that it is inlined into.
 pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
     let places = &context.places;
     let sums = by_frame(context, |frame| places.function_of(frame));
@@ -28,18 +28,18 @@ pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
     sorted(rows.collect())
 }
 
-/// Times of what a line is part of, by its name or number.
+/// Time in nanoseconds by a function or module of a source line.
 type TimesOf<K> = BTreeMap<K, f64>;
 
-/// What has most of a line's time; of several that have as much, the first.
+/// Key with the longest time; of equal ones, the first.
 fn most<K: Copy>(times: &TimesOf<K>) -> Option<K> {
     let longest = |most: (K, f64), one: (K, f64)| if one.1 > most.1 { one } else { most };
     let times = times.iter().map(|(of, time_ns)| (*of, *time_ns));
     times.reduce(longest).map(|(of, _)| of)
 }
 
-/// By source line: the innermost, wherever it is inlined. Of the functions and of the modules that it stands in, such as
-/// the instances of a template, those are named that have most of its time.
+/// Rows by source line: the innermost line, wherever it is inlined. A line may belong to several functions
+/// or modules (instances of a template, for example); the row names those with most of its time.
 pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
     let places = &context.places;
     let module_of = |frame: FrameId| context.run.frames[frame.index()].module;
@@ -78,7 +78,8 @@ pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
     sorted(rows.collect())
 }
 
-/// By instruction: the access that was waited for, or the sampled one where none was.
+/// Rows by instruction: the access that a sample waited for, or the sampled instruction where it waited for
+/// none.
 pub(crate) fn instructions(
     context: &Context<'_>,
     texts: &crate::listing::Texts<'_>,
@@ -101,8 +102,7 @@ pub(crate) fn instructions(
     sorted(rows.collect())
 }
 
-/// Sums by what `key` gives for the frame of an access or of a sample without one; rows
-/// that no sample fell into are left out.
+/// Groups parts and samples without an access by `key` of their frame. Sums without time are left out.
 pub(crate) fn by_frame<K: Ord>(
     context: &Context<'_>,
     key: impl Fn(FrameId) -> K,

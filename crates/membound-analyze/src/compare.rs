@@ -1,9 +1,9 @@
-//! Runs side by side: what got better, what came and went, what is only noise.
+//! Compares runs: which groups and findings changed, appeared or vanished beyond noise.
 //!
-//! The columns of a comparison are runs, or two sides of several runs each that are put together.
-//! What noise is says [`crate::spread`]: the interval that a run's figure carries with what two
-//! runs of one program differ by, or the spread between the runs of a side. A run has one elapsed
-//! time and therefore no interval of its own for it.
+//! The columns of a comparison are single runs, or two sides with several pooled runs each.
+//! [`crate::spread`] defines noise: a side of one run uses the interval of its figure and a fixed
+//! run-to-run variation; a side of several runs uses the spread between them. Elapsed time is measured once
+//! per run, so it has no interval within a run.
 
 pub(crate) mod matching;
 
@@ -19,30 +19,29 @@ use crate::names::percent;
 use crate::spread::{Contrast, Estimate, Observation, RUN_TO_RUN, mean};
 use matching::{Group, Matched};
 
-/// Probability that noise alone makes a group change to one side. Dozens of groups are compared at
-/// once, so that a usual one would call every tenth pair of equal runs different. With one run a
-/// side this is 3.5 standard errors.
+/// Tail probability beyond which a difference is a change rather than noise. Dozens of groups are compared
+/// at once, so that a usual 5 % level would report a change in every tenth pair of equal runs. With one run
+/// a side this is 3.5 standard errors.
 const CHANGE_TAIL: f64 = 2.33e-4;
 
-/// Groups that were stalled for less than this share of CPU time in every run are not
-/// compared.
+/// Smallest stalled share of CPU time, in any run, from which on a group is compared.
 const LEAST_STALL: f64 = 0.005;
 
-/// Changes of less than this share of the reference's CPU time are not called changes.
+/// Smallest difference, as a share of the reference's CPU time, that is reported as a change.
 pub(crate) const LEAST_CHANGE: f64 = 0.005;
 
-/// Times that a finding about sharing must exceed its threshold by to be called new or gone:
-/// else it may just have crossed it.
+/// Factor by which the cost of a sharing finding must exceed its threshold for the finding to be called new
+/// or gone; below it, noise may have moved the cost across the threshold.
 pub(crate) const CLEARLY: f64 = 1.5;
 
-/// Compares runs, each with the name of its file; the first is the reference.
+/// Compares `runs`, each with the name of its file; the first is the reference.
 #[must_use]
 pub fn compare(runs: &[(&str, &Profile)]) -> RunComparison {
     let columns: Vec<Range<usize>> = (0..runs.len()).map(|run| run..run + 1).collect();
     compare_columns(runs, &columns)
 }
 
-/// Compares two sides. The runs of a side are put together.
+/// Compares two sides, `base` and `new`; the runs of a side, each with the name of its file, are pooled.
 #[must_use]
 pub fn compare_sides(base: &[(&str, &Profile)], new: &[(&str, &Profile)]) -> RunComparison {
     let runs: Vec<(&str, &Profile)> = base.iter().chain(new).copied().collect();
@@ -56,7 +55,7 @@ pub fn compare_sides(base: &[(&str, &Profile)], new: &[(&str, &Profile)]) -> Run
     comparison
 }
 
-/// Runs of one program put together; `None` without any.
+/// Pools `runs` of one program into one side; `None` if `runs` is empty.
 #[must_use]
 pub fn put_together(runs: &[(&str, &Profile)]) -> Option<RunSide> {
     side("", runs, 0..runs.len())
@@ -115,7 +114,7 @@ fn side(name: &str, runs: &[(&str, &Profile)], column: Range<usize>) -> Option<R
     })
 }
 
-/// What is set side by side: runs, or sides of runs that follow each other.
+/// Columns of a comparison: single runs, or the two sides, each a range of `profiles`.
 struct Columns<'a> {
     profiles: &'a [&'a Profile],
     columns: &'a [Range<usize>],
@@ -132,7 +131,7 @@ impl<'a> Columns<'a> {
         Some(&self.profiles[column])
     }
 
-    /// Stalled seconds of a group in a column.
+    /// Stall time of a group in a column, in seconds.
     fn stall(&self, group: &Group<'_>, column: &Range<usize>) -> Option<Estimate> {
         let runs: Vec<Observation> = column
             .clone()
@@ -148,7 +147,7 @@ impl<'a> Columns<'a> {
         Estimate::of(&runs)
     }
 
-    /// Whether most runs of each column have a finding.
+    /// For each column, whether most of its runs have the finding; `costs` is by run.
     fn present(&self, costs: &[Option<f64>]) -> Vec<bool> {
         let most = |column: &Range<usize>| {
             let of_column = &costs[column.clone()];
@@ -158,7 +157,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Functions, lines and objects, largest change first.
+/// Changes by function, line and object, largest first.
 fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
     let cpu_s = columns.first().map_or(0.0, |runs| {
         mean(runs.iter().map(|profile| profile.time.cpu_s))
@@ -198,13 +197,13 @@ fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
     changes
 }
 
-/// Whether two figures differ by more than noise.
+/// True if two figures differ by more than noise.
 fn is_change(a: &Estimate, b: &Estimate) -> bool {
     let difference = Contrast::new(a, b, 1.0);
     difference.value.abs() > difference.half(CHANGE_TAIL)
 }
 
-/// Findings that some columns have and others have not.
+/// Findings that some columns have and others lack.
 fn findings(
     columns: &Columns<'_>,
     matched: &Matched<'_>,
@@ -241,13 +240,13 @@ fn findings(
     findings
 }
 
-/// The stalled share of runs put together.
+/// Stalled share of CPU time of pooled runs.
 fn bound(runs: &[&Profile]) -> Option<Estimate> {
     let shares: Vec<Observation> = runs.iter().map(|run| Observation::of_bound(run)).collect();
     Estimate::of(&shares)
 }
 
-/// The stalled shares of the first and the last column.
+/// Stalled shares of CPU time of the first and the last column.
 fn bounds(columns: &Columns<'_>) -> Option<(Estimate, Estimate)> {
     Some((bound(columns.first()?)?, bound(columns.last()?)?))
 }
@@ -338,8 +337,8 @@ fn summary(
     sentences
 }
 
-/// How the wall times compare, and the CPU times where they tell something else: on a busy
-/// machine a program waits for others.
+/// Sentence comparing wall times. CPU times are added where they changed differently: on a busy machine the
+/// wall time includes waiting for other programs.
 fn elapsed(first: &[&Profile], last: &[&Profile]) -> String {
     let wall_s = |runs: &[&Profile]| mean(runs.iter().map(|run| run.elapsed_s));
     let cpu_s = |runs: &[&Profile]| mean(runs.iter().map(|run| run.time.cpu_s));

@@ -1,4 +1,4 @@
-//! Memory consumption: live bytes over time, in all and by object.
+//! Memory consumption: live bytes over time, in total and by object.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use crate::groups::GroupId;
 use crate::info;
 use crate::objects::class;
 
-/// Objects that have a row of their own.
+/// Most objects that get a row.
 const MOST_ROWS: usize = 100;
 
-/// Live bytes that change at moments.
+/// Changes of the number of live bytes over time.
 #[derive(Clone, Debug, Default)]
 struct Changes {
-    /// By time in nanoseconds: by how much what is live at the end of steps changes there.
+    /// Change of the live bytes at the end of recorded steps, by time in nanoseconds.
     ends: BTreeMap<u64, i64>,
-    /// The same with the peaks inside of steps.
+    /// The same for the peaks within steps.
     peaks: BTreeMap<u64, i64>,
 }
 
 impl Changes {
-    /// Adds the history of one call chain, whose rows are sorted by time.
+    /// Adds the history of one call chain; `rows` are sorted by time.
     fn add(&mut self, rows: &[&LiveBytes]) {
         let (mut end, mut peak) = (0_i64, 0_i64);
         let to = |changes: &mut BTreeMap<u64, i64>, t_ns: u64, last: &mut i64, bytes: u64| {
@@ -38,7 +38,7 @@ impl Changes {
         }
     }
 
-    /// Live bytes from each moment on.
+    /// Running sums of `changes`: the live bytes from each moment on.
     fn moments(changes: &BTreeMap<u64, i64>) -> Vec<MemoryMoment> {
         let mut bytes = 0_i64;
         let mut moments: Vec<MemoryMoment> = Vec::with_capacity(changes.len());
@@ -103,7 +103,8 @@ pub(crate) fn consumption(context: &Context<'_>) -> Outcome<MemoryUse> {
         let by_peak = b.peak_bytes.cmp(&a.peak_bytes);
         by_peak.then_with(|| a.name.cmp(&b.name))
     });
-    // What was live only inside of steps does not add up over objects, but the largest of it was there.
+    // Peaks within steps happen at different times, so that they do not add up over objects; but the
+    // largest peak of a single object was reached.
     let timeline = cut(Changes::moments(&all.ends));
     let largest = objects.first().map(|row| MemoryMoment {
         t_s: row.peak_s,
@@ -120,13 +121,13 @@ pub(crate) fn consumption(context: &Context<'_>) -> Outcome<MemoryUse> {
     })
 }
 
-/// The first of the moments with the most bytes.
+/// First of the moments with the most bytes.
 fn peak(timeline: &[MemoryMoment]) -> MemoryMoment {
     let most = timeline.iter().rev().max_by_key(|moment| moment.bytes);
     most.copied().unwrap_or_default()
 }
 
-/// The moments inside the selected span; what was live before it is live when it begins.
+/// Moments inside the selected span; what was live before the span counts as live at its beginning.
 fn cut(moments: Vec<MemoryMoment>, context: &Context<'_>) -> Vec<MemoryMoment> {
     if context.span.is_all() {
         return moments;

@@ -1,4 +1,4 @@
-//! What all views are made from.
+//! Data that all views of a run are computed from, prepared once.
 
 use membound_run::{RunData, SiteId, ThreadId};
 
@@ -15,13 +15,13 @@ use crate::tally::{PlainTime, Tally, Waits};
 use crate::time::Times;
 use crate::touches::{self, Touches};
 
-/// What all views are made from.
+/// Data that all views of a run are computed from.
 pub(crate) struct Context<'a> {
-    /// What was recorded in the selected span.
+    /// Records of the selected span.
     pub run: &'a RunData,
     /// The selected span.
     pub span: Span,
-    /// By thread, whether it is selected; `None`: all are.
+    /// By thread, whether it is selected; `None` if all threads are.
     pub selected_threads: Option<Vec<bool>>,
     pub options: &'a Options<'a>,
     pub machine: Machine<'a>,
@@ -31,16 +31,16 @@ pub(crate) struct Context<'a> {
     pub waits: Waits,
     pub touches: Touches<'a>,
     pub fights: Fights,
-    /// By site.
+    /// Cost of each site.
     pub costs: Vec<SiteCost>,
     pub parts: Parts,
-    /// Position of each access's part; `None` where it has none.
+    /// Position in `parts` of the part that each access belongs to; `None` where there is none.
     pub part_of: Vec<Option<u32>>,
     pub plain: Vec<PlainTime>,
 }
 
 impl<'a> Context<'a> {
-    /// Of `run`, which is the part of `whole` in `span`.
+    /// Prepares the data of `run`, which is the part of `whole` in `span`.
     pub(crate) fn new(
         whole: &RunData,
         run: &'a RunData,
@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
         let executed = if span.is_all() {
             executions::executed(run, span, &waits, &places, &windows)
         } else {
-            // Rates are those of the whole run where nothing was counted in the span.
+            // Where nothing was counted within the span, execution rates come from the whole run.
             executions::executed(whole, span, &waits, &places, &Windows::new(whole))
         };
         let touches = Touches::new(run, &windows, &executed, &machine);
@@ -90,17 +90,17 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether `thread` is among those that are asked for.
+    /// True if `thread` is among the selected threads.
     pub(crate) fn is_selected(&self, thread: ThreadId) -> bool {
         (self.selected_threads.as_ref()).is_none_or(|selected| selected[thread.index()])
     }
 
-    /// Position of each access's part; `None` where it has none.
+    /// Computes `part_of` again, after `parts` changed.
     pub(crate) fn parts_of_accesses(&self) -> Vec<Option<u32>> {
         part_of_accesses(self.run, &self.groups, &self.touches, &self.parts)
     }
 
-    /// Whether the timer cannot tell the first two caches apart.
+    /// True if the timer's resolution cannot separate the first two cache levels.
     pub(crate) fn l1_and_l2_together(&self) -> bool {
         self.machine
             .mixer
@@ -118,7 +118,7 @@ fn part_of_accesses(
     let mut part_of = vec![None; run.accesses.len()];
     for index in 0..run.sites.len() {
         let site = SiteId(index as u32);
-        // Mostly the part of the access before.
+        // Consecutive accesses mostly belong to the same part.
         let mut last = None;
         for (position, access) in touches.of(site) {
             let key = (access.thread, touches::group_of(access, groups));

@@ -1,9 +1,9 @@
-//! Machine code of a run, instruction by instruction.
+//! Decodes the machine code that a run contains, instruction by instruction.
 
 use iced_x86::{Decoder, DecoderOptions};
 use membound_run::{Code, ModuleId, RunData};
 
-/// The functions whose machine code a run holds, by module and address.
+/// Functions whose machine code the run contains, sorted by module and address.
 pub(crate) struct Functions<'a>(Vec<&'a Code>);
 
 impl<'a> Functions<'a> {
@@ -13,7 +13,7 @@ impl<'a> Functions<'a> {
         Self(sorted)
     }
 
-    /// The function that `address` lies in.
+    /// Function whose machine code contains `address`.
     pub(crate) fn containing(&self, module: ModuleId, address: u64) -> Option<&'a Code> {
         let behind = self
             .0
@@ -23,7 +23,7 @@ impl<'a> Functions<'a> {
         (code.module == module && address - code.address < length).then_some(code)
     }
 
-    /// The instructions of that function from `address` on.
+    /// Decoder for the function that contains `address`, starting at `address`.
     pub(crate) fn from(&self, module: ModuleId, address: u64) -> Option<Decoder<'a>> {
         let code = self.containing(module, address)?;
         let from = usize::try_from(address - code.address).ok()?;
@@ -31,7 +31,7 @@ impl<'a> Functions<'a> {
     }
 }
 
-/// Decodes `bytes`, which begin at `address`.
+/// Decodes `bytes`, whose first byte has the address `address`.
 pub(crate) fn decoder(bytes: &[u8], address: u64) -> Decoder<'_> {
     Decoder::with_ip(64, bytes, address, DecoderOptions::NONE)
 }

@@ -1,9 +1,9 @@
-//! Samples by time, with call chains that begin at the access that was waited for.
+//! Single samples in order of time, with call chains that begin at the access that the sample waited for.
 //!
-//! A sample stands for one access, one object and one level, while its instruction's
-//! samples may divide among several. Which one a sample stands for is drawn so that every
-//! stretch of samples has the shares of the whole: by fractional parts of multiples of the
-//! golden ratio, which need no generator and leave no gaps.
+//! A sample is shown with one access, one object and one level, although the samples of one instruction may
+//! divide among several. The choice is drawn so that every stretch of samples shows about the shares of the
+//! whole: by the fractional parts of multiples of the golden ratio, which are evenly distributed and need
+//! no random generator.
 
 use membound_run::{FrameId, RunData, Sample, SiteId, StackId, ThreadId};
 use membound_types::{Detail, DetailFrame, DetailSample, DetailStack, HardwareView};
@@ -16,31 +16,32 @@ use crate::info;
 use crate::levels::Levels;
 use crate::parts::Part;
 
-/// Where tables have their rows.
+/// Positions of rows in the finished tables, which the detail refers to.
 pub(crate) struct Rows<'a> {
     /// Position of each thread in the table of threads.
     pub threads: &'a [u32],
     /// Position of each object in the table of objects.
     pub objects: &'a [Option<u32>],
     pub levels: &'a Levels,
-    /// What accesses that a processor sampled itself say, where there are any.
+    /// View of hardware-sampled accesses; `None` if the run has none.
     pub hardware: Option<&'a HardwareView>,
 }
 
-/// A sequence that fills 0 to 1 evenly from its first number on.
+/// Low-discrepancy sequence that fills the range from 0 to 1 evenly from its first number on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Even(u32);
 
 impl Even {
     fn next(&mut self) -> f64 {
-        // The golden ratio's fractional part in units of 2⁻³².
+        // Fractional part of the golden ratio, in units of 2⁻³².
         const STEP: u32 = 0x9E37_79B9;
         self.0 = self.0.wrapping_add(STEP);
         f64::from(self.0) / (f64::from(u32::MAX) + 1.0)
     }
 }
 
-/// Draws one of `amounts` by its share; `None` where they sum to nothing.
+/// Index of one of `amounts`, each chosen in proportion to its share, at the position `at` between 0 and 1;
+/// `None` if they sum to nothing.
 fn draw(at: f64, amounts: impl Iterator<Item = f64> + Clone) -> Option<usize> {
     let sum: f64 = amounts.clone().sum();
     if sum <= 0.0 {
@@ -60,7 +61,7 @@ fn draw(at: f64, amounts: impl Iterator<Item = f64> + Clone) -> Option<usize> {
     last
 }
 
-/// Samples with all that they refer to.
+/// Builds the samples with the tables of names, frames and call chains that they refer to.
 pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
     let run = context.run;
     let mut chains = Chains::new(context);
@@ -119,8 +120,8 @@ pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
     }
 }
 
-/// The samples by time; where that is the same, in an order that does not depend on how
-/// they came.
+/// The samples sorted by time. Ties are broken by the other fields, so that the result does not depend on
+/// the order of recording.
 fn in_order(run: &RunData) -> std::borrow::Cow<'_, [Sample]> {
     let key = |sample: &Sample| {
         (
@@ -140,7 +141,7 @@ fn in_order(run: &RunData) -> std::borrow::Cow<'_, [Sample]> {
     sorted.into()
 }
 
-/// Stall, object and level of a sample that waited for `site`.
+/// Sets stall, object and level of a sample that waited for `site`.
 fn stalled(
     context: &Context<'_>,
     rows: &Rows<'_>,
@@ -176,14 +177,14 @@ fn stalled(
     detailed.level = level.and_then(|level| rows.levels.row_of[all[level] as usize]);
 }
 
-/// Those of `parts`, which are of one site, that are of `thread`.
+/// The parts of `thread` among `parts`, which all belong to one site and are sorted by thread.
 fn in_thread(parts: &[Part], thread: ThreadId) -> &[Part] {
     let from = parts.partition_point(|part| part.thread < thread);
     let to = parts.partition_point(|part| part.thread <= thread);
     &parts[from..to]
 }
 
-/// Call chains with inlined functions apart.
+/// Call chains with inlined functions as frames of their own.
 struct Chains<'a> {
     context: &'a Context<'a>,
     names: Vec<String>,
@@ -191,9 +192,9 @@ struct Chains<'a> {
     frames: Vec<DetailFrame>,
     stacks: Vec<DetailStack>,
     known_stacks: FxHashMap<DetailStack, u32>,
-    /// Frames of each frame of the run, innermost first: where they begin in `frames`.
+    /// By frame of the run: index of its innermost function in `frames`, and the number of functions.
     expanded: Vec<Option<(u32, u32)>>,
-    /// By [`StackId`].
+    /// Index of the expanded chain, by [`StackId`].
     of_stack: Vec<Option<u32>>,
     ending: FxHashMap<(Option<StackId>, FrameId), u32>,
 }
@@ -213,12 +214,13 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// The chain `stack`.
+    /// Index of the expanded chain of `stack`.
     fn of(&mut self, stack: StackId) -> u32 {
         if let Some(known) = self.of_stack[stack.index()] {
             return known;
         }
-        // Chains may be deep: from the first ancestor that is known inwards, in a loop.
+        // Chains may be deep, hence no recursion: collect ancestors up to the first known one, then expand
+        // inwards.
         let mut pending = vec![stack];
         let mut parent = self.context.run.stacks[stack.index()].parent;
         let mut known = None;
@@ -239,7 +241,7 @@ impl<'a> Chains<'a> {
         innermost
     }
 
-    /// The chain of the caller `parent` with `frame` innermost.
+    /// Index of the chain that consists of `parent` and, innermost, `frame`.
     fn ending_at(&mut self, parent: Option<StackId>, frame: FrameId) -> u32 {
         if let Some(&known) = self.ending.get(&(parent, frame)) {
             return known;
@@ -250,7 +252,7 @@ impl<'a> Chains<'a> {
         innermost
     }
 
-    /// `caller` with the functions of `frame` inside it.
+    /// Index of the chain that adds the functions of `frame` inside `caller`.
     fn extend(&mut self, caller: Option<u32>, frame: FrameId) -> u32 {
         let (first, count) = self.expand(frame);
         let mut parent = caller;
@@ -266,7 +268,7 @@ impl<'a> Chains<'a> {
         parent.expect("a frame has at least one function")
     }
 
-    /// The functions of `frame`, innermost first: the first and how many.
+    /// Functions of `frame`, innermost first: index of the first in `frames`, and their number.
     fn expand(&mut self, frame: FrameId) -> (u32, u32) {
         if let Some(known) = self.expanded[frame.index()] {
             return known;

@@ -1,17 +1,17 @@
-//! How often sites ran over the whole run, from windows in which they were counted and from laps
-//! of their loops.
+//! Estimates how often sites executed over the whole run, from windows in which they were counted and from
+//! iterations of their loops (`Laps`).
 //!
-//! A count is carried over to the rest of the run by time, and not by all of it: by the time of the
-//! samples in the site's own **stratum**, the innermost loop around it (what that encloses
-//! included), or its function where it is in no loop. With n executions counted while the stratum
-//! had t nanoseconds, and T nanoseconds of it in samples outside of the windows, the whole is
-//! n + n ÷ t · T. So a phase stands for itself alone, and initialisation for nothing that
-//! comes later. Of t no more is known than the share of a window's samples that lay in the stratum
-//! and the window's CPU time without the patches', whose bounds the recorder tells.
+//! A count is extrapolated to the rest of the run by time, though only by the time of samples in the site's
+//! own **stratum**: the innermost loop around it (with everything the loop encloses), or its function if it
+//! is in no loop. With n executions counted while the stratum used t nanoseconds, and T nanoseconds of the
+//! stratum in samples outside of the windows, the estimate is n + n ÷ t · T. So each phase of the program
+//! counts only for itself, and initialisation does not count for later phases. t is not measured directly:
+//! it is the share of the window's samples that lay in the stratum, times the window's CPU time without the
+//! patches' cost, for which the recorder gives bounds.
 //!
-//! Laps need no patch: where a site's loop has a register that counts, n and t come from samples.
-//! Other sites of the same nest follow by their counts beside such a site's in the same windows,
-//! which no patch's cost enters.
+//! Iterations need no patch: where a site's loop has a register that counts, n and t come from samples.
+//! Other sites of the same loop nest follow by the ratio of their counts to such a site's counts in the
+//! same windows; the cost of patches cancels in that ratio.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,37 +24,38 @@ use crate::places::{FunctionId, Places};
 use crate::selection::Span;
 use crate::tally::Waits;
 
-/// Standard errors of an estimate to the end of its 95 % interval.
+/// Half width of a 95 % interval in standard errors.
 const Z95: f64 = 1.96;
 
-/// How far rates of a window are taken to be from the typical one before any others are seen, as a
-/// share of it. It counts as much as one window.
+/// Assumed spread of execution rates between windows, as a share of the rate, before any are compared. It
+/// has the weight of one window.
 const PRIOR_SPREAD: f64 = 0.2;
 
-/// Error of what patches are taken to have cost windows, as a share of these: all windows have the same, so
-/// that more of them do not make it less.
+/// Error of the estimated cost of patches, as a share of a window's time. It is the same in all windows, so
+/// that more windows do not reduce it.
 const COST_ERROR: f64 = 0.04;
 
-/// No interval reaches farther than by this factor: more would say nothing either.
+/// Largest factor from an estimate to an end of its interval; a wider interval would say no more.
 const MOST_WIDENING: f64 = 1e3;
 
-/// Samples of a stratum in windows below which a count of none says nothing.
+/// Samples of the stratum within windows from which on a count of 0 means that the site did not execute.
 const FEWEST_IN_STRATUM: u64 = 3;
 
-/// Samples of the program in a site's windows below which those in patches help to tell the
-/// stratum's share.
+/// If a site's windows hold fewer samples of the program than this, samples in patches count too when the
+/// stratum's share is estimated.
 const FEW: u64 = 10;
 
-/// Laps that are slower than this part of the rate in windows, which patches can only have made too
-/// low, are those of a loop that was left and entered again between samples.
+/// An iteration-based estimate below this part of the lower end of the count from windows is rejected.
+/// Patches can only lower the windows' rate, so a lower rate of iterations means that the loop was left and
+/// entered again between samples.
 const TOO_SLOW: f64 = 0.8;
 
 /// Windows in which sites were counted.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    /// By site and time.
+    /// Sorted by site, then time.
     windows: Vec<Executions>,
-    /// Where each site's begin; one more than there are sites.
+    /// Index of each site's first window; one more entry than there are sites.
     starts: Vec<u32>,
 }
 
@@ -72,13 +73,13 @@ impl Windows {
         Self { windows, starts }
     }
 
-    /// Those of `site`, by time.
+    /// Windows of `site`, by time.
     pub(crate) fn of(&self, site: SiteId) -> &[Executions] {
         let index = site.index();
         &self.windows[self.starts[index] as usize..self.starts[index + 1] as usize]
     }
 
-    /// Position among those of `site` of the one that `t_ns` lies in.
+    /// Index, among the windows of `site`, of the window that contains `t_ns`.
     pub(crate) fn at(&self, site: SiteId, t_ns: u64) -> Option<usize> {
         let of_site = self.of(site);
         let behind = of_site.partition_point(|window| window.from_ns <= t_ns);
@@ -87,19 +88,19 @@ impl Windows {
     }
 }
 
-/// Code that is executed together.
+/// Code that executes together: a loop or a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Stratum {
-    /// The loop that begins at an address of a module.
+    /// Loop, by its module and the address of its first instruction.
     Loop(Option<ModuleId>, u64),
     Function(FunctionId),
 }
 
-/// Samples in the order of time, with sums.
+/// Samples in order of time, with running sums of their weights.
 #[derive(Debug, Default)]
 struct Series {
     t_ns: Vec<u64>,
-    /// Weights of all before; one more than there are samples.
+    /// Sum of the weights of all earlier samples; one more entry than there are samples.
     before_ns: Vec<u64>,
 }
 
@@ -119,7 +120,7 @@ impl Series {
         series
     }
 
-    /// Samples from `from_ns` until before `to_ns`, and their time.
+    /// Number of samples from `from_ns` to before `to_ns`, and their time in nanoseconds.
     fn within(&self, from_ns: u64, to_ns: u64) -> (u64, u64) {
         let from = self.t_ns.partition_point(|t_ns| *t_ns < from_ns);
         let to = self.t_ns.partition_point(|t_ns| *t_ns < to_ns).max(from);
@@ -130,17 +131,17 @@ impl Series {
     }
 }
 
-/// All samples of the program, and those of each stratum that a site is in.
+/// Samples of the program in total, and of each stratum that contains a site.
 struct Strata {
     of_site: Vec<Stratum>,
-    /// Those that each site's stratum lies in, itself included.
+    /// Strata that contain each site, its own stratum included.
     around_site: Vec<BTreeSet<Stratum>>,
-    /// Samples that lay in patches, by what they stood before.
+    /// Samples that lay in patches, by the strata of the patched instruction.
     patched: FxHashMap<Stratum, Series>,
     plain: FxHashMap<Stratum, Series>,
     all_plain: Series,
     all_patched: Series,
-    /// CPU time between two samples of a thread.
+    /// CPU time between two samples of a thread, in nanoseconds.
     period_ns: f64,
 }
 
@@ -154,7 +155,7 @@ impl Strata {
         for of_frame in loops.values_mut() {
             of_frame.sort_unstable();
         }
-        // From the innermost outward.
+        // From the innermost loop outwards.
         let strata_of = |frame: FrameId| {
             let module = run.frames[frame.index()].module;
             let around = loops.get(&frame).into_iter().flatten();
@@ -176,7 +177,7 @@ impl Strata {
             let own = info::is_own(run, stack.frame);
             let caller = stack.parent.map(|parent| run.stacks[parent.index()].frame);
             let frame = match caller {
-                // What a patch stands before is told as its caller.
+                // A sample in a patch has the patched instruction as its caller.
                 Some(caller) if own && !info::is_own(run, caller) => caller,
                 _ if own => continue,
                 _ => stack.frame,
@@ -217,37 +218,37 @@ impl Strata {
     }
 }
 
-/// A count in a stratum's time.
+/// Count of executions with the time of the stratum in which it was made.
 #[derive(Clone, Copy, Debug)]
 struct Rated {
     count: f64,
-    /// Time of the stratum, patches left out, with bounds.
+    /// Time of the stratum without patches, in nanoseconds, with bounds.
     ns: f64,
     least_ns: f64,
     most_ns: f64,
-    /// Variance of `ns` by the chance of sampling.
+    /// Variance of `ns` due to sampling.
     variance: f64,
 }
 
-/// Time of a stratum that a rate is carried over to.
+/// Time of a stratum to which a rate is extrapolated.
 #[derive(Clone, Copy, Debug)]
 struct Outside {
     ns: f64,
-    /// Standard error of it, as a share.
+    /// Standard error of `ns`, as a share of it.
     error: f64,
-    /// Time in patches before its instructions.
+    /// Time in patches of the stratum's instructions.
     patched_ns: f64,
 }
 
-/// Rates of several windows, put together.
+/// Pooled execution rate of several windows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     count: f64,
     ns: f64,
-    /// Factors from `ns` to its bounds.
+    /// Factors from `ns` to its lower and upper bound.
     least: f64,
     most: f64,
-    /// Standard error, as a share.
+    /// Standard error of the rate, as a share of it.
     error: f64,
 }
 
@@ -264,7 +265,7 @@ impl Rate {
         if typical > 0.0 {
             for window in windows.iter().filter(|window| window.ns > 0.0) {
                 let apart = window.count / window.ns / typical - 1.0;
-                // A long window says more of what is typical than a short one.
+                // A long window tells more about the typical rate than a short one.
                 let weight = window.ns / ns;
                 squares += weight * apart * apart * windows.len() as f64;
                 number += 1.0;
@@ -282,14 +283,15 @@ impl Rate {
         }
     }
 
-    /// Carries the rate over to more time of the stratum, beside what was counted.
+    /// Extrapolates the rate to more time of the stratum, and adds what was counted.
     fn extended(&self, counted: f64, outside: Outside) -> Executed {
         if self.ns <= 0.0 {
             return exactly(counted);
         }
         let each = self.count / self.ns;
         let factor = widening(self.error.hypot(outside.error));
-        // How much of the time in patches the program would have needed as well is not known.
+        // It is unknown how much of the time in patches the program would have used without them: half as
+        // the estimate, none and all as the bounds.
         let more = |part: f64| each * part.mul_add(outside.patched_ns, outside.ns);
         Executed {
             count: counted + more(0.5),
@@ -299,7 +301,7 @@ impl Rate {
     }
 }
 
-/// The factor from an estimate to the ends of its interval, from its standard error as a share.
+/// Factor from an estimate to the ends of its 95 % interval; `error` is the standard error as a share.
 fn widening(error: f64) -> f64 {
     (Z95 * error).exp().min(MOST_WIDENING)
 }
@@ -312,10 +314,10 @@ const fn exactly(count: f64) -> Executed {
     }
 }
 
-/// Executions of each site in `span` of the whole run, by [`SiteId`]; `None` where nothing tells.
+/// Executions of each site in `span`, by [`SiteId`]; `None` where there is no evidence.
 ///
-/// A rate is taken from the windows that lie in the span, or from all where none of the site's does, and
-/// carried over to the time of the stratum in the span.
+/// The rate comes from the site's windows that touch the span, or from all its windows if none does, and is
+/// extrapolated to the time of the stratum in the span.
 pub(crate) fn executed(
     run: &RunData,
     span: Span,
@@ -355,7 +357,7 @@ pub(crate) fn executed(
     executed
 }
 
-/// Time of samples in `span` that waited for each site.
+/// Time of samples in `span` that waited for each site, in nanoseconds.
 fn waited(run: &RunData, span: Span, waits: &Waits) -> Vec<u64> {
     let mut waited = vec![0_u64; run.sites.len()];
     for sample in run.samples.iter().filter(|it| span.has(it.t_ns)) {
@@ -372,9 +374,9 @@ struct OfSite<'a> {
     strata: &'a Strata,
     span: Span,
     site: SiteId,
-    /// Windows that rates are taken from.
+    /// Windows whose rates are used.
     windows: Vec<Executions>,
-    /// Windows as far as they lie in the span: what was counted there.
+    /// Parts of the windows that lie in the span: their counts are known, not extrapolated.
     inside: Vec<Executions>,
 }
 
@@ -396,7 +398,7 @@ impl<'a> OfSite<'a> {
         }
     }
 
-    /// What was counted in the span.
+    /// Executions counted within the span.
     fn counted_inside(&self) -> f64 {
         self.inside.iter().map(|window| window.count as f64).sum()
     }
@@ -405,7 +407,7 @@ impl<'a> OfSite<'a> {
         self.strata.of_site[self.site.index()]
     }
 
-    /// Time of the stratum in the span outside of the site's windows.
+    /// Time of the stratum in the span, outside of the site's windows.
     fn outside(&self) -> Outside {
         let in_span = |series: &Series| series.within(self.span.from_ns, self.span.to_ns);
         let (mut all, _) = in_span(&self.strata.all_plain);
@@ -425,7 +427,7 @@ impl<'a> OfSite<'a> {
         }
         let share = mine as f64 / all.max(1) as f64;
         let error = ((1.0 - share).max(0.0) / mine.max(1) as f64).sqrt();
-        // Patches stand in the text for a while before and after windows.
+        // Patches stay installed for a while before and after windows.
         let mut patched_ns = 0;
         if let Some(series) = self.strata.patched.get(&self.stratum()) {
             patched_ns = in_span(series).1;
@@ -441,7 +443,7 @@ impl<'a> OfSite<'a> {
         }
     }
 
-    /// From the site's windows.
+    /// Estimate from the site's windows; `waited_ns` is the time of samples that waited for the site.
     fn counted(&self, waited_ns: u64) -> Option<Executed> {
         if self.windows.is_empty() {
             return None;
@@ -458,7 +460,7 @@ impl<'a> OfSite<'a> {
         let (mine_patched, all_patched) = (sum(|it| it.mine_patched), sum(|it| it.all_patched));
         let outside = self.outside();
         if rated == 0.0 {
-            // Nothing is known of what ran at another time only.
+            // A count of 0 in the windows says nothing about code that executed only at other times.
             let never = waited_ns == 0 && mine + mine_patched >= FEWEST_IN_STRATUM;
             let over = outside.ns == 0.0;
             return (never || over).then(|| exactly(0.0));
@@ -473,7 +475,7 @@ impl<'a> OfSite<'a> {
             (mine as f64 + pull, all as f64 + 1.0)
         };
         let (part, of) = share(mine, mine_patched, all, all_patched, 0.5);
-        // Without samples the whole window is as good a guess as any: it was executed there.
+        // Without samples in the windows, assume that the stratum had all of their time.
         let usual = if of > 1.0 { (part / of).min(1.0) } else { 1.0 };
         let rated: Vec<Rated> = self
             .windows
@@ -504,7 +506,8 @@ impl<'a> OfSite<'a> {
         Some(rate.extended(counted, outside))
     }
 
-    /// From laps of the site's loop, unless what windows counted shows them to be too few.
+    /// Estimate from iterations of the site's loop, rejected if the count from windows shows that
+    /// iterations were missed.
     fn lapped(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
         let touches = |row: &&Laps| self.span.cut(row.from_ns, row.to_ns).is_some();
         let elsewhere = !rows.iter().any(|row| touches(&row));
@@ -513,7 +516,7 @@ impl<'a> OfSite<'a> {
             .filter(|row| elsewhere || touches(row))
             .map(|row| {
                 let ns = row.cpu_ns as f64;
-                // What the kernel took of the time is known by samples.
+                // `cpu_ns` comes from samples where the kernel took part of the time: hence the variance.
                 let share = (ns / row.to_ns.saturating_sub(row.from_ns).max(1) as f64).min(1.0);
                 let samples = ns / self.strata.period_ns;
                 Rated {
@@ -543,7 +546,7 @@ impl<'a> OfSite<'a> {
     }
 }
 
-/// Samples in a window.
+/// Numbers of samples in a window: of the stratum and of the program, each outside of and in patches.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     mine: u64,
@@ -552,8 +555,8 @@ struct Seen {
     all_patched: u64,
 }
 
-/// From the counts of `site` beside those of another in the same windows whose executions are
-/// known by laps, where one's loop lies in the other's.
+/// Estimate from the ratio of the site's counts to those of another site in the same windows whose
+/// executions are known from iterations, where one site's loop encloses the other's.
 fn beside(
     site: SiteId,
     strata: &Strata,
@@ -626,11 +629,11 @@ mod tests {
         let all = rate.extended(100.0, NOTHING_PATCHED);
         assert!((all.count - 1000.0).abs() < 1e-9);
         assert!(all.low < 900.0 && all.low > 500.0, "{all:?}");
-        // More windows that agree say more.
+        // More windows that agree narrow the interval.
         let many: Vec<Rated> = (0..50).map(|_| rated(2.0, 2.0)).collect();
         let surer = Rate::of(&many).extended(100.0, NOTHING_PATCHED);
         assert!(surer.low > all.low && surer.high < all.high);
-        // Windows that do not agree say less.
+        // Windows that disagree widen it.
         let differing: Vec<Rated> = (0..50)
             .map(|number| rated(f64::from(number % 2) * 4.0, 2.0))
             .collect();

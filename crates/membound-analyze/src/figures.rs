@@ -1,4 +1,4 @@
-//! What is known of each access over the whole run, for decisions about single instructions.
+//! Figures of each access over the whole run, for decisions about single instructions.
 
 use membound_model::stall::{Estimate, Executed, Mixture, Served};
 use membound_run::{RunData, SiteId};
@@ -7,55 +7,55 @@ use crate::Options;
 use crate::context::Context;
 use crate::selection::Span;
 
-/// What is known of an access.
+/// Figures of one access.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessFigures {
     /// The access.
     pub site: SiteId,
-    /// The function that it stands in, inlining undone; empty if it is not known.
+    /// Function that contains the access, not an inlined one; empty if unknown.
     pub function: String,
-    /// CPU time that samples attribute to it, in nanoseconds.
+    /// CPU time that samples attribute to the access, in nanoseconds.
     pub time_ns: f64,
-    /// The part of it that was stalled.
+    /// Stalled part of that time, in nanoseconds.
     pub stall_ns: Estimate,
-    /// The part of the stall that was served from beyond the second cache.
+    /// Part of the stall served from beyond the second cache, in nanoseconds.
     pub stall_beyond_l2_ns: f64,
-    /// Executions; `None` where they were not counted.
+    /// Executions over the whole run; `None` if they were not counted.
     pub executed: Option<Executed>,
-    /// Where its executions were served from; `None` where none were timed, or where nothing
-    /// tells levels from times.
+    /// Which levels served its executions; `None` if none were timed, or if latencies cannot be assigned to
+    /// levels.
     pub served: Option<ServedFigures>,
 }
 
-/// Where an access's executions were served from.
+/// Which levels served an access's executions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServedFigures {
     /// Share of the executions that missed the last cache, or took longer than any level.
     pub memory: Estimate,
-    /// Share that was served from the third cache or from beyond.
+    /// Share served from the third cache or beyond.
     pub beyond_l2: Estimate,
     /// Average latency, in nanoseconds.
     pub mean_ns: Estimate,
-    /// Timed executions.
+    /// Number of timed executions.
     pub timed: u64,
 }
 
-/// What is known of all accesses.
+/// Figures of all accesses of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// CPU time of the program, in nanoseconds.
     pub cpu_ns: f64,
-    /// Its stalled part.
+    /// Stalled part of `cpu_ns`, in nanoseconds.
     pub stall_ns: f64,
-    /// As many samples of equal weight would say as much.
+    /// Effective number of samples: as many samples of equal weight have the same variance.
     pub samples: f64,
-    /// Why no access has [`AccessFigures::served`]; `None` where they may.
+    /// Why no access has [`AccessFigures::served`]; `None` if they may have it.
     pub no_levels: Option<String>,
     /// By [`SiteId`].
     pub accesses: Vec<AccessFigures>,
 }
 
-/// What `run` says of each access.
+/// Computes the figures of each access of `run`.
 #[must_use]
 pub fn figures(run: &RunData, options: &Options<'_>) -> Figures {
     let context = Context::new(run, run, Span::of(run, None), options);
@@ -100,7 +100,8 @@ fn access(context: &Context<'_>, site: SiteId) -> AccessFigures {
     }
 }
 
-/// Share of the accesses of `mixture` that the levels `wanted` served, or that took longer than any level.
+/// Share of the accesses of `mixture` served by the levels `wanted`, including accesses that took longer
+/// than any level.
 pub(crate) fn served_share(mixture: &Mixture, wanted: &[Served]) -> Estimate {
     let shares = mixture
         .levels
@@ -111,8 +112,8 @@ pub(crate) fn served_share(mixture: &Mixture, wanted: &[Served]) -> Estimate {
     sum(shares).clamped(0.0, 1.0)
 }
 
-/// The sum of shares of one whole: where one is overestimated another is not, so that deviations
-/// add up by their squares.
+/// Sum of shares of one whole. Their errors partly cancel, since an overestimated share makes another too
+/// small; so deviations are added as squares.
 fn sum(shares: impl Iterator<Item = Estimate>) -> Estimate {
     let (mut value, mut below, mut above) = (0.0, 0.0, 0.0);
     for share in shares {

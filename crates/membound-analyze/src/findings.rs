@@ -1,11 +1,12 @@
-//! What a reader should look at first: a verdict, then what following an advice would save.
+//! What a reader should look at first: a verdict, then findings by the time that following their advice
+//! would save.
 
 use membound_types::{Insight, InsightKind, ObjectClass, ObjectRow, Profile, SharedLine};
 
 use crate::Thresholds;
 use crate::names::{count, nanoseconds, percent};
 
-/// A finding about placement, as far as the profile's tables do not hold it.
+/// Finding about placement, with the figures that the profile's tables do not hold.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MisplacedObject {
     pub name: String,
@@ -14,16 +15,16 @@ pub(crate) struct MisplacedObject {
     pub advice: String,
 }
 
-/// Share of the stall at streams from which on advice is for streams.
+/// Share of the stall at streams from which on advice is about streams.
 const STREAMING: f64 = 0.5;
 
-/// What to do about data that are gone through in order: blocks help only where it is used again.
+/// Advice for data that is read in order; cache blocking helps only where data is used again.
 const OF_STREAMS: &str = "It is gone through in order: move fewer bytes (fuse loops that go \
                           through the same data, make elements smaller). Blocks help only where \
                           data are used again.";
 
-/// Findings from the finished tables of `profile`, `streamed` of whose stall lies at accesses that
-/// go through memory in order, and which was recorded on a machine of so many `nodes`.
+/// Derives findings from the finished tables of `profile`. `streamed` is the share of its stall at accesses
+/// that go through memory in order; `nodes` is the number of memory nodes of the machine.
 pub(crate) fn findings(
     profile: &Profile,
     misplaced: &[MisplacedObject],
@@ -34,7 +35,7 @@ pub(crate) fn findings(
     if profile.time.cpu_s <= 0.0 || profile.run.samples == 0 {
         return Vec::new();
     }
-    // What following the advice may save, in shares of the run; the largest first.
+    // With each finding, the share of the run that following its advice may save; the largest comes first.
     let mut found: Vec<(f64, Insight)> = Vec::new();
     for line in &profile.false_sharing {
         let saved = line
@@ -85,8 +86,8 @@ pub(crate) fn findings(
         .iter()
         .any(|(_, insight)| insight.kind == InsightKind::Bandwidth);
     if is_streaming && verdict.kind == InsightKind::MemoryBound {
-        // What moves in order at the speed of memory is served by prefetchers from near caches:
-        // the level of an access tells nothing of what to do.
+        // Prefetchers serve a bandwidth-bound stream from near caches, so the level that served an access
+        // does not tell what to do.
         verdict.advice = "It is bandwidth that is waited for: see that finding.".to_owned();
     }
     let found = found.into_iter().map(|(_, insight)| insight);
@@ -96,10 +97,10 @@ pub(crate) fn findings(
         .sum();
     let is_fought = fought > 0.0 && fought >= profile.memory_bound.fraction / 2.0;
     if is_fought && verdict.kind == InsightKind::MemoryBound {
-        // Advice about a level says less than the line that threads fight over.
+        // The line that threads contend for explains more than advice about a level.
         verdict.advice = "Mend the sharing first, then profile again.".to_owned();
     }
-    // That there is little to do comes after what there is, and so does what was explained.
+    // A verdict that was explained already, or that there is little to do, comes last.
     if is_fought || verdict.kind == InsightKind::NotMemoryBound {
         let most = thresholds.findings.saturating_sub(1);
         found.take(most).chain([verdict]).collect()
@@ -111,7 +112,7 @@ pub(crate) fn findings(
     }
 }
 
-/// Whether the run is memory bound at all.
+/// Verdict on whether the run is memory bound.
 fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds) -> Insight {
     let bound = &profile.memory_bound;
     let interval = format!(
@@ -121,7 +122,7 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
         percent(bound.high),
     );
     let much = thresholds.memory_bound.max(thresholds.not_memory_bound);
-    // What no sample tells must not pass for computing.
+    // Time of unknown cause must not pass as computing.
     if bound.unseen > bound.fraction && bound.high > much {
         return Insight {
             kind: InsightKind::MemoryBound,
@@ -248,7 +249,7 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
     }
 }
 
-/// Reasons why code could not be looked into, those with most time first.
+/// Reasons why code could not be attributed, most time first.
 fn reasons(profile: &Profile) -> String {
     let reasons: Vec<String> = profile
         .unseen
@@ -258,7 +259,8 @@ fn reasons(profile: &Profile) -> String {
     crate::names::list(&reasons, 2)
 }
 
-/// Most of the time on no CPU is worth saying where memory is not what is waited for.
+/// Warns if threads are on no CPU for most of the time: then the reader should look at something else than
+/// memory.
 fn idle(profile: &Profile) -> Option<String> {
     let time = &profile.time;
     let all = time.idle_s + time.cpu_s;
@@ -290,7 +292,7 @@ fn sharing(line: &SharedLine, kind: InsightKind, thresholds: &Thresholds) -> Ins
     };
     let mut sites: Vec<String> = Vec::new();
     for site in &line.sites {
-        // A line that loads and stores stands there twice.
+        // A line that loads and stores has two sites.
         if !sites.contains(&site.name) {
             sites.push(site.name.clone());
         }
@@ -387,7 +389,7 @@ fn placement(object: &MisplacedObject, thresholds: &Thresholds) -> Insight {
     }
 }
 
-/// Domains that work near their limit for much of the time.
+/// Domains that work near their bandwidth limit for much of the time.
 fn bandwidth(profile: &Profile, thresholds: &Thresholds) -> Vec<(f64, Insight)> {
     let near = profile.bandwidth.iter().filter_map(|domain| {
         let most = *domain.machine_max_gb_s.known()?;

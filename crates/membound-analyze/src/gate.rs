@@ -1,7 +1,7 @@
 //! Gates: conditions under which a comparison of runs fails.
 //!
-//! [`Expression`]s say what is guarded, [`judge`] holds two sides of runs to them. What a side's
-//! figure is and how sure it is says [`crate::spread`]; how a limit is tested, [`decide`].
+//! An [`Expression`] says what is guarded; [`judge`] compares two sides of runs with it. [`crate::spread`]
+//! gives the figure of a side with its error; [`decide`] tests it against a limit.
 
 mod decide;
 mod error;
@@ -21,11 +21,11 @@ use decide::decide;
 pub use error::GateError;
 pub use expression::Expression;
 
-/// Holds the runs `new` to `expressions`, in comparison with the runs `base`; each run comes with
-/// the name of its file, and each side has one at least.
+/// Judges each of `expressions` for the runs `new` in comparison with the runs `base`. Each run comes with
+/// the name of its file, and each side has at least one run.
 ///
 /// # Errors
-/// When an expression names what no run has, or what was not recorded in one of them.
+/// If an expression names something that no run has, or that one of the runs did not record.
 pub fn judge(
     base: &[(&str, &Profile)],
     new: &[(&str, &Profile)],
@@ -49,7 +49,8 @@ pub fn judge(
         .collect()
 }
 
-/// Refuses an expression that needs what a run did not record: without objects, no object can be missed.
+/// Refuses an expression that needs data which a run did not record: without objects, none can be found
+/// missing.
 fn check_recorded(expression: &Expression, runs: &[(&str, &Profile)]) -> Result<(), GateError> {
     let (what, table) = match expression.subject {
         GateSubject::Object => ("objects", "objects"),
@@ -118,7 +119,7 @@ fn sharing_gate(
     }
 }
 
-/// `None` where no run has what is named.
+/// Judges a limit of a figure; `None` if no run has the named subject.
 fn growth_gate(
     expression: &Expression,
     runs: &[&Profile],
@@ -199,7 +200,7 @@ fn sentence(gate: &Gate) -> String {
     format!("{figures}{change}{end}")
 }
 
-/// `+11.1 pt [+8.9, +13.3]`.
+/// Formats a change with its interval: `+11.1 pt [+8.9, +13.3]`.
 fn interval(change: ComparedValue, by: f64, unit: &str) -> String {
     let end = |value: Option<f64>| {
         value.map_or_else(|| "?".to_owned(), |value| format!("{:+.1}", value * by))

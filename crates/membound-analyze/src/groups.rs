@@ -1,4 +1,4 @@
-//! Objects as a person counts them: blocks of one allocating call chain are one.
+//! Groups recorded objects: all heap blocks with one allocating call chain are one object to the reader.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 use crate::alloc_frames;
 use crate::places::Places;
 
-/// Part of all bytes of one kind (heap, or mappings) that a call chain has to have allocated to be worth a row whether
-/// any access to its objects was sampled or not. Where blocks are sampled, the chain that allocates most may have no
-/// other trace: an access belongs to an object only if its block was told of.
+/// Share of the bytes of one kind (heap, or mappings) from which on a call chain gets a row even if no
+/// access to its objects was sampled. Where blocks are sampled, the chain that allocates most may leave no
+/// other trace: an access is assigned to an object only if its block was recorded.
 const MUCH_ALLOCATED: f64 = 0.01;
 
 /// Position in [`Groups::groups`].
@@ -25,23 +25,23 @@ impl GroupId {
     }
 }
 
-/// Objects that are one to a person.
+/// Recorded objects that the reader sees as one.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub kind: ObjectKind,
-    /// Those of its objects that were seen, in the order of the run.
+    /// Recorded objects of the group, in the order of the run.
     pub objects: Vec<ObjectId>,
-    /// Call chain of the allocation, as the first of them has it.
+    /// Call chain of the allocation, taken from the first object.
     pub stack: Option<StackId>,
-    /// Bytes of one, the median where they differ.
+    /// Size of one block, the median if they differ.
     pub size_bytes: u64,
-    /// All allocations of the chain.
+    /// Number of blocks that the chain allocated.
     pub blocks: u64,
-    /// Blocks of the chain that each of `objects` stands for on average.
+    /// Average number of blocks that each of `objects` represents.
     pub mean_weight: f64,
-    /// Variance of `blocks` where they were sampled.
+    /// Variance of `blocks`, if blocks were sampled.
     pub blocks_variance: Option<f64>,
-    /// Allocation events of the run that were lost. Any of them may have been one of this group's blocks.
+    /// Allocation events of the run that were lost. Each may have been a block of this group.
     pub lost_events: u64,
     pub total_bytes: u64,
     pub freed: u64,
@@ -49,19 +49,19 @@ pub(crate) struct Group {
     pub name: String,
 }
 
-/// All groups; the first holds everything of which nothing is known.
+/// All groups of a run; the first holds all memory that could not be assigned to an object.
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub groups: Vec<Group>,
-    /// By [`ObjectId`].
+    /// Group of each object, by [`ObjectId`].
     of_object: Vec<GroupId>,
-    /// Of call chains that [`RunData::live`] tells of.
+    /// Groups of the call chains in [`RunData::live`].
     of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
-    /// Those with at least [`MUCH_ALLOCATED`] of the bytes, sorted.
+    /// Groups with at least [`MUCH_ALLOCATED`] of the bytes, sorted.
     much_allocated: Vec<GroupId>,
 }
 
-/// Call chains that look alike in source code have one identity.
+/// Identity of a call chain; chains that look alike in the source code share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ChainId(u32);
 
@@ -71,13 +71,13 @@ enum GroupKey<'a> {
     Chain(ObjectKind, ChainId),
     /// Allocated by an unknown call chain.
     Named(ObjectKind, &'a str),
-    /// A variable: by module and address in it, or by its address in a process.
+    /// Variable: by module and address in it, or by its address in a process.
     Global(&'a str, Option<membound_run::ModuleId>, u64),
     Stack(ProcessId, Option<ThreadId>),
 }
 
 impl Groups {
-    /// What cannot be named.
+    /// Group of memory that cannot be named.
     pub(crate) const UNKNOWN: GroupId = GroupId(0);
 
     /// Groups the objects of `run`.
@@ -122,7 +122,7 @@ impl Groups {
             groups[group.index()].objects.push(ObjectId(index as u32));
             of_object.push(group);
         }
-        // Memory of which no access was seen is consumed too.
+        // Memory without a recorded access still counts as consumed.
         let mut of_live: FxHashMap<(ObjectKind, StackId), GroupId> = FxHashMap::default();
         for live in &run.live {
             let kind = live_kind(live);
@@ -186,12 +186,12 @@ impl Groups {
         }
     }
 
-    /// Groups with so many of the allocated bytes that each has a row, accessed or not.
+    /// Groups with enough allocated bytes ([`MUCH_ALLOCATED`]) to get a row, accessed or not.
     pub(crate) fn much_allocated(&self) -> &[GroupId] {
         &self.much_allocated
     }
 
-    /// The group of what a call chain allocated.
+    /// Group of the memory that a call chain allocated.
     pub(crate) fn of_live(&self, live: &LiveBytes) -> Option<GroupId> {
         self.of_live.get(&(live_kind(live), live.stack)).copied()
     }
@@ -227,7 +227,7 @@ impl Group {
         }
     }
 
-    /// Whether it may hold blocks that were not told of because blocks were sampled.
+    /// True if the group may contain blocks that were not recorded because blocks were sampled.
     pub(crate) fn holds_untold_blocks(&self) -> bool {
         match self.kind {
             ObjectKind::Unknown => true,
@@ -236,7 +236,7 @@ impl Group {
         }
     }
 
-    /// Fewest and most blocks with 95 % confidence, where they were sampled or events were lost.
+    /// Bounds of the number of blocks with 95 % confidence; `None` if all blocks were recorded.
     pub(crate) fn blocks_interval(&self) -> Option<(u64, u64)> {
         const DEVIATIONS: f64 = 1.96;
         if self.blocks_variance.is_none() && self.lost_events == 0 {
@@ -244,7 +244,7 @@ impl Group {
         }
         let variance = self.blocks_variance.unwrap_or(0.0);
         let beside = (DEVIATIONS * variance.sqrt()).ceil() as u64;
-        // An event stands for so many blocks: the variance is the sum of weight · (weight − 1).
+        // A recorded event represents this many blocks: the variance is the sum of weight · (weight − 1).
         let weight = 1.0 + variance / self.blocks.max(1) as f64;
         let lost = (self.lost_events as f64 * weight).ceil() as u64;
         let seen = self.objects.len() as u64;
@@ -253,7 +253,7 @@ impl Group {
         Some((low.min(self.blocks), high))
     }
 
-    /// Sizes, and counts where allocations were not counted for themselves.
+    /// Sets the sizes, and the counts if allocations were not counted separately.
     fn count_what_was_seen(&mut self, run: &RunData) {
         let mut sizes: Vec<u64> = Vec::with_capacity(self.objects.len());
         let (mut weight, mut bytes) = (0.0, 0.0);
@@ -283,7 +283,7 @@ impl Group {
     }
 }
 
-/// What a call chain allocated.
+/// Kind of the memory that a call chain allocated: mapped or heap.
 fn live_kind(live: &LiveBytes) -> ObjectKind {
     if is_mapping(&live.function) {
         ObjectKind::Mapped
@@ -292,8 +292,8 @@ fn live_kind(live: &LiveBytes) -> ObjectKind {
     }
 }
 
-/// Kind and call chain of what has at least [`MUCH_ALLOCATED`] of the bytes of its kind, each with one of the chain's
-/// stacks.
+/// Kind and call chain of groups with at least [`MUCH_ALLOCATED`] of the bytes of their kind, each with one
+/// of the chain's stacks.
 fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
     let mut sums: BTreeMap<(bool, ChainId), (u64, StackId)> = BTreeMap::new();
     let mut all: [u64; 2] = [0; 2];
@@ -320,16 +320,16 @@ fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId
         .collect()
 }
 
-/// Whether an allocating function of this name maps memory.
+/// True if the allocation function `function` maps memory.
 fn is_mapping(function: &str) -> bool {
     matches!(function, "mmap" | "mmap64" | "mremap" | "brk" | "sbrk")
 }
 
-/// What a person sees of a function in a chain: its name, file and line.
+/// What the reader sees of a function in a chain: its name, file and line.
 type Look<'a> = (&'a str, Option<&'a str>, Option<u32>);
 
-/// By [`StackId`]: which chains are the same to a person. Two calls in one source line are
-/// one place, and so are several copies of it that a compiler made.
+/// Chain identity of each stack, by [`StackId`]. Two calls in one source line count as one place, and so do
+/// copies of a line that the compiler made.
 fn chains(run: &RunData, places: &Places<'_>) -> Vec<ChainId> {
     let mut frames: FxHashMap<Vec<Look<'_>>, u32> = FxHashMap::default();
     let frame_ids: Vec<u32> = (0..run.frames.len() as u32)
@@ -341,8 +341,8 @@ fn chains(run: &RunData, places: &Places<'_>) -> Vec<ChainId> {
                 .collect();
             let nameable = looks.iter().any(|(_, _, line)| line.is_some());
             if !nameable {
-                // Nothing but the address tells such frames apart. Identities of both kinds
-                // must not meet: these are the even ones.
+                // Only the address tells such frames apart. They get even identities, named frames odd
+                // ones, so that the two kinds never collide.
                 return index << 1;
             }
             let next = frames.len() as u32;
@@ -360,8 +360,8 @@ fn chains(run: &RunData, places: &Places<'_>) -> Vec<ChainId> {
     of_stack
 }
 
-/// The call chain of an allocation, innermost first and inlined functions apart, without the
-/// allocator's own frames.
+/// Call chain of an allocation, innermost frame first, with inlined functions as frames of their own and
+/// without the allocator's frames.
 pub(crate) fn allocation_chain<'a>(
     run: &'a RunData,
     places: &Places<'a>,

@@ -1,7 +1,7 @@
-//! Accesses that a processor sampled itself, in imported runs.
+//! Accesses that the processor sampled itself (imported runs).
 //!
-//! They are measured one by one: levels and latencies are the processor's own. Each counts with the
-//! events that it stands for. What share of the time they cost is not told by them.
+//! Each access is measured on its own: level and latency come from the processor. An access counts with the
+//! number of events that it represents. Such samples do not tell which share of the time the accesses cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,19 +17,19 @@ use crate::info;
 use crate::names;
 use crate::places::FunctionId;
 
-/// Rows of functions and of lines that are kept.
+/// Most rows of the tables of functions and of lines.
 const ROWS: usize = 100;
 
-/// Functions that are named for a line.
+/// Most functions that are named for one line.
 const FUNCTIONS: usize = 5;
 
-/// Accesses that were counted together.
+/// Sums over a set of accesses.
 #[derive(Clone, Debug, Default)]
 struct Count {
     number: u64,
-    /// Events that they stand for.
+    /// Events that the accesses represent.
     weight: f64,
-    /// Of those whose latency was measured: cycles and events.
+    /// Accesses with a measured latency: sum of cycles weighted by events, and number of events.
     cycles: f64,
     timed: f64,
 }
@@ -58,7 +58,7 @@ impl Count {
     }
 }
 
-/// Where a line came from, nearest first.
+/// Where the data of an access came from, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Served(ServedBy),
@@ -111,7 +111,7 @@ const fn sampler(sampler: AccessSampler) -> &'static str {
     }
 }
 
-/// A line of memory.
+/// Accesses to one cache line of memory.
 #[derive(Debug, Default)]
 struct Line {
     accesses: u64,
@@ -120,12 +120,12 @@ struct Line {
     functions: BTreeMap<FunctionId, u64>,
 }
 
-/// Events that an access stands for.
+/// Number of events that an access represents.
 fn events(access: &HardwareAccess) -> u64 {
     access.period.max(1)
 }
 
-/// Places in call chains and tables for each access of the view: `thread` and `stack` give their positions.
+/// Accesses of the view with their positions in tables; `thread` and `stack` map identifiers to positions.
 pub(crate) fn accesses(
     context: &Context<'_>,
     view: &HardwareView,
@@ -157,7 +157,7 @@ pub(crate) fn accesses(
     found
 }
 
-/// What the accesses say; `None` where there are none.
+/// View of hardware-sampled accesses; `None` if the run has none.
 pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
     let run = context.run;
     let line_bytes = u64::from(context.machine.line_bytes);

@@ -1,4 +1,4 @@
-//! What was run, what recording it cost, and what it lacks.
+//! What was run and how, what recording cost, and what the recording lacks.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use membound_types::{Missing, NotMeasured, Overhead, RunInfo, StopCount};
 use crate::context::Context;
 use crate::{missing, names};
 
-/// Nanoseconds in seconds.
+/// Converts nanoseconds to seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
     ns as f64 * 1e-9
 }
 
-/// What was run, and how it was recorded.
+/// Describes the program, the machine and the recording.
 pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
     let (run, machine) = (context.run, context.machine.profile);
     let meta = &run.meta;
@@ -54,19 +54,19 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
     }
 }
 
-/// Whether the code of one process at least could be patched: without that neither accesses are
-/// timed nor allocations followed.
+/// True if the code of at least one process could be patched; otherwise neither accesses are timed nor
+/// allocations recorded.
 fn is_patched(run: &RunData) -> bool {
     (run.processes.iter()).any(|process| process.unpatched.is_none())
 }
 
-/// How many threads the programs themselves had.
+/// Number of threads of the program, without membound's own.
 pub(crate) fn threads(run: &RunData) -> usize {
     run.own_threads().count()
 }
 
-/// (Σw)² ÷ Σw² of `weights`: as many samples of equal weight would say as much. Summed in
-/// integers, so that the order does not matter.
+/// Effective sample size (Σw)² ÷ Σw² of `weights`: as many samples of equal weight have the same variance.
+/// The sums are integers, so that the order does not matter.
 pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
     let (sum, squares) = weights.fold((0_u128, 0_u128), |(sum, squares), weight| {
         let weight = u128::from(weight);
@@ -79,7 +79,7 @@ pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
     sum * sum / squares as f64
 }
 
-/// What recording cost.
+/// Cost of recording to the program.
 pub(crate) fn overhead(run: &RunData) -> Overhead {
     let (mut inside, mut all) = (0_u128, 0_u128);
     for sample in &run.samples {
@@ -89,7 +89,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
             inside += weight;
         }
     }
-    // What the program's threads took, with and without what recording took of it.
+    // CPU time of the program's threads, including what recording took of it.
     let threads_ns = run.threads.iter().filter_map(|thread| thread.cpu_ns);
     let cpu_ns = threads_ns.map(u128::from).sum::<u128>().max(all) as f64;
     let lost_ns = run.meta.lost_cpu_ns as f64 + inside as f64;
@@ -117,10 +117,11 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
     }
 }
 
-/// Slowdown of a program that lost `lost` of its time, as a share of the time without that loss.
+/// Slowdown of a program that lost `lost` of its time `all`, as a share of the time without that loss.
 fn longer_by(lost: f64, all: f64) -> f64 {
-    /// Programs that are hardly there but for recording are not given a number without end, nor are processes that
-    /// were held side by side, whose times add up to more than there was.
+    /// Lower bound of the remaining time, as a share of all. It keeps the slowdown finite for a program
+    /// that hardly runs but for recording, and for processes that were stopped in parallel, whose stops sum
+    /// to more than the elapsed time.
     const LEAST: f64 = 0.1;
     if all <= 0.0 {
         return 0.0;
@@ -128,20 +129,20 @@ fn longer_by(lost: f64, all: f64) -> f64 {
     lost / (all - lost).max(LEAST * all)
 }
 
-/// Whether `frame` lies in membound's own code inside the program.
+/// True if `frame` lies in membound's own code inside the program.
 pub(crate) fn is_own(run: &RunData, frame: membound_run::FrameId) -> bool {
     run.frames[frame.index()]
         .module
         .is_some_and(|module| run.modules[module.index()].kind == ModuleKind::Agent)
 }
 
-/// What the run lacks, by the table that misses it: what it says itself, and what can be
-/// seen from what is not there.
+/// What the run lacks, by the table that misses it: gaps that the run reports, and gaps inferred from
+/// absent data.
 pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
     let mut missing: Vec<Missing> = run
         .gaps
         .iter()
-        // `Profile::unseen` says what time such code had.
+        // `Profile::unseen` reports the time of such code.
         .filter(|gap| !is_loss(run, gap) && gap.about != Gap::UNSEEN_CODE)
         .map(|gap| {
             let counted = gap.count.map(|count| format!(" ({count})"));
@@ -198,10 +199,10 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
     missing
 }
 
-/// Share of the time at timed accesses that may pass before the first is timed.
+/// Share of the time at timed accesses before the first is timed, above which the report says so.
 const LATE: f64 = 0.25;
 
-/// That nothing is known of how long accesses took in the first part of the run.
+/// Reports that accesses were not timed in the first part of the run.
 fn late(run: &RunData) -> Option<Missing> {
     let first_ns = run.accesses.iter().map(|access| access.t_ns).min()?;
     let timed: BTreeSet<SiteId> = run.accesses.iter().map(|access| access.site).collect();
@@ -230,10 +231,10 @@ fn late(run: &RunData) -> Option<Missing> {
     })
 }
 
-/// Share of a selected span's time at accesses that may be untimed there before it is told.
+/// Share of the time at untimed accesses in a selected span above which the report says so.
 const UNTIMED: f64 = 0.1;
 
-/// That nothing is known of latencies in the selected span, of accesses that were timed at other times.
+/// Reports that accesses with much of the selected span's time were timed only at other times.
 pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
     if context.span.is_all() {
         return None;
@@ -256,8 +257,8 @@ pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
     })
 }
 
-/// Whether a gap says that some of what a table is made from was lost, not that the table
-/// is missing: such counts stand with the overhead.
+/// True if a gap only counts lost records of a table that is still present; such counts are reported with
+/// the overhead.
 fn is_loss(run: &RunData, gap: &Gap) -> bool {
     gap.count.is_some()
         && match gap.about.as_str() {
@@ -268,7 +269,7 @@ fn is_loss(run: &RunData, gap: &Gap) -> bool {
         }
 }
 
-/// The table that misses what a gap is about.
+/// Table that a gap is about.
 fn table(about: &str) -> &str {
     match about {
         "latencies" => "latency",

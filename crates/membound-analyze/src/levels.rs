@@ -1,4 +1,4 @@
-//! Stall by level of the hierarchy, and by thread.
+//! Stall by level of the memory hierarchy, and by thread.
 
 use membound_model::stall::{self, ByLevel, Served, Stall};
 use membound_run::ThreadId;
@@ -8,16 +8,15 @@ use crate::context::Context;
 use crate::parts;
 use crate::rows::{self, Sum};
 
-/// The table of levels, and which of its rows each level stands in.
+/// Table of levels, with the row of each level.
 #[derive(Debug)]
 pub(crate) struct Levels {
     pub rows: Vec<LevelRow>,
-    /// By [`Served`], in the order of [`Served::ALL`].
+    /// Row by [`Served`], in the order of [`Served::ALL`].
     pub row_of: [Option<u8>; Served::ALL.len()],
 }
 
-/// By level, innermost first. Levels that the machine does not have and nothing was
-/// stalled on are left out.
+/// Table of levels, innermost first. Levels that the machine lacks and that have no stall are left out.
 pub(crate) fn levels(context: &Context<'_>) -> Levels {
     let together = context.l1_and_l2_together();
     let mut levels = Levels {
@@ -77,7 +76,7 @@ const fn name(levels: &[Served]) -> &'static str {
     }
 }
 
-/// Time stalled on `levels`, and the interval of its share of all CPU time.
+/// Stall time on `levels` in nanoseconds, and both ends of the interval of its share of all CPU time.
 fn stalled_on(context: &Context<'_>, levels: &[Served]) -> (f64, f64, f64) {
     let mut sum = 0.0;
     let stalls: Vec<Stall> = context
@@ -101,8 +100,7 @@ fn stalled_on(context: &Context<'_>, levels: &[Served]) -> (f64, f64, f64) {
     (sum, bound.low, bound.high)
 }
 
-/// Shares of the executions that were served from each level; `None` where none were
-/// counted and timed.
+/// Share of the executions served from each level; `None` if none were both counted and timed.
 fn accesses(context: &Context<'_>) -> Option<ByLevel> {
     let mut executions = ByLevel::default();
     for cost in &context.costs {
@@ -117,7 +115,7 @@ fn accesses(context: &Context<'_>) -> Option<ByLevel> {
     (executions.total() > 0.0).then(|| executions.times(1.0 / executions.total()))
 }
 
-/// By thread, most stalled first, each with its position in the run.
+/// Rows by thread, most stalled first, each with its position in the run.
 pub(crate) fn threads(context: &Context<'_>) -> Vec<(ThreadId, ThreadRow)> {
     let run = context.run;
     let mut sums: Vec<Sum> = vec![Sum::default(); run.threads.len()];

@@ -1,8 +1,8 @@
-//! What a recorded run says.
+//! Analysis of a recorded run.
 //!
-//! A run goes in, views come out: stalls by code and object, sharing, nodes, traffic,
-//! other machines, before and after. Pure: no clock, no process, no file; source texts
-//! come through [`Sources`].
+//! Turns a run into views: stalls by code and object, sharing, placement on nodes, memory traffic,
+//! prediction for other machines, comparison of runs. Pure functions: no clock, no process, no file; the
+//! caller supplies source texts through [`Sources`].
 
 #![forbid(unsafe_code)]
 

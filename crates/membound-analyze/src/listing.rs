@@ -1,4 +1,4 @@
-//! Instructions in words, and source and assembly of hot functions with their figures.
+//! Text of instructions, and listings of source and assembly of hot functions with their figures.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::context::Context;
 use crate::decoding::{Functions, decoder};
 use crate::places::{FunctionId, Places};
 
-/// Lines of source that are shown before the first and behind the last that was seen.
+/// Source lines shown before the first and after the last line with a sample.
 const SURROUNDING_LINES: u32 = 4;
 
-/// Lines of source that a listing has at most: those of a function that was inlined into
-/// from all over a file are not its own.
+/// Most source lines of a listing. A function may contain inlined code from all over a file, which is not
+/// its own.
 const MOST_LINES: u32 = 600;
 
-/// Instructions in Intel's syntax, from the code that a run holds.
+/// Formats instructions in Intel syntax, from the machine code that a run contains.
 pub(crate) struct Texts<'a> {
     run: &'a RunData,
     places: &'a Places<'a>,
     functions: Functions<'a>,
-    /// Text of accesses as they were recorded.
+    /// Text of accesses as the recorder wrote it.
     sites: FxHashMap<FrameId, &'a str>,
 }
 
@@ -44,8 +44,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The instruction at `frame`: from its bytes, so that all are written alike, else as it was
-    /// recorded, else where it is.
+    /// Text of the instruction at `frame`: decoded from its bytes, so that all look alike; else the
+    /// recorded text; else its module and address.
     pub(crate) fn of(&self, frame: FrameId) -> String {
         let place = self.run.frames[frame.index()];
         let decoded = place
@@ -80,7 +80,7 @@ fn text(formatter: &mut IntelFormatter, instruction: &Instruction) -> String {
     text
 }
 
-/// Figures of an instruction.
+/// Figures of one instruction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures {
     frame: Option<FrameId>,
@@ -89,7 +89,7 @@ struct Figures {
     executions: Option<Executed>,
 }
 
-/// Source and assembly of the functions that matter most.
+/// Listings of source and assembly of the functions with most stall.
 pub(crate) fn listings(context: &Context<'_>, texts: &Texts<'_>) -> Vec<Listing> {
     let places = &context.places;
     let mut functions: BTreeMap<FunctionId, (f64, f64)> = BTreeMap::new();
@@ -185,7 +185,7 @@ fn assembly(
     listed
 }
 
-/// The lines of a function's file from the first to the last that was seen in it.
+/// Source file of a function and its lines, from the first to the last with a sample.
 fn source(
     context: &Context<'_>,
     id: FunctionId,
@@ -197,8 +197,8 @@ fn source(
     };
     let mut lines: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for figure in figures.values() {
-        // A line of another file that is inlined here counts where its own line is inlined
-        // into this function.
+        // A line inlined from another file counts for the line of this function's own file that it is
+        // inlined into.
         let at = figure.frame.into_iter().flat_map(|frame| {
             let mut locations = context.places.locations(frame);
             locations.find(|at| at.file.as_deref() == Some(file))

@@ -1,4 +1,4 @@
-//! What the analysis takes from a machine profile.
+//! Figures that the analysis takes from a machine profile.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use membound_types::{
 
 use crate::info;
 
-/// Bytes of a line where no machine profile tells: those of every x86-64 processor, the
-/// only architecture whose programs are recorded.
+/// Cache-line size if no machine profile gives one: that of every x86-64 processor, the only architecture
+/// whose programs are recorded.
 const ASSUMED_LINE_BYTES: u32 = 64;
 
-/// Threads sampled within this time run at once.
+/// Length of the stretches of time in which threads that alternate count as running at once.
 const AT_ONCE_NS: u64 = 20_000_000;
 
-/// Share of the sampled time in which threads must have run at once for lines to come from
-/// other cores' caches; a thread that starts another and waits for it is below it.
+/// Share of the sampled time in which threads must run at once before lines can come from other cores'
+/// caches. A thread that starts another and waits for it stays below.
 const MET: f64 = 0.05;
 
-/// What the analysis takes from a machine profile.
+/// Figures that the analysis takes from a machine profile, with defaults where there is none.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
     pub profile: Option<&'a MachineProfile>,
-    /// Fits latencies; or why there are none.
+    /// Splits latencies into levels; or the reason why it cannot.
     pub mixer: Result<Mixer, String>,
     pub costs: Costs,
     pub line_bytes: u32,
     /// Average ticks of a timed hit in the innermost cache.
     pub l1_ticks: Option<f64>,
-    /// The same of the hits that are timed just before accesses, and of the time until stores
-    /// under way were done, both where all hit.
+    /// Average ticks of the reference hit timed just before an access, and of the time until earlier stores
+    /// drained, both as calibrated with hits only.
     pub usual_hit_ticks: Option<f64>,
     pub usual_drain_ticks: Option<f64>,
-    /// All intervals of the timer are multiples of this.
+    /// Resolution of the timer: all its intervals are multiples of this many ticks.
     pub tick_step: u32,
     pub tick_hz: f64,
 }
@@ -85,17 +85,17 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Latency of a hit in the innermost cache, where it is known.
+    /// Latency of a hit in the innermost cache in nanoseconds, if known.
     pub(crate) fn l1_ns(&self) -> Option<f64> {
         Some(self.costs.l1_ns).filter(|&ns| ns > 0.0)
     }
 
-    /// Nanoseconds as core clock cycles, where the clock is known.
+    /// Converts nanoseconds to core clock cycles; `None` if the clock is unknown.
     pub(crate) fn cycles(&self, ns: f64) -> Option<f64> {
         (self.costs.core_hz > 0.0).then_some(ns * 1e-9 * self.costs.core_hz)
     }
 
-    /// Ticks in nanoseconds.
+    /// Converts ticks to nanoseconds; 0 if the timer's frequency is unknown.
     pub(crate) fn ticks_ns(&self, ticks: f64) -> f64 {
         if self.tick_hz > 0.0 {
             ticks / self.tick_hz * 1e9
@@ -104,7 +104,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Ticks beyond the usual until stores under way were done.
+    /// Ticks by which earlier stores took longer to drain than usual.
     pub(crate) fn drain_beyond(&self, drain: Option<u32>) -> f64 {
         match (drain, self.usual_drain_ticks) {
             (Some(drain), Some(usual)) => f64::from(drain) - usual,
@@ -112,15 +112,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Latency of accesses that took `ticks` on average, where there is a calibration. No
-    /// access is served sooner than a hit: what took less ticks is one, timed more cheaply than
-    /// usual.
+    /// Latency in nanoseconds of accesses that took `ticks` on average; `None` without calibration. No
+    /// access is served sooner than a hit, so fewer ticks than a hit's mean a hit that was cheaper to time.
     pub(crate) fn latency_of(&self, ticks: f64) -> Option<f64> {
         let beyond = self.ticks_ns(ticks - self.l1_ticks?);
         Some(self.l1_ns()? + beyond.max(0.0))
     }
 
-    /// Latency of what is served from `served`, where the profile tells.
+    /// Latency in nanoseconds of the level `served`, if the profile has it.
     pub(crate) fn latency_ns(&self, served: Served) -> Option<f64> {
         let profile = self.profile?;
         let calibrated = profile.calibration.known().and_then(|calibration| {
@@ -140,7 +139,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// The innermost level that holds `bytes`.
+    /// Innermost level that holds `bytes`.
     pub(crate) fn level_of(&self, bytes: u64) -> Option<Served> {
         let levels = &self.profile?.levels;
         levels
@@ -149,8 +148,8 @@ impl<'a> Machine<'a> {
             .map(|level| Served::of(&level.name))
     }
 
-    /// Time that one of `threads` threads takes for a line that it reads from `served`, at
-    /// the most that the machine was measured to do, in nanoseconds.
+    /// Shortest time in nanoseconds that one of `threads` threads needs per line read from `served`, from
+    /// the highest bandwidth measured on the machine.
     pub(crate) fn line_ns(&self, served: Served, threads: u32) -> Option<f64> {
         let profile = self.profile?;
         let points = &profile.bandwidth.known()?.points;
@@ -187,7 +186,7 @@ fn l1_latency_ns(profile: &MachineProfile) -> Option<f64> {
     profile.levels.first().map(|level| level.latency_ns)
 }
 
-/// The core clock, 0 where the profile does not tell it.
+/// Core clock in Hz, 0 if the profile lacks it.
 pub(crate) fn core_hz(profile: &MachineProfile) -> f64 {
     profile
         .core_clock_hz
@@ -214,8 +213,8 @@ fn mean_ticks(level: &CalibratedLevel) -> Option<f64> {
     });
     (count > 0.0).then(|| sum / count)
 }
-/// The levels of `calibration` that loads of `run` can have been served from: where threads never
-/// ran at once, no other core's cache held what they loaded.
+/// The levels of `calibration` that can have served loads of `run`. If threads never ran at once, no other
+/// core's cache held what they loaded.
 fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
     let mut calibration = calibration.clone();
     if run.meta.nodes <= 1 && !threads_met(run) {
@@ -226,16 +225,16 @@ fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
     calibration
 }
 
-/// Whether threads of the program ran at the same time, for more than a moment.
+/// True if threads of the program ran at the same time for more than a moment.
 fn threads_met(run: &RunData) -> bool {
-    /// The samples of a stretch of time.
+    /// Samples of one stretch of time.
     struct Stretch {
         last: ThreadId,
         changes: u32,
         weight_ns: f64,
     }
-    /// Threads that run at once are sampled in turn. A thread that hands over to another, as a process that
-    /// waits for its child does, is sampled before it only.
+    /// Threads that run at once are sampled alternately. When one thread hands over to another, as a
+    /// process that waits for its child does, the sampled thread changes only once.
     const CHANGES_AT_ONCE: u32 = 2;
     let mut samples: Vec<_> = run
         .samples

@@ -1,10 +1,10 @@
-//! Names as a table shows them: short, yet no two things with the same one.
+//! Short names and formatted figures for tables; different things never get the same name.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-/// The shortest ends of `paths`, whole components, by which all of them are told apart.
+/// Shortens each of `paths` to its last components, as few as tell all of them apart.
 pub(crate) fn short_paths<'a>(
     paths: impl IntoIterator<Item = &'a str>,
 ) -> FxHashMap<&'a str, &'a str> {
@@ -46,7 +46,7 @@ pub(crate) fn file_name(path: &str) -> &str {
     tail(path, 1)
 }
 
-/// A size: `512 B`, `48 KiB`, `1.5 MiB`.
+/// Formats a size: `512 B`, `48 KiB`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -55,7 +55,7 @@ pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes as f64 / 1024.0;
     let mut unit = UNITS[0];
     for next in &UNITS[1..] {
-        // What would be shown as 1024 belongs to the next unit.
+        // A value that would print as 1024 moves to the next unit.
         if value < 1023.95 {
             break;
         }
@@ -68,7 +68,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{text} {unit}")
 }
 
-/// A number of things: `812`, `1 330 290`.
+/// Formats a count: `812`, `1 330 290`.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     if digits.len() < 5 {
@@ -84,7 +84,7 @@ pub(crate) fn count(value: u64) -> String {
     out
 }
 
-/// A share: `42 %`, `4.2 %`, `0.4 %`; what would be 0.0 is `0 %`.
+/// Formats a share as a percentage: `42 %`, `4.2 %`, `0.4 %`; one that would print as 0.0 is `0 %`.
 pub(crate) fn percent(share: f64) -> String {
     let value = share * 100.0;
     if value.abs() < 0.05 {
@@ -96,7 +96,7 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// A latency: `0.98 ns`, `12.3 ns`, `160 ns`.
+/// Formats a latency: `0.98 ns`, `12.3 ns`, `160 ns`.
 pub(crate) fn nanoseconds(ns: f64) -> String {
     if ns < 9.95 {
         format!("{ns:.2} ns")
@@ -107,7 +107,7 @@ pub(crate) fn nanoseconds(ns: f64) -> String {
     }
 }
 
-/// `a`, `a and b`, `a, b and c`; of more than `most`, how many others there are.
+/// Lists at most `most` of `parts`: `a`, `a and b`, `a, b and c`; then the number of the others.
 pub(crate) fn list(parts: &[String], most: usize) -> String {
     let others = parts.len().saturating_sub(most);
     let shown: Vec<&str> = parts.iter().take(most).map(String::as_str).collect();

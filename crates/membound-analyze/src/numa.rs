@@ -1,8 +1,7 @@
-//! On which nodes pages lie, and from which nodes they are accessed.
+//! Nodes on which pages lie, and nodes from which threads access them.
 //!
-//! Each access weighs as many executions as it stands for, so that sites that were sampled
-//! more densely do not count more. Where no access was recorded, timer samples stand in, by
-//! the time that they stand for.
+//! Each access is weighted by the executions that it represents, so that densely sampled sites do not count
+//! more. If no access was recorded, timer samples are used instead, weighted by their time.
 
 use std::collections::BTreeMap;
 
@@ -17,29 +16,30 @@ use crate::names;
 use crate::places::LineId;
 use crate::touches;
 
-/// Bytes of the pages that nodes are asked of, the kernel's unit on x86-64.
+/// Size of the pages whose node is queried: the kernel's base page on x86-64.
 const PAGE_BYTES: u64 = 4096;
 
-/// Rows of each table at most.
+/// Most rows of each table.
 const MOST_ROWS: usize = 100;
 
-/// Timer samples with known pages from which on they stand for a program.
+/// Fewest timer samples with known pages that are accepted instead of accesses.
 const FEWEST_SAMPLES: usize = 30;
 
-/// The recorder waits for 5 ms between windows: a longer pause than this between two accesses separates two windows.
+/// The recorder waits for 5 ms between windows, so a longer pause than this between two accesses separates
+/// two windows.
 const WINDOW_GAP_NS: u64 = 4_000_000;
 
 /// Placement of all objects.
 #[derive(Debug)]
 pub(crate) struct Placement {
     pub view: Outcome<NumaView>,
-    /// Share of each object's accesses that are local, where it is known.
+    /// Local share of each object's accesses, if known.
     pub local: FxHashMap<GroupId, f64>,
-    /// Objects whose pages should lie elsewhere, most remote accesses first.
+    /// Objects whose pages should be on other nodes, most remote accesses first.
     pub misplaced: Vec<Misplaced>,
 }
 
-/// An object whose pages should lie elsewhere.
+/// Object whose pages should be on other nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Misplaced {
     pub group: GroupId,
@@ -47,12 +47,12 @@ pub(crate) struct Misplaced {
     pub advice: String,
 }
 
-/// Accesses of something, by node of the thread and node of the page.
+/// Weighted accesses by node of the thread and node of the page.
 #[derive(Clone, Debug)]
 struct Matrix {
     nodes: usize,
     cells: Vec<f64>,
-    /// Local accesses and all of them, by window.
+    /// Local accesses and all accesses, by window.
     windows: BTreeMap<usize, (f64, f64)>,
 }
 
@@ -109,7 +109,7 @@ impl Matrix {
         [(fraction - half).max(0.0), (fraction + half).min(1.0)]
     }
 
-    /// Shares of all accesses, by node of the thread and node of the page.
+    /// Share of all accesses by node of the thread (rows) and node of the page (columns).
     fn shares(&self) -> Vec<Vec<f64>> {
         let total = self.total().max(f64::MIN_POSITIVE);
         let share = |cell: &f64| cell / total;
@@ -117,7 +117,7 @@ impl Matrix {
         rows.map(|row| row.iter().map(share).collect()).collect()
     }
 
-    /// Accesses to each node's pages.
+    /// Accesses by node of the page.
     fn by_page(&self) -> Vec<f64> {
         (0..self.nodes)
             .map(|to| {
@@ -128,7 +128,7 @@ impl Matrix {
             .collect()
     }
 
-    /// Accesses from each node's threads.
+    /// Accesses by node of the thread.
     fn by_thread(&self) -> Vec<f64> {
         self.cells
             .chunks(self.nodes)
@@ -137,7 +137,7 @@ impl Matrix {
     }
 }
 
-/// Where pages lie against where the threads ran that accessed them.
+/// Compares where pages lie with where the threads run that access them.
 pub(crate) fn placement(context: &Context<'_>) -> Placement {
     let run = context.run;
     let missing = |view| Placement {
@@ -227,7 +227,7 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
     }
 }
 
-/// A thread on one node that uses a page of another, or of the same.
+/// Access by a thread on one node to a page on another, or on the same.
 pub(crate) struct Sighting {
     /// Node of the thread.
     pub from: u16,
@@ -235,13 +235,13 @@ pub(crate) struct Sighting {
     pub to: u16,
     pub group: GroupId,
     line: LineId,
-    /// Executions, or where none were counted, time.
+    /// Executions; time in nanoseconds if none were counted.
     pub weight: f64,
-    /// The window that recorded it; a timer sample is a window of its own.
+    /// Number of the window that recorded it; each timer sample is a window of its own.
     window: usize,
 }
 
-/// All accesses of which both nodes are known.
+/// All accesses whose thread and page have known nodes.
 pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     let nodes = nodes(context.run);
     let pages = Pages::new(context.run);
@@ -252,12 +252,12 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
             sightings.clear();
         }
     }
-    // What is in no figure needs no row, and no advice.
+    // Drop accesses with an impossible node or without weight: they are part of no figure.
     sightings.retain(|it| usize::from(it.from.max(it.to)) < nodes && it.weight > 0.0);
     sightings
 }
 
-/// Numbers the windows of accesses, each given with its time.
+/// Numbers the windows of accesses; each access comes with its time in nanoseconds.
 fn number_windows(mut accesses: Vec<(u64, Sighting)>) -> Vec<Sighting> {
     accesses.sort_by_key(|(t_ns, _)| *t_ns);
     let (mut window, mut last_ns) = (0, 0);
@@ -269,7 +269,7 @@ fn number_windows(mut accesses: Vec<(u64, Sighting)>) -> Vec<Sighting> {
     accesses.into_iter().map(number).collect()
 }
 
-/// What the latency sampler saw.
+/// Accesses recorded by the latency sampler.
 fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let run = context.run;
     let factors = factors(context);
@@ -295,7 +295,7 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     number_windows(accesses.collect())
 }
 
-/// What timer samples waited for: all that there is of programs in which nothing is patched.
+/// Accesses that timer samples waited for: the only source for programs without patches.
 fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let run = context.run;
     run.samples
@@ -324,7 +324,7 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
         .collect()
 }
 
-/// How many nodes there are room for: a node may have memory and no CPU.
+/// Number of nodes to allow for; nodes with memory but no CPU count too.
 pub(crate) fn nodes(run: &RunData) -> usize {
     let of_cpus = run.meta.cpu_nodes.iter().copied();
     let of_pages = run.pages.iter().map(|page| page.node);
@@ -338,7 +338,7 @@ pub(crate) fn node_of_cpu(run: &RunData, cpu: Option<u16>) -> Option<u16> {
     run.meta.cpu_nodes.get(usize::from(cpu?)).copied()
 }
 
-/// By site, executions over the whole run ÷ those that its accesses stand for.
+/// By site: executions over the whole run ÷ executions that its recorded accesses represent.
 fn factors(context: &Context<'_>) -> Vec<f64> {
     (0_u32..)
         .zip(&context.costs)
@@ -384,8 +384,8 @@ fn sorted(mut rows: Vec<NumaRow>) -> Vec<NumaRow> {
     rows
 }
 
-/// Who filled an object: the first thread that was seen to write it, else the one that
-/// allocated it.
+/// First writer of an object: the first thread that was seen to store to it, else the thread that allocated
+/// it.
 #[derive(Clone, Copy, Debug)]
 struct Initialized {
     thread: ThreadId,
@@ -412,7 +412,7 @@ fn initialized(context: &Context<'_>) -> FxHashMap<GroupId, Initialized> {
     first
 }
 
-/// What to do about the pages of `group`; empty if nothing.
+/// Advice about the pages of `group`; empty if there is none.
 fn advice(
     context: &Context<'_>,
     group: GroupId,
@@ -471,9 +471,9 @@ fn advice(
     format!("{where_it_lies}: {what}.")
 }
 
-/// Nodes of pages, for accesses that were not asked one by one.
+/// Nodes of pages, for accesses whose own node was not queried.
 struct Pages {
-    /// By process and address, then time.
+    /// Process, address, time in nanoseconds and node; sorted.
     pages: Vec<(ProcessId, u64, u64, u16)>,
 }
 
@@ -488,8 +488,7 @@ impl Pages {
         Self { pages }
     }
 
-    /// Node of the page at `address`, as it was asked last before `t_ns` or, if it was not,
-    /// first thereafter.
+    /// Node of the page at `address`: the last query before `t_ns`, or else the first after it.
     fn node(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<u16> {
         let page = address & !(PAGE_BYTES - 1);
         let from = self

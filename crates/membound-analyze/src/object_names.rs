@@ -1,9 +1,8 @@
-//! What to call an object.
+//! Names of objects.
 //!
-//! A block is called by where it was allocated: the innermost line that belongs neither to
-//! the allocator nor to a language's library. Where several chains share that line (a
-//! wrapper like `xmalloc`), the first caller follows by which a chain differs from all
-//! others.
+//! A block is named after the line that allocated it: the innermost line that belongs neither to the
+//! allocator nor to a language's library. Where several chains share that line (a wrapper like `xmalloc`),
+//! the name adds the first caller that tells the chain from all others.
 
 use membound_run::{ObjectKind, RunData};
 use rustc_hash::FxHashMap;
@@ -12,7 +11,7 @@ use crate::groups::{Group, allocation_chain};
 use crate::places::Places;
 use crate::{alloc_frames, names};
 
-/// Gives each of `groups` a name that no other has.
+/// Gives each of `groups` a unique name.
 pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
     let chains: Vec<Vec<String>> = groups
         .iter()
@@ -47,7 +46,7 @@ pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
     }
 }
 
-/// Labels of a chain's frames, from the one that names it outwards.
+/// Labels of a chain's frames, from the one that names the object outwards.
 fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> Vec<String> {
     let chain = allocation_chain(run, places, stack);
     let first = chain
@@ -66,11 +65,11 @@ fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> V
         .collect()
 }
 
-/// For each chain, which of its labels tells it from all others that begin with the same
-/// one; `None` where none is needed, or none does.
+/// For each chain, the index of the label that tells it from all others with the same first label; `None`
+/// if no label is needed or none suffices.
 fn telling(chains: &[Vec<String>]) -> Vec<Option<usize>> {
-    // Beginnings of chains as numbers: that of one label more is made from the number of
-    // what stands before it.
+    // Number each prefix of a chain: a prefix's number is found from the number of the prefix that is one
+    // label shorter.
     let mut numbers: FxHashMap<(u32, &str), u32> = FxHashMap::default();
     let mut shared: Vec<u32> = vec![0];
     let beginnings: Vec<Vec<u32>> = chains

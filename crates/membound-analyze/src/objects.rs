@@ -1,4 +1,4 @@
-//! Time, stall and accesses by object, and inside each by offset.
+//! Time, stall and accesses by object, and by offset within each object.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use crate::places::LineId;
 use crate::rows;
 use crate::touches::Counts;
 
-/// Largest block whose offsets are told one by one: what is larger is no record of fields
-/// but an array, of which stretches are told.
+/// Largest block whose offsets are listed one by one. A larger block is an array rather than a record of
+/// fields, and is listed by stretches.
 const FIELDS_BYTES: u64 = 4096;
 
-/// Stretches that an array is told in at most.
+/// Most stretches into which an array is divided.
 const STRETCHES: u64 = 64;
 
-/// Offsets that a row has at most: the most stalled ones.
+/// Most offsets of a row; the most stalled ones are kept.
 const MOST_OFFSETS: usize = 64;
 
-/// Lines of code that a row has at most.
+/// Most lines of code of a row.
 const MOST_CODE: usize = 8;
 
 /// Which objects have rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rowed {
-    /// Those that were accessed.
+    /// Objects with accesses.
     Accessed,
-    /// Those too of which much was allocated ([`Groups::much_allocated`]).
+    /// Also objects with many allocated bytes ([`Groups::much_allocated`]).
     AllocatedToo,
 }
 
@@ -110,14 +110,14 @@ fn code(context: &Context<'_>) -> BTreeMap<GroupId, Vec<NamedShare>> {
     code
 }
 
-/// Accesses at an offset.
+/// Accesses to one offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct At {
     counts: Counts,
     bytes: u32,
 }
 
-/// A sum at an offset.
+/// Accesses and stall of one offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct OffsetSum {
     counts: Counts,
@@ -125,11 +125,11 @@ struct OffsetSum {
     stall_ns: f64,
 }
 
-/// Where inside objects accesses went, and how the stall divides there. All blocks of a
-/// group are laid upon each other.
+/// Which offsets of objects were accessed, and how the stall divides among them. All blocks of a group
+/// share one set of offsets.
 fn offsets(context: &Context<'_>) -> BTreeMap<GroupId, Vec<OffsetRow>> {
     let run = context.run;
-    // By part and offset; a part has its object.
+    // By part and offset; a part belongs to one object.
     let mut counted: FxHashMap<(u32, u64), At> = FxHashMap::default();
     for index in 0..run.sites.len() {
         let site = SiteId(index as u32);
@@ -191,8 +191,7 @@ fn offsets(context: &Context<'_>) -> BTreeMap<GroupId, Vec<OffsetRow>> {
     rows
 }
 
-/// Divides the stall of each part over its offsets: by latency beyond a hit, else by how
-/// often they were accessed.
+/// Divides the stall of each part among its offsets: by latency beyond a hit, else by number of accesses.
 fn divided(
     context: &Context<'_>,
     counted: FxHashMap<(u32, u64), At>,
@@ -223,7 +222,7 @@ fn divided(
     sums
 }
 
-/// Objects that the latency sampler did not see have their offsets from samples.
+/// Fills in offsets from timer samples for objects without accesses from the latency sampler.
 fn sampled(context: &Context<'_>, sums: &mut BTreeMap<(GroupId, u64), OffsetSum>) {
     let run = context.run;
     let seen: std::collections::BTreeSet<GroupId> = sums.keys().map(|(group, _)| *group).collect();
@@ -257,7 +256,7 @@ fn sampled(context: &Context<'_>, sums: &mut BTreeMap<(GroupId, u64), OffsetSum>
     }
 }
 
-/// Where `address` lies in `object`, to the stretch that its group is told in.
+/// Offset of `address` in `object`, rounded down to the start of its stretch.
 fn place(
     context: &Context<'_>,
     group: GroupId,
@@ -270,7 +269,7 @@ fn place(
     Some(offset / stretch * stretch)
 }
 
-/// Bytes of the stretches that an object of `size_bytes` is told in.
+/// Stretch in bytes by which the offsets of an object of `size_bytes` are listed.
 fn stretch(context: &Context<'_>, size_bytes: u64) -> u64 {
     if size_bytes <= FIELDS_BYTES {
         return 1;

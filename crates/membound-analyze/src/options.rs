@@ -1,4 +1,4 @@
-//! What an analysis is told beside the run.
+//! Inputs of an analysis beside the run: selection, thresholds, sources, other machines.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use membound_types::MachineProfile;
 
 use crate::{Selection, Thresholds};
 
-/// Text of source files, by the path that debug information names.
+/// Texts of source files, by the path in the debug information.
 ///
 /// The analysis opens no file itself: the caller decides what may be read.
 pub trait Sources: Sync {
-    /// The text of the file at `path`; `None` where there is none.
+    /// Text of the file at `path`; `None` if it is not available.
     fn text(&self, path: &str) -> Option<String>;
 }
 
-/// No source at all: listings show assembly alone.
+/// No source texts: listings show only assembly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSources;
 
@@ -24,41 +24,42 @@ impl Sources for NoSources {
     }
 }
 
-/// A machine that a program is to be imagined on.
+/// Machine for which the program's behaviour is predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct OtherMachine<'a> {
-    /// What to call it: its file, or its host.
+    /// Name in the report: its file, or its host.
     pub name: &'a str,
-    /// What it was measured to be.
+    /// Its machine profile.
     pub profile: &'a MachineProfile,
 }
 
-/// Which views are made.
+/// Which views are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
-    /// All of them.
+    /// All views.
     #[default]
     Everything,
-    /// What a summary shows. Single samples, instructions, listings, and objects by function are left out.
+    /// Only the views that a summary shows: no single samples, instructions, listings or objects by
+    /// function.
     Summary,
 }
 
-/// What an analysis is told beside the run.
+/// Inputs of an analysis beside the run.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Machine profile to take levels and latencies from instead of the run's own.
+    /// Machine profile that replaces the run's own for levels and latencies.
     pub machine: Option<&'a MachineProfile>,
-    /// Machines for which [`membound_types::Profile::elsewhere`] is asked.
+    /// Machines for which [`membound_types::Profile::elsewhere`] is computed.
     pub elsewhere: &'a [OtherMachine<'a>],
-    /// The part of the run that is asked for; `None`: all of it.
+    /// Part of the run to analyse; `None` for all of it.
     pub selection: Option<&'a Selection>,
-    /// From where on something is worth a look.
+    /// Limits from which on figures are flagged and findings reported.
     pub thresholds: Thresholds,
-    /// Source texts for the listings.
+    /// Source texts for listings.
     pub sources: &'a dyn Sources,
-    /// Which views are made.
+    /// Which views are computed.
     pub extent: Extent,
-    /// Most functions that are listed with source and assembly.
+    /// Most functions with a listing of source and assembly.
     pub listings: usize,
 }
 

@@ -1,14 +1,14 @@
-//! Time, stall and accesses by function and object together.
+//! Time, stall and accesses by pair of function and object.
 
 use membound_types::FunctionObjectRow;
 
 use crate::context::Context;
 use crate::rows;
 
-/// Rows that a table has: of programs with many objects most pairs are nothing.
+/// Most rows of the table; in programs with many objects, most pairs have hardly any stall.
 const MOST_ROWS: usize = 2000;
 
-/// By function and object, most stalled first.
+/// Rows by function and object, most stalled first.
 pub(crate) fn pairs(context: &Context<'_>) -> Vec<FunctionObjectRow> {
     let places = &context.places;
     let sums = rows::grouped(context, |part| {

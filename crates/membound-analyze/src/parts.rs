@@ -1,7 +1,6 @@
-//! The table behind all tables: time and stall by access, thread and object.
+//! The table that all others are sums of: time and stall by access, thread and object.
 //!
-//! Whatever a view shows is a sum over these parts, so that views agree with each other
-//! and with the whole.
+//! Every view is a sum over these parts, so that views agree with each other and with the whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +13,24 @@ use crate::sites::{self, SiteCost};
 use crate::tally::{SiteTime, Tally};
 use crate::touches::{Counts, Touch, Touches};
 
-/// Timed accesses from which on they, instead of samples, divide a site's stall.
+/// Timed accesses from which on a site's stall is divided by their latencies instead of by samples.
 const ENOUGH_TIMED: u64 = 50;
 
-/// Samples of a site whose object is known from which on they divide its stall: they fall
-/// in the order of time lost, wherever a window was open.
+/// Samples with known object from which on they divide a site's stall: they fall where time is lost,
+/// whether or not a window was open.
 const ENOUGH_SAMPLES: f64 = 30.0;
 
-/// Share of a site's time whose object must be known then: what is known of a rest may be
-/// another kind of access.
+/// Share of a site's time for which the object must then be known; accesses to the unknown rest may be of
+/// another kind.
 const KNOWN_TIME: f64 = 0.6;
 
-/// Timed accesses of one object from which on it has levels of its own.
+/// Timed accesses to one object from which on its levels are fitted separately.
 const ENOUGH_FOR_LEVELS: u64 = 400;
 
-/// Objects of one site that have levels of their own at most: each costs a fit.
+/// Most objects of one site with levels of their own; each costs a fit.
 const GROUPS_WITH_LEVELS: usize = 8;
 
-/// Time and stall of an access in a thread and an object.
+/// Time and stall of one access, in one thread, on one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Part {
     pub site: SiteId,
@@ -42,13 +41,13 @@ pub(crate) struct Part {
     /// `time_ns` weighted by the confidence of its attribution.
     pub sure_ns: f64,
     pub stall_ns: f64,
-    /// Sums to `stall_ns`.
+    /// Stall by level in nanoseconds; sums to `stall_ns`.
     pub levels: ByLevel,
-    /// Executions over the whole run, where they were counted.
+    /// Executions over the whole run; `None` if not counted.
     pub executions: Option<Executed>,
-    /// Those of them that missed the last cache, where they were timed too.
+    /// Executions that missed the last cache; `None` if not counted and timed.
     pub misses: Option<Executed>,
-    /// Average latency, where it was timed, and what it weighs in an average.
+    /// Average latency in nanoseconds and its weight in an average; `None` if not timed.
     pub latency: Option<(f64, f64)>,
 }
 
@@ -56,12 +55,12 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub parts: Vec<Part>,
-    /// Where each site's begin; one more than there are sites.
+    /// Index of each site's first part; one more entry than there are sites.
     starts: Vec<u32>,
 }
 
 impl Parts {
-    /// Divides `costs`; afterwards each cost's levels are the sum of its parts'.
+    /// Divides `costs` into parts; afterwards the levels of each cost are the sum of its parts' levels.
     pub(crate) fn new(
         run: &RunData,
         machine: &Machine<'_>,
@@ -70,7 +69,7 @@ impl Parts {
         touches: &Touches<'_>,
         costs: &mut [SiteCost],
     ) -> Self {
-        // Mostly one of each cell: to grow step by step would copy tens of megabytes again and again.
+        // Most cells yield one part; reserving avoids copying tens of megabytes as the vector grows.
         let mut parts = Vec::with_capacity(tally.sites.len());
         let mut starts = vec![0];
         for (index, cost) in costs.iter_mut().enumerate() {
@@ -93,7 +92,8 @@ impl Parts {
         parts
     }
 
-    /// Keeps the parts of threads that `is_selected` takes. What each site cost becomes what it cost these.
+    /// Keeps the parts of threads for which `is_selected` is true, and reduces the cost of each site to
+    /// theirs.
     pub(crate) fn keep(&mut self, is_selected: impl Fn(ThreadId) -> bool, costs: &mut [SiteCost]) {
         let mut kept = Vec::new();
         let mut starts = vec![0];
@@ -119,8 +119,8 @@ impl Parts {
         self.starts = starts;
     }
 
-    /// Sets each site's levels to the sum of those of its parts. A difference of sums would not do:
-    /// rounding could leave a level with less than nothing.
+    /// Sets each site's levels to the sum over its parts. Subtracting removed parts instead could make a
+    /// level slightly negative by rounding.
     fn sum_levels(&self, costs: &mut [SiteCost]) {
         for (index, cost) in costs.iter_mut().enumerate() {
             let mut levels = ByLevel::default();
@@ -131,9 +131,9 @@ impl Parts {
         }
     }
 
-    /// Calls stalls on memory of objects that threads write and that fit a near cache what they
-    /// are: transfers between the caches of cores. Such a line comes from memory once. In
-    /// histograms of latencies other cores' caches may look like memory.
+    /// Reassigns stalls on objects that threads write and that fit a near cache to transfers between cores'
+    /// caches. Such a line comes from memory only once; in histograms of latencies, other cores' caches may
+    /// look like memory.
     pub(crate) fn name_transfers(
         &mut self,
         run: &RunData,
@@ -163,7 +163,7 @@ impl Parts {
                 Some(Served::L2) => &[Served::Dram],
                 _ => continue,
             };
-            // What comes from another core's cache did not miss the last one.
+            // A line from another core's cache did not miss the last cache.
             part.misses = part.misses.map(|misses| misses.times(0.0));
             for &served in farther {
                 let moved = part.levels.take(served);
@@ -173,7 +173,7 @@ impl Parts {
         self.sum_levels(costs);
     }
 
-    /// Position of the part of `site`, `thread` and `group`.
+    /// Index of the part of `site`, `thread` and `group`.
     pub(crate) fn find(&self, site: SiteId, thread: ThreadId, group: GroupId) -> Option<usize> {
         let from = self.starts[site.index()] as usize;
         let of_site = self.of(site);
@@ -183,15 +183,15 @@ impl Parts {
             .map(|at| from + at)
     }
 
-    /// Those of `site`.
+    /// Parts of `site`.
     pub(crate) fn of(&self, site: SiteId) -> &[Part] {
         let index = site.index();
         &self.parts[self.starts[index] as usize..self.starts[index + 1] as usize]
     }
 }
 
-/// Adds executions to a sum. What one of them is off by the others mostly are too, since they were
-/// counted in the same windows: the ends add up as they are.
+/// Adds `more` to a sum of executions. Counts from the same windows have mostly the same error, so the
+/// interval's ends are added directly rather than as squares.
 pub(crate) fn add_up(sum: &mut Option<Executed>, more: Executed) {
     let sum = sum.get_or_insert(Executed {
         count: 0.0,
@@ -203,8 +203,7 @@ pub(crate) fn add_up(sum: &mut Option<Executed>, more: Executed) {
     sum.high += more.high;
 }
 
-/// A part of `stall`, as evidence of its own: `time_ns` of its time with `stall_ns` of its
-/// stall.
+/// Part of `stall` as evidence of its own, with `time_ns` of its time and `stall_ns` of its stall.
 pub(crate) fn part_of(stall: &Stall, time_ns: f64, stall_ns: f64, levels: ByLevel) -> Stall {
     let whole = stall.time_ns;
     let share = if whole > 0.0 { time_ns / whole } else { 0.0 };
@@ -238,15 +237,15 @@ pub(crate) fn part_of(stall: &Stall, time_ns: f64, stall_ns: f64, levels: ByLeve
     }
 }
 
-/// Levels that served a site's accesses to one object.
+/// Levels that served one site's accesses to one object.
 struct OwnLevels {
     group: GroupId,
     levels: ByLevel,
-    /// Share that missed the last cache.
+    /// Share of the accesses that missed the last cache.
     missed: Estimate,
 }
 
-/// How one site's time and stall divide.
+/// Division of one site's time and stall.
 struct Division<'a> {
     run: &'a RunData,
     machine: &'a Machine<'a>,
@@ -254,13 +253,13 @@ struct Division<'a> {
     touches: &'a Touches<'a>,
     site: SiteId,
     cost: &'a SiteCost,
-    /// By thread and object.
+    /// Sampled time, by thread and object.
     times: &'a [SiteTime],
-    /// By thread and object.
+    /// Recorded accesses, by thread and object.
     touched: Vec<Touch>,
 }
 
-/// What is known of a site in one thread.
+/// Evidence about a site in one thread.
 struct InThread<'a> {
     thread: ThreadId,
     times: &'a [SiteTime],
@@ -279,7 +278,7 @@ impl Division<'_> {
         let all = sum(&self.touched);
         let seen = all.seen;
         let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
-        // Objects of the whole site stand in for threads that were seen too rarely.
+        // Threads with too few observations use the objects of the whole site.
         let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
         let by_levels = self.levels_of_groups(&pooled_touches);
         let site_mean = all.mean();
@@ -291,8 +290,8 @@ impl Division<'_> {
         let all_time = self.cost.time_ns;
         for (thread, beyond) in threads.iter().zip(beyond) {
             let time_ns = thread.time_ns();
-            // Where more is stalled than lies beyond hits (a stream's estimate may say so),
-            // time is the one measure by which no thread gets more than it took.
+            // If the stall exceeds the time beyond hits (as a stream's estimate may), divide by time: then
+            // no thread gets more stall than time.
             let share = if all_beyond > 0.0 && all_beyond >= self.cost.stall.stall_ns.value {
                 beyond / all_beyond
             } else if all_time > 0.0 {
@@ -391,9 +390,9 @@ impl Division<'_> {
         }
     }
 
-    /// Where blocks were sampled: gives objects the shares of the blocks that were not told of, as the
-    /// weights of those that were have it (Horvitz and Thompson's estimate), as far as the memory
-    /// of which nothing is known has them.
+    /// If blocks were sampled, moves shares from memory of unknown objects to the recorded objects: each
+    /// gets the share of its unrecorded blocks according to its weight (Horvitz and Thompson's estimate),
+    /// as far as the unknown memory has any.
     fn with_untold(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
         let extra = |(group, share): &(GroupId, f64)| {
             (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share
@@ -416,7 +415,7 @@ impl Division<'_> {
         shares
     }
 
-    /// The threads that ran the site.
+    /// Threads that executed the site.
     fn threads(&self) -> Vec<InThread<'_>> {
         let mut threads: Vec<ThreadId> = self
             .times
@@ -442,7 +441,7 @@ impl Division<'_> {
             .collect()
     }
 
-    /// Time of a thread at the site beyond what its executions cost as hits.
+    /// Time of a thread at the site, in nanoseconds, beyond the cost of its executions as hits.
     fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
         let time_ns = thread.time_ns();
         let enough = all.number >= ENOUGH_TIMED && all.seen > 0.0;
@@ -453,16 +452,17 @@ impl Division<'_> {
         (time_ns - count * self.machine.costs.l1_ns).max(0.0)
     }
 
-    /// Latency beyond a hit of an object's average access, in units of that of `all`: where an object was
-    /// timed too seldom for levels of its own, its misses are in proportion to it.
+    /// Latency beyond a hit of an object's average access, relative to that of `all`. An object with too
+    /// few timed accesses for levels of its own is assumed to miss in proportion to it.
     fn excess_ratio(&self, counts: Counts, all: &Counts, baseline: f64) -> f64 {
         let each = |counts: &Counts| counts.excess(baseline) / counts.timed;
         let ratio = each(&counts) / each(all);
         if ratio.is_finite() { ratio } else { 1.0 }
     }
 
-    /// How the stall divides by object where samples alone can tell: their time beyond what
-    /// the executions there cost as hits. A thread with too few stands by those of all.
+    /// Divides the stall by object from samples alone: their time beyond the cost of the executions there
+    /// as hits. A thread with too few samples uses those of all threads. `None` if the samples do not
+    /// suffice.
     fn by_samples(
         &self,
         thread: &InThread<'_>,
@@ -490,8 +490,7 @@ impl Division<'_> {
         normalized(beyond.collect())
     }
 
-    /// How the stall divides by object: by latency beyond a hit, else by where samples
-    /// were, else by how often it was accessed.
+    /// Divides the stall by object: by latency beyond a hit, else by samples, else by number of accesses.
     fn stall_shares(
         &self,
         touched: &[(GroupId, Counts)],
@@ -548,7 +547,7 @@ impl Division<'_> {
         pooled
     }
 
-    /// Fewest ticks that an access of the site took: the baseline without calibration.
+    /// Fewest ticks of any access of the site: the baseline if there is no calibration.
     fn least_ticks(&self) -> f64 {
         self.touches
             .of(self.site)
@@ -557,8 +556,8 @@ impl Division<'_> {
             .unwrap_or(0.0)
     }
 
-    /// Levels of objects that were timed often, where the site accesses several. Streams
-    /// are told by their span, not by latencies, and fights by who else is there.
+    /// Levels of objects with many timed accesses, if the site accesses several. Streams and contended
+    /// sites are excluded: their levels do not come from latencies.
     fn levels_of_groups(&self, pooled: &[(GroupId, Counts)]) -> Vec<OwnLevels> {
         let Ok(mixer) = &self.machine.mixer else {
             return Vec::new();
@@ -605,7 +604,7 @@ impl Division<'_> {
     }
 }
 
-/// All accesses of `touched`.
+/// Sum over all accesses of `touched`.
 fn sum(touched: &[Touch]) -> Counts {
     let mut sum = Counts::default();
     for touch in touched {
@@ -614,7 +613,7 @@ fn sum(touched: &[Touch]) -> Counts {
     sum
 }
 
-/// Time of samples by object, where their addresses were known.
+/// Time of samples by object, where the object is known.
 fn sampled(times: &[SiteTime]) -> Vec<(GroupId, f64)> {
     times
         .iter()
@@ -622,19 +621,19 @@ fn sampled(times: &[SiteTime]) -> Vec<(GroupId, f64)> {
         .collect()
 }
 
-/// How executions divide by object: as they were seen, else as the stall does.
+/// Divides executions by object: as accesses were observed, else as the stall divides.
 fn run_shares(touched: &[(GroupId, Counts)], stalls: &[(GroupId, f64)]) -> Vec<(GroupId, f64)> {
     let seen = touched.iter().map(|(group, counts)| (*group, counts.seen));
     normalized(seen.collect()).unwrap_or_else(|| stalls.to_vec())
 }
 
-/// What `shares`, which are sorted, have for `group`.
+/// Entry of `shares`, which are sorted by group, for `group`.
 fn of_group<T: Copy>(shares: &[(GroupId, T)], group: GroupId) -> Option<T> {
     let at = shares.binary_search_by_key(&group, |(of, _)| *of).ok()?;
     Some(shares[at].1)
 }
 
-/// `amounts` as shares of their sum; `None` where that is nothing.
+/// `amounts` as shares of their sum; `None` if the sum is 0.
 fn normalized(amounts: Vec<(GroupId, f64)>) -> Option<Vec<(GroupId, f64)>> {
     let sum: f64 = amounts.iter().map(|(_, amount)| amount).sum();
     (sum > 0.0).then(|| {

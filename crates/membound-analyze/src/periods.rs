@@ -1,7 +1,7 @@
-//! What rows executed, and how long that took, in equal periods of a run: what a page needs to
-//! follow a span that its reader drags.
+//! Figures of rows in equal periods of a run, so that a page can update its tables when the reader drags a
+//! span.
 //!
-//! Each period is analysed as a selected span is, so that it says what `report --span` says of it.
+//! Each period is analysed like a selected span, so that its figures equal those of `report --span`.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,18 @@ use crate::objects::Rowed;
 use crate::selection::{self, Selection, Span};
 use crate::{Options, code, levels, objects};
 
-/// Most periods: each costs an analysis of its part of the run.
+/// Most periods of a run; each costs an analysis of its part.
 const MOST_PERIODS: u64 = 24;
 
-/// Samples a period that its rows can be told from.
+/// Fewest samples per period for its rows to be meaningful.
 const SAMPLES_A_PERIOD: u64 = 100;
 
-/// Samples, timed accesses and windows of all periods together: of a larger run there are fewer
-/// periods, so that a page does not take much longer for them.
+/// Most samples, timed accesses and windows over all periods together. A larger run gets fewer periods,
+/// which bounds the time to make a page.
 const MOST_RECORDS: u64 = 24_000_000;
 
-/// The periods of `run`, or of the part of it that `options` selects. `profile` is what was said
-/// of the whole; rows are positions in its tables. Empty where the run has too few samples to be
+/// Computes the periods of `run`, or of the part that `options` selects. `profile` is the analysis of the
+/// same whole: rows are given as positions in its tables. Empty if the run has too few samples to be
 /// divided.
 #[must_use]
 pub fn periods(run: &RunData, options: &Options<'_>, profile: &Profile) -> Vec<Period> {
@@ -47,7 +47,7 @@ pub fn periods(run: &RunData, options: &Options<'_>, profile: &Profile) -> Vec<P
         .collect()
 }
 
-/// How many periods `run` is divided into.
+/// Number of periods for `run`.
 fn number(run: &RunData, span: Span) -> u64 {
     let samples = run.samples.iter().filter(|it| span.has(it.t_ns)).count() as u64;
     let records = run.samples.len() + run.accesses.len() + run.executions.len();
@@ -94,7 +94,7 @@ fn period(
     }
 }
 
-/// What tells a row of code from the others of its table.
+/// Fields that identify a row of code in its table.
 type CodeKey<'a> = (&'a str, &'a str, Option<&'a str>, Option<u32>, Option<u64>);
 
 fn code_key(row: &CodeRow) -> CodeKey<'_> {
@@ -102,7 +102,7 @@ fn code_key(row: &CodeRow) -> CodeKey<'_> {
     (&row.name, &row.module, file, row.line, row.address)
 }
 
-/// Where the tables of a profile have their rows.
+/// Positions of rows in the tables of a profile.
 struct Positions<'a> {
     functions: HashMap<CodeKey<'a>, u32>,
     lines: HashMap<CodeKey<'a>, u32>,
@@ -126,7 +126,7 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Keys with their positions; of several that are the same the first, which has most of the time.
+/// Positions by key; of equal keys the first, which has most of the time.
 fn positions<K: Eq + std::hash::Hash>(keys: impl Iterator<Item = K>) -> HashMap<K, u32> {
     let mut found = HashMap::new();
     for (at, key) in keys.enumerate() {
@@ -142,7 +142,7 @@ fn code_rows(positions: &HashMap<CodeKey<'_>, u32>, rows: Vec<CodeRow>) -> Vec<P
     }))
 }
 
-/// Rows that the whole has too and that say more than how much time they took.
+/// Rows that the whole also has, and that have counts or latencies beside their time.
 fn placed(rows: impl Iterator<Item = (Option<u32>, Share)>) -> Vec<PeriodRow> {
     rows.filter_map(|(at, share)| Some(PeriodRow { row: at?, share }))
         .filter(|row| {

@@ -1,8 +1,8 @@
-//! Frames as functions and source lines.
+//! Functions and source lines of frames.
 //!
-//! A **function** is one that is not inlined, because that is what has an address, a
-//! listing and executions of its own. A **line** is the innermost one: where the access
-//! stands in the source, in whatever inlined function that is. Call chains show both.
+//! A **function** is one that is not inlined, because only such a function has an address, a listing and
+//! executions of its own. A **line** is the innermost one: where the access is written in the source,
+//! whichever inlined function that is. Call chains show both.
 
 use std::hash::Hash;
 
@@ -25,16 +25,16 @@ pub(crate) struct FunctionPlace {
     pub name: String,
     pub module: Option<ModuleId>,
     pub file: Option<String>,
-    /// Its first line that was seen.
+    /// First of its lines that occurs in the run.
     pub line: Option<u32>,
     pub start: Option<u64>,
     pub size: Option<u64>,
 }
 
-/// A source line, or what stands for one where lines are not known.
+/// Source line, or its function if lines are unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LinePlace {
-    /// `file:line`, else the function.
+    /// `file:line`, else the name of the function.
     pub name: String,
     /// Innermost function, inlined or not.
     pub function: String,
@@ -43,11 +43,11 @@ pub(crate) struct LinePlace {
     pub line: Option<u32>,
 }
 
-/// All frames of a run as functions and lines.
+/// Functions and lines of all frames of a run.
 #[derive(Debug)]
 pub(crate) struct Places<'a> {
     run: &'a RunData,
-    /// Where each frame's locations begin in `order`; one more than there are frames.
+    /// Index in `order` of each frame's first location; one more entry than there are frames.
     starts: Vec<u32>,
     order: Vec<u32>,
     function_of: Vec<FunctionId>,
@@ -59,11 +59,11 @@ pub(crate) struct Places<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum FunctionKey<'a> {
-    /// By the address where it begins.
+    /// Function with a known start address.
     Start(Option<ModuleId>, u64),
-    /// By name.
+    /// Function known only by name.
     Name(Option<ModuleId>, &'a str),
-    /// All that is not known in a module.
+    /// All code of a module without a known function.
     Unknown(Option<ModuleId>),
 }
 
@@ -74,7 +74,7 @@ enum LineKey<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Looks at all frames of `run`.
+    /// Resolves all frames of `run`.
     pub(crate) fn new(run: &'a RunData) -> Self {
         let (starts, order) = by_frame(run);
         let files = run.locations.iter().filter_map(|at| at.file.as_deref());
@@ -100,7 +100,7 @@ impl<'a> Places<'a> {
         places
     }
 
-    /// Functions of a frame, innermost first; none where nothing is known.
+    /// Locations of a frame, innermost first; none if nothing is known.
     pub(crate) fn locations(
         &self,
         frame: FrameId,
@@ -141,7 +141,7 @@ impl<'a> Places<'a> {
         module.map_or("", |module| &self.run.modules[module.index()].path)
     }
 
-    /// The end of a source file's path by which it is told from the others.
+    /// Shortest end of a source file's path that tells it from the others.
     pub(crate) fn short_file<'s>(&self, file: &'s str) -> &'s str
     where
         'a: 's,
@@ -149,7 +149,7 @@ impl<'a> Places<'a> {
         self.short.get(file).copied().unwrap_or(file)
     }
 
-    /// `module+address` of a frame whose function and line are unknown.
+    /// `module+address` of a frame with unknown function and line.
     pub(crate) fn bare_name(&self, frame: Frame) -> String {
         match frame.module {
             Some(module) => {
@@ -242,7 +242,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Positions of locations by frame and, within one, by depth.
+/// Positions of locations sorted by frame and, within a frame, by depth.
 fn by_frame(run: &RunData) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0_u32; run.frames.len() + 1];
     for location in &run.locations {

@@ -1,4 +1,4 @@
-//! Sums of parts, as rows of a table.
+//! Sums of parts, which become rows of tables.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use crate::context::Context;
 use crate::parts::{self, Part};
 use crate::tally::PlainTime;
 
-/// A sum of parts.
+/// Sum of parts and of samples without an access.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sum {
     pub samples: f64,
     pub time_ns: f64,
     pub sure_ns: f64,
-    /// Time of accesses: what `sure_ns` is a share of.
+    /// Time of accesses: the whole that `sure_ns` is a part of.
     pub waited_ns: f64,
     pub stall_ns: f64,
-    /// Time of which it is not known whether it waited.
+    /// Time for which it is unknown whether it waited for memory.
     pub unseen_ns: f64,
     pub levels: ByLevel,
     pub loads: Option<Executed>,
     pub stores: Option<Executed>,
     pub misses: Option<Executed>,
-    /// Σ latency · weight, Σ weight.
+    /// Σ latency · weight, and Σ weight.
     latency: (f64, f64),
-    /// Time, stall and levels of each site, in the order of sites.
+    /// Time, stall and levels by site, in order of sites.
     sites: Vec<(SiteId, f64, f64, ByLevel)>,
 }
 
@@ -80,7 +80,8 @@ impl Sum {
         (self.latency.1 > 0.0).then(|| self.latency.0 / self.latency.1)
     }
 
-    /// Stalled share of all CPU time, with its interval: what is unseen may all be stalled.
+    /// Stalled share of all CPU time with its interval; the upper end counts all unattributed time as
+    /// stalled.
     pub(crate) fn bound(&self, context: &Context<'_>) -> MemoryBound {
         let stalls: Vec<Stall> = self
             .sites
@@ -103,7 +104,7 @@ impl Sum {
         }
     }
 
-    /// As a row.
+    /// Converts the sum to the figures of a row.
     pub(crate) fn share(&self, context: &Context<'_>) -> Share {
         let bound = self.bound(context);
         let times = &context.times;
@@ -143,8 +144,8 @@ impl Sum {
     }
 }
 
-/// Stalled time by level as shares of all CPU time. Where the timer cannot tell the first
-/// two caches apart, the first has both.
+/// Stall by level as shares of all CPU time. If the timer cannot separate the first two caches, `l1` holds
+/// both.
 pub(crate) fn level_shares(levels: &ByLevel, context: &Context<'_>) -> LevelShares {
     let share = |served| context.times.share(levels.get(served));
     let (l1, l2) = (share(Served::L1), share(Served::L2));
@@ -159,7 +160,7 @@ pub(crate) fn level_shares(levels: &ByLevel, context: &Context<'_>) -> LevelShar
     }
 }
 
-/// Sums of all parts by what `key` gives for each; parts without a key are left out.
+/// Sums of parts by `key`; parts without a key are left out.
 pub(crate) fn grouped<K: Ord>(
     context: &Context<'_>,
     key: impl Fn(&Part) -> Option<K>,
@@ -173,7 +174,7 @@ pub(crate) fn grouped<K: Ord>(
     rows
 }
 
-/// The sum of all parts and of the time without accesses.
+/// Sum of all parts and of the time without accesses.
 pub(crate) fn whole(context: &Context<'_>) -> Sum {
     let mut sum = Sum::default();
     for part in &context.parts.parts {

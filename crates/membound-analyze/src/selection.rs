@@ -1,8 +1,8 @@
 //! A part of a run: a span of time, some of its threads, or both.
 //!
 //! A span is cut out of the run before anything is computed, so that samples, timed accesses and counted
-//! executions are those of the span. Threads are taken out after stalls are computed, since what threads do to
-//! each other shows only where all of them are looked at.
+//! executions are those of the span. Threads are removed after stalls are computed, because contention
+//! between threads shows only when all of them are considered.
 
 use membound_run::{Executions, RunData, ThreadId};
 use membound_types::SelectedPart;
@@ -13,9 +13,9 @@ use crate::info;
 /// A part of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Beginning and end in nanoseconds since the run began.
+    /// Start and end in nanoseconds since the run began.
     pub span_ns: Option<(u64, u64)>,
-    /// Threads; `None`: all.
+    /// Selected threads; `None` for all.
     pub threads: Option<Vec<ThreadId>>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The selected span of `run`, or all of it.
+    /// Selected span of `run`, or all of it.
     pub(crate) fn of(run: &RunData, selection: Option<&Selection>) -> Self {
         let all = Self {
             from_ns: 0,
@@ -43,7 +43,7 @@ impl Span {
         })
     }
 
-    /// Whether it is the whole run.
+    /// True for the whole run.
     pub(crate) const fn is_all(self) -> bool {
         self.from_ns == 0 && self.to_ns == u64::MAX
     }
@@ -52,13 +52,13 @@ impl Span {
         (self.from_ns..self.to_ns).contains(&t_ns)
     }
 
-    /// The part of a stretch of time that lies in the span; `None` where there is none.
+    /// Intersection of a stretch of time with the span; `None` if it is empty.
     pub(crate) fn cut(self, from_ns: u64, to_ns: u64) -> Option<(u64, u64)> {
         let (from_ns, to_ns) = (from_ns.max(self.from_ns), to_ns.min(self.to_ns));
         (from_ns < to_ns).then_some((from_ns, to_ns))
     }
 
-    /// The part of a window that lies in the span, its counts in proportion to time.
+    /// Part of a window that lies in the span, with counts scaled in proportion to time.
     pub(crate) fn cut_window(self, window: &Executions) -> Option<Executions> {
         if self.from_ns <= window.from_ns && window.to_ns <= self.to_ns {
             return Some(*window);
@@ -78,8 +78,8 @@ impl Span {
     }
 }
 
-/// What of `run` happened in `span`. Times stay those of the run. What describes code and not time (bursts,
-/// counts of blocks, names) stays whole.
+/// Records of `run` that happened in `span`. Times stay relative to the start of the run. Records about
+/// code rather than time (bursts, counts of blocks, names) are kept whole.
 pub(crate) fn within(run: &RunData, span: Span) -> RunData {
     let mut part = run.clone();
     part.samples.retain(|sample| span.has(sample.t_ns));
@@ -94,7 +94,7 @@ pub(crate) fn within(run: &RunData, span: Span) -> RunData {
         .collect();
     part.laps
         .retain(|laps| span.cut(laps.from_ns, laps.to_ns).is_some());
-    // The kernel's count of a thread's CPU time is that of its life: samples divide it.
+    // The kernel counts CPU time over a thread's whole life: divide it in proportion to samples.
     let mut sampled = vec![(0_u64, 0_u64); run.threads.len()];
     for sample in &run.samples {
         let (all, inside) = &mut sampled[sample.thread.index()];
@@ -114,7 +114,7 @@ pub(crate) fn within(run: &RunData, span: Span) -> RunData {
     part
 }
 
-/// Keeps what the selected threads did.
+/// Reduces `context` to the selected threads.
 pub(crate) fn select_threads(context: &mut Context<'_>, threads: &[ThreadId]) {
     let mut selected = vec![false; context.run.threads.len()];
     for thread in threads {
@@ -131,7 +131,7 @@ pub(crate) fn select_threads(context: &mut Context<'_>, threads: &[ThreadId]) {
     context.selected_threads = Some(selected);
 }
 
-/// What was selected, as a document tells it.
+/// Describes the selection for the report; `None` if the whole run is selected.
 pub(crate) fn told(
     run: &RunData,
     span: Span,

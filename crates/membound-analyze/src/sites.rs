@@ -1,4 +1,4 @@
-//! What each access cost, over the whole run.
+//! Cost of each access over the whole run.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +20,17 @@ use crate::time::Times;
 use crate::touches::{self, Touches};
 use crate::work;
 
-/// Accesses of one thread that are looked at for an order.
+/// Most accesses of one thread that are searched for a regular advance.
 const ADVANCE_ACCESSES: usize = 4096;
 
-/// Steps of which this share fits in with an advance make a stream.
+/// Share of the steps that must fit a constant advance for accesses to be a stream.
 const REGULAR: f64 = 0.5;
 
-/// Times that a stream is seen to begin again from which on it goes through no more than was seen of it.
+/// Restarts of a stream from which on its observed span is accepted as all of the memory that it goes
+/// through.
 const FEWEST_TURNS: usize = 3;
 
-/// What an access cost, over the whole run.
+/// Cost of an access over the whole run.
 #[derive(Debug)]
 pub(crate) struct SiteCost {
     pub stall: Stall,
@@ -43,21 +44,21 @@ pub(crate) struct SiteCost {
 }
 
 impl SiteCost {
-    /// Whether most of its accesses are to lines that threads fight over.
+    /// True if most of its accesses go to lines that threads contend for.
     pub(crate) fn is_fought(&self) -> bool {
         self.contended
             .is_some_and(|contended| contended.share > 0.5)
     }
 }
 
-/// What counts and addresses tell of an access.
+/// Evidence about an access from counts and addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     executed: Option<Executed>,
     stream: Option<Stream>,
 }
 
-/// That of all accesses, by [`SiteId`], from how often each was `executed`.
+/// Counts and streams of all accesses, by [`SiteId`]; `executed` holds the executions of each.
 pub(crate) fn counted(
     run: &RunData,
     machine: &Machine<'_>,
@@ -88,7 +89,7 @@ pub(crate) fn counted(
         .collect()
 }
 
-/// All of them, by [`SiteId`].
+/// Costs of all accesses, by [`SiteId`].
 pub(crate) fn costs(
     run: &RunData,
     machine: &Machine<'_>,
@@ -103,7 +104,7 @@ pub(crate) fn costs(
         .map(|index| time_of(SiteId(index as u32)))
         .collect();
     let works = work::around_sites(run, &times_ns);
-    // Mixtures are most of the work of a run with many sites.
+    // Fitting mixtures is most of the work in a run with many sites.
     run.sites
         .par_iter()
         .zip(counted)
@@ -120,7 +121,7 @@ pub(crate) fn costs(
             };
             let mixture = fit(&|_| true);
             let contended = fights.contended(id);
-            // Where lines are fought over, latencies of the others tell of the rest only.
+            // Latencies of contended accesses are excluded from the fit of the others.
             let rest = contended.map(|_| fit(&|position| !fights.has(position)));
             let stall = Stall::of(
                 &Evidence {
@@ -156,8 +157,9 @@ pub(crate) fn costs(
         .collect()
 }
 
-/// Share of the timed accesses that missed the last cache. On a machine of one node another core's cache is
-/// reached through the last cache, on others it may be behind another one.
+/// Share of the timed accesses that missed the last cache. On a machine with one node, a transfer from
+/// another core's cache passes the last cache; with several nodes it may come from behind another node's
+/// last cache.
 pub(crate) fn missed(run: &RunData, mixture: &Mixture) -> Estimate {
     let beyond: &[Served] = if run.meta.nodes > 1 {
         &[Served::Dram, Served::Remote]
@@ -175,12 +177,12 @@ const fn touch(kind: SiteKind) -> stall::Touch {
     }
 }
 
-/// Executions of two accesses that belong to one loop are at most so many times apart: they are
+/// Largest ratio between the executions of two accesses that count as one loop; not 1, because they are
 /// counted in windows at different times.
 const SAME_LOOP: f64 = 1.5;
 
-/// Tells each stream what those move that go on beside it: accesses of the same function that
-/// are executed as often.
+/// Adds to each stream the transfer time of the streams beside it: accesses of the same function that
+/// execute as often.
 fn put_together(
     run: &RunData,
     places: &Places<'_>,
@@ -227,9 +229,9 @@ fn put_together(
     }
 }
 
-/// The addresses of a thread's `accesses` in the window of `site` that has most of them, and the
-/// executions from one of these to the next. Timing may end before the window does, so that
-/// the count of the whole window is taken in proportion to the time.
+/// Addresses of a thread's `accesses` in the window of `site` that has most of them, and the number of
+/// executions between two of them. Timing may end before the window does, so the window's count is taken in
+/// proportion to the time.
 fn counted_window(
     accesses: &[&Access],
     windows: &Windows,
@@ -250,8 +252,8 @@ fn counted_window(
     (period >= 1.0).then_some((addresses, period))
 }
 
-/// Bytes of memory that a stream reads or writes in one pass. Few timed accesses may cover only a part of an
-/// array. While the stream was not seen to start again, its size is therefore that of the whole object.
+/// Bytes of memory that a stream goes through in one pass. Few timed accesses may cover only part of an
+/// array, so the size of the whole object is used until the stream was observed to restart.
 fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64 {
     if advance.turns >= FEWEST_TURNS {
         return advance.span_bytes;
@@ -266,7 +268,7 @@ fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64
     advance.span_bytes.max(usual)
 }
 
-/// The stream that `site` is, by the accesses of the thread that most of them are of.
+/// Stream that `site` forms, judged by the thread with most of its accesses.
 fn stream(
     run: &RunData,
     machine: &Machine<'_>,
@@ -288,7 +290,8 @@ fn stream(
     let usual = f64::from(run.meta.site_period.max(1));
     let mut advance =
         stall::advance(&addresses, usual).filter(|advance| advance.regularity >= REGULAR)?;
-    // Each window has a pace of its own: one that was counted tells how far an execution goes.
+    // The sampling distance differs between windows; in a counted window, the advance per execution is
+    // known.
     if let Some((addresses, period)) = counted_window(longest, windows, site)
         && let Some(counted) = stall::advance(&addresses, period)
     {

@@ -1,61 +1,59 @@
-//! Runs of one program put together: their mean, and how sure it is.
+//! Mean and error of pooled runs of one program.
 //!
-//! What differs between runs (samples, addresses, clock, neighbours on the machine) shows in the
-//! spread between them, and with two runs or more that spread is the error of the mean: Student's
-//! t. From six runs on the fifth of them at each end is left out (Yuen's trimmed mean), since
-//! single runs are far off now and then. The error is never taken to be less than the chance of sampling, which every run has: a few runs
-//! can agree by accident. With one run there is no spread. Its own interval stands in, together
-//! with [`RUN_TO_RUN`].
+//! Differences between runs (samples, addresses, clock, other load on the machine) show in the spread
+//! between them; with two runs or more that spread gives the error of the mean (Student's t). From six runs
+//! on, a fifth of them is left out at each end (Yuen's trimmed mean), since single runs are far off now and
+//! then. The error is never less than the sampling error that every run has: a few runs can agree by
+//! accident. A single run has no spread: its own interval is used instead, together with [`RUN_TO_RUN`].
 //!
-//! A change between two means has the degrees of freedom of Welch and Satterthwaite: the sides
-//! may spread differently.
+//! A difference of two means has the degrees of freedom of Welch and Satterthwaite, because the sides may
+//! spread differently.
 
 use membound_types::{Basis, Figure, Profile, Share};
 use statrs::distribution::{ContinuousCDF as _, Normal, StudentsT};
 
-/// What two runs of one program differ by although nothing changed, as a share of the figure:
-/// other addresses, another clock, neighbours on the machine. Used where a side has one run.
+/// Assumed variation between two unchanged runs of one program, as a share of the figure: other addresses,
+/// another clock, other load on the machine. Used for a side with one run.
 pub(crate) const RUN_TO_RUN: f64 = 0.05;
 
-/// Standard errors in half a 95 % interval.
+/// Half width of a 95 % interval in standard errors.
 pub(crate) const HALF_INTERVAL: f64 = 1.96;
 
-/// Samples that may have been missed where none was seen, at 95 % (the rule of three).
+/// Upper 95 % bound for the number of samples missed where none was observed (the rule of three).
 const UNSEEN_SAMPLES: f64 = 3.0;
 
-/// Of this many values one is left out at each end: of 210 short runs on a busy machine five were
-/// off by about four standard deviations of the others.
+/// One value of this many is left out at each end: of 210 short runs on a busy machine five were off by
+/// about four standard deviations of the others.
 const TRIMMED_PART: usize = 5;
 
-/// Values from which on some are left out. With five, the degrees of freedom that this costs weigh
-/// more.
+/// Number of values from which on some are left out. With five, the lost degrees of freedom weigh more.
 const FEWEST_TRIMMED: usize = 6;
 
-/// A figure of one run.
+/// Figure of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Observation {
     pub value: f64,
     /// Ends of its 95 % interval.
     pub low: f64,
     pub high: f64,
-    /// Standard error by the chance of sampling alone, in the unit of the value.
+    /// Standard error due to sampling alone, in the unit of the value.
     pub sampling: f64,
 }
 
 impl Observation {
-    /// The stalled share of CPU time of a whole run.
+    /// Stalled share of CPU time of a whole run.
     pub(crate) fn of_bound(profile: &Profile) -> Self {
         let bound = &profile.memory_bound;
         Self::of_share(bound.fraction, bound.low, bound.high, profile)
     }
 
-    /// The stalled share of CPU time of a row.
+    /// Stalled share of CPU time of a row.
     pub(crate) fn of_row(share: &Share, profile: &Profile) -> Self {
         let (low, high) = (share.stall_low, share.stall_high);
         Self::of_share(share.stall_fraction, low, high, profile)
     }
 
-    /// A row that is not there: no sample fell into it.
+    /// Value of a row that a run lacks because no sample fell into it.
     pub(crate) fn unseen(profile: &Profile) -> Self {
         let samples = profile.run.effective_samples.max(UNSEEN_SAMPLES);
         Self::of_share(0.0, 0.0, UNSEEN_SAMPLES / samples, profile)
@@ -63,7 +61,7 @@ impl Observation {
 
     fn of_share(value: f64, low: f64, high: f64, profile: &Profile) -> Self {
         let samples = profile.run.effective_samples.max(1.0);
-        // One more sample may have fallen where none has.
+        // Variance of a share, plus one sample that may have been missed.
         let variance = (value * (1.0 - value)).max(0.0) + 1.0 / samples;
         Self {
             value,
@@ -73,7 +71,7 @@ impl Observation {
         }
     }
 
-    /// The same in another unit, such as seconds for shares of CPU time.
+    /// Converts to another unit, such as seconds for shares of CPU time.
     pub(crate) fn scaled(self, by: f64) -> Self {
         Self {
             value: self.value * by,
@@ -83,7 +81,7 @@ impl Observation {
         }
     }
 
-    /// Several rows of one run together. Their errors are independent.
+    /// Sum of several rows of one run, with independent errors.
     pub(crate) fn sum(rows: &[Self]) -> Option<Self> {
         let (first, others) = rows.split_first()?;
         Some(others.iter().fold(*first, |sum, row| {
@@ -98,12 +96,12 @@ impl Observation {
     }
 }
 
-/// The figure of a side.
+/// Figure of one side of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
-    /// Mean over the runs, trimmed from six on.
+    /// Mean over the runs, trimmed from six runs on.
     pub mean: f64,
-    /// Standard error of the mean, as far as it differs from run to run.
+    /// Standard error of the mean due to variation between runs.
     pub error: f64,
     /// Degrees of freedom of `error`; infinite with one run.
     pub freedom: f64,
@@ -116,7 +114,7 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// The mean of `runs`; `None` without any.
+    /// Estimates the mean of `runs`; `None` if there are none.
     pub(crate) fn of(runs: &[Observation]) -> Option<Self> {
         match runs {
             [] => None,
@@ -146,8 +144,8 @@ impl Estimate {
         let chance = average(&|run| run.sampling.powi(2)) / count;
         let error = trimmed.variance.max(chance).sqrt();
         let half = quantile(0.975, trimmed.freedom) * error;
-        // What a run's own interval holds beyond what differs between runs is the same in all of
-        // them, and more runs do not make it smaller.
+        // The part of a run's own interval that exceeds the variation between runs is a common error of all
+        // runs, which more runs do not reduce.
         let spread = HALF_INTERVAL * error * count.sqrt();
         let common = |own: f64| (own * own - spread * spread).max(0.0).sqrt();
         let below = common(average(&|run| run.value - run.low));
@@ -164,7 +162,7 @@ impl Estimate {
         }
     }
 
-    /// With its interval.
+    /// The mean with its interval.
     pub(crate) fn figure(&self) -> Figure {
         Figure {
             value: self.mean,
@@ -174,13 +172,13 @@ impl Estimate {
         }
     }
 
-    /// Variance of one run.
+    /// Variance of a single run.
     pub(crate) fn variance_of_a_run(&self) -> f64 {
         self.error * self.error * self.runs as f64
     }
 }
 
-/// A trimmed mean with the square of Yuen's standard error.
+/// Trimmed mean with the square of Yuen's standard error.
 struct Trimmed {
     mean: f64,
     variance: f64,
@@ -188,7 +186,7 @@ struct Trimmed {
 }
 
 impl Trimmed {
-    /// Of two values at least.
+    /// Computes the mean of at least two values.
     fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -215,7 +213,7 @@ impl Trimmed {
     }
 }
 
-/// Mean and variance of two values at least.
+/// Mean and variance of at least two values.
 fn mean_and_variance(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -223,7 +221,7 @@ fn mean_and_variance(values: &[f64]) -> (f64, f64) {
     (mean, squares / (count - 1.0))
 }
 
-/// `new` − `factor` · `base`, whose errors are independent.
+/// Difference `new` − `factor` · `base` of figures with independent errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Contrast {
     pub value: f64,
@@ -253,16 +251,15 @@ impl Contrast {
         }
     }
 
-    /// Half the width of an interval. The truth lies above its upper end with probability `tail`, and below its
-    /// lower end with the same.
+    /// Half the width of an interval that the true value exceeds with probability `tail` on each side.
     pub(crate) fn half(&self, tail: f64) -> f64 {
         quantile(1.0 - tail, self.freedom) * self.error
     }
 }
 
-/// Runs a side from which on a change of `limit` is told from no change: with which the interval
-/// of equal programs ends below `limit` in the share `power` of comparisons. `variance` is that
-/// of the difference of two single runs. `None` if that takes more than [`MOST_RUNS`].
+/// Runs per side needed to detect a change of `limit`: with that many, the interval of two equal programs
+/// ends below `limit` in the share `power` of comparisons. `variance` is that of the difference of two
+/// single runs. `None` if more than [`MOST_RUNS`] are needed.
 pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> Option<u32> {
     (2..=MOST_RUNS).find(|runs| {
         let count = f64::from(*runs);
@@ -272,10 +269,11 @@ pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> O
     })
 }
 
-/// More runs are not recommended to anybody.
+/// Largest number of runs that is recommended.
 const MOST_RUNS: u32 = 1000;
 
-/// Student's quantile for `freedom` degrees of freedom, the normal one where these are infinite.
+/// Quantile of Student's t for `freedom` degrees of freedom; of the normal distribution if that is
+/// infinite.
 pub(crate) fn quantile(probability: f64, freedom: f64) -> f64 {
     /// From here on the two agree to four digits, and the incomplete beta function gets slow.
     const AS_GOOD_AS_NORMAL: f64 = 1e5;
@@ -341,7 +339,7 @@ mod tests {
         near(side.mean, 5.5, 1e-12);
         near(side.error * side.error, 42.5 / 30.0, 1e-12);
         assert_eq!(side.freedom, 5.0);
-        // What is left out is no secret.
+        // The deviation includes the runs that were left out.
         near(side.deviation.unwrap(), 30.152, 1e-3);
     }
 
@@ -355,7 +353,7 @@ mod tests {
         let side = Estimate::of(&runs).unwrap();
         assert!(side.high - side.mean > 0.29, "{side:?}");
         near(side.mean - side.low, 0.039_26, 1e-4);
-        // A change is not wider for it: both sides have it.
+        // A difference is not wider for it: both sides share this error.
         near(side.error, 0.014_142, 1e-6);
     }
 

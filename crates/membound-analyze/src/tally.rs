@@ -1,4 +1,5 @@
-//! Samples, counted: one pass over them, then nothing depends on how many there were.
+//! Counts samples by site, thread and object in one pass, so that the rest of the analysis does not depend
+//! on their number.
 
 use membound_run::{Attribution, FrameId, RunData, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
@@ -6,12 +7,12 @@ use rustc_hash::FxHashMap;
 use crate::groups::{GroupId, Groups};
 use crate::{info, unseen};
 
-/// What sampled instructions waited for.
+/// Accesses that each sampled instruction waited for.
 #[derive(Debug)]
 pub(crate) struct Waits {
     starts: Vec<u32>,
     entries: Vec<Wait>,
-    /// By frame: whether an attribution says anything of it, be it that it waited for no memory.
+    /// By frame: whether an attribution exists, even if it says that the instruction waited for no memory.
     told: Vec<bool>,
 }
 
@@ -19,13 +20,13 @@ pub(crate) struct Waits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wait {
     pub site: SiteId,
-    /// Share of the instruction's samples; those of an instruction sum to 1 at most.
+    /// Share of the instruction's samples; the shares of an instruction sum to at most 1.
     pub share: f64,
     pub confidence: f64,
 }
 
 impl Waits {
-    /// By frame, from the attributions of `run`.
+    /// Collects the attributions of `run` by frame.
     pub(crate) fn new(run: &RunData) -> Self {
         let mut sorted: Vec<&Attribution> = run.attributions.iter().collect();
         sorted.sort_by(|a, b| {
@@ -63,7 +64,7 @@ impl Waits {
         }
     }
 
-    /// Whether what `frame` waited for was found out.
+    /// True if the run has an attribution for `frame`.
     pub(crate) fn is_told(&self, frame: FrameId) -> bool {
         self.told[frame.index()]
     }
@@ -75,23 +76,23 @@ impl Waits {
     }
 }
 
-/// Samples of an access in a thread and an object.
+/// Samples of one access, in one thread, on one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SiteTime {
     pub site: SiteId,
     pub thread: ThreadId,
-    /// What the sampled address lay in; `None` where registers did not tell an address.
+    /// Object at the sampled address; `None` if registers did not give an address.
     pub group: Option<GroupId>,
     pub time_ns: f64,
     pub samples: f64,
-    /// `time_ns` weighted by confidence.
+    /// `time_ns` weighted by the confidence of the attribution.
     pub sure_ns: f64,
 }
 
-/// Samples that waited for no memory, or may have waited for none.
+/// Samples that waited for no memory, or whose cause is unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlainTime {
-    /// Whether what they waited for is not known.
+    /// True if it is unknown what the samples waited for.
     pub unseen: bool,
     pub frame: FrameId,
     pub thread: ThreadId,
@@ -99,7 +100,7 @@ pub(crate) struct PlainTime {
     pub samples: f64,
 }
 
-/// All samples, counted.
+/// Counts of all samples.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Sorted by site, thread and object.
@@ -109,8 +110,8 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts the samples of `run`, those of membound's own code left out. Sums are made of
-    /// integers first: the order of the samples does not show.
+    /// Counts the samples of `run` without those in membound's own code. Integers are summed first, so that
+    /// the order of the samples does not matter.
     pub(crate) fn new(run: &RunData, waits: &Waits, groups: &Groups) -> Self {
         type Key = (FrameId, ThreadId, Option<GroupId>);
         let mut cells: FxHashMap<Key, (u64, u64)> = FxHashMap::default();
@@ -134,7 +135,7 @@ impl Tally {
             }
             let (samples, time_ns) = (samples as f64, weight_ns as f64);
             let mut rest = 1.0;
-            // The address is that of the likeliest access; where others went is not known.
+            // The sampled address belongs to the likeliest access; the addresses of the others are unknown.
             let most = waits.of(frame).iter().map(|wait| wait.share);
             let most = most.fold(0.0, f64::max);
             for wait in waits.of(frame) {
@@ -173,7 +174,7 @@ impl Tally {
         tally
     }
 
-    /// Cells come sorted by frame, thread and object.
+    /// Merges with the previous entry: cells come sorted by frame, thread and object.
     fn add_plain(&mut self, plain: PlainTime) {
         match self.plain.last_mut() {
             Some(last) if (last.frame, last.thread) == (plain.frame, plain.thread) => {
@@ -184,7 +185,7 @@ impl Tally {
         }
     }
 
-    /// Those of `site`.
+    /// Cells of `site`.
     pub(crate) fn of(&self, site: SiteId) -> &[SiteTime] {
         let from = self.sites.partition_point(|cell| cell.site < site);
         let to = self.sites.partition_point(|cell| cell.site <= site);

@@ -1,4 +1,4 @@
-//! Whose time there was: of threads, of the program, of membound in it.
+//! CPU time by thread: the program's, and membound's own within the program.
 
 use membound_run::{RunData, Sample, ThreadId};
 
@@ -7,16 +7,15 @@ use crate::info;
 /// The times of a thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadTime {
-    /// CPU time, membound's code in the program left out.
+    /// CPU time in nanoseconds, without membound's code in the program.
     pub cpu_ns: u64,
-    /// The part of it that samples speak for: the rest was spent where none are taken, in
-    /// the kernel.
+    /// Part of the CPU time that samples cover; the rest was spent in the kernel, where none are taken.
     pub sampled_ns: u64,
-    /// CPU time in membound's own code.
+    /// CPU time in membound's own code, in nanoseconds.
     pub own_ns: u64,
-    /// How long the thread lived.
+    /// Lifetime of the thread, in nanoseconds.
     pub lifetime_ns: u64,
-    /// Timer samples of the program.
+    /// Timer samples in the program's code.
     pub samples: u64,
 }
 
@@ -33,11 +32,11 @@ impl ThreadTime {
 pub(crate) struct Times {
     /// By [`ThreadId`].
     pub threads: Vec<ThreadTime>,
-    /// CPU time of all of them: what shares are fractions of.
+    /// CPU time of all threads in nanoseconds: the whole that shares refer to.
     pub total_ns: f64,
-    /// Time in which they were on no CPU.
+    /// Time in which threads were on no CPU, in nanoseconds.
     pub idle_ns: f64,
-    /// As many samples of equal weight would say as much.
+    /// Effective number of samples: as many samples of equal weight have the same variance.
     pub effective_samples: f64,
 }
 
@@ -65,7 +64,7 @@ impl Times {
                 Some(cpu) => cpu.saturating_sub(time.own_ns),
                 None => time.sampled_ns,
             };
-            // The agent's thread is not the program's: its sleep must not count as idle time.
+            // The agent's thread does not belong to the program: its sleep must not count as idle time.
             if thread.is_agents(run.processes[thread.process.index()].pid) {
                 time.cpu_ns = 0;
                 time.sampled_ns = 0;
@@ -80,15 +79,15 @@ impl Times {
         let program = run.samples.iter().filter(|sample| !is_own(sample));
         Self {
             threads,
-            // Sampling alone may come out above the kernel's count by chance; shares must
-            // not exceed one then.
+            // The time from samples may exceed the kernel's count by chance; shares must not exceed one
+            // then.
             total_ns: cpu.max(sampled) as f64,
             idle_ns: idle as f64,
             effective_samples: info::effective(program.map(|sample| sample.weight_ns)),
         }
     }
 
-    /// Keeps the threads of `run` that `is_selected` takes: shares are fractions of their CPU time then.
+    /// Keeps the threads for which `is_selected` is true; shares then refer to their CPU time.
     pub(crate) fn keep(&mut self, run: &RunData, is_selected: impl Fn(ThreadId) -> bool) {
         let (mut cpu, mut sampled, mut idle) = (0_u64, 0_u64, 0_u64);
         for (id, time) in (0..).map(ThreadId).zip(&self.threads) {
@@ -106,7 +105,7 @@ impl Times {
         self.effective_samples = info::effective(selected.map(|sample| sample.weight_ns));
     }
 
-    /// That of `thread`.
+    /// Times of `thread`.
     pub(crate) fn thread(&self, thread: ThreadId) -> &ThreadTime {
         &self.threads[thread.index()]
     }

@@ -1,4 +1,4 @@
-//! Accesses that the latency sampler saw, counted by site, thread and object.
+//! Accesses recorded by the latency sampler, counted by site, thread and object.
 
 use membound_model::stall::{Executed, Timing, collected, on_steps};
 use membound_run::{Access, RunData, SiteId, ThreadId};
@@ -9,7 +9,7 @@ use crate::executions::Windows;
 use crate::groups::{GroupId, Groups};
 use crate::machine::Machine;
 
-/// Accesses of a site from a thread to an object.
+/// Accesses of a site by one thread to one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Touch {
     pub thread: ThreadId,
@@ -17,26 +17,26 @@ pub(crate) struct Touch {
     pub counts: Counts,
 }
 
-/// How many accesses there were, and how long they took.
+/// Number of accesses and their latencies.
 ///
-/// The latency sampler takes one access in so many, and that number differs from window to
-/// window, so that each access stands for executions of its own window.
+/// The latency sampler records one access in a number that differs from window to window, so each access
+/// represents executions of its own window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// Accesses that were seen: what chance is judged by.
+    /// Recorded accesses; determines the sampling error.
     pub number: u64,
-    /// Of these, timed ones.
+    /// Recorded accesses with a latency.
     pub number_timed: u64,
-    /// Executions that they stand for.
+    /// Executions that the recorded accesses represent.
     pub seen: f64,
-    /// The same of timed ones.
+    /// Executions that the timed accesses represent.
     pub timed: f64,
-    /// Ticks of timed ones, weighted by executions.
+    /// Ticks of timed accesses, weighted by executions.
     pub ticks: f64,
 }
 
 impl Counts {
-    /// One access that stands for `weight` executions.
+    /// Adds one access that represents `weight` executions.
     pub(crate) fn add(&mut self, ticks: Option<f64>, weight: f64) {
         self.number += 1;
         self.seen += weight;
@@ -55,46 +55,46 @@ impl Counts {
         self.ticks += other.ticks;
     }
 
-    /// Ticks beyond those that as many accesses of `baseline` take.
+    /// Ticks beyond `baseline` ticks per access; at least 0.
     pub(crate) fn excess(&self, baseline: f64) -> f64 {
         (self.ticks - self.timed * baseline).max(0.0)
     }
 
-    /// Ticks of one, where some were timed.
+    /// Average ticks of an access; `None` if none were timed.
     pub(crate) fn mean(&self) -> Option<f64> {
         (self.timed > 0.0).then(|| self.ticks / self.timed)
     }
 }
 
-/// All accesses of a run by site; within one by thread and time.
+/// All accesses of a run by site; within a site by thread and time.
 #[derive(Debug)]
 pub(crate) struct Touches<'a> {
     run: &'a RunData,
     starts: Vec<u32>,
     order: Vec<u32>,
-    /// Executions that each access stands for, by its position in the run.
+    /// Executions that each access represents, by its position in the run.
     weights: Vec<f64>,
-    /// By site.
+    /// Timing correction by site.
     shifts: Vec<Shift>,
-    /// All intervals of the timer are multiples of this.
+    /// Resolution of the timer: all its intervals are multiples of this many ticks.
     tick_step: u32,
 }
 
-/// By how many ticks the timing itself cost more at a site than where it was calibrated: the
-/// code around it, what the processor was busy with, and its clock differ.
+/// Ticks by which timing costs more at a site than during calibration, because the surrounding code, the
+/// load of the processor or its clock differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Shift {
     ticks: f64,
     timing: Timing,
 }
 
-/// Timed hits that a shift is taken from, at least.
+/// Fewest timed hits from which a shift is computed.
 const ENOUGH_HITS: usize = 16;
-/// A hit that took this many times as long as usual was interrupted.
+/// A hit that took more than this many times the usual was interrupted, and is ignored.
 const INTERRUPTED: f64 = 4.0;
 
 impl<'a> Touches<'a> {
-    /// Sorts the accesses of `run` and weighs them by `windows`.
+    /// Sorts the accesses of `run` and computes their weights from `windows` and `executed`.
     pub(crate) fn new(
         run: &'a RunData,
         windows: &Windows,
@@ -166,19 +166,19 @@ impl<'a> Touches<'a> {
         self.shifts.get(site.index()).copied().unwrap_or_default()
     }
 
-    /// What is known of the timing of a site's accesses, whose ticks are corrected.
+    /// Error and pace of the timing of a site's accesses, whose ticks are corrected.
     pub(crate) fn timing(&self, site: SiteId) -> Timing {
         self.shift_of(site).timing
     }
 
-    /// Ticks that the access at position `index` in the run took, as they are calibrated.
+    /// Ticks of the access at position `index` in the run, corrected to the conditions of the calibration.
     pub(crate) fn ticks(&self, index: u32) -> Option<f64> {
         let access = &self.run.accesses[index as usize];
         let ticks = f64::from(access.ticks?);
         Some((ticks - self.shift_of(access.site).ticks).max(0.0))
     }
 
-    /// Executions that the access at position `index` in the run stands for.
+    /// Executions that the access at position `index` in the run represents.
     pub(crate) fn weight(&self, index: u32) -> f64 {
         self.weights[index as usize]
     }
@@ -194,14 +194,14 @@ impl<'a> Touches<'a> {
             .map(|&index| (index, &self.run.accesses[index as usize]))
     }
 
-    /// Those of `site`, counted by thread and object, in this order.
+    /// Accesses of `site`, counted by thread and object and sorted by them.
     pub(crate) fn counted(&self, site: SiteId, groups: &Groups) -> Vec<Touch> {
         let mut counted: Vec<Touch> = Vec::new();
         let mut places: FxHashMap<(ThreadId, GroupId), usize> = FxHashMap::default();
         let mut place = 0;
         for (index, access) in self.of(site) {
             let key = (access.thread, group_of(access, groups));
-            // Mostly the one that came last.
+            // Consecutive accesses mostly have the same key.
             if counted.get(place).map(|touch| (touch.thread, touch.group)) != Some(key) {
                 place = *places.entry(key).or_insert_with(|| {
                     counted.push(Touch {
@@ -220,9 +220,8 @@ impl<'a> Touches<'a> {
         counted
     }
 
-    /// How often each latency was seen at `site`, of those accesses that `select` takes. The
-    /// counts are in proportion to executions, and as many in sum as accesses of equal
-    /// weight would say as much.
+    /// Histogram of latencies at `site` over the accesses for which `select` is true. Counts are in
+    /// proportion to executions, and sum to the effective number of accesses.
     pub(crate) fn histogram(
         &self,
         site: SiteId,
@@ -248,8 +247,7 @@ impl<'a> Touches<'a> {
     }
 }
 
-/// Executions that each access stands for: those of its site in its window ÷ the accesses
-/// that were seen there.
+/// Executions that each access represents: those of its site in its window ÷ accesses recorded there.
 fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> Vec<f64> {
     let places: Vec<Option<usize>> = run
         .accesses
@@ -269,14 +267,15 @@ fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> V
             ((site, place), count as f64 / seen as f64)
         })
         .collect();
-    // What was not seen in a window stands for as many as the others of its site do.
+    // An access outside of windows gets the average weight of its site's other accesses.
     let mut of_site = vec![(0_u64, 0_u64); run.sites.len()];
     for (&(site, place), &seen) in &seen {
         let sum = &mut of_site[site.index()];
         sum.0 += windows.of(site)[place].count;
         sum.1 += seen;
     }
-    // Where sites are counted in windows of their own, each is timed at a pace of its own.
+    // Sites may be counted in windows of their own, and so be timed at different rates: divide by each
+    // site's accesses.
     let mut all = vec![0_u64; run.sites.len()];
     for access in &run.accesses {
         all[access.site.index()] += 1;
@@ -294,12 +293,12 @@ fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> V
                 (count, seen) => count as f64 / seen as f64,
             },
         })
-        // A window that counted nothing and saw something would make it weigh nothing.
+        // A window with a count of 0 and recorded accesses would give them no weight.
         .map(|weight| if weight > 0.0 { weight } else { usual })
         .collect()
 }
 
-/// What `access` fell into.
+/// Group of the object that `access` went to.
 pub(crate) fn group_of(access: &Access, groups: &Groups) -> GroupId {
     access
         .object

@@ -1,9 +1,9 @@
-//! What memory moved, for whom, and what the program would wait for on another machine.
+//! Memory traffic by code and object, and the predicted stall on another machine.
 //!
-//! Where counters were read, they tell. Elsewhere traffic is modelled: bursts say which lines
-//! a function's accesses go to, the statistical cache model of [`membound_model::traffic`] which
-//! of them miss, and samples how often the function ran at what time. All is scaled by
-//! function, because a burst records all accesses of one.
+//! Hardware counters are used where they were read. Otherwise traffic is modelled: bursts tell which lines
+//! a function's accesses touch, the statistical cache model of [`membound_model::traffic`] tells which of
+//! them miss, and samples tell how often the function ran at what time. Everything is scaled by function,
+//! because a burst records all accesses of one function.
 
 mod by_node;
 mod caches;
@@ -24,13 +24,13 @@ use moves::Moves;
 use pieces::Pieces;
 use rates::Rates;
 
-/// Share of the CPU time that the model must speak for; below it the table says so.
+/// Share of the CPU time that the model must cover; below it the table says so.
 const COVERED: f64 = 0.9;
 
-/// Share of the traffic whose memory may be on unknown nodes before the table says so.
+/// Share of the traffic to memory on unknown nodes above which the table says so.
 const HOMELESS: f64 = 0.05;
 
-/// All that is said of traffic.
+/// All results about traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub bandwidth: Vec<BandwidthDomain>,
@@ -39,7 +39,7 @@ pub(crate) struct Traffic {
     pub missing: Vec<Missing>,
 }
 
-/// What memory moved, and what there would be to wait for elsewhere.
+/// Computes memory traffic, and the predictions for other machines.
 pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     let mut traffic = Traffic::default();
     let run = context.run;

@@ -1,8 +1,8 @@
 //! CPU time in code whose samples could not be attributed to an access.
 //!
-//! The recorder writes an attribution for every sampled instruction that it could decode, be it
-//! that the instruction waited for no memory. Where there is none, the code could not be read, and
-//! its time is neither stalled nor computing: it widens intervals up to all of it.
+//! The recorder writes an attribution for every sampled instruction that it could decode, even if the
+//! instruction waited for no memory. Without one, the code could not be read: its time counts neither as
+//! stalled nor as computing, and widens intervals by all of it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::names;
 use crate::tally::Waits;
 
-/// Whether it is not known what samples at `frame` waited for. The kernel's code is none of the
+/// True if it is unknown what samples at `frame` waited for. The kernel's and the agent's code is not the
 /// program's, and does not count.
 pub(crate) fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
     let kind = run.frames[frame.index()]
@@ -22,7 +22,7 @@ pub(crate) fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
     !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.is_told(frame)
 }
 
-/// Why samples at `frame` could not be told apart.
+/// Reason why samples at `frame` could not be attributed.
 fn reason(run: &RunData, frame: FrameId) -> String {
     let Some(module) = run.frames[frame.index()].module else {
         return "code outside of all known mappings".to_owned();
@@ -43,7 +43,7 @@ fn reason(run: &RunData, frame: FrameId) -> String {
     }
 }
 
-/// All of it by reason, most time first.
+/// Unattributed time by reason, most first.
 pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
     let mut by_reason: BTreeMap<String, f64> = BTreeMap::new();
     for plain in context.plain.iter().filter(|plain| plain.unseen) {
@@ -62,7 +62,7 @@ pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
     all
 }
 
-/// Why no access of a run with latencies was timed, as far as the run says.
+/// Reason why no access of a run with latencies was timed, as far as the run tells.
 pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
     let run = context.run;
     let told = run

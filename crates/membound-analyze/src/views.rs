@@ -1,4 +1,4 @@
-//! All views of a run.
+//! Builds all views of a run.
 
 use membound_run::RunData;
 use membound_types::{
@@ -21,13 +21,13 @@ use crate::{
 /// All views of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Views {
-    /// The document.
+    /// Document of the report.
     pub profile: Profile,
-    /// What the page, listings and exports need beside it.
+    /// Single samples and listings, which pages and exports need in addition.
     pub detail: Detail,
 }
 
-/// What is said of code.
+/// Tables about code.
 struct CodeTables {
     functions: Vec<CodeRow>,
     lines: Vec<CodeRow>,
@@ -59,7 +59,7 @@ impl CodeTables {
     }
 }
 
-/// What is said of the run as a whole, of its threads and of its objects.
+/// Tables about the run as a whole, its threads and its objects.
 struct Overview {
     whole: Sum,
     levels: Vec<LevelRow>,
@@ -128,7 +128,7 @@ impl Overview {
     }
 }
 
-/// What `run` says, or the part of it that `options` selects.
+/// Builds every view of `run`, or of the part that `options` selects.
 #[must_use]
 pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     let span = Span::of(run, options.selection);
@@ -141,10 +141,10 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     views
 }
 
-/// What `run` says, which is the part of `recorded` in `span`.
+/// Builds the views of `run`, which is the part of `recorded` in `span`.
 fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options<'_>) -> Views {
     let mut context = Context::new(recorded, run, span, options);
-    // What threads cost each other shows where all of them are looked at.
+    // Contention between threads shows only when all of them are considered.
     let sharing = sharing::sharing(&context);
     let selected = options
         .selection
@@ -158,7 +158,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         None => sharing,
     };
     let context = context;
-    // Tables of code do not depend on those of the run as a whole, and are as much work.
+    // The tables of code are independent of the others and as much work: compute them in parallel.
     let (mut overview, (tables, traffic)) = rayon::join(
         || Overview::new(&context, &sharing),
         || (CodeTables::new(&context), traffic::traffic(&context)),
@@ -223,7 +223,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
     Views { profile, detail }
 }
 
-/// Share of the stall at accesses that go through more than the caches hold in order.
+/// Share of the stall at streams: accesses that go through memory in order.
 fn streamed(context: &Context<'_>) -> f64 {
     let stall = |streams_only: bool| {
         let costs = context.costs.iter();
@@ -245,8 +245,8 @@ fn time(context: &Context<'_>, whole: &Sum, fought: f64) -> TimeSplit {
     }
 }
 
-/// `fought` is the share that threads were measured to cost each other, which latencies of single
-/// accesses show a part of only: the rest waits for other cores' caches too.
+/// Memory-bound share. `fought` is the measured cost of contention between threads; latencies of single
+/// accesses show only part of it, so the larger of the two is reported.
 fn memory_bound(context: &Context<'_>, whole: &Sum, fought: sharing::Share) -> MemoryBound {
     let bound = whole.bound(context);
     let waited = context.times.share(whole.stall_ns);

@@ -1,5 +1,5 @@
-//! The work of the loops around accesses: what of it is done while one waits is not seen in samples, and would take
-//! its time if the data were near.
+//! Work of the loops around accesses. Work that the processor does while an access waits does not show in
+//! samples, but would take time if the data were near.
 
 use membound_model::stall::Work;
 use membound_run::{FrameId, ModuleId, RunData};
@@ -8,23 +8,24 @@ use rustc_hash::FxHashMap;
 
 use crate::decoding::Functions;
 
-/// A loop by its module and its first block.
+/// Loop, by its module and the address of its first block.
 type Loop = (ModuleId, u64);
 
-/// Instructions from which on what lies between the ends of a loop is not its body.
+/// Instructions from which on the code between a loop's ends is not accepted as its body.
 const LONGEST_BODY: usize = 512;
 
-/// What is known of a loop.
+/// Observations of a loop.
 #[derive(Default)]
 struct Body {
-    /// Lowest and highest address of it that was seen.
+    /// Lowest and highest sampled address.
     seen: Option<(u64, u64)>,
     time_ns: f64,
-    /// The part of it that is attributed to accesses.
+    /// Part of `time_ns` that is attributed to accesses.
     of_sites_ns: f64,
 }
 
-/// By site: the work of the innermost loop around it. `times_ns` is the CPU time that is attributed to each.
+/// Work of the innermost loop around each site. `times_ns` is the CPU time attributed to each site, in
+/// nanoseconds.
 pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>> {
     let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
         .filter(|around| around.level == 0)
@@ -69,8 +70,8 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
     run.sites.iter().map(of_site).collect()
 }
 
-/// Counts the instructions of the loop that begins at `start`, up to its last jump back there. The lowest and the highest
-/// address that was seen of it are `low` and `high`.
+/// Number of instructions of the loop that begins at `start`, up to its last jump back there. `low` and
+/// `high` are its lowest and highest observed addresses.
 fn instructions(
     functions: &Functions<'_>,
     (module, start): Loop,

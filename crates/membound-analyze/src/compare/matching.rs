@@ -1,38 +1,37 @@
-//! Which rows of several profiles are the same thing.
+//! Matches the rows of several profiles that are the same function, line or object.
 //!
-//! A change that helps often changes what rows are called: a padded block is larger, an
-//! edited line has moved. Objects are therefore matched by name, then without their size,
-//! then by the functions that allocated them.
+//! A change that helps often renames rows: a padded block is larger, an edited line has moved. Objects are
+//! therefore matched by name, then without their size, then by the functions that allocated them.
 
 use membound_types::{InsightKind, ObjectRow, Profile, Share};
 use rustc_hash::FxHashMap;
 
-/// Objects of a run that are matched by more than their name: the most stalled ones, since
-/// each is held against each.
+/// Most objects of a run that are matched by more than their name. The most stalled ones are kept, because
+/// each is compared with each.
 const MOST_OBJECTS: usize = 200;
 
-/// A function, line or object in all runs.
+/// Function, line or object with its row in each run.
 pub(crate) struct Group<'a> {
-    /// `function`, `line`, `object`.
+    /// Kind of row: `function`, `line` or `object`.
     pub kind: &'static str,
     pub name: String,
-    /// By run.
+    /// Its figures in each run; `None` for a run without the row.
     pub rows: Vec<Option<&'a Share>>,
 }
 
-/// What a finding is about, in all runs.
+/// Subject of a finding, over all runs.
 pub(crate) struct Subject {
-    /// The object as its group is called; empty if there is none.
+    /// Name of the object's group; empty if the finding is not about an object.
     pub name: String,
     pub text: String,
-    /// Its share of CPU time by run, where the run has the finding.
+    /// Cost as a share of CPU time, by run; `None` for a run without the finding.
     pub costs: Vec<Option<f64>>,
 }
 
 /// Rows of several profiles, matched.
 pub(crate) struct Matched<'a> {
     profiles: &'a [&'a Profile],
-    /// Names of the objects of each profile as the first profile that has them calls them.
+    /// For each profile, names of its objects mapped to the name in the first profile that has the object.
     names: Vec<FxHashMap<&'a str, &'a str>>,
 }
 
@@ -70,7 +69,7 @@ impl<'a> Matched<'a> {
         functions.into_iter().chain(lines).chain(objects)
     }
 
-    /// All findings, those about objects by object.
+    /// All findings; those about objects are matched by object.
     pub(crate) fn findings(&self) -> Vec<(InsightKind, Subject)> {
         let mut order: Vec<(InsightKind, &'a str)> = Vec::new();
         let mut subjects: FxHashMap<(InsightKind, &'a str), Subject> = FxHashMap::default();
@@ -128,7 +127,7 @@ impl<'a> Matched<'a> {
             .collect()
     }
 
-    /// What the first profile that has it calls object `name` of profile `run`.
+    /// Name of the object `name` of profile `run` in the first profile that has it.
     pub(crate) fn name(&self, run: usize, name: &'a str) -> &'a str {
         self.names[run].get(name).copied().unwrap_or(name)
     }
@@ -157,7 +156,7 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// For each profile, what its objects are called.
+/// For each profile, the names of its objects mapped to those in the first profile with the object.
 fn object_names<'a>(profiles: &[&'a Profile]) -> Vec<FxHashMap<&'a str, &'a str>> {
     let mut names: Vec<FxHashMap<&str, &str>> = Vec::new();
     for (run, profile) in profiles.iter().enumerate() {
@@ -173,7 +172,7 @@ fn object_names<'a>(profiles: &[&'a Profile]) -> Vec<FxHashMap<&'a str, &'a str>
             .collect();
         let mut of_run: FxHashMap<&str, &str> = FxHashMap::default();
         let mut taken: Vec<&str> = Vec::new();
-        // Each way of matching is tried for all objects before the next one is for any.
+        // Apply each method to all objects before the next, less certain one.
         for same in [same_name, same_place, same_callers] {
             for object in profile.objects.iter().take(MOST_OBJECTS) {
                 if of_run.contains_key(object.name.as_str()) {
@@ -222,7 +221,7 @@ fn same_callers(a: &ObjectRow, b: &ObjectRow) -> bool {
             .eq(b_stack.map(|frame| &frame.function))
 }
 
-/// A name without the size that stands in parentheses at its end.
+/// Name without the size in parentheses at its end.
 pub(crate) fn without_size(name: &str) -> &str {
     match name.rfind(" (") {
         Some(at) if name.ends_with("B)") => &name[..at],

@@ -1,35 +1,34 @@
-//! From two sides and a limit to a verdict.
+//! Decides whether the change between two sides exceeds a limit.
 //!
-//! The limit is tested itself, not "no change": a gate fails when the whole 98 % interval of the
-//! change lies above the limit, passes when it lies below, and is undecided while the interval
-//! holds the limit. A change of exactly the limit therefore fails in 1 of 100 comparisons, and
-//! equal programs fail less often than that under any limit from 0 up.
+//! The test is against the limit itself, not against "no change": a gate fails if the whole 98 % interval
+//! of the change lies above the limit, passes if it lies below, and is undecided if the interval contains
+//! the limit. A change of exactly the limit therefore fails in 1 of 100 comparisons, and equal programs
+//! fail less often than that under any limit from 0 up.
 //!
-//! Growth is a ratio, whose interval is Fieller's: the ratios r for which new − r · base is not
-//! told from 0. It has no upper end where the base is not told from 0.
+//! Growth is a ratio with Fieller's interval: the ratios r for which new − r · base does not differ
+//! significantly from 0. It has no upper end if the base does not differ significantly from 0.
 
 use membound_types::{ComparedValue, GateLimit, GateVerdict};
 
 use crate::spread::{Contrast, Estimate, runs_needed};
 
-/// Probability that the true change lies beyond one given end of its interval.
+/// Probability that the true change lies beyond one end of its interval.
 pub(super) const TAIL: f64 = 0.01;
 
-/// Share of the comparisons of equal programs that are to pass with the runs that are
-/// recommended.
+/// Share of the comparisons of equal programs that should pass with the recommended number of runs.
 const POWER: f64 = 0.95;
 
-/// What came of a limit.
+/// Result of testing a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Decision {
     pub verdict: GateVerdict,
-    /// In the unit of the limit; `None` where there is nothing to grow from.
+    /// Change in the unit of the limit; `None` if the base is 0, so that growth is undefined.
     pub change: Option<ComparedValue>,
     pub runs_needed: Option<u32>,
 }
 
-/// Holds `new` to a limit of its growth over `base`. Growth by less than `least`, in the unit of
-/// the sides, is none.
+/// Tests the growth of `new` over `base` against a limit. Growth by less than `least`, in the unit of the
+/// sides, does not count.
 pub(super) fn decide(
     base: &Estimate,
     new: &Estimate,
@@ -76,7 +75,7 @@ pub(super) fn decide(
     } else {
         None
     };
-    // With as many runs at hand it is the change that is close to the limit.
+    // If that many runs exist already, more would not help: the change itself is close to the limit.
     let at_hand = base.runs.min(new.runs);
     let runs_needed = needed.filter(|needed| *needed as usize > at_hand);
     Decision {
@@ -86,7 +85,8 @@ pub(super) fn decide(
     }
 }
 
-/// new ÷ base − 1 with Fieller's interval, `reach` standard errors wide to each side.
+/// new ÷ base − 1 with Fieller's interval of `reach` standard errors to each side; `None` if the base is
+/// not positive.
 fn growth(base: &Estimate, new: &Estimate, reach: f64) -> Option<ComparedValue> {
     if base.mean <= 0.0 {
         return None;
@@ -140,7 +140,7 @@ mod tests {
     fn the_interval_is_held_to_the_limit_and_not_to_nothing() {
         for (by, expected) in [
             (0.10, GateVerdict::Failed),
-            // More than nothing beyond doubt, and less than is asked for.
+            // A significant change that is smaller than the limit.
             (0.015, GateVerdict::Passed),
             (0.03, GateVerdict::Undecided),
             (0.0, GateVerdict::Passed),
@@ -158,7 +158,7 @@ mod tests {
             assert!((change.value - by).abs() < 1e-12);
             // s = 0.00707 on both sides, t(8) at 99 % = 2.896: 2.896 · √(2 · s² ÷ 5).
             assert!((change.high.unwrap() - by - 0.012_95).abs() < 1e-4);
-            // Where it is undecided more runs would not tell.
+            // The change equals the limit: more runs would not decide.
             assert_eq!(decision.runs_needed, None);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(decision.verdict, GateVerdict::Undecided);
         // (2.326 + 1.645)² · 2 · 0.05² ÷ 0.03² = 87.6, and a little for small samples.
         assert_eq!(decision.runs_needed, Some(89));
-        // Without a limit above 0 there is nothing to be seen.
+        // With a limit of 0 no number of runs suffices.
         let decision = decide(&noisy, &noisy, GateLimit::Share, 0.0, 0.005);
         assert_eq!(decision.runs_needed, None);
     }
@@ -192,7 +192,7 @@ mod tests {
             assert!((change.value - (by - 1.0)).abs() < 1e-12);
             let (low, high) = (change.low.unwrap(), change.high.unwrap());
             assert!(low < change.value && change.value < high);
-            // The interval and the verdict are one statement.
+            // The interval and the verdict must agree.
             assert_eq!(low > limit, expected == GateVerdict::Failed);
             assert_eq!(high < limit, expected == GateVerdict::Passed);
         }
@@ -209,7 +209,7 @@ mod tests {
             0.005,
         );
         assert_eq!((grown.verdict, grown.change), (GateVerdict::Failed, None));
-        // Twice next to nothing is next to nothing.
+        // Twice a negligible value is negligible.
         let least = decide(
             &side(&[0.0005, 0.0005, 0.0005]),
             &side(&[0.001, 0.001, 0.001]),

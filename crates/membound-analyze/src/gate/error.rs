@@ -1,41 +1,41 @@
-//! What is wrong with gates.
+//! Errors of gates.
 
 use membound_types::GateSubject;
 
-/// Why there is no verdict.
+/// Reason why a gate has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError {
-    /// An expression that cannot be read.
+    /// An expression that cannot be parsed.
     #[error("`{expression}`: {reason}")]
     Expression {
-        /// As it was given.
+        /// The expression as given.
         expression: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// An expression that names what no run has.
+    /// An expression whose name no run has.
     #[error("`{expression}`: no {subject} `{name}` in any run{near}")]
     Unknown {
-        /// As it was given.
+        /// The expression as given.
         expression: String,
-        /// What it is about.
+        /// Kind of the subject.
         subject: GateSubject,
-        /// What it names.
+        /// Name of the subject.
         name: String,
-        /// `: there is A, B`, or nothing.
+        /// Similar names as `: there is A, B`; empty if there are none.
         near: String,
     },
-    /// A run in which what is guarded was not recorded.
+    /// A run that did not record the data that the gate needs.
     #[error("`{expression}`: {file} has no {what}: {reason}")]
     NotRecorded {
-        /// As it was given.
+        /// The expression as given.
         expression: String,
-        /// The run.
+        /// File of the run.
         file: String,
-        /// `objects` or `latencies`.
+        /// Missing data: `objects` or `latencies`.
         what: &'static str,
-        /// Why not.
+        /// Why it was not recorded.
         reason: String,
     },
 }

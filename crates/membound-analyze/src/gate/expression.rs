@@ -1,4 +1,4 @@
-//! What `--fail-on` understands: a subject, its name where it has one, and a limit.
+//! Parses the expressions of `--fail-on`: a subject, its name if it has one, and a limit.
 //!
 //! ```text
 //! memory-bound +3pt        line x.c:40 +10%        false-sharing new
@@ -11,20 +11,20 @@ use membound_types::{GateLimit, GateSubject};
 
 use super::error::GateError;
 
-/// Every form of an expression, for messages.
+/// All forms of an expression, for error messages.
 pub(super) const KNOWN: &str = "use 'memory-bound +3pt', 'line FILE:LINE +10%', 'object NAME +5%', \
                                 'function NAME +5%' or 'false-sharing new'";
 
 /// One condition under which a comparison of runs fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
-    /// As it was given.
+    /// The expression as given.
     pub text: String,
-    /// What it looks at.
+    /// Kind of the subject.
     pub subject: GateSubject,
-    /// Name of the line, object or function; empty for the others.
+    /// Name of the line, object or function; empty for other subjects.
     pub name: String,
-    /// What `limit` is a limit of.
+    /// Quantity that `limit` applies to.
     pub limit_of: GateLimit,
     /// The limit as a share: 0.03 for `+3pt`, 0.1 for `+10%`; 0 for `new`.
     pub limit: f64,
@@ -80,7 +80,7 @@ fn split_first(text: &str) -> (&str, &str) {
         .map_or((text, ""), |(first, rest)| (first, rest.trim()))
 }
 
-/// A name and the last word, which is the limit. A unit that stands apart belongs to it.
+/// Splits off the last word, which is the limit. A unit separated by a space belongs to it.
 fn split_limit(text: &str) -> (&str, &str) {
     let bare = text
         .strip_suffix('%')
@@ -99,7 +99,7 @@ fn is_line(name: &str) -> bool {
     })
 }
 
-/// `+3pt` or `+10%`.
+/// Parses a limit: `+3pt` or `+10%`.
 fn growth(limit: &str) -> Result<(GateLimit, f64), String> {
     let wrong = || {
         let what = if limit.is_empty() {

@@ -1,4 +1,4 @@
-//! Which rows of runs an expression names.
+//! Finds the rows of runs that an expression names.
 
 use membound_types::{GateSubject, Profile, Share};
 
@@ -6,13 +6,13 @@ use super::expression::Expression;
 use crate::compare::matching::{Matched, without_size};
 use crate::spread::Observation;
 
-/// Names that are shown where none is as asked for.
+/// Most similar names in an error message.
 const MOST_NEAR: usize = 3;
 
-/// How like a name must be to what was asked for (Jaro and Winkler, 0 to 1).
+/// Smallest similarity to the given name (Jaro and Winkler, 0 to 1) for a suggestion.
 const ALIKE: f64 = 0.8;
 
-/// Stalled shares of what `expression` names, by run; `None` where no run has it.
+/// Stalled share of the subject of `expression`, by run; `None` if no run has it.
 pub(super) fn observations(
     expression: &Expression,
     runs: &[&Profile],
@@ -44,7 +44,7 @@ pub(super) fn observations(
     })
 }
 
-/// A row with what it is called.
+/// Row with its name.
 struct Named<'a> {
     subject: GateSubject,
     name: &'a str,
@@ -70,7 +70,7 @@ impl Named<'_> {
         }
     }
 
-    /// Whether `asked` is the end of the row's path with its line.
+    /// True if `asked` is the end of the row's path with its line.
     fn is_line(&self, asked: &str) -> bool {
         let (Some((path, line)), Some((file, number))) = (self.place, asked.rsplit_once(':'))
         else {
@@ -106,8 +106,8 @@ fn named_rows(subject: GateSubject, run: &Profile) -> impl Iterator<Item = Named
     }))
 }
 
-/// What the objects that were asked for are called in the first run that has them: a padded
-/// block is the same object under another name.
+/// Names that the requested objects have in the first run with them: a padded block is the same object
+/// under another name.
 fn asked_names<'a>(
     expression: &Expression,
     runs: &[&'a Profile],
@@ -128,8 +128,7 @@ fn asked_names<'a>(
     names
 }
 
-/// Names that may have been meant, the most alike first; the most stalled ones where none is
-/// alike.
+/// Names that may have been meant, most similar first; if none is similar, the most stalled ones.
 pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for run in runs {

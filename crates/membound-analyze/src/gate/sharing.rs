@@ -1,8 +1,8 @@
-//! `false-sharing new`: an object that threads fight over now and did not before.
+//! `false-sharing new`: an object that threads falsely share now and did not before.
 //!
-//! It is found by counting runs, since a run finds false sharing or does not. New is what no run
-//! of the base has; it fails where more than half of the new runs have it and it costs clearly
-//! more than the threshold of a finding, so that runs that cross the threshold by chance do not.
+//! A run either has a finding of false sharing or not, so runs are counted. A finding is new if no run of
+//! the base has it. It fails the gate if more than half of the new runs have it and it costs clearly more
+//! than a finding's threshold, so that runs that cross the threshold by chance do not fail it.
 
 use membound_types::{Basis, Figure, GateVerdict, InsightKind, Profile};
 
@@ -10,15 +10,15 @@ use crate::compare::CLEARLY;
 use crate::compare::matching::Matched;
 use crate::{Thresholds, names};
 
-/// What came of it.
+/// Result of the search for new false sharing.
 pub(super) struct NewSharing {
     pub verdict: GateVerdict,
-    /// What the costliest new object costs, as a share of CPU time.
+    /// Cost of the costliest new object as a share of CPU time, averaged over the new runs.
     pub cost: Figure,
     pub text: String,
 }
 
-/// Looks for false sharing that the first `base` of `runs` do not have.
+/// Finds false sharing that none of the first `base` of `runs` has.
 pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>) -> NewSharing {
     let least = Thresholds::default().sharing_cost;
     let new_runs = (runs.len() - base).max(1);

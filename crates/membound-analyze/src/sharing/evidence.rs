@@ -1,4 +1,4 @@
-//! Which threads were seen on which line of memory.
+//! Collects the accesses of threads to each cache line.
 
 use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
 
@@ -6,16 +6,15 @@ use crate::machine::Machine;
 use crate::tally::Waits;
 use crate::touches::Touches;
 
-/// An access to a line, by the latency sampler or by a timer sample whose registers told
-/// the address.
+/// Access to a line, recorded by the latency sampler or by a timer sample whose registers gave the address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Observation {
     pub t_ns: u64,
     pub thread: ThreadId,
     pub site: SiteId,
-    /// First byte in the line.
+    /// Offset of the first byte in the line.
     pub from: u32,
-    /// Behind the last byte.
+    /// Offset behind the last byte.
     pub to: u32,
     pub loads: bool,
     pub stores: bool,
@@ -23,24 +22,23 @@ pub(crate) struct Observation {
     pub basis: Basis,
 }
 
-/// Where an observation comes from.
+/// Source of an observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Basis {
-    /// The latency sampler.
+    /// Access recorded by the latency sampler.
     Access {
-        /// Position in the run.
+        /// Position in the run's accesses.
         position: u32,
-        /// Ticks until it and the stores before it were done, as far as these took longer than
-        /// usual.
+        /// Latency in ticks, plus the ticks by which earlier stores took longer than usual to drain.
         ticks: Option<f64>,
-        /// Executions that it stands for.
+        /// Executions that the access represents.
         weight: f64,
     },
-    /// A timer sample.
+    /// Timer sample.
     Sample { weight_ns: u64 },
 }
 
-/// What observations are made from.
+/// Inputs for observations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources<'a> {
     pub run: &'a RunData,
@@ -49,16 +47,16 @@ pub(crate) struct Sources<'a> {
     pub touches: &'a Touches<'a>,
 }
 
-/// What was seen on a line.
+/// Observations on one cache line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub process: ProcessId,
     pub address: u64,
-    /// By time.
+    /// Observations in order of time.
     pub seen: Vec<Observation>,
 }
 
-/// Lines that at least two threads were seen on, each of `threshold` or more accesses.
+/// Lines with at least `threshold` accesses by each of at least two threads.
 pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
     let run = sources.run;
     let line_bytes = u64::from(sources.machine.line_bytes);
@@ -146,7 +144,7 @@ fn observation(
         Source::Sample => {
             let sample = &run.samples[at];
             let frame = run.stacks[sample.stack.index()].frame;
-            // An address belongs to one access: that which most samples there waited for.
+            // An address belongs to one access: the one that most samples there waited for.
             let waits = sources.waits.of(frame);
             let wait = waits.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
             let basis = Basis::Sample {

@@ -1,4 +1,4 @@
-//! Which lines threads fight over, and what that means for each instruction.
+//! Finds the lines that threads contend for, and the cost to each instruction.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use crate::machine::Machine;
 use crate::tally::Waits;
 use crate::touches::{Counts, Touches};
 
-/// All fights of a run.
+/// All contended lines of a run.
 #[derive(Debug)]
 pub(crate) struct Fights {
     pub lines: Vec<(Line, Fight)>,
-    /// By site.
+    /// Contention of each site; `None` where there is none, or where it was not timed.
     contended: Vec<Option<Contended>>,
-    /// Accesses that are in another thread's way, by their position in the run.
+    /// Accesses that conflict with another thread's, by their position in the run.
     accesses: FxHashSet<u32>,
 }
 
@@ -87,19 +87,19 @@ impl Fights {
         }
     }
 
-    /// Whether the access at `position` in the run is in another thread's way.
+    /// True if the access at `position` in the run conflicts with another thread's.
     pub(crate) fn has(&self, position: u32) -> bool {
         self.accesses.contains(&position)
     }
 
-    /// How far `site` accesses lines that are fought over.
+    /// Contention at `site`: share and latency of its accesses to contended lines.
     pub(crate) fn contended(&self, site: SiteId) -> Option<Contended> {
         self.contended[site.index()]
     }
 }
 
-/// By site, the part of a hit's cost that it has when of all accesses to a line those that are
-/// executed most often wait, and the others beside them.
+/// For each site, the share of a hit's latency that counts for its contended accesses. Of the sites on a
+/// line, the most often executed one is assumed to wait while the others overlap with it.
 fn hit_shares(lines: &[(Line, Fight)], executed: &[Option<Executed>]) -> Vec<f64> {
     let mut shares = vec![1.0_f64; executed.len()];
     for (line, fight) in lines {

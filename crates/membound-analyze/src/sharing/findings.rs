@@ -1,4 +1,4 @@
-//! Contended lines as findings: which object, who, what it costs, what to do.
+//! Findings about contended lines: object, threads, cost and advice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ use crate::parts::Part;
 use crate::rows::Sum;
 use crate::touches::Counts;
 
-/// Lines further apart than this are no array of one program: objects of which nothing is
-/// known are told apart by it.
+/// Lines of unknown objects that are further apart than this count as different findings: they belong to no
+/// common array.
 const NEIGHBOURS_BYTES: u64 = 4096;
 
-/// Code that is named at most.
+/// Most lines of code named in a finding.
 const MOST_SITES: usize = 8;
 
-/// Both tables, most costly first, and the objects that false sharing was found in.
+/// Both tables, most costly first, and the objects with false sharing.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub false_sharing: Vec<SharedLine>,
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Finds contended lines that cost enough to matter.
+/// Finds contended lines that cost enough to be reported.
 pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
     let thresholds = &context.options.thresholds;
     let totals = Totals::new(context);
@@ -102,8 +102,8 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
     sharing
 }
 
-/// What a thread was seen to wait for at contended lines in all findings: of what trials tell of
-/// the thread, each finding has its part.
+/// Weight of each thread at contended lines, over all findings. The measured cost of a thread is divided
+/// among findings in proportion to it.
 struct Weights(BTreeMap<ThreadId, f64>);
 
 impl Weights {
@@ -117,12 +117,12 @@ impl Weights {
         Self(all)
     }
 
-    /// By thread, the weight of one finding.
+    /// Weight of each thread in one finding.
     fn of(lines: &[Contended<'_>]) -> BTreeMap<ThreadId, f64> {
         let mut weights: BTreeMap<ThreadId, f64> = BTreeMap::new();
         for line in lines {
             for user in &line.fight.users {
-                // Where latencies show nothing, what was seen counts all the same.
+                // Observations count even where latencies show no stall.
                 let stall_ns = line.by_thread.get(&user.thread).copied().unwrap_or(0.0);
                 *weights.entry(user.thread).or_default() += 1.0 + stall_ns;
             }
@@ -137,7 +137,7 @@ impl Weights {
     }
 }
 
-/// What trials tell of the threads that fight over `lines`.
+/// Costs from trials of the threads that contend for `lines`.
 fn held_costs(
     context: &Context<'_>,
     trials: &Trials,
@@ -149,7 +149,7 @@ fn held_costs(
     trials.costs(context, &lines, &users)
 }
 
-/// Puts what trials tell in the place of what latencies let one infer.
+/// Replaces estimates from latencies by the costs that trials measured.
 fn measure(
     context: &Context<'_>,
     row: &mut SharedLine,
@@ -163,7 +163,8 @@ fn measure(
         high: share.high,
         basis: FigureBasis::Measured,
     };
-    // The program's own time: it takes a while to be started under a profiler.
+    // Time from the first to the last sample: the run's elapsed time includes starting the program under
+    // the profiler.
     let times = || context.run.samples.iter().map(|sample| sample.t_ns);
     let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
     let elapsed_ns = elapsed_ns.max(1) as f64;
@@ -183,16 +184,16 @@ fn measure(
     row.held = costs.collect();
 }
 
-/// What tells findings of one process apart.
+/// Distinguishes findings of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Object(GroupId),
     Nearby(u64),
 }
 
-/// What the contended accesses of a part amount to: what a line's share of it is taken of.
+/// Totals of the contended accesses by part, to which the share of a single line refers.
 struct Totals {
-    /// Executions of the parts that contended lines have accesses of: contended ones, all.
+    /// By part with accesses to contended lines: executions of the contended accesses, and of all.
     seen: FxHashMap<u32, (f64, f64)>,
 }
 
@@ -216,7 +217,7 @@ impl Totals {
         Self { seen }
     }
 
-    /// Share of a part's stall that contended accesses of it have which amount to `counts`.
+    /// Share of a part's stall that belongs to those of its contended accesses that sum to `counts`.
     fn share(&self, context: &Context<'_>, part: u32, counts: &Counts) -> f64 {
         let Some(&(contended, all)) = self.seen.get(&part) else {
             return 0.0;
@@ -231,7 +232,7 @@ impl Totals {
     }
 }
 
-/// The part that an access is of, and the executions it stands for.
+/// Part of an access, and the executions that the access represents.
 fn part_of(context: &Context<'_>, one: &Observation) -> Option<(u32, f64)> {
     match one.basis {
         Basis::Access {
@@ -241,15 +242,15 @@ fn part_of(context: &Context<'_>, one: &Observation) -> Option<(u32, f64)> {
     }
 }
 
-/// A line, contended in one way.
+/// A line with one kind of contention.
 struct Contended<'a> {
     line: &'a Line,
     fight: &'a Fight,
-    /// The object that most accesses to it fell into.
+    /// Object that most accesses to the line went to.
     group: GroupId,
-    /// Other objects in it.
+    /// Other objects in the line.
     others: Vec<GroupId>,
-    /// Cost of the accesses that are in each other's way.
+    /// Cost of the conflicting accesses.
     sum: Sum,
     by_thread: BTreeMap<ThreadId, f64>,
     counts: Counts,
@@ -299,7 +300,7 @@ impl<'a> Contended<'a> {
                 piece(&context.parts.parts[part as usize], share)
             })
             .collect();
-        // Where the latency sampler was not, samples tell what was waited here.
+        // For sites without accesses from the latency sampler, timer samples give the waiting time.
         for ((site, thread), weight_ns) in samples {
             let seen = pieces
                 .iter()
@@ -348,7 +349,7 @@ impl<'a> Contended<'a> {
     }
 }
 
-/// `share` of `part`.
+/// The fraction `share` of `part`.
 fn piece(part: &Part, share: f64) -> Part {
     Part {
         samples: part.samples * share,
@@ -361,7 +362,7 @@ fn piece(part: &Part, share: f64) -> Part {
     }
 }
 
-/// One finding about `lines` of one object, of which the first costs most.
+/// Builds one finding about `lines` of one object; the first line costs most.
 fn finding(
     context: &Context<'_>,
     process: ProcessId,
@@ -396,7 +397,7 @@ fn finding(
         }
     }
     let stall_fraction = context.times.share(stall_ns);
-    // Which share of a site's stall is this line's was seen on so many accesses.
+    // The share of the stall at these lines was estimated from this many accesses: add its sampling error.
     let seen: usize = lines.iter().map(|line| line.line.seen.len()).sum();
     let chance = 1.96 / (seen.max(1) as f64).sqrt();
     let relative = (
@@ -429,7 +430,7 @@ fn finding(
         held: Vec::new(),
         predicted_gain: match kind {
             Kind::False => gain(context, &by_thread, relative),
-            // What remains when data must be shared is the program's to say.
+            // The gain of less true sharing depends on what the program must share.
             Kind::True => None,
         },
         confidence: confidence(context, lines, confirmed.as_deref()),
@@ -438,7 +439,7 @@ fn finding(
     }
 }
 
-/// Offset of the line in the object that it lies in.
+/// Offset of the line in its object.
 fn offset(context: &Context<'_>, line: &Contended<'_>) -> Option<u64> {
     let seen = line.line.seen.iter();
     let object = seen
@@ -507,7 +508,7 @@ fn sites(context: &Context<'_>, by_site: BTreeMap<SiteId, (u64, bool)>) -> Vec<S
     sites
 }
 
-/// Hits of watchpoints on these lines; `None` where none was set there.
+/// Watchpoint hits on these lines; `None` if no watchpoint was set there.
 fn confirmed(
     context: &Context<'_>,
     process: ProcessId,
@@ -538,9 +539,9 @@ fn confirmed(
     })
 }
 
-/// Share of the wall time that would be saved if these accesses hit. Threads that fight run
-/// at once, so that what the slowest of them waits is what the run takes longer; at least
-/// their average is saved if they wait for each other.
+/// Share of the elapsed time that would be saved if these accesses hit. Contending threads run at once, so
+/// the run is longer by what the slowest of them waits; at least their average is saved if they wait for
+/// each other.
 fn gain(
     context: &Context<'_>,
     by_thread: &BTreeMap<ThreadId, f64>,
@@ -565,8 +566,8 @@ fn gain(
     })
 }
 
-/// How sure a finding is: by how often threads took turns, how sure samples were
-/// attributed, and whether watchpoints saw two threads.
+/// Confidence of a finding, from the number of alternations between threads, the confidence of
+/// attributions, and whether watchpoints were hit by two threads.
 fn confidence(
     context: &Context<'_>,
     lines: &[Contended<'_>],
@@ -610,7 +611,7 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
                 names::list(&users, 3)
             )
         }
-        // Who has the lock needs what it protects.
+        // The thread that holds the lock also needs the data next to it.
         Kind::True if is_locked(context, lines) => format!(
             "Threads wait for each other at an atomic word of {object}: take that lock, or count \
              there, less often or for less time, or give each thread one of its own; keep what a lock \
@@ -623,7 +624,7 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
     }
 }
 
-/// Whether threads fight over a word that is changed by locked instructions.
+/// True if threads contend for a word that locked instructions change.
 fn is_locked(context: &Context<'_>, lines: &[Contended<'_>]) -> bool {
     let mut sites = lines.iter().flat_map(|line| line.by_site.keys());
     sites.any(|site| context.run.sites[site.index()].kind == SiteKind::Locked)

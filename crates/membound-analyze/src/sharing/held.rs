@@ -1,8 +1,8 @@
-//! What threads cost each other by using a line, as trials show it in which all of them but one were
-//! held for a moment: an effect of what was done, and no inference from latencies.
+//! Cost of sharing a line, measured by trials in which all threads but one were stopped for a moment: a
+//! measured effect, not an inference from latencies.
 //!
-//! A trial tells by which factor a thread is faster while it is alone. The time that this is a factor
-//! of is found by samples: when the thread was in the code that uses the line, and another one too.
+//! A trial gives the factor by which a thread is faster while it runs alone. The factor applies to the time
+//! in which, according to samples, the thread and at least one other were in code that uses the line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,25 @@ use crate::context::Context;
 use crate::places::FunctionId;
 use crate::sharing::evidence::Line;
 
-/// Spans of either kind that a thread must have.
+/// Half of the fewest spans, of both kinds together, that a thread must have.
 const FEWEST_SPANS: usize = 4;
-/// Spans of either kind in a trial that counts.
+/// Fewest spans of each kind (alone, with others) in a trial that counts.
 const FEWEST_OF_TRIAL: usize = 3;
-/// A thread waits for those that are held if it has less than this part of the CPU time that it has
-/// without.
+/// A span alone is dropped if the thread used less than this part of its usual CPU time: then it waited for
+/// the stopped threads.
 const WAITS: f64 = 0.5;
-/// Pieces of time in which threads are taken to run together.
+/// Length of the intervals of time within which sampled threads count as running together, in nanoseconds.
 const BIN_NS: u64 = 20_000_000;
-/// What a trial itself changes: calls of the thread, caches of the core, the clock.
+/// Error caused by the trial itself: signals to the thread, changed caches and clock of the core.
 const TRIAL_ERROR: f64 = 0.01;
-/// Threads do not run together in the whole of a bin, and change the course of each other's fights.
+/// Error because threads do not run together in all of an interval, and change the course of each other's
+/// contention.
 const COURSE_ERROR: f64 = 0.03;
 
-/// How far the savings of two threads are apart at most that lose as much in the long run.
+/// Largest difference between the savings of two threads that is attributed to chance.
 const CHANCE: f64 = 0.25;
 
-/// A share with the interval of 95 % that it lies in.
+/// Share with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Share {
     pub value: f64,
@@ -66,23 +67,23 @@ pub(crate) fn fought<'a>(lines: impl Iterator<Item = &'a SharedLine>) -> Share {
     }
 }
 
-/// What others cost a thread.
+/// Cost that other threads cause to one thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
-    /// Of its CPU time while it fights.
+    /// Share of its CPU time while it contends.
     pub share: Share,
-    /// CPU time in which it fights.
+    /// CPU time in which it contends, in nanoseconds.
     pub time_ns: f64,
-    /// When it was last seen to.
+    /// End of the last interval in which it contended, in nanoseconds since the run began.
     pub end_ns: f64,
     pub spans: u64,
 }
 
-/// What all trials of a run tell.
+/// Results of all trials of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trials {
-    /// By line and thread: the part of its CPU time that the thread would not take if it were alone,
-    /// and the spans that tell it.
+    /// By line and thread: the share of its CPU time that the thread would save if it ran alone, and the
+    /// number of spans that the share is based on.
     shares: BTreeMap<(u64, ThreadId), (Share, u64)>,
 }
 
@@ -99,8 +100,8 @@ impl Trials {
         Self { shares }
     }
 
-    /// What trials tell of the threads that use `lines`, of one finding; `None` where at least two
-    /// were in none.
+    /// Costs to the threads that use `lines`, the lines of one finding; `None` if trials covered fewer than
+    /// two of them.
     pub(crate) fn costs(
         &self,
         context: &Context<'_>,
@@ -121,7 +122,7 @@ impl Trials {
             }
             found
         };
-        // Of lines that the same threads use, one stands for all in trials.
+        // If the same threads use several lines, trials were made with one of them only.
         let mut shares = known(&of_own);
         if shares.len() < 2 {
             shares = known(&|_| true);
@@ -144,7 +145,7 @@ impl Trials {
     }
 }
 
-/// What the spans of a thread tell, and how many these are.
+/// Result of the spans of one thread and their number; `None` if there are too few.
 fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
     let busy = |alone: bool| {
         let of_kind = rows.iter().filter(|row| row.alone == alone);
@@ -163,7 +164,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         .copied()
         .collect();
     let numbers: BTreeSet<u32> = told.iter().map(|row| row.trial).collect();
-    // By trial, the logarithm of the factor, and what its spans tell of its variance.
+    // By trial: logarithm of the factor, and its variance from the spread of the spans.
     let mut factors: Vec<(f64, f64)> = Vec::new();
     let mut spans = 0;
     for number in numbers {
@@ -179,7 +180,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         if alone.len() < FEWEST_OF_TRIAL || all.len() < FEWEST_OF_TRIAL {
             continue;
         }
-        // Where all run, each span counts as much as it got on: the mean of what a step takes.
+        // Weight each span by its progress: total CPU time ÷ total steps.
         let progress = |alone: bool| {
             let of_kind = told
                 .iter()
@@ -208,7 +209,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
     } else {
         0.0
     };
-    // Few trials say little of how much they differ.
+    // With few trials their spread is uncertain: use a larger quantile.
     let quantile = match factors.len() {
         1 => 2.4,
         2..5 => 2.8,
@@ -232,8 +233,8 @@ fn variance_of_mean(values: &[f64]) -> f64 {
     squares / (count * (count - 1.0)) / (mean * mean)
 }
 
-/// By thread, the CPU time in which it was in code that uses `lines` while another of `users` was
-/// too, and when that ended.
+/// By thread: CPU time in nanoseconds in which it and another of `users` were in code that uses `lines`,
+/// and the end of the last such interval.
 fn together(
     context: &Context<'_>,
     lines: &[&Line],
@@ -268,7 +269,7 @@ fn together(
         for (thread, weight_ns) in threads {
             let time = times.entry(thread).or_default();
             let of_thread = context.times.thread(thread);
-            // The kernel counts what samples miss.
+            // Scale samples to the kernel's count of CPU time, which includes time without samples.
             let scale = of_thread.cpu_ns as f64 / (of_thread.sampled_ns as f64).max(1.0);
             time.0 += weight_ns as f64 * scale.max(1.0);
             time.1 = ((bin + 1) * BIN_NS) as f64;
@@ -277,12 +278,12 @@ fn together(
     times
 }
 
-/// CPU time that the threads would not take, and the part of the wall time, when the program took `elapsed_ns`
-/// and would have taken `stretch` times less without being recorded. The run ends when the
-/// last of the threads does: this is the least that is saved, and what the one saves that is slowed down
-/// most is the most. Where the two are close, which thread is slowed down more is mostly chance, and the
-/// middle is meant. Where they are not, one thread loses little, and the other, which may only poll, makes
-/// nothing end sooner.
+/// CPU time in nanoseconds that the threads would save, and the saved share of the wall time. The program
+/// took `elapsed_ns`, and would have taken `stretch` times less without recording. The run ends when the
+/// last of the threads ends, which gives the lower bound of the saving; the upper bound is the saving of
+/// the thread that is slowed down most. If the two are close, it is mostly chance which thread is slowed
+/// down more, and their middle is reported. If not, one thread loses little, and the other, which may only
+/// poll, makes nothing end sooner: the lower bound is reported.
 pub(crate) fn saved(
     elapsed_ns: f64,
     stretch: f64,
@@ -339,7 +340,7 @@ mod tests {
         }
     }
 
-    /// Spans of some trials, in each of which a step has a unit of its own.
+    /// Spans of several trials; the unit of progress differs from trial to trial.
     fn rows(trials: u32, alone_ns: f64, all_ns: f64) -> Vec<Hold> {
         let mut rows = Vec::new();
         for trial in 0..trials {

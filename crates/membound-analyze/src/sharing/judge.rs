@@ -1,40 +1,40 @@
-//! Whether threads fight over a line, and about what.
+//! Decides whether threads contend for a line, and for which bytes.
 //!
-//! What is seen is about one access in a thousand, so everything rests on counts: two
-//! threads that were both seen often, stores of one of them often, and both in turn, many
-//! times. A buffer that is handed over, memory that one thread freed and another got, data
-//! that one thread wrote before all others read: none of these makes turns.
+//! Only about one access in a thousand is observed, so all conditions are counts: two threads observed
+//! often, many stores by one of them, and many alternations between the two. A buffer that is handed over,
+//! memory that one thread freed and another allocated, and data written by one thread before all others
+//! read it cause no alternations.
 
 use membound_run::{ObjectId, RunData, ThreadId};
 
 use super::evidence::{Line, Observation};
 use crate::Thresholds;
 
-/// Observations of a byte that make a thread its user: at least these, and …
+/// Fewest observations of a byte that make a thread its user, which must also be …
 const BYTE_SEEN: u64 = 2;
 
-/// … this share of all that the thread was seen to do on the line. An element's
-/// initialisation is not its use.
+/// … this share of the thread's observations on the line, so that initialising an element does not count as
+/// using it.
 const BYTE_SHARE: f64 = 0.02;
 
-/// A thread's part in a line.
+/// Use of a line by one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct User {
     pub thread: ThreadId,
     pub loads: u64,
     pub stores: u64,
-    /// First byte that it uses.
+    /// Offset of the first byte that it uses.
     pub from: u32,
-    /// Behind the last byte.
+    /// Offset behind the last byte that it uses.
     pub to: u32,
-    /// By byte, how often it was seen to be read or written, and written.
+    /// By byte: number of observed accesses, and of observed stores.
     touched: Vec<(u64, u64)>,
 }
 
-/// How an observation is in another thread's way.
+/// Conflict of an observation with another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// It is not.
+    /// No conflict.
     None,
     /// Another thread uses other bytes of the line, and one of the two writes.
     Beside,
@@ -42,22 +42,22 @@ pub(crate) enum Conflict {
     Same,
 }
 
-/// What a line is fought about.
+/// Contention for one line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fight {
-    /// Threads that use it, by id.
+    /// Threads that use the line, by id.
     pub users: Vec<User>,
-    /// Of each observation.
+    /// Conflict of each observation.
     pub conflicts: Vec<Conflict>,
-    /// How often writer and others took turns.
+    /// Alternations between the writer and other threads.
     pub turns: u64,
-    /// Threads use bytes of their own.
+    /// True if threads use different bytes.
     pub is_false: bool,
-    /// Threads use the same bytes.
+    /// True if threads use the same bytes.
     pub is_true: bool,
 }
 
-/// What `line`, of `line_bytes` bytes, is fought about; `None` if nothing.
+/// Contention for `line`, which has `line_bytes` bytes; `None` if there is none.
 pub(crate) fn judge(
     run: &RunData,
     line: &Line,
@@ -118,7 +118,7 @@ pub(crate) fn judge(
 }
 
 impl User {
-    /// Times that it was seen, at least.
+    /// Lower bound of its observed accesses: an access that loads and stores counts as both.
     const fn seen(&self) -> u64 {
         if self.loads > self.stores {
             self.loads
@@ -128,8 +128,8 @@ impl User {
     }
 }
 
-/// The stretch of `seen` in which at least two of `users` were there: what one of them did
-/// before the others came or after they had gone cannot conflict with them.
+/// The part of `seen` during which at least two of `users` were active: accesses before the second came, or
+/// after only one was left, cannot conflict.
 fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observation]> {
     let mut firsts: Vec<usize> = Vec::new();
     let mut lasts: Vec<usize> = Vec::new();
@@ -144,7 +144,7 @@ fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observat
     seen.get(from..=to)
 }
 
-/// The threads that were seen on the line.
+/// Threads observed on the line.
 fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
     let mut users: Vec<User> = Vec::new();
     for one in seen {
@@ -191,8 +191,8 @@ fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
     users
 }
 
-/// How often stores of `writer` and accesses of other users followed each other, both
-/// sides' memory being the same as before.
+/// Number of alternations between stores of `writer` and accesses of other users, as long as neither side's
+/// memory was allocated anew or freed in between.
 fn turns(run: &RunData, seen: &[Observation], writer: ThreadId, users: &[User]) -> u64 {
     let is_user = |thread| {
         users
@@ -215,7 +215,7 @@ fn turns(run: &RunData, seen: &[Observation], writer: ThreadId, users: &[User]) 
     turns
 }
 
-/// Whether what either accessed existed when the other did.
+/// True if the object of each of the two observations existed at the time of the other.
 fn both_alive(run: &RunData, first: &Observation, then: &Observation) -> bool {
     let existed = |object: Option<ObjectId>| {
         object.is_none_or(|id| {

@@ -1,5 +1,5 @@
-//! Lines of memory that threads fight over: without sharing data (false sharing), or
-//! because they write the same data (true sharing).
+//! Cache lines that threads contend for: without sharing data (false sharing), or because they write the
+//! same data (true sharing).
 
 mod evidence;
 mod fights;

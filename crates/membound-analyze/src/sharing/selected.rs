@@ -1,5 +1,5 @@
-//! What some threads have of fights: lines of which none of them is a user are left out, and costs become
-//! theirs, as shares of their own CPU time.
+//! Reduces findings about contended lines to selected threads: lines that none of them uses are dropped,
+//! and costs become shares of their own CPU time.
 
 use membound_types::SharedLine;
 
@@ -7,8 +7,8 @@ use super::findings::Sharing;
 use crate::context::Context;
 
 impl Sharing {
-    /// What the threads that `context` selects have of it. The costs are shares of `whole_ns`, the CPU time of
-    /// all threads. Predicted gains stay those of the whole program.
+    /// Reduces the findings to the threads that `context` selects. Costs are given as shares of `whole_ns`,
+    /// the CPU time of all threads. Predicted gains remain those of the whole program.
     pub(crate) fn of_threads(mut self, context: &Context<'_>, whole_ns: f64) -> Self {
         let threads = (0..).map(membound_run::ThreadId).zip(&context.run.threads);
         let selected: Vec<(u32, u32)> = threads
@@ -28,7 +28,7 @@ impl Sharing {
     }
 }
 
-/// Makes the costs of `line` those of the selected threads. Returns whether one of them uses the line.
+/// Reduces the costs of `line` to the selected threads. Returns false if none of them uses the line.
 fn scale(
     line: &mut SharedLine,
     is_selected: impl Fn(u32, u32) -> bool,
@@ -48,7 +48,7 @@ fn scale(
     };
     let all_s = lost_s(line);
     line.held.retain(|cost| is_selected(pid, cost.tid));
-    // Where it was not measured who waits, all users are taken to wait alike.
+    // If no trial measured which thread waits, all users are assumed to wait equally.
     let part = if all_s > 0.0 {
         lost_s(line) / all_s
     } else {

@@ -1,5 +1,5 @@
-//! Traffic of each node's memory and between nodes, modelled: what an access moves comes from the cache model,
-//! which node's memory it is from where the pages lie, and where it goes from the node that the thread was on.
+//! Modelled traffic of each node's memory and between nodes. The cache model gives the bytes of an access,
+//! the page's node gives the memory, and the thread's node gives the other end of the transfer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,17 +16,17 @@ use crate::groups::GroupId;
 use crate::numa;
 use crate::places::{FunctionId, LineId};
 
-/// Something that bytes go through.
+/// Memory of a node, or a link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Place {
     /// Memory of a node.
     Dram(u16),
-    /// From one node to another.
+    /// Link from one node to another.
     Link { from: u16, to: u16 },
 }
 
 impl Place {
-    /// The place that a domain of this name is; `None`: all memory, or another name.
+    /// Parses the name of a domain; `None` for all of memory, or an unknown name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         if let Some(node) = name.strip_prefix("DRAM ") {
             return node.parse().ok().map(Self::Dram);
@@ -48,11 +48,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Shares of an object's pages by node, as threads of each node use it.
+/// Distribution of each object's pages over nodes, as threads of each node use them.
 struct Homes {
-    /// By object and node of the thread.
+    /// By object and node of the thread: share of the accesses that go to each node.
     of_user: FxHashMap<(GroupId, u16), Vec<f64>>,
-    /// By object, over the nodes of all threads.
+    /// By object: the same for the threads of all nodes together.
     of_all: FxHashMap<GroupId, Vec<f64>>,
 }
 
@@ -79,7 +79,8 @@ impl Homes {
         homes
     }
 
-    /// Shares of what a thread on node `user` uses of `group`, by node.
+    /// Shares by node of the pages of `group` that threads on node `user` use; for all threads if none were
+    /// seen on `user`.
     fn of(&self, group: GroupId, user: u16) -> Option<&Vec<f64>> {
         let of_user = self.of_user.get(&(group, user));
         of_user.or_else(|| self.of_all.get(&group))
@@ -89,14 +90,14 @@ impl Homes {
 /// Traffic by node and between nodes.
 pub(crate) struct ByNode {
     pub domains: Vec<BandwidthDomain>,
-    /// Share of all modelled bytes of which it is not known on which node's memory they lie.
+    /// Share of all modelled bytes whose memory has an unknown node.
     pub homeless: f64,
 }
 
-/// What a function moved through each place, for threads of one node, each time that its bursts recorded.
+/// Bytes through each place per repetition of what bursts recorded of a function, for threads of one node.
 type Through = BTreeMap<Place, Bytes>;
 
-/// The modelled traffic by node; `None` on a machine of one node, or where no CPU's node is known.
+/// Models the traffic by node; `None` on a machine with one node, or if the nodes of CPUs are unknown.
 pub(crate) fn by_node(
     context: &Context<'_>,
     here: &Caches,
@@ -109,7 +110,7 @@ pub(crate) fn by_node(
         return None;
     }
     let homes = Homes::new(context, nodes);
-    // Objects and bytes of each function.
+    // By function: bytes moved for each object, as recorded by bursts.
     let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
     for (site, of_site) in &moves.sites {
         let groups = of_function.entry(function_of(context, *site)).or_default();
@@ -119,7 +120,7 @@ pub(crate) fn by_node(
     }
     let mut through: FxHashMap<(FunctionId, u16), (Through, f64)> = FxHashMap::default();
     let mut timelines: BTreeMap<Place, Timeline> = BTreeMap::new();
-    // How often functions repeated on each node what bursts recorded.
+    // By function and node: how often the function repeated what bursts recorded.
     let mut repeated: BTreeMap<(FunctionId, u16), f64> = BTreeMap::new();
     let (mut all, mut homeless) = (0.0, 0.0);
     domain::each_recorded(context, moves, rates, |recorded| {
@@ -146,7 +147,7 @@ pub(crate) fn by_node(
         }
     });
     let mut causes = Causes::new(context, moves, &homes, &repeated);
-    // A place that nothing went through is a figure too.
+    // A place without traffic is reported with 0.
     for from in 0..nodes as u16 {
         let others = (0..nodes as u16).filter(|to| *to != from);
         let links = others.map(|to| Place::Link { from, to });
@@ -174,8 +175,8 @@ pub(crate) fn by_node(
     })
 }
 
-/// Through which places the bytes of `groups` go when a thread on node `user` moves them, and how many of
-/// them are of objects whose pages' nodes are not known.
+/// Bytes through each place when a thread on node `user` moves the bytes of `groups`, and the bytes of
+/// objects whose pages have unknown nodes.
 fn places_of(homes: &Homes, groups: &BTreeMap<GroupId, Bytes>, user: u16) -> (Through, f64) {
     let mut through = Through::new();
     let mut without = 0.0;
@@ -193,7 +194,7 @@ fn places_of(homes: &Homes, groups: &BTreeMap<GroupId, Bytes>, user: u16) -> (Th
     (through, without)
 }
 
-/// Where bytes of memory of node `home` go that a thread on node `user` reads and writes.
+/// Places that bytes of node `home` go through when a thread on node `user` reads and writes them.
 fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(Place, Bytes)> {
     let mut places = vec![(Place::Dram(home), bytes)];
     if home != user {
@@ -204,7 +205,7 @@ fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(Place, Bytes)> {
     places
 }
 
-/// Bytes by object and by line, of each place.
+/// By place: bytes by object, and bytes by line.
 struct Causes {
     objects: BTreeMap<Place, BTreeMap<GroupId, f64>>,
     lines: BTreeMap<Place, BTreeMap<LineId, f64>>,

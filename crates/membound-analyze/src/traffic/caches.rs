@@ -1,4 +1,4 @@
-//! A machine's caches and memory, as far as traffic depends on them.
+//! Caches and memory of a machine, reduced to the properties that traffic depends on.
 
 use membound_model::stall::Served;
 use membound_model::traffic::Capacity;
@@ -8,43 +8,43 @@ use membound_types::{
 
 use super::by_node::Place;
 
-/// A cache.
+/// One cache level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cache {
     pub served: Served,
-    /// Effective size; the ends of its interval.
+    /// Effective size in bytes: lower and upper end of its interval.
     pub low_bytes: f64,
     pub high_bytes: f64,
     pub latency_ns: f64,
-    /// CPUs that share it, at least 1.
+    /// CPUs that share the cache, at least 1.
     pub sharers: u32,
 }
 
-/// The caches of a machine, innermost first, and its memory.
+/// Caches of a machine, innermost first, and its memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Caches {
     pub line_bytes: u64,
     pub caches: Vec<Cache>,
     pub memory_ns: f64,
-    /// Bytes that memory was measured to move in a nanosecond, all CPUs together.
+    /// Highest measured bandwidth of memory with all CPUs, in GB/s (bytes per nanosecond).
     pub most_gb_s: Outcome<f64>,
-    /// Measured traffic of memory by mix.
+    /// Measured memory bandwidth by mix of reads and writes.
     mixes: Vec<Mix>,
-    /// The same of one node's CPUs with one node's memory: node of the CPUs, node of the memory.
+    /// The same for one node's CPUs with one node's memory: node of the CPUs, node of the memory, mixes.
     of_pairs: Vec<(u16, u16, Vec<Mix>)>,
 }
 
-/// Traffic of memory that a kernel of the machine profile reached.
+/// Memory bandwidth that one kernel of the machine profile reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Mix {
-    /// Share of the bytes moved that were written to memory.
+    /// Share of the moved bytes that were written to memory.
     written: f64,
     threads: u32,
     gb_s: f64,
 }
 
 impl Caches {
-    /// Those of `profile`; `None` where it found no levels.
+    /// Reads the caches of `profile`; `None` if it has no levels.
     pub(crate) fn new(profile: &MachineProfile) -> Option<Self> {
         let memory = profile.levels.iter().find(|level| is_memory(level))?;
         let caches: Vec<Cache> = profile
@@ -71,7 +71,7 @@ impl Caches {
         })
     }
 
-    /// The size of the cache at `index` in lines, for one of `busy` threads.
+    /// Size in lines of the cache at `index`, as one of `busy` threads has it.
     pub(crate) fn capacity(&self, index: usize, busy: f64) -> Capacity {
         let cache = &self.caches[index];
         let lines = self.line_bytes as f64 * busy.clamp(1.0, f64::from(cache.sharers));
@@ -81,9 +81,9 @@ impl Caches {
         }
     }
 
-    /// The most that so many threads at once were measured to move of a mix of which `written` is
-    /// the share of bytes written, 0 to 1. Between the mixes of two kernels it is what these reach that
-    /// run in turn, so that there is always a program that reaches it.
+    /// Highest measured bandwidth in GB/s of `threads` threads with a mix of which the share `written` (0
+    /// to 1) is written. Between the mixes of two kernels it is what a program reaches that runs the two in
+    /// turn, so that the value can be reached.
     pub(crate) fn most_of(&self, written: f64, threads: f64) -> Outcome<f64> {
         let counts = self.mixes.iter().map(|mix| mix.threads);
         let wanted = threads.round().max(1.0) as u32;
@@ -95,9 +95,9 @@ impl Caches {
         between(of_threads, written).map_or_else(|| self.most_gb_s.clone(), Outcome::Known)
     }
 
-    /// The most that was measured to go through one place of a machine with several nodes. For memory it is that
-    /// of its own node's CPUs with the same mix, for a link what any kernel of either side moves in that
-    /// direction: reads of the node that bytes go to, or writes of the one that they come from.
+    /// Highest measured bandwidth of one place in a machine with several nodes. For memory: of its own
+    /// node's CPUs with the same mix. For a link: of any kernel in that direction, either reads by the
+    /// destination's CPUs or writes by the source's.
     pub(crate) fn most_at(&self, place: Place, written: f64) -> Outcome<f64> {
         let of_pair = |cpus: u16, memory: u16| {
             let pairs = self.of_pairs.iter();
@@ -123,7 +123,7 @@ impl Caches {
         )
     }
 
-    /// The same machine with each cache at this point between both ends of its interval.
+    /// The same machine with each cache's size at the position `along` (0 to 1) of its interval.
     pub(crate) fn at(&self, along: f64) -> Self {
         let mut machine = self.clone();
         for cache in &mut machine.caches {
@@ -133,8 +133,8 @@ impl Caches {
         machine
     }
 
-    /// Where lines come from that are in none of the first `level` caches, and how long that
-    /// takes beyond a hit in the innermost.
+    /// Level that serves lines that none of the first `level` caches holds, and its latency in nanoseconds
+    /// beyond a hit in the innermost.
     pub(crate) fn level(&self, level: usize) -> (Served, f64) {
         let innermost = self.caches[0].latency_ns;
         self.caches.get(level).map_or(
@@ -144,8 +144,8 @@ impl Caches {
     }
 }
 
-/// The most that kernels reach of a mix: the best one of the same mix, or the two nearest mixes in turn, each for
-/// its share of the bytes. A mix beyond all kernels' has what the nearest reaches.
+/// Bandwidth for a mix: that of the best kernel with this mix, else of the two nearest kernels in turn,
+/// each for its share of the bytes. A mix outside of all kernels' range gets the value of the nearest.
 fn between<'a>(mixes: impl Iterator<Item = &'a Mix>, written: f64) -> Option<f64> {
     let mut best: Vec<(f64, f64)> = Vec::new();
     for mix in mixes.filter(|mix| mix.gb_s > 0.0) {
@@ -159,7 +159,7 @@ fn between<'a>(mixes: impl Iterator<Item = &'a Mix>, written: f64) -> Option<f64
     let below = after.checked_sub(1).map(|at| best[at]);
     match (below, best.get(after).copied()) {
         (Some(below), Some(above)) => {
-            // Bytes of either kernel take its time: the time of one byte lies between theirs.
+            // Each kernel's bytes take that kernel's time: interpolate the time per byte.
             let share = (written - below.0) / (above.0 - below.0);
             Some(((1.0 - share) / below.1 + share / above.1).recip())
         }
@@ -191,8 +191,7 @@ fn cache(profile: &MachineProfile, level: &Level) -> Option<Cache> {
     })
 }
 
-/// The most that memory was measured to move, lines that are read before they are written
-/// counted too.
+/// Highest measured bandwidth of memory, including lines that are read before they are written.
 fn most(profile: &MachineProfile) -> Outcome<f64> {
     let Some(bandwidth) = profile.bandwidth.known() else {
         return Outcome::missing_with(
@@ -216,7 +215,7 @@ fn most(profile: &MachineProfile) -> Outcome<f64> {
         )
 }
 
-/// What each kernel moved between caches and memory: a store through the caches reads its line
+/// Mix and bandwidth of each kernel between caches and memory: a store through the caches reads its line
 /// first.
 fn mixes(profile: &MachineProfile) -> Vec<Mix> {
     let Some(bandwidth) = profile.bandwidth.known() else {
@@ -230,7 +229,7 @@ fn mixes(profile: &MachineProfile) -> Vec<Mix> {
     points.filter(of_memory).map(mix).collect()
 }
 
-/// The mix of a kernel.
+/// Mix and bandwidth of one point of the profile.
 const fn mix(point: &BandwidthPoint) -> Mix {
     Mix {
         written: match point.kernel {
@@ -245,7 +244,7 @@ const fn mix(point: &BandwidthPoint) -> Mix {
     }
 }
 
-/// What CPUs of each node moved of each node's memory.
+/// Mixes that CPUs of each node reached with each node's memory.
 fn of_pairs(profile: &MachineProfile) -> Vec<(u16, u16, Vec<Mix>)> {
     let pairs = profile.numa.known().into_iter().flat_map(|it| &it.pairs);
     pairs

@@ -1,4 +1,4 @@
-//! Traffic over time, as a histogram, by object and by line.
+//! Traffic of a domain over time, as a histogram, by object and by line.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
 
-/// Moments of a timeline at most.
+/// Most moments of a timeline.
 const MOMENTS: u64 = 200;
 
-/// A moment is at least as long as this many timer samples are apart.
+/// Fewest timer periods in a moment.
 const PERIODS: u64 = 20;
 
-/// Steps of a histogram.
+/// Bins of a histogram.
 const STEPS: usize = 20;
 
-/// Objects and lines that are named.
+/// Most objects and lines that are named.
 const NAMED: usize = 20;
 
-/// Shares below this are not named.
+/// Smallest share that is named.
 const LEAST: f64 = 0.001;
 
-/// What counters told, by domain.
+/// Traffic measured by hardware counters, by domain.
 pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
     let run = context.run;
     let mut domains: BTreeMap<&str, Timeline> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
         .map(|(name, timeline)| {
             let most = match &most {
                 Some(caches) => match Place::of(name) {
-                    // What all of memory can do is no measure of one domain among several.
+                    // The maximum of all memory is no limit for one node of several.
                     Some(Place::Dram(_)) if run.meta.nodes <= 1 => {
                         caches.most_of(timeline.written(), busy(context))
                     }
@@ -66,7 +66,7 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
         .collect()
 }
 
-/// What the cache model tells, all of memory in one domain.
+/// Traffic according to the cache model, with all of memory as one domain.
 pub(crate) fn modelled(
     context: &Context<'_>,
     here: &Caches,
@@ -75,7 +75,7 @@ pub(crate) fn modelled(
 ) -> Vec<BandwidthDomain> {
     let run = context.run;
     let mut timeline = Timeline::new(context);
-    // What was recorded of each function, so many times.
+    // By function: how often it repeated what bursts recorded.
     let mut repeated: BTreeMap<_, f64> = BTreeMap::new();
     each_recorded(context, moves, rates, |recorded| {
         *repeated.entry(recorded.function).or_default() += recorded.times;
@@ -103,24 +103,24 @@ pub(crate) fn modelled(
     vec![domain]
 }
 
-/// A sample in a function of which bursts were recorded.
+/// Sample in a function that bursts recorded.
 pub(super) struct Recorded<'a> {
     pub sample: &'a Sample,
     pub function: FunctionId,
-    /// What all bursts of the function moved.
+    /// Bytes moved by all bursts of the function together.
     pub bytes: Bytes,
-    /// How often that happened in the time of the sample.
+    /// How often these bytes were moved in the time of the sample.
     pub times: f64,
 }
 
 impl Recorded<'_> {
-    /// When the time of the sample began.
+    /// Start of the time that the sample represents.
     pub(super) const fn begun_ns(&self) -> u64 {
         self.sample.t_ns.saturating_sub(self.sample.weight_ns)
     }
 }
 
-/// Calls `each` for all samples of the selected threads whose traffic the model tells.
+/// Calls `each` for every sample of the selected threads with modelled traffic.
 pub(super) fn each_recorded(
     context: &Context<'_>,
     moves: &Moves,
@@ -155,7 +155,7 @@ pub(super) fn each_recorded(
     }
 }
 
-/// Names with shares of all, largest first.
+/// Names with their shares of the total, largest first.
 pub(super) fn named<K: Ord>(
     parts: BTreeMap<K, f64>,
     name: impl Fn(&K) -> String,
@@ -182,7 +182,7 @@ pub(super) fn named<K: Ord>(
     shares
 }
 
-/// Bytes by moment.
+/// Bytes by moment of time.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     moment_ns: u64,
@@ -197,7 +197,8 @@ impl Timeline {
         if !context.span.is_all() {
             return Self::between(context.span.from_ns, context.span.to_ns, run);
         }
-        // Recording may go on after the program's end, to settle what is still under way.
+        // Recording may continue after the program's end to finish pending work: end the timeline with the
+        // program.
         let ended: Option<u64> = run.processes.iter().map(|it| it.end_ns).max().flatten();
         let all = run.processes.iter().all(|it| it.end_ns.is_some());
         let end_ns = ended
@@ -222,12 +223,12 @@ impl Timeline {
         }
     }
 
-    /// The whole length.
+    /// Length of the timeline in nanoseconds.
     fn all_ns(&self) -> f64 {
         (self.end_ns - self.start_ns) as f64
     }
 
-    /// Adds the part that lies in the timeline of what counters saw moving in a while.
+    /// Adds counted traffic from `from_ns` to `to_ns`, as far as it lies in the timeline.
     fn count(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
         let inside = to_ns
             .min(self.end_ns)
@@ -241,7 +242,8 @@ impl Timeline {
         }
     }
 
-    /// Adds bytes that were moved evenly in a while. What lies outside counts at that end.
+    /// Adds bytes that were moved evenly from `from_ns` to `to_ns`. What lies outside of the timeline
+    /// counts at its nearest end.
     pub(super) fn spread(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
         let to_ns = to_ns.clamp(self.start_ns + 1, self.end_ns);
         let from_ns = from_ns.clamp(self.start_ns, to_ns - 1);
@@ -272,7 +274,7 @@ impl Timeline {
     }
 
     pub(super) fn domain(self, name: &str, basis: Basis, most: Outcome<f64>) -> BandwidthDomain {
-        // Bytes in a nanosecond are 10⁹ bytes in a second.
+        // Bytes per nanosecond are 10⁹ bytes per second.
         let timeline: Vec<BandwidthMoment> = self
             .moments
             .iter()

@@ -1,12 +1,12 @@
-//! What the program would wait for on another machine.
+//! Predicts how the program would run on another machine.
 //!
-//! What a site stalls is taken to change as its average latency does: the cache model says
-//! which levels serve it with either machine's caches, the machine profiles what these cost. How
-//! much of a latency is hidden stays as it is here.
+//! The stall of a site is assumed to change in proportion to its average latency: the cache model gives the
+//! levels that serve it with either machine's caches, and the machine profiles give their latencies. The
+//! part of the latency that is hidden is assumed to stay the same.
 //!
-//! The time without stalls is taken to need as many core clock cycles there as here, where both
-//! profiles tell their clock. How far cores differ in what they do in a cycle is not known: the
-//! latencies of the first caches, which follow the core's design, say how far off that may be.
+//! The time without stalls is assumed to need as many core clock cycles there as here, if both profiles
+//! have a core clock. How much work the cores do per cycle is unknown; the ratio of their first caches'
+//! latencies, which follow the core's design, bounds that uncertainty.
 
 use membound_model::stall::{ByLevel, Served};
 use membound_types::{Basis, Elsewhere, Figure, LevelKind, MachineProfile, Outcome};
@@ -18,11 +18,11 @@ use super::rates::Rates;
 use crate::context::Context;
 use crate::rows;
 
-/// Average cost beyond a hit, as a share of the hit, below which a model says nothing of what a
-/// site stalls at.
+/// Average cost beyond a hit, as a share of the hit's latency, below which the model says nothing about a
+/// site's stall.
 const LEAST_COST: f64 = 0.02;
 
-/// The machines that `context` asks for; those of which nothing can be said, with a reason.
+/// Predictions for the machines that `context` names, and reasons for those without one.
 pub(crate) fn elsewhere(
     context: &Context<'_>,
     here: &Caches,
@@ -49,11 +49,11 @@ pub(crate) fn elsewhere(
     (told, without)
 }
 
-/// Stalls there and what memory would move.
+/// Stalls and memory traffic on the other machine.
 struct Prediction {
     moves: Moves,
     stall: ByLevel,
-    /// Stalled time with the least and the largest caches there.
+    /// Stall time in nanoseconds with caches at the lower and at the upper end of their size intervals.
     ends_ns: (f64, f64),
 }
 
@@ -102,7 +102,7 @@ impl Prediction {
         let stall_ns = self.stall.total();
         let (bytes_here, bytes_there) = (moved(moves, rates), moved(&self.moves, rates));
         let floor = floor(context, (here, bytes_here), (there, bytes_there));
-        // Where nothing tells how fast the other core is, it is taken to be as fast.
+        // If the speed of the other core is unknown, it is assumed to be the same.
         let cores = computing.known().copied();
         let (slower, slowest) = cores.map_or((1.0, [1.0, 1.0]), |it| (it.value, [it.low, it.high]));
         let ratio = |stalled: f64, change: f64, slower: f64| {
@@ -125,7 +125,7 @@ impl Prediction {
             .zip(&ratios)
             .map(|((stalled, slower, _), ratio)| (1.0 - stalled) * slower / ratio)
             .collect();
-        // What is not computing there waits, for latency or for bandwidth.
+        // Time that is not spent computing waits for latency or for bandwidth.
         let memory_bound = (1.0 - (1.0 - stalled) * slower / value).max(0.0);
         let low = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -136,7 +136,7 @@ impl Prediction {
             basis: Basis::Modelled,
         };
         let mut levels = self.stall;
-        // Time beyond what latencies explain waits for memory's bandwidth.
+        // Time that latencies do not explain waits for memory bandwidth.
         let beyond = (memory_bound * value * cpu_ns - stall_ns).max(0.0);
         levels.add(Served::Dram, beyond);
         let levels = levels.scaled_to(memory_bound * cpu_ns);
@@ -156,8 +156,8 @@ impl Prediction {
     }
 }
 
-/// Time without stalls there ÷ here: as many cycles of another clock. The ratio of the latencies
-/// of the first caches in nanoseconds is within the interval.
+/// Ratio of the time without stalls there to that here: the same cycles at another clock. The interval
+/// includes the ratio of the first caches' latencies.
 fn computing(here: Option<&MachineProfile>, there: &MachineProfile) -> Outcome<Figure> {
     let (Some(clock_here), Some(clock_there)) = (here.and_then(core_hz), core_hz(there)) else {
         return Outcome::missing("one of the machine profiles does not tell its core clock");
@@ -178,7 +178,7 @@ fn core_hz(profile: &MachineProfile) -> Option<f64> {
     (hz > 0.0 && hz.is_finite()).then_some(hz)
 }
 
-/// Latency of the innermost cache.
+/// Latency of the innermost cache in nanoseconds; `None` if the profile has none.
 fn first_cache_ns(profile: &MachineProfile) -> Option<f64> {
     let level = profile.levels.first()?;
     let is_cache = level.kind == LevelKind::Cache && level.latency_ns > 0.0;
@@ -194,8 +194,8 @@ fn moved(moves: &Moves, rates: &Rates) -> f64 {
         .sum()
 }
 
-/// Run time there ÷ here that memory's bandwidth there permits. It is set against the share of
-/// its bandwidth that memory is busy for here, so that errors of the traffic fall out.
+/// Lower bound of the run-time ratio, from the memory bandwidth there. It is based on the share of the
+/// bandwidth that memory is busy here, so that errors of the modelled traffic cancel.
 fn floor(context: &Context<'_>, here: (&Caches, f64), there: (&Caches, f64)) -> f64 {
     let (Some(most_here), Some(most_there)) = (here.0.most_gb_s.known(), there.0.most_gb_s.known())
     else {
@@ -210,7 +210,7 @@ fn floor(context: &Context<'_>, here: (&Caches, f64), there: (&Caches, f64)) -> 
     share * (there.1 / most_there) / (here.1 / most_here)
 }
 
-/// Stalled time there, by level.
+/// Stall time on the other machine in nanoseconds, by level.
 fn stall(context: &Context<'_>, here: (&Caches, &Moves), there: (&Caches, &Moves)) -> ByLevel {
     let mut sum = ByLevel::default();
     for (index, cost) in context.costs.iter().enumerate() {
@@ -231,7 +231,7 @@ fn stall(context: &Context<'_>, here: (&Caches, &Moves), there: (&Caches, &Moves
     sum
 }
 
-/// Cost of an average touch of a site beyond a hit in the innermost cache, by level.
+/// Average cost of a site's touch in nanoseconds beyond a hit in the innermost cache, by level.
 fn levels(site: &SiteMoves, caches: &Caches) -> ByLevel {
     let mut levels = ByLevel::default();
     if site.touches <= 0.0 {
@@ -246,7 +246,7 @@ fn levels(site: &SiteMoves, caches: &Caches) -> ByLevel {
     levels
 }
 
-/// Stalls of which no burst tells: each level's by what it costs on either machine.
+/// Scales stalls that no burst covers: each level in proportion to its latency on the two machines.
 fn by_names(stall: &ByLevel, here: &Caches, there: &Caches) -> ByLevel {
     let cost = |caches: &Caches, served: Served| {
         (1..=caches.caches.len())

@@ -1,17 +1,17 @@
-//! What lies at an address at a time.
+//! Finds the object at an address at a given time.
 
 use membound_run::{ObjectId, ProcessId, RunData};
 
 use crate::groups::{GroupId, Groups};
 
-/// Objects at lower addresses that are looked at: those before may have been freed.
+/// Objects at lower addresses that are examined: the nearest ones may have been freed.
 const NEIGHBOURS: usize = 16;
 
-/// Objects by address.
+/// Objects sorted by address.
 #[derive(Debug)]
 pub(crate) struct Memory<'a> {
     run: &'a RunData,
-    /// By process and address.
+    /// Sorted by process and address.
     order: Vec<ObjectId>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Memory<'a> {
         Self { run, order }
     }
 
-    /// What `address` of `process` lay in at `t_ns`.
+    /// Object that contained `address` of `process` at `t_ns`.
     pub(crate) fn at(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<ObjectId> {
         let behind = self.order.partition_point(|id| {
             let object = &self.run.objects[id.index()];
@@ -44,7 +44,7 @@ impl<'a> Memory<'a> {
             })
     }
 
-    /// First address and the one behind the last.
+    /// Address of the first byte, and the address behind the last byte.
     pub(crate) fn range(&self, object: ObjectId) -> (u64, u64) {
         let object = &self.run.objects[object.index()];
         (
@@ -54,7 +54,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The group of an object that may not be known.
+/// Group of an object, or the group of unknown memory.
 pub(crate) fn group(groups: &Groups, object: Option<ObjectId>) -> GroupId {
     object.map_or(Groups::UNKNOWN, |object| groups.of(object))
 }

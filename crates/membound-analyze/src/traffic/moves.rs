@@ -1,4 +1,4 @@
-//! What an execution of each site moves.
+//! Bytes that each site moves between caches and memory, according to the cache model.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::groups::GroupId;
 use crate::places::FunctionId;
 
-/// Bytes between the caches and memory.
+/// Bytes moved between the caches and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bytes {
     pub read: f64,
@@ -29,30 +29,30 @@ impl Bytes {
     }
 }
 
-/// What a site moved in bursts.
+/// Traffic of one site in bursts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SiteMoves {
-    /// Its executions there.
+    /// Executions of the site within bursts.
     pub executions: f64,
-    /// Lines that it touched.
+    /// Touches of lines by the site.
     pub touches: f64,
-    /// Those of them that none of the first so many caches held, from 1 on.
+    /// Touches that missed the first n caches, for n from 1 on.
     pub beyond: Vec<f64>,
     pub bytes: BTreeMap<GroupId, Bytes>,
-    /// See [`Pieces::strides`].
+    /// Bytes from one execution to the next; see [`Pieces::strides`].
     pub stride: Option<f64>,
 }
 
-/// What all sites moved in bursts.
+/// Traffic of all sites in bursts.
 #[derive(Clone, Debug)]
 pub(crate) struct Moves {
     pub sites: BTreeMap<SiteId, SiteMoves>,
-    /// Bytes of all sites of a function.
+    /// Bytes of all sites of each function.
     pub functions: BTreeMap<FunctionId, Bytes>,
 }
 
 impl Moves {
-    /// With these caches, for this run.
+    /// Models the run's traffic with the given caches.
     pub(crate) fn new(context: &Context<'_>, pieces: &Pieces, caches: &Caches) -> Self {
         let busy = busy(context);
         let mut sites = BTreeMap::new();
@@ -72,7 +72,7 @@ impl Moves {
     }
 }
 
-/// The function that has a site.
+/// Function that contains a site.
 pub(crate) fn function_of(context: &Context<'_>, site: SiteId) -> FunctionId {
     let frame = context.run.sites[site.index()].frame;
     context.places.function_of(frame)
@@ -142,10 +142,10 @@ fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, S
     }
 }
 
-/// Pieces of the run in which threads count as running at once.
+/// Number of slices of the run in which threads count as running at once.
 const SLICES: u64 = 200;
 
-/// How many threads ran at once, when any did.
+/// Average number of threads that ran at once, over the slices in which any did.
 pub(crate) fn busy(context: &Context<'_>) -> f64 {
     let run = context.run;
     let slice = (run.meta.elapsed_ns / SLICES)

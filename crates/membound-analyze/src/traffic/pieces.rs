@@ -1,4 +1,4 @@
-//! Bursts as streams of lines, with what they went to and how much there is of that.
+//! Converts bursts to streams of lines, with the objects that they touch and how much of these is in use.
 
 use std::collections::BTreeMap;
 
@@ -10,43 +10,43 @@ use super::memory::{self, Memory};
 use crate::context::Context;
 use crate::groups::{GroupId, Groups};
 
-/// Accesses of all bursts that are looked at: more say little more and take time.
+/// Most accesses that are evaluated over all bursts; more cost time and add little.
 const ACCESSES: usize = 3 << 20;
 
-/// Of each burst, as many are looked at in any case.
+/// Accesses that are evaluated of each burst in any case.
 const LEAST: usize = 4096;
 
-/// Cells into which large objects are divided to see how much of them is used.
+/// Cells into which a large object is divided to estimate how much of it is used.
 const CELLS: u64 = 64;
 
-/// Samples in an object from which on they tell how much of it is used.
+/// Samples in an object from which on they show how much of it is used.
 const ENOUGH: u64 = 8;
 
-/// Share of the touches of a burst that makes what they went to a part of its footprint.
+/// Smallest share of a burst's touches for an object to count for the burst's footprint.
 const PART: f64 = 1e-3;
 
-/// A burst.
+/// One burst, converted.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub sites: Vec<SiteId>,
     pub stream: Stream,
-    /// What each touch went to.
+    /// Object of each touch.
     pub groups: Vec<GroupId>,
-    /// Executions of each of `sites`, without those that store past the caches.
+    /// Executions of each of `sites`, without non-temporal stores.
     pub executions: Vec<f64>,
-    /// Bytes that each of `sites` stored past the caches, and how often.
+    /// Bytes that each of `sites` stored past the caches, and the number of these stores.
     pub streamed: Vec<(f64, f64)>,
-    /// What the streamed bytes went to.
+    /// Object of each site's non-temporal stores.
     pub streamed_to: Vec<Option<GroupId>>,
-    /// Lines that the recorded sites go to altogether.
+    /// Number of lines in use by the recorded sites altogether.
     pub footprint: f64,
 }
 
-/// All bursts, and how each site goes from one address to the next.
+/// All bursts, and the stride of each site.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     pub pieces: Vec<Piece>,
-    /// Bytes from one execution to the next, by site, where nearly all are the same.
+    /// Bytes from one execution of a site to the next, if nearly all steps are the same.
     pub strides: FxHashMap<SiteId, f64>,
 }
 
@@ -111,7 +111,7 @@ fn piece(
         };
         let group = memory::group(&context.groups, object);
         let bytes = u64::from(run.sites[id.index()].bytes).max(1);
-        // What an instruction does is known; which of its accesses was told, not always.
+        // The site's kind is certain; the kind of the recorded access is not always known.
         let stores = stores || run.sites[id.index()].kind.stores();
         if stores && past[site] {
             piece.streamed[site].0 += bytes as f64;
@@ -124,7 +124,7 @@ fn piece(
             address / line_bytes,
             address.saturating_add(bytes - 1) / line_bytes,
         );
-        // A vector may lie across two lines; what is larger is no single access.
+        // A vector may span two lines; a larger access is not a single one.
         for line in first..=end.min(first + 1) {
             touches.push(Touch {
                 site: number,
@@ -139,16 +139,16 @@ fn piece(
     piece
 }
 
-/// Whether a site's stores go past the caches.
+/// True if the site's stores bypass the caches (`movnt…`).
 fn past_caches(context: &Context<'_>, site: SiteId) -> bool {
     let text = &context.run.sites[site.index()].text;
     text.starts_with("movnt") || text.starts_with("vmovnt")
 }
 
-/// Places in which samples of each site lay, by object.
+/// Cells of objects in which samples of each site lay.
 #[derive(Debug, Default)]
 struct Used {
-    /// By group and site: cells.
+    /// Sampled cells, by group and site.
     cells: FxHashMap<(GroupId, SiteId), Vec<u64>>,
     sites: FxHashMap<GroupId, Vec<SiteId>>,
     cell_bytes: Vec<u64>,
@@ -193,7 +193,7 @@ impl Used {
         cells.push(cell);
     }
 
-    /// Lines in use of all that `touched` names, by `sites`.
+    /// Number of lines in use of all objects in `touched`, by `sites`.
     fn lines(
         &self,
         context: &Context<'_>,
@@ -235,17 +235,17 @@ impl Used {
                 } else {
                     used_cells(samples, seen, all)
                 };
-                // Cells at both ends may stand out of the object.
+                // Cells at both ends may extend beyond the object.
                 (cells * cell_bytes as f64).min(bytes) / line_bytes as f64
             })
             .sum()
     }
 }
 
-/// Steps of which this share is the same make a stride.
+/// Share of equal steps from which on they are a stride.
 const REGULAR: f64 = 0.9;
 
-/// Fewer steps say little.
+/// Fewest steps for a stride.
 const FEWEST: usize = 32;
 
 /// Bytes from one execution of each site to the next.

@@ -1,4 +1,4 @@
-//! The machine's nodes with what the program kept busy of them and what moved between them.
+//! The machine's nodes: CPUs kept busy by the program, and traffic between nodes.
 
 use membound_types::{BandwidthDomain, Platform, PlatformLink, PlatformNode};
 
@@ -6,7 +6,7 @@ use super::by_node::Place;
 use crate::context::Context;
 use crate::{info, numa};
 
-/// The nodes that are known, with the average traffic of `domains`.
+/// Builds the view of the known nodes, with the average traffic of `domains`.
 pub(crate) fn platform(context: &Context<'_>, domains: &[BandwidthDomain]) -> Platform {
     let run = context.run;
     let count = if run.meta.cpu_nodes.is_empty() {
@@ -28,7 +28,7 @@ pub(crate) fn platform(context: &Context<'_>, domains: &[BandwidthDomain]) -> Pl
     if run.meta.cpu_nodes.is_empty() {
         nodes[0].cpus = (0..run.meta.cpus).collect();
     }
-    // Summed as integers, so that the order of samples does not show.
+    // Summed as integers, so that the order of samples does not matter.
     let mut busy_ns = vec![0_u64; count];
     for sample in &run.samples {
         let own = info::is_own(run, run.stacks[sample.stack.index()].frame);
@@ -37,7 +37,7 @@ pub(crate) fn platform(context: &Context<'_>, domains: &[BandwidthDomain]) -> Pl
         }
         let node = match numa::node_of_cpu(run, sample.cpu) {
             Some(node) => Some(usize::from(node)),
-            // On a machine of one node it is that one, wherever the thread was.
+            // On a machine with one node, that node is the thread's.
             None => (count == 1).then_some(0),
         };
         if let Some(busy_ns) = node.and_then(|node| busy_ns.get_mut(node)) {

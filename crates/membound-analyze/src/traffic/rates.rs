@@ -1,9 +1,9 @@
-//! How often what a burst recorded happens in the time that samples saw a function run.
+//! How often a function repeats what bursts recorded of it.
 //!
-//! Counts come from windows in which patches slow the program, which tells too low a rate of a
-//! loop that is tighter than its patches. A loop that goes through memory in order tells its
-//! own rate without any patch: by how far the sampled addresses of a site lie apart,
-//! against what one execution advances.
+//! Counts come from windows in which patches slow the program down; for a loop that is shorter than its
+//! patches they give too low a rate. A loop that goes through memory in order shows its rate without any
+//! patch: the distance between sampled addresses of a site, divided by the bytes that one execution
+//! advances.
 
 use std::collections::BTreeMap;
 
@@ -15,44 +15,43 @@ use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
 
-/// Advances from which on they tell a rate.
+/// Fewest advances for a rate.
 const ENOUGH: usize = 8;
 
-/// Samples between two of one site that may be set against each other.
+/// Most samples between two samples of a site that are compared.
 const APART: u32 = 16;
 
-/// Advances count that are this part of the median, up to this multiple of it; the
-/// others went around the end of an array.
+/// Range of accepted rates, as multiples of the median; others wrapped around the end of an array.
 const LIKELY: (f64, f64) = (0.2, 3.0);
 
-/// Share of the advances that must be likely.
+/// Share of the advances that must be accepted.
 const REGULAR: f64 = 0.5;
 
-/// How often a function did what bursts recorded of it.
+/// Rate at which a function repeats what bursts recorded of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
-    /// All that bursts recorded of it, in a nanosecond of its time.
+    /// Repetitions of everything that bursts recorded of the function, per nanosecond of its time.
     pub per_ns: f64,
-    /// Times in which it was patched count as the rest.
+    /// Source of the rate.
     pub through: Through,
 }
 
-/// What a rate was told by.
+/// Source of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Through {
-    /// By how far samples lie apart: true of the times without patches.
+    /// Distance between samples: valid for the time without patches.
     Advances,
-    /// By counts that were carried over to all of the function's time.
+    /// Counts, extrapolated to all of the function's time.
     Counts,
 }
 
-/// The rates of all functions.
+/// Rates of all functions.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
     pub functions: BTreeMap<FunctionId, Rate>,
-    /// How often each did all that bursts recorded of it, over the run.
+    /// Repetitions over the whole run.
     pub repeated: BTreeMap<FunctionId, f64>,
-    /// Share of the sampled CPU time that functions with a rate took.
+    /// Share of the sampled CPU time spent in functions with a rate.
     pub covered: f64,
 }
 
@@ -113,7 +112,7 @@ impl Rates {
     }
 }
 
-/// Sampled time of each function.
+/// Sampled time of each function in nanoseconds.
 fn times(context: &Context<'_>) -> BTreeMap<FunctionId, f64> {
     let mut times: BTreeMap<FunctionId, u64> = BTreeMap::new();
     for sample in &context.run.samples {
@@ -129,19 +128,19 @@ fn times(context: &Context<'_>) -> BTreeMap<FunctionId, f64> {
         .collect()
 }
 
-/// Where a site was last sampled.
+/// Last sample of a site.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     address: u64,
     object: Option<ObjectId>,
-    /// CPU time of its thread then, and samples.
+    /// CPU time of the thread so far in nanoseconds, and its number of samples.
     cpu_ns: u64,
     samples: u32,
-    /// When its thread was last seen in another function.
+    /// Number of the thread's last sample at which it entered another function or ran patched code.
     away: u32,
 }
 
-/// By site: advances, in bytes, with the CPU time that they took.
+/// By site: advances in bytes with the CPU time in nanoseconds that they took.
 fn advances(context: &Context<'_>, moves: &Moves) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
     let run = context.run;
     let mut order: Vec<&Sample> = run.samples.iter().collect();
@@ -205,7 +204,7 @@ fn of_one(
     }
 }
 
-/// Bytes in a nanosecond that most of `advances` agree about.
+/// Bytes per nanosecond on which most of `advances` agree; `None` if there are too few or they disagree.
 fn likely(advances: &[(f64, f64)]) -> Option<f64> {
     if advances.len() < ENOUGH {
         return None;
@@ -228,12 +227,12 @@ fn likely(advances: &[(f64, f64)]) -> Option<f64> {
 /// Times in which a thread ran patched code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Patched {
-    /// From, to; ascending and apart.
+    /// Start and end in nanoseconds, ascending and disjoint.
     times: Vec<(u64, u64)>,
 }
 
 impl Patched {
-    /// Windows in which anything was counted, and the bursts of `thread`.
+    /// Collects the windows in which anything was counted, and the bursts of `thread`.
     pub(crate) fn of_thread(context: &Context<'_>, thread: ThreadId) -> Self {
         let run = context.run;
         let bursts = run.bursts.iter().filter(|it| it.thread == thread);
@@ -253,7 +252,7 @@ impl Patched {
         Self { times: apart }
     }
 
-    /// Whether `t_ns` is in one of them.
+    /// True if patches were installed at `t_ns`.
     pub(crate) fn at(&self, t_ns: u64) -> bool {
         let behind = self.times.partition_point(|time| time.0 <= t_ns);
         behind
