@@ -1,4 +1,4 @@
-//! What a profile is grouped and sorted by.
+//! Groupings and sort orders of a profile, by their names on the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ macro_rules! choices {
         pub enum $Name { $($(#[$of])* $Variant,)+ }
 
         impl $Name {
-            /// All of them, in the order in which they are offered.
+            /// All variants, in the order of the help text.
             pub const ALL: &'static [Self] = &[$(Self::$Variant),+];
 
             /// The name on the command line.
@@ -44,34 +44,34 @@ macro_rules! choices {
 }
 
 choices! {
-    /// A grouping of a profile, by the name that the command line knows it under.
+    /// Grouping of a profile.
     By {
-        /// No grouping: how much, where, on what, and what to do.
+        /// No grouping: a summary of how much stall there is, where, on which objects, and what to do.
         #[default]
         Summary = "summary",
-        /// Functions.
+        /// By function.
         Function = "function",
-        /// Objects, or all blocks of one allocating call chain.
+        /// By object; all blocks of one allocating call chain are one object.
         Object = "object",
-        /// Functions, each with the objects that it accesses.
+        /// By function, and within it by accessed object.
         FunctionObject = "function,object",
-        /// Objects, each with the functions that access them.
+        /// By object, and within it by accessing function.
         ObjectFunction = "object,function",
-        /// Source lines.
+        /// By source line.
         Line = "line",
-        /// Instructions.
+        /// By instruction.
         Instruction = "instruction",
         /// Call chains from the innermost function to its callers.
         Callers = "callers",
         /// Call chains from the outermost function inwards.
         Tree = "tree",
-        /// Threads.
+        /// By thread.
         Thread = "thread",
-        /// Levels of the memory hierarchy.
+        /// By level of the memory hierarchy.
         Level = "level",
-        /// Nodes of pages against nodes of threads.
+        /// By node of the page and node of the thread.
         Node = "node",
-        /// Memories and interconnects with their traffic.
+        /// Traffic of memories and interconnects.
         BandwidthDomain = "bandwidth-domain",
         /// Live bytes over time, by object.
         Memory = "memory",
@@ -79,7 +79,7 @@ choices! {
 }
 
 choices! {
-    /// What the rows of a grouping are sorted by, largest first.
+    /// Figure that the rows of a grouping are sorted by, largest first.
     Sort {
         /// Share of CPU time stalled.
         #[default]
@@ -94,7 +94,7 @@ choices! {
         Stores = "stores",
         /// Executions that missed the last cache.
         Misses = "misses",
-        /// Bytes of one block (objects).
+        /// Bytes of one block; for objects only.
         Size = "size",
         /// Name, from A to Z.
         Name = "name",
@@ -102,7 +102,7 @@ choices! {
 }
 
 impl By {
-    /// Whether it is a table whose rows can be sorted.
+    /// True if the grouping is a table whose rows can be sorted.
     #[must_use]
     pub const fn sorts(self) -> bool {
         matches!(
@@ -118,14 +118,14 @@ impl By {
     }
 }
 
-/// What of a profile is shown, and in which order.
+/// Rows of a profile that are shown, and their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grouping {
-    /// What rows stand for.
+    /// What each row is.
     pub by: By,
-    /// Their order.
+    /// Order of the rows.
     pub sort: Sort,
-    /// What call chains are weighed by.
+    /// Time or stall, by which call chains are weighted.
     pub weight: Weight,
 }
 
@@ -139,10 +139,10 @@ impl From<By> for Grouping {
 }
 
 impl Grouping {
-    /// Says why the grouping cannot be had: there is nothing to sort, or not by this.
+    /// Checks that the grouping can be sorted by the requested figure.
     ///
     /// # Errors
-    /// A sentence that names the remedy.
+    /// A sentence that says what cannot be sorted, and the remedy.
     pub fn check(self) -> Result<(), String> {
         let (by, sort) = (self.by, self.sort);
         if sort == Sort::Stall {

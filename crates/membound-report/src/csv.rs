@@ -1,8 +1,8 @@
-//! Tables for other programs: one header line, then one line a point.
+//! CSV tables for other programs: one header line, then one line per point.
 //!
 //! The first columns are those that `membound model fit` reads (`size_bytes,ns` and
-//! `window_bytes,area_bytes,seconds_per_window`); the conditions of a point follow.
-//! Numbers are written in full precision, fields are quoted as RFC 4180 says.
+//! `window_bytes,area_bytes,seconds_per_window`); the conditions of a point follow. Numbers are written
+//! with full precision, and fields are quoted according to RFC 4180.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use membound_types::{FitData, Latency, Mlp, Model, Outcome, Prediction, Window};
 use crate::facts;
 use crate::facts::model::deviation;
 
-/// Every latency point: `size_bytes,ns,ns_low,ns_high,cycles,…`.
+/// Table of all latency points: `size_bytes,ns,ns_low,ns_high,cycles,…`.
 #[must_use]
 pub fn latency(latency: &Latency) -> String {
     let mut out = String::from(
@@ -44,7 +44,7 @@ pub fn latency(latency: &Latency) -> String {
     out
 }
 
-/// Every cell of the N × K planes and of the loads in sequence, of all conditions:
+/// Table of all cells of the N × K planes and of the loads in sequence, of all conditions:
 /// `mode,loads,fillers,filler,cycles,spread,…`.
 #[must_use]
 pub fn mlp(mlp: &Mlp) -> String {
@@ -68,7 +68,7 @@ pub fn mlp(mlp: &Mlp) -> String {
     out
 }
 
-/// Every window point: `window_bytes,area_bytes,seconds_per_window,…`.
+/// Table of all window points: `window_bytes,area_bytes,seconds_per_window,…`.
 #[must_use]
 pub fn window(window: &Window) -> String {
     let mut out = String::from(
@@ -101,9 +101,8 @@ pub fn window(window: &Window) -> String {
     out
 }
 
-/// Every point of a fit with the model's value: `window_bytes,area_bytes,seconds_per_window,…`
-/// where windows were fitted, `size_bytes,ns,…` where loads were. `deviation` is
-/// model ÷ measured − 1.
+/// Table of all points of a fit with the model's value: `window_bytes,area_bytes,seconds_per_window,…` if
+/// windows were fitted, `size_bytes,ns,…` if loads were. `deviation` is model ÷ measured − 1.
 #[must_use]
 pub fn fitted(model: &Model) -> String {
     let windows = model.method.data == FitData::Window;
@@ -134,9 +133,9 @@ pub fn fitted(model: &Model) -> String {
     out
 }
 
-/// Every predicted point: `window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,
-/// missing`, then a column `share NAME` for each level. A field is empty where it does not
-/// apply; `missing` says why there is no time.
+/// Table of all predicted points: `window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,
+/// missing`, then a column `share NAME` for each level. A field that does not apply is empty; `missing`
+/// says why there is no time.
 #[must_use]
 pub fn prediction(prediction: &Prediction) -> String {
     let mut seen = BTreeSet::new();
@@ -180,7 +179,7 @@ fn optional(value: Option<u64>) -> String {
     value.map(|bytes| bytes.to_string()).unwrap_or_default()
 }
 
-/// One line of `fields`, each quoted where it must be.
+/// Writes one line of `fields`, each quoted if necessary.
 pub(crate) fn strings(out: &mut String, fields: &[String]) {
     let fields: Vec<&dyn Display> = fields.iter().map(|field| field as &dyn Display).collect();
     row(out, &fields);
@@ -196,7 +195,7 @@ fn row(out: &mut String, fields: &[&dyn Display]) {
     out.push('\n');
 }
 
-/// An empty field where the value is no number: a reader must not take it for one.
+/// Full-precision text of a number; empty for NaN and infinities, which readers must not take for numbers.
 pub(crate) fn number(value: f64) -> String {
     if value.is_finite() {
         value.to_string()

@@ -1,7 +1,7 @@
-//! What `membound doctor` found, for a terminal.
+//! Report of `membound doctor` for a terminal.
 //!
-//! Facts come first, group by group, then what membound does here and how. What is not
-//! known carries its reason, and a remedy stands behind an arrow.
+//! Facts come first, group by group, then membound's capabilities on this machine. An unknown fact is shown
+//! with the reason, and a remedy follows an arrow.
 
 use std::fmt::Write;
 
@@ -10,17 +10,17 @@ use textwrap::Options;
 
 use crate::text::Style;
 
-/// Columns that a text beside its name has at least.
+/// Fewest columns for a text beside its name.
 const LEAST_TEXT: usize = 20;
-/// Columns without which names and texts do not stand beside each other.
+/// Narrowest page, in columns, on which names and texts fit beside each other.
 const NARROWEST: usize = 60;
-/// Columns of a finding's name, and of a capability's state and name together.
+/// Width of a finding's name, and of a capability's state and name together, in columns.
 const NAME: usize = 21;
 const STATE: usize = 9;
-/// Columns before a remedy's arrow.
+/// Columns before the arrow of a remedy.
 const REMEDY: usize = 18;
 
-/// The whole document as text.
+/// Formats the whole document.
 #[must_use]
 pub fn text(doctor: &Doctor, style: Style) -> String {
     let mut page = Page {
@@ -44,7 +44,7 @@ pub fn text(doctor: &Doctor, style: Style) -> String {
     page.text
 }
 
-/// `12 full, 3 reduced, 2 absent`, without what there is none of.
+/// Counts by state: `12 full, 3 reduced, 2 absent`. States without capabilities are left out.
 fn summary(capabilities: &[Capability]) -> String {
     let parts: Vec<String> = CapabilityState::ALL
         .into_iter()
@@ -59,7 +59,7 @@ fn summary(capabilities: &[Capability]) -> String {
     parts.join(", ")
 }
 
-/// How a piece of text is emphasised.
+/// Emphasis of a piece of text.
 #[derive(Clone, Copy)]
 enum Ink {
     Plain,
@@ -150,21 +150,21 @@ impl Page {
         }
     }
 
-    /// Set in by less than what it belongs to, so that the longest path still fits.
+    /// Adds a remedy, indented less than the text that it belongs to, so that the longest path still fits.
     fn remedy(&mut self, remedy: &str) {
         let label = format!("{}→ ", " ".repeat(REMEDY));
         self.entry(&label, remedy, Ink::Fair);
     }
 
-    /// A label and a text beside it that goes on below itself.
+    /// Adds a label with a text beside it; further lines of the text are indented.
     fn entry(&mut self, label: &str, value: &str, ink: Ink) {
         self.set(label, label.chars().count(), value, ink);
     }
 
-    /// As [`Page::entry`], for a label with escapes in it that is `indent` columns wide.
+    /// Like [`Page::entry`], for a label that contains escape sequences and is `indent` columns wide.
     fn set(&mut self, label: &str, indent: usize, value: &str, ink: Ink) {
         let mut before = label.to_owned();
-        // A label that leaves no gap has a line to itself.
+        // A label that leaves no gap gets a line of its own.
         if !label.ends_with(' ') {
             self.line("", label, Ink::Plain);
             before = " ".repeat(NAME + 2);
@@ -191,8 +191,8 @@ impl Page {
     }
 }
 
-/// Lines of at most `width` columns; at least one, which may be empty. Commands and paths
-/// are broken only where they are longer than a line.
+/// Breaks text into lines of at most `width` columns; at least one line, possibly empty. Commands and paths
+/// are broken only if they are longer than a line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let options = Options::new(width)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
@@ -203,7 +203,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
         .collect()
 }
 
-/// `text` without control characters: names of machines and devices come from outside.
+/// `text` without control characters, because names of machines and devices come from outside.
 fn clean(text: &str) -> String {
     text.chars()
         .map(|letter| {

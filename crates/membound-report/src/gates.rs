@@ -9,13 +9,13 @@ use crate::facts::comparison::letter;
 use crate::facts::{gate, run};
 use crate::units;
 
-/// Changes that Markdown lists; the JSON has all.
+/// Most changes in the Markdown; the JSON has all of them.
 const ROWS: usize = 10;
 
-/// What a gate that is undecided does.
+/// Effect of an undecided gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Undecided {
-    /// It passes, with a line that says so.
+    /// It passes, and a line says so.
     #[default]
     Passes,
     /// It fails.
@@ -23,7 +23,7 @@ pub enum Undecided {
 }
 
 impl Undecided {
-    /// Whether a gate with this verdict fails.
+    /// True if a gate with this verdict fails.
     #[must_use]
     pub fn fails(self, verdict: GateVerdict) -> bool {
         match verdict {
@@ -34,7 +34,7 @@ impl Undecided {
     }
 }
 
-/// The gates, why some did not pass, and the largest changes, in GitHub's Markdown.
+/// Formats the gates, why some did not pass, and the largest changes as GitHub Markdown.
 #[must_use]
 pub fn markdown(comparison: &RunComparison, undecided: Undecided) -> String {
     let mut text = format!("### membound: {}\n\n", outcome(comparison, undecided));
@@ -77,7 +77,7 @@ pub fn markdown(comparison: &RunComparison, undecided: Undecided) -> String {
     text
 }
 
-/// The verdict of all gates in a few words.
+/// Verdict over all gates, in a few words.
 fn outcome(comparison: &RunComparison, undecided: Undecided) -> String {
     if comparison.gates.is_empty() {
         return "runs side by side".to_owned();
@@ -117,7 +117,7 @@ fn changes(text: &mut String, comparison: &RunComparison) {
     text.push_str("\n</details>\n");
 }
 
-/// Titles of what is set side by side: sides, or runs where there are none.
+/// Titles of the columns: sides, or runs if there are no sides.
 pub(crate) fn columns(comparison: &RunComparison) -> Vec<String> {
     if comparison.sides.is_empty() {
         (0..comparison.runs.len()).map(letter).collect()
@@ -131,10 +131,10 @@ fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-/// A name as code, whatever it holds.
+/// Formats a name as inline code, whatever characters it contains.
 fn code(name: &str) -> String {
-    // In a table a bar ends the cell even inside of code, and code has no other escapes than a
-    // longer fence.
+    // In a table, a bar ends the cell even within code, and within code only a longer fence can escape a
+    // backtick.
     let name = plain(name).replace('|', "\\|");
     let fence = if name.contains('`') { "``" } else { "`" };
     let room = if name.contains('`') { " " } else { "" };
@@ -142,7 +142,7 @@ fn code(name: &str) -> String {
     format!("{fence}{room}{name}{room}{fence}")
 }
 
-/// Text in which nothing is markup.
+/// Escapes all markup in `text`.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in plain(text).chars() {
@@ -160,18 +160,18 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// One line without control characters.
+/// Replaces control characters, so that the text is one line.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect()
 }
 
-/// Each gate as a test case: those that fail as failures, those that are undecided and do not as
-/// skipped.
+/// Formats each gate as a JUnit test case. Failing gates are failures; undecided gates that do not fail are
+/// skipped tests.
 ///
 /// # Errors
-/// When the writer of XML fails, in words.
+/// The message of the XML writer, if it fails.
 pub fn junit(comparison: &RunComparison, undecided: Undecided) -> Result<String, String> {
     let mut suite = TestSuite::new("membound compare");
     for it in &comparison.gates {

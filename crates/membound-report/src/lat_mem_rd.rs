@@ -1,9 +1,8 @@
-//! The output of lmbench's `lat_mem_rd`, so that scripts written for it read ours.
+//! Output in the format of lmbench's `lat_mem_rd`, for scripts that read it.
 //!
-//! That program writes `"stride=N` (with one quotation mark, as xgraph wants it), then a
-//! line `size latency` for each size, in MiB with five and nanoseconds with three digits,
-//! and an empty line after each stride. Nothing else may stand there, so what has to be
-//! said about the figures is handed to the caller as [`CONVENTION`].
+//! That program writes `"stride=N` (with one quotation mark, as xgraph expects), then a line `size latency`
+//! for each size, in MiB with five and nanoseconds with three decimals, and an empty line after each
+//! stride. The format has no room for remarks, so the caller must show [`CONVENTION`] elsewhere.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +12,7 @@ use thiserror::Error;
 
 use crate::facts;
 
-/// What the latencies in this output mean, for the caller to say beside it.
+/// Explains the latencies of this output; the caller shows it beside the output.
 pub const CONVENTION: &str = "latencies follow lat_mem_rd's convention: the load's first core \
     clock cycle is left out; membound's own figures (text, JSON, CSV, page) include it";
 
@@ -21,35 +20,35 @@ pub const CONVENTION: &str = "latencies follow lat_mem_rd's convention: the load
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not one point.
+    /// The part has no points.
     #[error("no latency points to write as lat_mem_rd output")]
     NoPoints,
-    /// The format has no column for what differs between the points.
+    /// The points differ in a condition for which the format has no column.
     #[error(
         "lat_mem_rd output holds one {what}, but these points have {found}; narrow with {narrow}"
     )]
     Several {
-        /// What there is more than one of.
+        /// Condition that has several values.
         what: &'static str,
-        /// The values there are.
+        /// The values.
         found: String,
-        /// The flag that leaves one.
+        /// Command-line option that selects one value.
         narrow: &'static str,
     },
-    /// Without the core clock, the first cycle cannot be taken off.
+    /// The core clock is unknown, so the first cycle cannot be subtracted.
     #[error("core clock of {hz} Hz cannot be used to take the first cycle off; measure again")]
     NoCoreClock {
-        /// What the document says.
+        /// Core clock in the document, in Hz.
         hz: f64,
     },
 }
 
-/// The points as `lat_mem_rd` writes them, one core cycle taken off and never below zero.
+/// Formats the points like `lat_mem_rd`: one core cycle is subtracted, and no latency is below zero.
 ///
 /// # Errors
 ///
-/// When there are no points, when they differ in more than size and stride, and when
-/// `timer` holds no usable core clock.
+/// If there are no points, if they differ in more than size and stride, or if `timer` has no usable core
+/// clock.
 pub fn render(latency: &Latency, timer: &Timer) -> Result<String, Error> {
     if latency.points.is_empty() {
         return Err(Error::NoPoints);

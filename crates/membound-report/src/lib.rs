@@ -1,9 +1,9 @@
-//! Documents in, text or a page out.
+//! Formats documents as text, as a web page, or for other programs.
 //!
-//! [`text`] is for a terminal, [`page`] is one self-contained HTML page, [`lat_mem_rd`],
-//! [`csv`], [`export`] and [`gates`] are for other programs. Nothing here measures, reads the machine or writes
-//! a file, and nothing is computed that changes a figure: what stands in a document is
-//! shown, grouped and formatted ([`units`]), and what is missing is shown with its reason.
+//! [`text`] is for a terminal, [`page`] is one self-contained HTML page, [`lat_mem_rd`], [`csv`],
+//! [`export`] and [`gates`] are for other programs. Nothing here measures, reads the machine or writes a
+//! file, and no figure is changed: the content of a document is shown, grouped and formatted ([`units`]),
+//! and missing data is shown with its reason.
 
 #![forbid(unsafe_code)]
 

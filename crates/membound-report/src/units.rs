@@ -1,23 +1,22 @@
-//! How quantities are written, in one place: the page and the terminal agree to the digit.
+//! Formats quantities in one place, so that page and terminal agree to the digit.
 //!
-//! Every function takes the unit that its name or argument says and gives text for a
-//! person. A value that is no number is written as [`NO_VALUE`]; it never becomes `NaN`
-//! or `inf` in a report.
+//! Every function takes the unit that its name or argument says, and returns text for a reader. A value
+//! that is not finite is written as [`NO_VALUE`]; a report never contains `NaN` or `inf`.
 
-/// What stands where a value is not a finite number.
+/// Text for a value that is not a finite number.
 pub const NO_VALUE: &str = "n/a";
 
 const BINARY_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/// A size: `48 KiB`, `1.5 MiB`, `11.3 MiB`.
+/// Formats a size: `48 KiB`, `1.5 MiB`, `11.3 MiB`.
 #[must_use]
 pub fn bytes(size_bytes: u64) -> String {
     let (value, unit) = scaled_bytes(size_bytes as f64);
     format!("{} {unit}", compact(value))
 }
 
-/// The interval of a size in the unit of `size_bytes`, to stand beside it:
-/// `[46.4, 49.6]`. The unit is named where the ends are far from the value.
+/// Formats the interval of a size in the unit of `size_bytes`: `[46.4, 49.6]`. Units are added if the ends
+/// are far from the value.
 #[must_use]
 pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -> String {
     let (value, _) = scaled_bytes(size_bytes as f64);
@@ -35,8 +34,8 @@ pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -
     }
 }
 
-/// Three significant digits, at most two of them behind the point: `0.96`, `15.2`, `160`;
-/// beyond ten digits as `1.23e12`.
+/// Formats a number with three significant digits, at most two of them decimals: `0.96`, `15.2`, `160`;
+/// from 10¹⁰ on as `1.23e12`.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -56,38 +55,37 @@ pub fn number(value: f64) -> String {
     unsigned_zero(format!("{value:.decimals$}"))
 }
 
-/// Like [`number`], without digits that say nothing: `4096`, `96`, `0.5`. For ticks and
-/// for figures that are counts.
+/// Like [`number`], without trailing zeros: `4096`, `96`, `0.5`. For axis ticks and counts.
 #[must_use]
 pub fn compact(value: f64) -> String {
     trim_zeros(&number(value))
 }
 
-/// An interval in the digits of [`number`]: `[0.95, 0.97]`.
+/// Formats an interval in the digits of [`number`]: `[0.95, 0.97]`.
 #[must_use]
 pub fn interval(low: f64, high: f64) -> String {
     format!("[{}, {}]", number(low), number(high))
 }
 
-/// Nanoseconds with their unit: `0.96 ns`.
+/// Formats nanoseconds: `0.96 ns`.
 #[must_use]
 pub fn ns(value_ns: f64) -> String {
     with_unit(value_ns, "ns")
 }
 
-/// Core clock cycles with their unit: `3.9 cycles`.
+/// Formats core clock cycles: `3.9 cycles`.
 #[must_use]
 pub fn cycles(value_cycles: f64) -> String {
     with_unit(value_cycles, "cycles")
 }
 
-/// A rate in 10⁹ bytes a second with its unit: `37.2 GB/s`.
+/// Formats a rate in 10⁹ bytes per second: `37.2 GB/s`.
 #[must_use]
 pub fn gb_s(value_gb_s: f64) -> String {
     with_unit(value_gb_s, "GB/s")
 }
 
-/// A duration given in seconds, in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
+/// Formats a duration in seconds in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
 #[must_use]
 pub fn seconds(value_s: f64) -> String {
     if !value_s.is_finite() {
@@ -97,7 +95,7 @@ pub fn seconds(value_s: f64) -> String {
     with_unit(value_s * factor, unit)
 }
 
-/// The unit that suits a duration in seconds, and what it is multiplied with.
+/// Unit that suits a duration in seconds, and the factor to convert to it.
 fn unit_of_seconds(value_s: f64) -> (f64, &'static str) {
     let magnitude = value_s.abs();
     if magnitude >= 1.0 || magnitude == 0.0 {
@@ -111,14 +109,14 @@ fn unit_of_seconds(value_s: f64) -> (f64, &'static str) {
     }
 }
 
-/// A duration given in nanoseconds, in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
+/// Formats a duration in nanoseconds in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
 #[must_use]
 pub fn duration_ns(value_ns: f64) -> String {
     let (value, unit) = scaled_ns(value_ns);
     with_unit(value, unit)
 }
 
-/// Like [`duration_ns`], without digits that say nothing: `1 µs`. For axes and spans.
+/// Like [`duration_ns`], without trailing zeros: `1 µs`. For axes and spans.
 #[must_use]
 pub fn short_duration_ns(value_ns: f64) -> String {
     let (value, unit) = scaled_ns(value_ns);
@@ -129,8 +127,8 @@ pub fn short_duration_ns(value_ns: f64) -> String {
     }
 }
 
-/// `value` where it is finite and above 0, else 0: drawings and other programs' files have no place for
-/// infinities, and a negative time or weight is an error of the clock.
+/// `value` if it is finite and above 0, else 0. Drawings and other programs' files cannot show infinities,
+/// and a negative time or weight is an error of the clock.
 pub(crate) fn positive(value: f64) -> f64 {
     if value.is_finite() {
         value.max(0.0)
@@ -142,7 +140,7 @@ pub(crate) fn positive(value: f64) -> f64 {
 fn scaled_ns(value_ns: f64) -> (f64, &'static str) {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     let (mut value, mut index) = (value_ns, 0);
-    // 999.6 would be written as 1000 of the smaller unit, so it moves up already.
+    // 999.6 would be written as 1000 of the smaller unit, so it uses the larger one.
     while value.abs() >= 999.5 && index + 1 < UNITS.len() {
         value /= 1000.0;
         index += 1;
@@ -150,7 +148,7 @@ fn scaled_ns(value_ns: f64) -> (f64, &'static str) {
     (value, UNITS[index])
 }
 
-/// A frequency given in hertz: `4.06 GHz`, `26 MHz`.
+/// Formats a frequency in hertz: `4.06 GHz`, `26 MHz`.
 #[must_use]
 pub fn hertz(value_hz: f64) -> String {
     let (factor, unit) = if value_hz.abs() >= 1e15 {
@@ -173,7 +171,7 @@ pub fn hertz(value_hz: f64) -> String {
     )
 }
 
-/// A share from 0 to 1 as percent: `12 %`, `0.4 %`; what would be 0.0 is `0 %`.
+/// Formats a share from 0 to 1 as a percentage: `12 %`, `0.4 %`; one that would print as 0.0 is `0 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
@@ -191,7 +189,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// The interval of a share, to stand beside [`percent`]: `[38, 46]`.
+/// Formats the interval of a share, for use beside [`percent`]: `[38, 46]`.
 #[must_use]
 pub fn percent_interval(low: f64, high: f64) -> String {
     let end = |share: f64| {
@@ -201,7 +199,7 @@ pub fn percent_interval(low: f64, high: f64) -> String {
     format!("[{}, {}]", end(low), end(high))
 }
 
-/// A large count in three digits: `812`, `12.4 k`, `1.24 G`.
+/// Formats a large count with three digits: `812`, `12.4 k`, `1.24 G`.
 #[must_use]
 pub fn short_count(value: f64) -> String {
     let magnitude = value.abs();
@@ -221,8 +219,8 @@ pub fn short_count(value: f64) -> String {
     format!("{}{unit}", number(value * factor))
 }
 
-/// A count that was estimated, with its interval where that is wider than a tenth to a side:
-/// `1.24 G [0.9, 2.6 G]`.
+/// Formats an estimated count, with its interval if an end differs by more than a tenth: `1.24 G [0.9, 2.6
+/// G]`.
 #[must_use]
 pub fn count_in_interval(value: f64, low: Option<f64>, high: Option<f64>) -> String {
     let text = short_count(value);
@@ -234,7 +232,7 @@ pub fn count_in_interval(value: f64, low: Option<f64>, high: Option<f64>) -> Str
     }
 }
 
-/// A whole number with narrow groups of three, so that large counts can be read: `12 345`.
+/// Formats a whole number with digits grouped by narrow spaces: `12 345`.
 #[must_use]
 pub fn count(value: u64) -> String {
     let digits = value.to_string();
@@ -251,14 +249,14 @@ pub fn count(value: u64) -> String {
     out
 }
 
-/// A noun with its number: `1 point`, `3 points`.
+/// Formats a noun with its number: `1 point`, `3 points`.
 #[must_use]
 pub fn plural(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", count(number as u64))
 }
 
-/// A noun whose plural has a form of its own: `1 access`, `3 accesses`.
+/// Formats a noun with an irregular plural and its number: `1 access`, `3 accesses`.
 #[must_use]
 pub fn plural_of(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
@@ -275,7 +273,7 @@ fn with_unit(value: f64, unit: &str) -> String {
 fn scaled_bytes(size_bytes: f64) -> (f64, &'static str) {
     let mut value = size_bytes;
     let mut index = 0;
-    // 1023.6 would be written as 1024 of the smaller unit, so it moves up already.
+    // 1023.6 would be written as 1024 of the smaller unit, so it uses the larger one.
     while value >= 1023.5 && index + 1 < BINARY_UNITS.len() {
         value /= 1024.0;
         index += 1;

@@ -1,8 +1,8 @@
-//! What a calibrated level's histogram comes to.
+//! Deciles of a calibrated level's histogram.
 
 use membound_types::CalibratedLevel;
 
-/// The ticks that at least a tenth, a half, nine tenths of the timed loads do not exceed.
+/// Ticks that at least 10 %, 50 % and 90 % of the timed loads do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deciles {
     pub(crate) tenth: u32,
@@ -10,7 +10,7 @@ pub(crate) struct Deciles {
     pub(crate) nine_tenths: u32,
 }
 
-/// Those of `level`; `None` when nothing was timed.
+/// Deciles of `level`; `None` if nothing was timed.
 pub(crate) fn deciles(level: &CalibratedLevel) -> Option<Deciles> {
     let total: u64 = level.ticks.iter().map(|bin| bin.count).sum();
     let at = |share: f64| {
@@ -28,7 +28,7 @@ pub(crate) fn deciles(level: &CalibratedLevel) -> Option<Deciles> {
     })
 }
 
-/// Ticks beyond which too few loads lie to be looked at, over all levels.
+/// Ticks up to which histograms are shown: the largest ninth decile of all levels.
 pub(crate) fn longest(levels: &[CalibratedLevel]) -> u32 {
     let longest = levels.iter().filter_map(deciles);
     longest.map(|it| it.nine_tenths).max().unwrap_or(0)

@@ -1,4 +1,5 @@
-//! Call chains as trees: from the outermost function inwards, or from the innermost to its callers.
+//! Call chains as trees: from the outermost function inwards, or from the innermost function to its
+//! callers.
 
 use std::collections::HashMap;
 
@@ -6,10 +7,10 @@ use membound_types::Detail;
 
 use crate::export::Weight;
 
-/// Functions beyond which a call chain is cut: a chain that is deeper recurses.
+/// Functions at which a call chain is cut; a deeper chain is a recursion.
 const DEEPEST: usize = 512;
 
-/// Which way a tree goes.
+/// Direction of a call tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the outermost function inwards.
@@ -18,23 +19,23 @@ pub(crate) enum Direction {
     Outwards,
 }
 
-/// A function where a path through the tree leads to it.
+/// A function at one position in a call tree.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) function: String,
-    /// File of its code.
+    /// File of the function's code.
     pub(crate) module: String,
     pub(crate) depth: usize,
-    /// CPU time of all call chains that come through here.
+    /// CPU time in seconds of all call chains through this node.
     pub(crate) time_s: f64,
-    /// The part of it that was stalled.
+    /// Stalled part of `time_s`, in seconds.
     pub(crate) stall_s: f64,
 }
 
-/// All nodes, each before those below it and the heaviest first.
+/// Nodes of a call tree, each before its children and the heaviest first.
 pub(crate) struct Calls {
     pub(crate) nodes: Vec<Node>,
-    /// CPU time of all samples.
+    /// CPU time of all samples, in seconds.
     pub(crate) time_s: f64,
 }
 
@@ -42,12 +43,12 @@ pub(crate) struct Calls {
 struct Branch {
     time_s: f64,
     stall_s: f64,
-    /// By function and module.
+    /// Child by function and module.
     below: HashMap<(u32, u32), usize>,
 }
 
 impl Calls {
-    /// The tree of all samples of `detail`, without what has less than `least` of the weight.
+    /// Builds the tree of all samples of `detail`, without nodes below the share `least` of the weight.
     pub(crate) fn new(detail: &Detail, direction: Direction, weight: Weight, least: f64) -> Self {
         let mut branches = vec![Branch::default()];
         let mut by_stack: HashMap<u32, (f64, f64)> = HashMap::new();
@@ -85,7 +86,7 @@ impl Calls {
             Weight::Stall => branch.stall_s,
         };
         let fewest = least * of(&branches[0]);
-        // Chains may be deep: a stack of what is still to be told, in a loop.
+        // Chains may be deep: use an explicit stack instead of recursion.
         let mut pending = vec![(0_usize, 0_usize, None)];
         while let Some((at, depth, key)) = pending.pop() {
             let branch = &branches[at];
@@ -120,7 +121,7 @@ impl Calls {
     }
 }
 
-/// Functions and modules of a call chain, innermost first. A function that was inlined stands for itself.
+/// Functions and modules of a call chain, innermost first. Inlined functions are entries of their own.
 fn path(detail: &Detail, stack: u32) -> Vec<(u32, u32)> {
     let mut path = Vec::new();
     let mut next = Some(stack);

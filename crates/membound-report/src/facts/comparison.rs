@@ -1,4 +1,4 @@
-//! Words and numbers of a comparison that the page and the terminal share.
+//! Texts and numbers of a comparison that the page and the terminal share.
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict, Figure,
@@ -9,12 +9,13 @@ use textwrap::core::display_width;
 
 use crate::units;
 
-/// Shares of a value that a range may span and still be written as one number.
+/// Width of a range, as a share of the value, up to which it is written as one number.
 const NARROW: f64 = 0.005;
-/// A time this near to the pair's is the pair's: the rule's answer is a whole number.
+/// Distance from the pair's time, as a share, within which a time counts as equal: the rule's answer is a
+/// whole number.
 const REACHED: f64 = 0.02;
 
-/// `A`, `B`, … for the profiles in their order, `#27` beyond the alphabet.
+/// Letter of the profile at `index`: `A`, `B`, …; `#27` beyond the alphabet.
 pub(crate) fn letter(index: usize) -> String {
     match u8::try_from(index) {
         Ok(index) if index < 26 => char::from(b'A' + index).to_string(),
@@ -22,8 +23,7 @@ pub(crate) fn letter(index: usize) -> String {
     }
 }
 
-/// What stands over the column of a profile: its name, or its letter where the names of all
-/// profiles are not short enough to stand beside each other.
+/// Heading of a profile's column: its name, or its letter if any profile's name is too long for a column.
 pub(crate) fn title(comparison: &Comparison, index: usize, most_columns: usize) -> String {
     let short = |name: &str| (1..=most_columns).contains(&display_width(name));
     let profiles = &comparison.profiles;
@@ -33,23 +33,23 @@ pub(crate) fn title(comparison: &Comparison, index: usize, most_columns: usize) 
     }
 }
 
-/// What a figure has for profile `column`; nothing beyond the profiles.
+/// Entry of a figure for profile `column`; `None` if there is none.
 pub(crate) fn at<T: Copy>(of_profiles: &[Option<T>], column: usize) -> Option<T> {
     of_profiles.get(column).copied().flatten()
 }
 
-/// A figure's value in profile `column`, or a dash.
+/// Value of a figure in profile `column`, or a dash.
 pub(crate) fn value_at(figure: &ComparedFigure, column: usize) -> String {
     at(&figure.values, column)
         .map_or_else(|| "–".to_owned(), |found| value(found.value, &figure.unit))
 }
 
-/// Whether either of the first profile and `column` has a figure.
+/// True if the first profile or `column` has the figure.
 pub(crate) fn in_either(figure: &ComparedFigure, column: usize) -> bool {
     at(&figure.values, 0).is_some() || at(&figure.values, column).is_some()
 }
 
-/// A value in the unit of its figure.
+/// Formats a value in the unit of its figure.
 pub(crate) fn value(value: f64, unit: &str) -> String {
     match unit {
         "" => units::compact(value),
@@ -60,7 +60,7 @@ pub(crate) fn value(value: f64, unit: &str) -> String {
     }
 }
 
-/// `+12 %`, `−3.4 %`; times where more than threefold.
+/// Formats a change: `+12 %`, `−3.4 %`; as a factor from threefold on.
 pub(crate) fn change(relative: f64) -> String {
     let ratio = 1.0 + relative;
     if !ratio.is_finite() || ratio < 0.0 {
@@ -73,7 +73,7 @@ pub(crate) fn change(relative: f64) -> String {
     }
 }
 
-/// The change of a figure: relative where it can be, else in its unit.
+/// Formats the change of a figure: relative if possible, else in its unit.
 pub(crate) fn difference(difference: &FigureDifference, unit: &str) -> String {
     difference.relative.map_or_else(
         || {
@@ -88,7 +88,7 @@ pub(crate) fn difference(difference: &FigureDifference, unit: &str) -> String {
     )
 }
 
-/// `same`, `worse`, `better`, `cannot tell`.
+/// Verdict in words: `same`, `worse`, `better`, `cannot tell`.
 pub(crate) const fn verdict(difference: &FigureDifference) -> &'static str {
     match (difference.verdict, difference.worse) {
         (FigureVerdict::Same, _) => "same",
@@ -98,8 +98,7 @@ pub(crate) const fn verdict(difference: &FigureDifference) -> &'static str {
     }
 }
 
-/// The figures that differ in profile `column`, the ones for the worse first and of those
-/// the most changed.
+/// Figures that differ in profile `column`: worse ones first, then by size of the change.
 pub(crate) fn differing(comparison: &Comparison, column: usize) -> Vec<&ComparedFigure> {
     let of = |figure: &ComparedFigure| at(&figure.differences, column);
     let mut found: Vec<&ComparedFigure> = comparison
@@ -118,7 +117,7 @@ pub(crate) fn differing(comparison: &Comparison, column: usize) -> Vec<&Compared
     found
 }
 
-/// What a verdict on curves means, in words.
+/// Verdict on two curves, in words.
 pub(crate) const fn curve_verdict(verdict: CurveVerdict) -> &'static str {
     match verdict {
         CurveVerdict::Same => "same",
@@ -130,7 +129,7 @@ pub(crate) const fn curve_verdict(verdict: CurveVerdict) -> &'static str {
     }
 }
 
-/// Where two curves differ: `32 KiB – 1 MiB`, `5 – 12 loads`.
+/// Formats the range where two curves differ: `32 KiB – 1 MiB`, `5 – 12 loads`.
 pub(crate) fn places(curve: &ComparedCurve) -> String {
     let place = |x: f64| match curve.x_unit.as_str() {
         "bytes" => units::bytes(x.max(0.0).round() as u64),
@@ -147,8 +146,8 @@ pub(crate) fn places(curve: &ComparedCurve) -> String {
     }
 }
 
-/// The shift and the slope of a curve as far as its verdict leaves them to be told, with
-/// their intervals. A curve that is flat determines neither.
+/// Formats shift and slope of a curve with their intervals, as far as its verdict involves them. A flat
+/// curve determines neither.
 pub(crate) fn parameters(curve: &ComparedCurve) -> (Option<ValueText>, Option<ValueText>) {
     let (shifted, scaled) = match curve.verdict {
         None | Some(CurveVerdict::Other) => (false, false),
@@ -176,7 +175,7 @@ pub(crate) fn parameters(curve: &ComparedCurve) -> (Option<ValueText>, Option<Va
     (shift.filter(|_| shifted), slope.filter(|_| scaled))
 }
 
-/// A value and its interval as text.
+/// A value and its interval, formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueText {
     pub(crate) value: String,
@@ -195,7 +194,7 @@ fn signed(value: f64) -> String {
     format!("{sign}{digits}")
 }
 
-/// Three digits behind the point: slopes are near 1, and 1 % of them matters.
+/// Three decimals: slopes are near 1, and 1 % of them matters.
 fn factor(value: f64) -> String {
     if value.abs() < 1000.0 {
         format!("{value:.3}").replace('-', "−")
@@ -204,12 +203,12 @@ fn factor(value: f64) -> String {
     }
 }
 
-/// `340–360`, or one number where the range is narrow.
+/// Formats a range: `340–360`, or one number if it is narrow.
 pub(crate) fn range(low: f64, high: f64) -> String {
     if high - low <= NARROW * high.abs() {
         units::number(f64::midpoint(low, high)).replace('-', "−")
     } else if low < 0.0 {
-        // A dash between signs could not be told from them.
+        // A dash between negative numbers would look like a minus sign.
         format!("{} to {}", units::number(low), units::number(high)).replace('-', "−")
     } else {
         format!("{}–{}", units::number(low), units::number(high))
@@ -223,27 +222,27 @@ fn scattered(value: &ComparedValue) -> String {
     }
 }
 
-/// A row of document 000's Table 6.1 as text, in its columns.
+/// A row of document 000's Table 6.1, formatted by column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConditionText {
-    /// `4.4 (4–5)`, with the two numbers that were measured around it, or a whole number.
+    /// `4.4 (4–5)`, with the two measured numbers around it, or a whole number.
     pub(crate) mlp: String,
-    /// Its 95 % interval, where it has one.
+    /// Its 95 % interval, if it has one.
     pub(crate) interval: String,
     pub(crate) throughput: String,
-    /// One load, cycles.
+    /// Time of one load, in cycles.
     pub(crate) one: String,
-    /// Two in sequence, cycles.
+    /// Time of two loads in sequence, in cycles.
     pub(crate) pair: String,
-    /// Loads whose time follows: `5 / 6`.
+    /// Numbers of loads whose time follows: `5 / 6`.
     pub(crate) loads: String,
-    /// `490–500 / 560–570`.
+    /// Their times in cycles: `490–500 / 560–570`.
     pub(crate) time: String,
-    /// `nil` for the first row.
+    /// Overhead over the first row; `nil` for the first row.
     pub(crate) overhead: String,
 }
 
-/// Formats a row; `first` says whether the others are held against it.
+/// Formats a row; `first` is true for the row that the others are compared with.
 pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     let dash = || "–".to_owned();
     let known = |outcome: &Outcome<ComparedValue>| outcome.known().map_or_else(dash, scattered);
@@ -305,8 +304,8 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     }
 }
 
-/// What placements of each condition differ by: `quiet placement, thp pages 1.5 %`. `None` where
-/// no condition has placements.
+/// Noise between placements of each condition: `quiet placement, thp pages 1.5 %`. `None` if no condition
+/// has placements.
 pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
     let rows = comparison.conditions.iter();
     let told: Vec<String> = rows
@@ -323,7 +322,7 @@ pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// ` [9.6, 10.4]` behind a value, or nothing where it has no interval.
+/// Formats an interval after a value: ` [9.6, 10.4]`; empty if there is none.
 fn interval(value: Option<&ComparedValue>) -> String {
     let ends = value.and_then(|value| value.low.zip(value.high));
     ends.map_or_else(String::new, |(low, high)| {
@@ -331,7 +330,7 @@ fn interval(value: Option<&ComparedValue>) -> String {
     })
 }
 
-/// What an overlay's curves scatter over, in words; empty where nothing is known of it.
+/// Describes an overlay's axes, and its scatter where that is known.
 pub(crate) fn overlay_remark(overlay: &Overlay) -> String {
     let what = format!("{} over {}", overlay.y_unit, overlay.x_unit);
     match overlay.name.as_str() {
@@ -340,7 +339,8 @@ pub(crate) fn overlay_remark(overlay: &Overlay) -> String {
     }
 }
 
-/// `28 outliers, 26 for the worse`; nothing for a profile that stands out by what it lacks.
+/// Counts outliers: `28 outliers, 26 for the worse`; empty for a profile that stands out only by missing
+/// figures.
 pub(crate) fn outlier_count(profile: &OddProfile) -> String {
     if profile.outliers.is_empty() {
         return String::new();
@@ -352,7 +352,7 @@ pub(crate) fn outlier_count(profile: &OddProfile) -> String {
     )
 }
 
-/// The middle nine tenths of a fleet: `147–151 ns`, `1 MiB – 1.2 MiB`.
+/// Formats the range from the 5th to the 95th percentile of a fleet: `147–151 ns`, `1 MiB – 1.2 MiB`.
 pub(crate) fn middle(figure: &FleetFigure) -> String {
     let (low, high) = (figure.p5, figure.p95);
     match figure.unit.as_str() {
@@ -369,8 +369,8 @@ pub(crate) fn middle(figure: &FleetFigure) -> String {
     }
 }
 
-/// The robust standard deviation of a fleet's figure as a share of its median where that is
-/// positive.
+/// Formats the robust standard deviation of a fleet's figure: as a share of the median if that is positive,
+/// else in its unit.
 pub(crate) fn scatter(figure: &FleetFigure) -> String {
     if figure.median > 0.0 {
         units::percent(figure.robust_sigma / figure.median)
@@ -379,7 +379,7 @@ pub(crate) fn scatter(figure: &FleetFigure) -> String {
     }
 }
 
-/// Figures of a fleet that say what its machines are; the others on request.
+/// True for figures that characterise a machine; the others are shown on request.
 pub(crate) fn is_headline(name: &str) -> bool {
     let level = name.starts_with("levels.")
         && (name.ends_with(".latency_ns") || name.ends_with(".size_bytes"));

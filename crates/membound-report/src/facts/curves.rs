@@ -1,4 +1,4 @@
-//! Latency points grouped into curves that can be drawn or set as columns.
+//! Groups latency points into curves for drawings and columns of tables.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use membound_types::{
 use super::titles::prefetch_state_title;
 use crate::units;
 
-/// Everything in which the points of one curve agree.
+/// Conditions that the points of one curve share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CurveKey {
     pub(crate) page: PageKind,
@@ -46,7 +46,7 @@ impl CurveKey {
         }
     }
 
-    /// In how many respects it differs from `other`, the stride left out.
+    /// Number of conditions that differ from `other`, without the stride.
     fn distance(&self, other: &Self) -> usize {
         [
             self.page != other.page,
@@ -63,32 +63,32 @@ impl CurveKey {
     }
 }
 
-/// One curve over sizes, sorted by size.
+/// One curve over size; points are sorted by size.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve<'a> {
     pub(crate) key: CurveKey,
     pub(crate) label: String,
-    /// Whether it belongs to the few that tell the story; the others are there on demand.
+    /// True if the curve is shown at first; the others are shown on demand.
     pub(crate) main: bool,
     pub(crate) points: Vec<&'a LatencyPoint>,
 }
 
-/// Curves that differ in nothing but their stride.
+/// Curves that differ only in their stride.
 #[derive(Clone, Debug)]
 pub(crate) struct StrideFamily<'a> {
     pub(crate) label: String,
-    /// Stride and its points by size, smallest stride first.
+    /// Stride with its points by size, smallest stride first.
     pub(crate) strides: Vec<(u64, Vec<&'a LatencyPoint>)>,
 }
 
 /// Most curves that are shown at first.
 const MAIN_CURVES: usize = 8;
 
-/// All curves over size, the main one first.
+/// Curves over size, the main one first.
 ///
-/// Where one combination was measured with several strides, the one nearest to
-/// `line_bytes` stands for it: the others belong to [`stride_families`]. Labels name only
-/// what differs between the curves.
+/// If a combination of conditions was measured with several strides, only the stride nearest to
+/// `line_bytes` is included: the others belong to [`stride_families`]. Labels name only conditions that
+/// differ between the curves.
 pub(crate) fn latency_curves(latency: &Latency, line_bytes: u64) -> Vec<Curve<'_>> {
     let mut by_key: BTreeMap<CurveKey, Vec<&LatencyPoint>> = BTreeMap::new();
     for point in &latency.points {
@@ -128,8 +128,8 @@ pub(crate) fn latency_curves(latency: &Latency, line_bytes: u64) -> Vec<Curve<'_
     curves
 }
 
-/// The curve that says most about the caches: random, clean, one copy, local, prefetchers
-/// as found, on the largest pages, and the longest of those.
+/// The curve that describes the caches best: random, clean, one copy, local, prefetchers as found, on the
+/// largest pages, and the longest of those.
 fn base_curve(curves: &[Curve<'_>]) -> Option<CurveKey> {
     curves
         .iter()
@@ -189,12 +189,11 @@ pub(crate) fn stride_families(latency: &Latency) -> Vec<StrideFamily<'_>> {
     out
 }
 
-/// Curves that differ in nothing but the prefetch setting.
+/// Curves that differ only in the prefetch setting.
 #[derive(Clone, Debug)]
 pub(crate) struct SettingFamily<'a> {
     pub(crate) label: String,
-    /// Title of each setting and its points by size, in the order of the document: as found
-    /// comes first.
+    /// Title of each setting with its points by size, in the order of the document: as found comes first.
     pub(crate) settings: Vec<(String, Vec<&'a LatencyPoint>)>,
 }
 
@@ -231,7 +230,7 @@ pub(crate) fn setting_families(latency: &Latency) -> Vec<SettingFamily<'_>> {
 }
 
 impl SettingFamily<'_> {
-    /// Sizes that every setting has.
+    /// Sizes that were measured with every setting.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let has = |points: &[&LatencyPoint], size| points.iter().any(|p| p.size_bytes == size);
         let (_, first) = &self.settings[0];
@@ -241,7 +240,7 @@ impl SettingFamily<'_> {
             .collect()
     }
 
-    /// The point of each setting at a size that all have.
+    /// Point of each setting at a size that all settings have.
     pub(crate) fn at(&self, size_bytes: u64) -> Vec<(&str, &LatencyPoint)> {
         let at = self.settings.iter();
         at.filter_map(|(title, points)| {
@@ -251,8 +250,7 @@ impl SettingFamily<'_> {
         .collect()
     }
 
-    /// What the settings come to at the largest size: which differ from the first one by more
-    /// than the intervals of both.
+    /// Sentence about the largest size: which settings differ from the first by more than both intervals.
     pub(crate) fn reading(&self) -> String {
         let Some(size) = self.sizes().last().copied() else {
             return "no size was measured in every setting".to_owned();
@@ -282,7 +280,7 @@ impl SettingFamily<'_> {
     }
 }
 
-/// Pattern and page kind, and of the rest what differs within `all`.
+/// Label with pattern and page kind, and the other conditions that differ within `all`.
 fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
     let mut words = vec![
         format!("{} order", key.pattern),
@@ -292,7 +290,7 @@ fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
     words.join(", ")
 }
 
-/// What differs within `all`; pattern and page kind where nothing does.
+/// Label with the conditions that differ within `all`; pattern and page kind if none does.
 fn label(key: &CurveKey, all: &[CurveKey]) -> String {
     let mut words = Vec::new();
     if differs(all, |k| k.pattern) || !differs(all, |k| k.page) {

@@ -1,24 +1,24 @@
-//! Which points of a profile were disturbed, by what, and which of them saw two modes.
+//! Perturbed points of a machine profile: cause, and points with two modes.
 
 use membound_types::{Disturbance, Kind, MachineProfile, Samples};
 
 use super::titles::{mix_title, prefetch_pattern_title};
 use crate::units;
 
-/// A point that was disturbed.
+/// A perturbed point.
 #[derive(Clone, Debug)]
 pub(crate) struct Disturbed {
     /// Part of `measure`.
     pub(crate) part: Kind,
-    /// Which point it is, for a person.
+    /// Description of the point for the reader.
     pub(crate) point: String,
-    /// What disturbed it.
+    /// Cause of the perturbation.
     pub(crate) disturbance: Disturbance,
-    /// The point's figure, already with its unit, and the slower mode's in the same way.
+    /// The point's figure and the slower mode's, both formatted with their unit; `None` without two modes.
     pub(crate) modes: Option<(String, String)>,
 }
 
-/// Every disturbed point, in the order of the parts.
+/// All perturbed points, in the order of the parts.
 pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
     let mut found = Vec::new();
     if let Some(latency) = profile.latency.known() {
@@ -168,8 +168,8 @@ fn push(
     });
 }
 
-/// What disturbed a point, as one phrase; `None` for a quiet one. `with_unit` writes the
-/// slower mode, which is in the unit of the point's figure.
+/// Cause of a point's perturbation in one phrase; `None` if it was not perturbed. `with_unit` formats the
+/// slower mode in the unit of the point's figure.
 pub(crate) fn reason(disturbance: &Disturbance, with_unit: fn(f64) -> String) -> Option<String> {
     if !disturbance.any() {
         return None;
@@ -216,7 +216,7 @@ pub(crate) fn reason(disturbance: &Disturbance, with_unit: fn(f64) -> String) ->
     Some(words.join(", "))
 }
 
-/// The points whose samples fall into two groups: the slow phases by name.
+/// Points whose samples form two groups: slow phases, given by name.
 pub(crate) fn two_modes(found: &[Disturbed]) -> impl Iterator<Item = &Disturbed> {
     found.iter().filter(|point| point.modes.is_some())
 }

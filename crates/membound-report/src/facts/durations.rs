@@ -1,18 +1,18 @@
-//! Histograms of durations that were counted in spans that the recorder chose, converted to spans
-//! that can be shown: rows for a terminal, equal ratios for a page.
+//! Converts recorded histograms of durations to bins that can be shown: round rows for a terminal, equal
+//! ratios for a page.
 
 use membound_types::DurationBin;
 
-/// Rows of a histogram on a terminal.
+/// Most rows of a histogram on a terminal.
 const ROWS: usize = 12;
-/// Spans of a histogram on a page.
+/// Number of bins of a histogram on a page.
 const CELLS: f64 = 56.0;
-/// No span of a page is narrower than this ratio: finer steps are noise.
+/// Smallest ratio between the edges of a bin on a page: finer bins show noise.
 const NARROWEST: f64 = 1.03;
-/// An edge that is this near to a limit, as a ratio, gives way to it.
+/// Ratio to a limit below which an edge is replaced by the limit.
 const NEAR: f64 = 1.15;
 
-/// A span of durations and how many lie in it; parts of one where spans were divided.
+/// A range of durations with the number that lie in it; fractional if recorded bins were divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Span {
     pub(crate) from_ns: f64,
@@ -20,7 +20,7 @@ pub(crate) struct Span {
     pub(crate) count: f64,
 }
 
-/// The shortest and the longest duration that `histograms` hold; `None` when they hold none.
+/// Shortest and longest duration in `histograms`; `None` if they are empty.
 pub(crate) fn range<'a>(
     histograms: impl IntoIterator<Item = &'a [DurationBin]>,
 ) -> Option<(f64, f64)> {
@@ -35,8 +35,7 @@ pub(crate) fn range<'a>(
         })
 }
 
-/// Ends of a bin that holds something and can be shown. What begins at 0 has no logarithm: its
-/// upper half stands for it.
+/// Ends of a bin that is not empty and has a logarithm. A bin from 0 on is represented by its upper half.
 fn seen(bin: &DurationBin) -> Option<(f64, f64)> {
     let (from, to) = (bin.from_ns, bin.to_ns);
     let from = if from.abs() < f64::MIN_POSITIVE {
@@ -48,8 +47,8 @@ fn seen(bin: &DurationBin) -> Option<(f64, f64)> {
     (fits && bin.count > 0).then_some((from, to))
 }
 
-/// Edges at round values over `low` to `high`, few enough for a terminal, with `limit` among
-/// them where it lies between.
+/// Edges at round values from `low` to `high`, few enough for a terminal, including `limit` if it lies
+/// between.
 pub(crate) fn round_edges(low: f64, high: f64, limit: Option<f64>) -> Vec<f64> {
     const STEPS: [&[f64]; 4] = [
         &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
@@ -80,20 +79,20 @@ pub(crate) fn round_edges(low: f64, high: f64, limit: Option<f64>) -> Vec<f64> {
     edges
 }
 
-/// Edges at equal ratios over `low` to `high`, with `limit` among them where it lies between.
+/// Edges at equal ratios from `low` to `high`, including `limit` if it lies between.
 pub(crate) fn even_edges(low: f64, high: f64, limit: Option<f64>) -> Vec<f64> {
     let ratio = (high / low).powf(1.0 / CELLS).max(NARROWEST);
     let limit = limit.filter(|limit| (low..high).contains(limit));
     let anchor = limit.unwrap_or(low);
-    // A hair less, so that an end that is an edge already does not ask for one more.
+    // Subtract a little, so that an end that is already an edge does not add another.
     let steps = |span: f64| (span.ln() / ratio.ln() - 1e-9).ceil().max(0.0) as i32;
     (-steps(anchor / low)..=steps(high / anchor))
         .map(|step| anchor * ratio.powi(step))
         .collect()
 }
 
-/// `bins` over the spans between `edges`. A bin that reaches over several is divided as if its
-/// durations lay evenly over its ratio; what lies beyond the edges goes to the nearest span.
+/// Distributes `bins` over the ranges between `edges`. A bin that spans several is divided evenly on a
+/// logarithmic scale; what lies beyond the edges goes to the nearest range.
 pub(crate) fn spread(bins: &[DurationBin], edges: &[f64]) -> Vec<Span> {
     let mut spans: Vec<Span> = edges
         .windows(2)
@@ -169,7 +168,7 @@ mod tests {
             round_edges(90.0, 4000.0, Some(300.0)),
             [50.0, 100.0, 200.0, 300.0, 500.0, 1000.0, 2000.0, 5000.0]
         );
-        // What is next to the limit gives way.
+        // The edge next to the limit is replaced.
         assert_eq!(
             round_edges(90.0, 900.0, Some(210.0))[..5],
             [80.0, 100.0, 120.0, 150.0, 210.0]

@@ -1,7 +1,7 @@
-//! Function names as a person says them.
+//! Shortens function names for readers.
 
-/// `name` without the arguments of its templates and its parameters, which take more room than
-/// all the rest: `std::map<int, int>::find(int const&) const` is `std::map::find`.
+/// `name` without template arguments and parameters, which are usually the longest part: `std::map<int,
+/// int>::find(int const&) const` becomes `std::map::find`.
 pub(crate) fn plain(name: &str) -> String {
     let mut out = String::new();
     let mut skipped = 0_usize;
@@ -16,7 +16,7 @@ pub(crate) fn plain(name: &str) -> String {
             continue;
         }
         match c {
-            // Not behind a name: a type in brackets, as in `<Vec<T> as Drop>::drop`.
+            // A bracket that does not follow a name encloses a type, as in `<Vec<T> as Drop>::drop`.
             '<' if skipped > 0 || belongs(&out) => skipped += 1,
             '>' if skipped > 0 && !rest_is_arrow(name, rest) => skipped -= 1,
             '(' if skipped == 0 && rest.starts_with(ANONYMOUS) => {
@@ -35,7 +35,7 @@ pub(crate) fn plain(name: &str) -> String {
 
 const ANONYMOUS: &str = "(anonymous namespace)";
 
-/// The signs of an operator that `rest` begins with, if `before` ends in the word.
+/// Signs of the operator that `rest` begins with, if `before` ends in the word `operator`.
 fn operator<'a>(before: &str, rest: &'a str) -> Option<&'a str> {
     const SIGNS: [&str; 9] = ["<=>", "<<=", ">>=", "<<", ">>", "<=", ">=", "()", "->"];
     let word = before.strip_suffix("operator")?;
@@ -49,9 +49,9 @@ fn operator<'a>(before: &str, rest: &'a str) -> Option<&'a str> {
     }
 }
 
-/// Whether a bracket behind `before` opens the arguments of a name.
+/// True if a bracket after `before` opens the arguments of a name.
 fn belongs(before: &str) -> bool {
-    /// Signs of the longest operator's name, with a blank behind it.
+    /// Length of the longest operator's name, with a space behind it.
     const LONGEST: usize = 4;
     if before.ends_with(|c: char| c.is_alphanumeric() || "_:}>)]".contains(c)) {
         return true;
@@ -64,16 +64,17 @@ fn belongs(before: &str) -> bool {
     word.ends_with("operator")
 }
 
-/// Whether the `>` that `rest` begins with is the end of `->`.
+/// True if the `>` that `rest` begins with is the end of `->`.
 fn rest_is_arrow(name: &str, rest: &str) -> bool {
     name[..name.len() - rest.len()].ends_with('-')
 }
 
-/// What is left, without a turbofish's colons; the whole where nothing is left.
+/// Cleans up the shortened name: removes the colons of a turbofish; returns the whole name if nothing is
+/// left.
 fn finished(out: &str, name: &str) -> String {
     let out = out.trim().replace("::::", "::");
     let out = out.strip_suffix("::").unwrap_or(&out);
-    // What a function returns stands before its name.
+    // The return type precedes the name.
     if out.is_empty() {
         name.to_owned()
     } else {
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_longest_names_take_no_time() {
-        // Quadratic, this would not end.
+        // With quadratic time this would not end.
         for piece in ["(", "<", ">", "a<", "->", "operator", "(a", "::"] {
             let name = piece.repeat(400_000);
             assert!(plain(&name).len() <= name.len());

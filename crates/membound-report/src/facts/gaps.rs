@@ -1,9 +1,8 @@
-//! What a profile does not hold, and why.
+//! Data that a machine profile lacks, and why.
 
 use membound_types::{Kind, MachineProfile, NotMeasured, Outcome};
 
-/// What was skipped inside each part, in the order in which parts are shown, or why the
-/// whole part is missing.
+/// For each part in the order of display: what was skipped within it, or why the whole part is missing.
 fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMeasured>); 10] {
     fn look<'a, P>(
         part: &'a Outcome<P>,
@@ -31,30 +30,29 @@ fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMe
     ]
 }
 
-/// Whether there is no part at all.
+/// True if no part was measured.
 pub(crate) fn none_measured(profile: &MachineProfile) -> bool {
     skipped_by_part(profile)
         .iter()
         .all(|(_, state)| state.is_err())
 }
 
-/// Something that is not in the profile.
+/// Something that the profile lacks.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
-    /// Part it would belong to.
+    /// Part that it would belong to.
     pub(crate) part: Kind,
-    /// What and why.
+    /// What is missing, and why.
     pub(crate) text: String,
 }
 
-/// Everything that is not in the profile: parts that are missing as a whole, then what was
-/// skipped inside a part.
+/// Everything that the profile lacks: missing parts first, then what was skipped within a part.
 pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     let mut missing = Vec::new();
     let mut skipped = Vec::new();
     for (part, state) in skipped_by_part(profile) {
         match state {
-            // The reader does not miss a part that was not asked for.
+            // Parts that were not requested are not reported as missing.
             Err(why) if why.is_not_asked() => {}
             Err(why) => missing.push(Gap {
                 part,
@@ -88,7 +86,7 @@ pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     missing
 }
 
-/// `not measured: reason (remedy)`.
+/// Formats the reason: `not measured: reason (remedy)`.
 pub(crate) fn missing_text(why: &NotMeasured) -> String {
     match &why.remedy {
         Some(remedy) => format!("not measured: {} ({remedy})", why.reason),

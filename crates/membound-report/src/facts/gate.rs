@@ -1,11 +1,11 @@
-//! What text, page, Markdown and JUnit say of gates in the same words.
+//! Texts about gates that terminal, page, Markdown and JUnit share.
 
 use membound_types::{ComparedValue, Figure, Gate, GateLimit, GateVerdict, RunComparison};
 
 use crate::facts::run::NONE;
 use crate::units;
 
-/// The figure of a side: a share of CPU time, or stalled seconds where growth is limited.
+/// Figure of a side: a share of CPU time, or stalled seconds if growth is limited.
 pub(crate) fn figure(gate: &Gate, figure: Figure) -> String {
     match gate.limit_of {
         GateLimit::Growth => units::seconds(figure.value),
@@ -13,7 +13,7 @@ pub(crate) fn figure(gate: &Gate, figure: Figure) -> String {
     }
 }
 
-/// What is guarded: `memory-bound`, `function work`.
+/// Subject of a gate: `memory-bound`, `function work`.
 pub(crate) fn what(gate: &Gate) -> String {
     match gate.name.as_str() {
         "" => gate.subject.name().to_owned(),
@@ -21,7 +21,7 @@ pub(crate) fn what(gate: &Gate) -> String {
     }
 }
 
-/// The limit: `+3 pt`, `+10 %`, `new`.
+/// Limit of a gate: `+3 pt`, `+10 %`, `new`.
 pub(crate) fn limit(gate: &Gate) -> String {
     match gate.limit_of {
         GateLimit::New => GateLimit::New.name().to_owned(),
@@ -31,7 +31,7 @@ pub(crate) fn limit(gate: &Gate) -> String {
     }
 }
 
-/// The change without its interval: `+11.1 pt`.
+/// Change without its interval: `+11.1 pt`.
 pub(crate) fn change(gate: &Gate) -> String {
     gate.change.map_or_else(
         || NONE.to_owned(),
@@ -39,7 +39,7 @@ pub(crate) fn change(gate: &Gate) -> String {
     )
 }
 
-/// The interval of the change: `[+8.9, +13.3]`.
+/// Interval of the change: `[+8.9, +13.3]`.
 pub(crate) fn interval(gate: &Gate) -> String {
     let end = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), signed);
     gate.change
@@ -48,10 +48,10 @@ pub(crate) fn interval(gate: &Gate) -> String {
         })
 }
 
-/// A share in hundredths with its sign.
+/// Formats a share in hundredths with its sign.
 fn signed(share: f64) -> String {
     let tenths = (share * 1000.0).round();
-    // Not minus nothing.
+    // Avoid a negative zero.
     format!("{:+.1}", (tenths + 0.0) / 10.0).replace('-', "−")
 }
 
@@ -62,13 +62,13 @@ fn unit(gate: &Gate) -> &'static str {
     }
 }
 
-/// How many gates came to `verdict`.
+/// Number of gates with this verdict.
 pub(crate) fn count(comparison: &RunComparison, verdict: GateVerdict) -> usize {
     let gates = comparison.gates.iter();
     gates.filter(|gate| gate.verdict == verdict).count()
 }
 
-/// What the runs are and what the brackets hold.
+/// Explains the runs and the brackets.
 pub(crate) fn remark(comparison: &RunComparison) -> String {
     let sides: Vec<String> = comparison
         .sides

@@ -1,13 +1,13 @@
-//! Accesses that the processor sampled itself, in words.
+//! Texts about accesses that the processor sampled.
 
 use membound_types::{ChangedLineRow, HardwareView};
 
 use crate::units;
 
-/// That shares of sampled accesses are no shares of time.
+/// Warning that shares of sampled accesses are no shares of time.
 pub(crate) const READING: &str = "Shares are those of sampled accesses, not of time: a long latency may be hidden by other work.";
 
-/// How many there are, and what they have in common.
+/// Numbers of accesses, and properties that they have in common.
 pub(crate) fn about(view: &HardwareView) -> String {
     let mut words = vec![
         units::plural_of(view.accesses, "access", "accesses"),
@@ -25,12 +25,12 @@ pub(crate) fn about(view: &HardwareView) -> String {
     words.join(" · ")
 }
 
-/// An average latency, where it was measured.
+/// Average latency in cycles; empty if it was not measured.
 pub(crate) fn latency(cycles: Option<f64>) -> String {
     cycles.map(units::cycles).unwrap_or_default()
 }
 
-/// How often another core had changed a line.
+/// Describes how often another core had changed a line.
 pub(crate) fn changed(row: &ChangedLineRow) -> String {
     format!(
         "line {:#x} of process {}: {} of {} found it changed by another core ({}, at {})",

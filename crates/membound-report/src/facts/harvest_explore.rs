@@ -1,4 +1,4 @@
-//! What an exploration of a harvest says: the columns of its tables, and the sentence below each.
+//! Columns of the tables of a harvest exploration, and the sentence below each table.
 
 use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
 
@@ -9,19 +9,19 @@ mod sentences;
 
 pub(crate) use sentences::{sentence, summary};
 
-/// A column of a table.
+/// Column of a table.
 pub(crate) struct Column {
     pub(crate) title: &'static str,
-    /// 0 stays on a narrow terminal; of the others the highest goes first.
+    /// Priority on a narrow terminal: 0 is always kept; of the others the highest is dropped first.
     pub(crate) expendable: u8,
-    /// Whether its interval is shown where there is little room.
+    /// True if the interval is shown even if there is little room.
     pub(crate) is_compared: bool,
     pub(crate) of: fn(&ExploreRow) -> Option<ExploreFigure>,
     pub(crate) format: fn(f64) -> String,
 }
 
 impl Column {
-    /// What stands in a row: the median, and its interval where that is `shown` and rounds differ.
+    /// Text of a cell: the median, with its interval if `shown` includes it and rounds differ.
     pub(crate) fn cell(&self, row: &ExploreRow, shown: Intervals) -> String {
         let has_room = match shown {
             Intervals::All => true,
@@ -36,11 +36,11 @@ impl Column {
     }
 }
 
-/// Which figures have their intervals beside them.
+/// Figures that are shown with their intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intervals {
     All,
-    /// Figures of columns with [`Column::is_compared`].
+    /// Only figures of columns with [`Column::is_compared`].
     OfCompared,
     None,
 }
@@ -153,7 +153,7 @@ const EACH: Column = Column {
     format: units::seconds,
 };
 
-/// The columns of a table behind the setting.
+/// Columns of a table after the setting.
 pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Column> {
     let told = explore.options.requests.is_some();
     let fares = || if told { P95_CHANGE } else { SLOWDOWN };
@@ -170,7 +170,7 @@ pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Colu
     }
 }
 
-/// What the first column is.
+/// Heading of the first column, which holds the setting.
 pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "bound",
@@ -184,7 +184,7 @@ pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
     }
 }
 
-/// What is varied, as a heading.
+/// Heading of a table: what is varied.
 pub(crate) const fn title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "Bound on the time until the primary runs again",
@@ -198,7 +198,7 @@ pub(crate) const fn title(sweep: ExploreSweep) -> &'static str {
     }
 }
 
-/// The same in a word, for links.
+/// Short heading for links.
 pub(crate) const fn short_title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "Bound",
@@ -212,7 +212,7 @@ pub(crate) const fn short_title(sweep: ExploreSweep) -> &'static str {
     }
 }
 
-/// What the columns are, once for all tables.
+/// Explanation of the columns, once for all tables.
 pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
     let mut out = vec![
         "slower: how much longer the primary takes than by itself".to_owned(),
@@ -258,12 +258,12 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
     out
 }
 
-/// A command line.
+/// Joins the words of a command line.
 pub(crate) fn words(words: &[String]) -> String {
     words.join(" ")
 }
 
-/// What runs beside the primary.
+/// Describes the programs that run beside the primary.
 pub(crate) fn beside(explore: &HarvestExplore) -> String {
     let options = &explore.options;
     let copies = match options.copies {
@@ -285,13 +285,13 @@ pub(crate) fn beside(explore: &HarvestExplore) -> String {
     each.join(", ")
 }
 
-/// A median with its interval, where rounds differ.
+/// Formats a median with its interval if rounds differ.
 pub(crate) fn with_interval(figure: ExploreFigure, format: fn(f64) -> String) -> String {
     let [value, low, high] = [figure.value, figure.low, figure.high].map(format);
     if low == value && high == value {
         return value;
     }
-    // The unit stands once.
+    // Write the unit only once.
     let bare = |end: &str| {
         let unit = value.rsplit_once(' ').map_or("", |(_, unit)| unit);
         end.strip_suffix(unit).map_or(end, str::trim_end).to_owned()
@@ -299,7 +299,7 @@ pub(crate) fn with_interval(figure: ExploreFigure, format: fn(f64) -> String) ->
     format!("{value} [{}, {}]", bare(&low), bare(&high))
 }
 
-/// A share that something grew by, with its sign.
+/// Formats a relative change with its sign.
 pub(crate) fn change(share: f64) -> String {
     let text = units::percent(share);
     if share > 0.0 && text != "0 %" {
@@ -309,7 +309,7 @@ pub(crate) fn change(share: f64) -> String {
     }
 }
 
-/// A factor.
+/// Formats a factor.
 pub(crate) fn times(factor: f64) -> String {
     if factor.is_finite() {
         format!("{factor:.2}")
@@ -318,12 +318,12 @@ pub(crate) fn times(factor: f64) -> String {
     }
 }
 
-/// Whether a row has figures.
+/// True if the setting could be run, so that its row has figures.
 pub(crate) const fn has_figures(row: &ExploreRow) -> bool {
     row.failed.is_none()
 }
 
-/// Why settings of a table have no figures: those with the same reason together.
+/// Reasons why settings of a table have no figures, with settings grouped by reason.
 pub(crate) fn failures(sweep: &ExploredSweep) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for row in &sweep.rows {
@@ -345,7 +345,7 @@ pub(crate) fn failures(sweep: &ExploredSweep) -> Vec<String> {
         .collect()
 }
 
-/// Whether nothing of a table could be run.
+/// True if no setting of a table could be run.
 pub(crate) fn is_empty(sweep: &ExploredSweep) -> bool {
     !sweep.rows.iter().any(has_figures)
 }

@@ -1,4 +1,4 @@
-//! What text and page say of a harvest in the same words.
+//! Texts about a harvest that terminal and page share.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ use membound_types::{
 use super::run;
 use crate::units;
 
-/// The primary's command, or that there was none.
+/// Command of the primary, or a note that there was none.
 pub(crate) fn title(run: &HarvestRun) -> String {
     if has_primary(run) {
         run::shell(&run.primary.command)
@@ -21,12 +21,12 @@ pub(crate) fn title(run: &HarvestRun) -> String {
     }
 }
 
-/// Whether there was a primary.
+/// True if there was a primary.
 pub(crate) const fn has_primary(run: &HarvestRun) -> bool {
     !run.primary.command.is_empty()
 }
 
-/// How a program ended: its exit code, its signal, or that it was not seen to its end.
+/// How a program ended: its exit code, its signal, or that its end was not observed.
 pub(crate) fn exit(exit_code: Option<i32>, signal: Option<i32>) -> String {
     match (signal, exit_code) {
         (Some(signal), _) => format!("signal {signal}"),
@@ -35,20 +35,20 @@ pub(crate) fn exit(exit_code: Option<i32>, signal: Option<i32>) -> String {
     }
 }
 
-/// How the stall's parts and the slowdown are got, all of them.
+/// Basis of the stall's parts and of the slowdown.
 pub(crate) const BASIS: Basis = Basis::Estimated;
 
-/// A duration, or a dash.
+/// Formats a duration; a dash if unknown.
 pub(crate) fn duration(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| run::NONE.to_owned(), units::seconds)
 }
 
-/// The interval of the slowdown, where there is one: low end, high end.
+/// Interval of the slowdown (lower end, upper end), if known.
 pub(crate) fn slowdown_interval(primary: &HarvestedPrimary) -> Option<(f64, f64)> {
     primary.slowdown_low.zip(primary.slowdown_high)
 }
 
-/// What the run answers, a sentence each, as far as it is known.
+/// Results of the run as sentences, as far as they are known.
 pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     let mut out = vec![harvested(run)];
     let waits_s: f64 = run.scavengers.iter().map(|it| it.in_waits_s).sum();
@@ -71,7 +71,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     out
 }
 
-/// When turns began, where a plan was made before they could.
+/// Describes when time slices began, if the plan was made during the run.
 fn first_turn(run: &HarvestRun) -> Option<String> {
     let mut plans = run.options.plans.iter();
     let planted_s = plans.find_map(|plan| plan.planted_after_s)?;
@@ -112,7 +112,7 @@ fn harvested(run: &HarvestRun) -> String {
     }
 }
 
-/// What turns of scavengers with each other were worth.
+/// Describes the benefit of time slices that scavengers gave each other.
 fn balance(balance: &HarvestBalance) -> Option<String> {
     let worth = balance.worth?;
     Some(format!(
@@ -152,7 +152,7 @@ fn slowed(run: &HarvestRun) -> String {
     }
 }
 
-/// What the distances are of.
+/// Title of the distribution of distances.
 pub(crate) fn distance_title(run: &HarvestRun) -> String {
     let who = if has_primary(run) {
         "the primary"
@@ -162,8 +162,8 @@ pub(crate) fn distance_title(run: &HarvestRun) -> String {
     format!("from a yield until {who} ran again")
 }
 
-/// Whether the slowdown is above what was allowed beyond doubt: its whole interval is. False
-/// without an interval.
+/// True if the slowdown significantly exceeds the limit: its whole interval lies above. False without an
+/// interval.
 pub(crate) fn too_slow(run: &HarvestRun) -> bool {
     slowdown_interval(&run.primary)
         .zip(run.options.max_slowdown)
@@ -189,7 +189,8 @@ fn came_back(run: &HarvestRun) -> Option<String> {
     Some(text)
 }
 
-/// `0.6 % exceeded the bound of 300 ns`; `None` without a bound or without turns.
+/// Share of the time slices beyond the bound: `0.6 % exceeded the bound of 300 ns`; `None` without a bound
+/// or without time slices.
 pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
     let (within, bound) = run.distance_ns.within_bound.zip(run.distance_ns.bound)?;
     let bound = units::duration_ns(bound);
@@ -201,7 +202,7 @@ pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
     })
 }
 
-/// `51 % of all turns were skipped, until …`; `None` without any.
+/// Share of skipped time slices: `51 % of all turns were skipped, until …`; `None` if none were skipped.
 pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
     let distances = &run.distance_ns;
     let share = distances.skipped as f64 / (distances.skipped + distances.timed) as f64;
@@ -213,7 +214,7 @@ pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
     })
 }
 
-/// A share that is more than none, however small.
+/// Formats a share so that a small positive share does not become 0.
 pub(crate) fn some_percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 {
         "< 0.1 %".to_owned()
@@ -222,7 +223,7 @@ pub(crate) fn some_percent(share: f64) -> String {
     }
 }
 
-/// `4 scavengers: 2 finished, 1 crashed, 1 refused`.
+/// Counts scavengers by state: `4 scavengers: 2 finished, 1 crashed, 1 refused`.
 pub(crate) fn scavengers(all: &[Scavenger]) -> String {
     format!(
         "{}: {}",
@@ -231,7 +232,7 @@ pub(crate) fn scavengers(all: &[Scavenger]) -> String {
     )
 }
 
-/// How many are in each of `states`, those that none is in left out.
+/// Counts items by state; states without items are left out.
 fn by_state<S: PartialEq + Display>(states: &[S], of: impl Iterator<Item = S> + Clone) -> String {
     let counts: Vec<String> = states
         .iter()
@@ -243,7 +244,7 @@ fn by_state<S: PartialEq + Display>(states: &[S], of: impl Iterator<Item = S> + 
     counts.join(", ")
 }
 
-/// A scavenger's command, with its copy where there are several of it.
+/// Command of a scavenger, with the number of its copy if there are several.
 pub(crate) fn scavenger(it: &Scavenger, all: &[Scavenger]) -> String {
     let copies = all.iter().filter(|other| other.command == it.command);
     let command = run::shell(&it.command);
@@ -254,7 +255,7 @@ pub(crate) fn scavenger(it: &Scavenger, all: &[Scavenger]) -> String {
     }
 }
 
-/// How a scavenger ended: a dash for one that did not, or was not begun.
+/// How a scavenger ended; a dash if it did not end or did not start.
 pub(crate) fn scavenger_end(it: &Scavenger) -> String {
     match it.state {
         ScavengerState::Finished | ScavengerState::Crashed => exit(it.exit_code, it.signal),
@@ -262,17 +263,17 @@ pub(crate) fn scavenger_end(it: &Scavenger) -> String {
     }
 }
 
-/// How the stall time divides, as shares of all of it.
+/// Division of the stall time, as shares of the total.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StallShares {
     pub(crate) harvested: f64,
     pub(crate) left: f64,
 }
 
-/// The shares of `stall`; `None` where a part is not known.
+/// Shares of `stall`; `None` if a part is unknown.
 pub(crate) fn stall_shares(stall: &HarvestedStall) -> Option<StallShares> {
     let (harvested, left) = (stall.harvested_s?, stall.left_s?);
-    // More may have been harvested than the plan says there was.
+    // More may be harvested than the plan predicted as stall.
     let whole = harvested + left;
     (whole > 0.0).then(|| StallShares {
         harvested: harvested / whole,
@@ -280,22 +281,22 @@ pub(crate) fn stall_shares(stall: &HarvestedStall) -> Option<StallShares> {
     })
 }
 
-/// A class of time that scavengers can have: a row of document 003's table of harvestable cycles. In seconds.
+/// Class of time that scavengers can use: a row of document 003's table of harvestable cycles, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Class {
     pub(crate) name: &'static str,
-    /// All that there was of it, where that is known.
+    /// Total time of the class, if known.
     pub(crate) before_s: Option<f64>,
-    /// What scavengers had of it.
+    /// Time of the class that scavengers used.
     pub(crate) harvested_s: Option<f64>,
-    /// The mechanism that gave it to them.
+    /// Mechanism by which scavengers got it.
     pub(crate) by: &'static str,
 }
 
-/// The heads of the table of [`classes`].
+/// Headings of the table of [`classes`].
 pub(crate) const CLASS_COLUMNS: [&str; 4] = ["class", "before", "harvested", "by"];
 
-/// The classes of time that scavengers can have beside a primary.
+/// Classes of time that scavengers can use beside a primary.
 pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     if !has_primary(run) || run.scavengers.is_empty() {
         return Vec::new();
@@ -304,7 +305,7 @@ pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     let in_stalls_s = sum(|it| it.in_stalls_s.unwrap_or(0.0));
     let elsewhere_s = sum(|it| it.in_waits_s + it.own_thread_s);
     let beside_s = run.slots.beside_s;
-    // How long each of several threads was there is not known.
+    // The elapsed time of each of several threads is unknown.
     let wall_s = run.primary.wall_s.filter(|_| run.primary.threads == 1);
     let idle_s = wall_s.map(|wall_s| (wall_s - run.primary.cpu_s - in_stalls_s).max(0.0));
     vec![
@@ -329,7 +330,7 @@ pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     ]
 }
 
-/// What is missing whose field is, or lies in, one of `fields`.
+/// Gaps whose field is one of `fields` or lies within one.
 pub(crate) fn gaps_of<'a>(
     missing: &'a [Missing],
     fields: &'a [&str],
@@ -337,7 +338,7 @@ pub(crate) fn gaps_of<'a>(
     missing.iter().filter(move |gap| lies_in(gap, fields))
 }
 
-/// Whether a gap is of one of `fields`, or of a part of one.
+/// True if a gap concerns one of `fields` or a part of one.
 pub(crate) fn lies_in(gap: &Missing, fields: &[&str]) -> bool {
     fields.iter().any(|field| {
         gap.table
@@ -346,7 +347,7 @@ pub(crate) fn lies_in(gap: &Missing, fields: &[&str]) -> bool {
     })
 }
 
-/// A gap under a person's name for its field.
+/// Formats a gap, with a readable name for its field.
 pub(crate) fn gap(gap: &Missing) -> String {
     const NAMES: [(&str, &str); 16] = [
         ("primary.slowdown_low", "interval of the slowdown"),
@@ -376,12 +377,12 @@ pub(crate) fn gap(gap: &Missing) -> String {
     })
 }
 
-/// Why there is a gap, without its field's name.
+/// Formats the reason of a gap without the name of its field.
 pub(crate) fn why(gap: &Missing) -> String {
     super::missing_text(&gap.why)
 }
 
-/// The rows of the table of latencies: of what, and its requests and durations.
+/// Rows of the table of latencies: name, and distribution of durations.
 pub(crate) fn latency_rows(run: &HarvestRun) -> Vec<(&'static str, &Latencies)> {
     let Some(latency) = &run.primary.latency else {
         return Vec::new();
@@ -395,10 +396,10 @@ pub(crate) fn latency_rows(run: &HarvestRun) -> Vec<(&'static str, &Latencies)> 
     .collect()
 }
 
-/// The durations of a row, in the order of the table's columns behind that of requests.
+/// Headings of the durations in a row, after the number of requests.
 pub(crate) const LATENCY_COLUMNS: [&str; 5] = ["median", "90 %", "95 %", "99 %", "longest"];
 
-/// The values of those columns, in nanoseconds.
+/// Values of those columns, in nanoseconds.
 pub(crate) const fn latency_values(latencies: &Latencies) -> [f64; 5] {
     [
         latencies.p50_ns,
@@ -409,7 +410,7 @@ pub(crate) const fn latency_values(latencies: &Latencies) -> [f64; 5] {
     ]
 }
 
-/// How much longer requests took with scavengers, by column; `None` where that is not known.
+/// Relative change of the durations with scavengers, by column; `None` if unknown.
 pub(crate) fn latency_changes(run: &HarvestRun) -> Option<[String; 5]> {
     let latency = run.primary.latency.as_ref()?;
     let without = latency_values(latency.without.as_ref()?);
@@ -433,7 +434,7 @@ fn signed_percent(share: f64) -> String {
     }
 }
 
-/// How requests were told, in words.
+/// Describes how requests were observed.
 pub(crate) fn latency_told(latency: &PrimaryLatency) -> String {
     match (latency.source, latency.by.split_once("..")) {
         (LatencySource::Socket, _) => "from arrival on a socket to the answer".to_owned(),
@@ -442,8 +443,8 @@ pub(crate) fn latency_told(latency: &PrimaryLatency) -> String {
     }
 }
 
-/// Share of all requests that took no longer than `limit`, in nanoseconds; a span that this lies in counts
-/// as far as it lies below. `None` without any.
+/// Share of all requests that took at most `limit` nanoseconds; a bin that contains the limit counts in
+/// proportion. `None` without requests.
 fn share_within<'a>(all: impl Iterator<Item = &'a Latencies>, limit: f64) -> Option<f64> {
     let (mut kept, mut requests) = (0.0, 0.0);
     for bin in all.flat_map(|latencies| &latencies.histogram) {
@@ -455,7 +456,7 @@ fn share_within<'a>(all: impl Iterator<Item = &'a Latencies>, limit: f64) -> Opt
     (requests > 0.0).then(|| kept / requests)
 }
 
-/// What is to be said of the table of latencies.
+/// Notes below the table of latencies.
 pub(crate) fn latency_notes(run: &HarvestRun) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(limit) = run.options.slo_p95_ns {
@@ -482,12 +483,12 @@ pub(crate) fn latency_notes(run: &HarvestRun) -> Vec<String> {
     notes
 }
 
-/// `12 in, 1 out, 1 refused`.
+/// Counts sites by state: `12 in, 1 out, 1 refused`.
 pub(crate) fn sites(sites: &[HarvestedSite]) -> String {
     by_state(&SiteState::ALL, sites.iter().map(|site| site.state))
 }
 
-/// Sites by what they were to gain, most first; those of which that is not known come last.
+/// Sites sorted by predicted gain, largest first; sites with unknown gain come last.
 pub(crate) fn by_gain(sites: &[HarvestedSite]) -> Vec<&HarvestedSite> {
     let mut sorted: Vec<&HarvestedSite> = sites.iter().collect();
     let gain = |site: &HarvestedSite| site.predicted_gain.unwrap_or(f64::NEG_INFINITY);
@@ -495,7 +496,7 @@ pub(crate) fn by_gain(sites: &[HarvestedSite]) -> Vec<&HarvestedSite> {
     sorted
 }
 
-/// The function of `symbol` and the offset; the file's name where the function has none.
+/// Formats a code position as function and offset; the file's name replaces an unknown function.
 pub(crate) fn place(symbol: &str, module: &str, offset: u64) -> String {
     let symbol = match symbol {
         "" => module.rsplit('/').next().unwrap_or_default(),
@@ -504,18 +505,18 @@ pub(crate) fn place(symbol: &str, module: &str, offset: u64) -> String {
     format!("{symbol} {offset:#x}")
 }
 
-/// [`place`] of a site, its function without arguments.
+/// Like [`place`], for a site; the function's arguments are left out.
 pub(crate) fn short_place(site: &HarvestedSite) -> String {
     place(&super::plain(&site.symbol), &site.module, site.offset)
 }
 
-/// What a site is predicted to gain, or a dash.
+/// Predicted gain of a site; a dash if unknown.
 pub(crate) fn gain(site: &HarvestedSite) -> String {
     site.predicted_gain
         .map_or_else(|| run::NONE.to_owned(), units::percent)
 }
 
-/// What a yield is for, in words.
+/// Purpose of a yield, in words.
 pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
     match kind {
         YieldKind::Primary => "a miss",
@@ -523,7 +524,7 @@ pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
     }
 }
 
-/// Who gave scavengers a processor beside the stalls, and why.
+/// Describes who gave scavengers CPU time beside the stalls, and why.
 pub(crate) fn slots(slots: &HarvestSlots) -> String {
     let who = match slots.mode {
         SlotMode::Stalls => "scavengers ran in stalls only",
@@ -550,7 +551,7 @@ pub(crate) fn slots(slots: &HarvestSlots) -> String {
     text
 }
 
-/// What the guard did.
+/// Describes what the slowdown guard did.
 pub(crate) fn guard(guard: &SlowdownGuard) -> String {
     let yields = if guard.yields_taken_out > 0 {
         format!(
@@ -576,10 +577,10 @@ pub(crate) fn guard(guard: &SlowdownGuard) -> String {
     )
 }
 
-/// The name of plans among conditions.
+/// Name of a plan in the list of conditions.
 pub(crate) const PLAN: &str = "plan";
 
-/// What was asked for: a name and a value each.
+/// Options of the run as pairs of name and value.
 pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, String)> {
     let mut out = vec![
         ("scavengers a thread", options.per_thread.to_string()),

@@ -1,4 +1,4 @@
-//! The few figures that answer the question in ten seconds.
+//! The few figures of a machine profile that a reader wants first.
 
 use membound_types::{
     Bandwidth, BandwidthKernel, BandwidthPoint, Figure, LevelKind, MachineInfo, MachineProfile,
@@ -11,13 +11,13 @@ use crate::units;
 /// Read bandwidth of a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bandwidths {
-    /// One thread, 10⁹ bytes a second.
+    /// One thread, in 10⁹ bytes per second.
     pub(crate) one_gb_s: Option<f64>,
-    /// Most threads, and how many.
+    /// Largest number of threads with its bandwidth in 10⁹ bytes per second.
     pub(crate) all: Option<(u32, f64)>,
 }
 
-/// Read bandwidth of the level called `name`, where it was measured.
+/// Read bandwidth of the level `name`, if it was measured.
 pub(crate) fn level_bandwidth(bandwidth: &Bandwidth, name: &str) -> Option<Bandwidths> {
     let reads = || {
         bandwidth.points.iter().filter(|point| {
@@ -41,7 +41,7 @@ pub(crate) fn level_bandwidth(bandwidth: &Bandwidth, name: &str) -> Option<Bandw
     })
 }
 
-/// The highest bandwidth of main memory, whatever the kernel.
+/// Highest bandwidth of main memory by any kernel.
 pub(crate) fn dram_bandwidth(profile: &MachineProfile) -> Outcome<&BandwidthPoint> {
     let bandwidth = match &profile.bandwidth {
         Outcome::Known(bandwidth) => bandwidth,
@@ -67,7 +67,7 @@ pub(crate) fn dram_bandwidth(profile: &MachineProfile) -> Outcome<&BandwidthPoin
         )
 }
 
-/// Who the machine is, as label and value; absent things are left out.
+/// Identity of the machine as pairs of label and value; unknown entries are left out.
 pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     let cpu = &machine.cpu;
     let mut out = vec![("host", machine.host.clone())];
@@ -113,8 +113,8 @@ pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     out
 }
 
-/// How the clock steps: `steps of 10 ns`, and when its rate may change. `None` when its
-/// rate is not known.
+/// Resolution of the clock: `steps of 10 ns`, and a note if its rate may change. `None` if its rate is
+/// unknown.
 pub(crate) fn timer_steps(timer: &Timer) -> Option<String> {
     (timer.rate_hz > 0.0).then(|| {
         let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
@@ -127,14 +127,14 @@ pub(crate) fn timer_steps(timer: &Timer) -> Option<String> {
     })
 }
 
-/// One row of document 000's summary table: what a condition does to one load and to the
-/// parallelism, as text.
+/// Row of document 000's summary table: effect of a condition on one load and on the parallelism,
+/// formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MlpCondition {
     pub(crate) label: String,
     /// Cycles of one load.
     pub(crate) one: String,
-    /// Cycles of two in sequence.
+    /// Cycles of two loads in sequence.
     pub(crate) pair: String,
     pub(crate) rule: String,
     pub(crate) throughput: String,
@@ -142,7 +142,7 @@ pub(crate) struct MlpCondition {
     pub(crate) overhead: String,
 }
 
-/// A row for each condition that was measured.
+/// One row for each measured condition.
 pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
     let none = || "–".to_owned();
     let first = mlp.one_load_cycles.known();
@@ -166,8 +166,7 @@ pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
         .collect()
 }
 
-/// What `one` takes beyond `first`, with the interval of the difference of two independent
-/// figures.
+/// Formats the difference of `one` and `first`, with the interval for two independent figures.
 fn overhead((one, first): (&Figure, &Figure)) -> String {
     let off = |figure: &Figure| (figure.high - figure.low) / 2.0;
     let half_width = off(one).hypot(off(first));

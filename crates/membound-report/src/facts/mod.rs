@@ -1,5 +1,5 @@
-//! What the page and the terminal both need to know about a document: titles of things,
-//! curves grouped out of points, the headline figures, and what disturbed a run.
+//! Content shared by the page and the terminal: titles, curves grouped from points, headline figures,
+//! perturbed points.
 
 mod calibration;
 pub(crate) mod calls;

@@ -1,4 +1,4 @@
-//! What is said of a fitted model, for the page and the terminal alike.
+//! Texts about a fitted model that page and terminal share.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use membound_types::{
 
 use crate::units;
 
-/// Unit in which sizes stand in a model.
+/// Unit of sizes in a model.
 const BYTES: &str = "bytes";
-/// Unit of a pure number.
+/// Unit of a dimensionless number.
 const NONE: &str = "1";
 
-/// The points of one size of window, by rising area.
+/// Points of one window size, by rising area.
 #[derive(Clone, Debug)]
 pub(crate) struct FittedCurve<'a> {
     /// `None` for the loads of a latency curve.
@@ -23,7 +23,7 @@ pub(crate) struct FittedCurve<'a> {
 }
 
 impl FittedCurve<'_> {
-    /// `1 KiB windows`, `loads`.
+    /// Label: `1 KiB windows`, `loads`.
     pub(crate) fn label(&self) -> String {
         match self.window_bytes {
             Some(bytes) => format!("{} windows", units::bytes(bytes)),
@@ -32,7 +32,7 @@ impl FittedCurve<'_> {
     }
 }
 
-/// The points of a fit as curves, by rising size of window.
+/// Groups the points of a fit into curves, by rising window size.
 pub(crate) fn fitted_curves(points: &[FittedPoint]) -> Vec<FittedCurve<'_>> {
     let mut curves: BTreeMap<Option<u64>, Vec<&FittedPoint>> = BTreeMap::new();
     for point in points {
@@ -53,14 +53,13 @@ pub(crate) fn fitted_curves(points: &[FittedPoint]) -> Vec<FittedCurve<'_>> {
         .collect()
 }
 
-/// How far the model is from a measured value, as a share of that value; `None` where that
-/// is no number.
+/// Deviation of the model from a measured value, as a share of that value; `None` if it is not finite.
 pub(crate) fn deviation(point: &FittedPoint) -> Option<f64> {
     let share = point.model_ns / point.measured.ns - 1.0;
     share.is_finite().then_some(share)
 }
 
-/// The points farthest from the model, the worst first.
+/// Points with the largest deviations from the model, largest first.
 pub(crate) fn worst_points(points: &[FittedPoint], most: usize) -> Vec<(&FittedPoint, f64)> {
     let mut found: Vec<(&FittedPoint, f64)> = points
         .iter()
@@ -71,7 +70,7 @@ pub(crate) fn worst_points(points: &[FittedPoint], most: usize) -> Vec<(&FittedP
     found
 }
 
-/// A share with its sign as percent: `+2.1 %`, `-0.4 %`.
+/// Formats a signed share as a percentage: `+2.1 %`, `-0.4 %`.
 pub(crate) fn signed_percent(share: f64) -> String {
     let text = units::percent(share);
     if share > 0.0 && share.is_finite() {
@@ -81,8 +80,8 @@ pub(crate) fn signed_percent(share: f64) -> String {
     }
 }
 
-/// Like [`units::number`], with a third digit behind the point below 1: the cost of a line
-/// in a near cache is a few hundredths of a nanosecond.
+/// Like [`units::number`], with a third decimal below 1: the cost of a line in a near cache is a few
+/// hundredths of a nanosecond.
 pub(crate) fn fine(value: f64) -> String {
     if (0.0005..0.9995).contains(&value.abs()) {
         format!("{value:.3}")
@@ -91,12 +90,12 @@ pub(crate) fn fine(value: f64) -> String {
     }
 }
 
-/// An interval in the digits of [`fine`].
+/// Formats an interval in the digits of [`fine`].
 pub(crate) fn fine_interval(low: f64, high: f64) -> String {
     format!("[{}, {}]", fine(low), fine(high))
 }
 
-/// A value of a model and its unit: (`53.0`, `ns`), (`48`, `KiB`), (`1.4`, nothing).
+/// Splits a value of a model into number and unit: (`53.0`, `ns`), (`48`, `KiB`), (`1.4`, empty).
 pub(crate) fn quantity(value: f64, unit: &str) -> (String, String) {
     match unit {
         BYTES if value.is_finite() => {
@@ -111,7 +110,7 @@ pub(crate) fn quantity(value: f64, unit: &str) -> (String, String) {
     }
 }
 
-/// An interval in the unit of [`quantity`]; empty where there is none.
+/// Formats an interval in the unit of [`quantity`]; empty if there is none.
 pub(crate) fn interval(value: f64, low: Option<f64>, high: Option<f64>, unit: &str) -> String {
     match (low, high) {
         (Some(low), Some(high)) if unit == BYTES => {
@@ -127,8 +126,7 @@ pub(crate) fn interval(value: f64, low: Option<f64>, high: Option<f64>, unit: &s
     }
 }
 
-/// What stands in the column of intervals for a parameter: its interval, that it was given,
-/// or nothing.
+/// Interval column of a parameter: its interval, `given` if it was fixed, or empty.
 pub(crate) fn parameter_interval(parameter: &Parameter) -> String {
     if parameter.fixed {
         "given".to_owned()
@@ -142,7 +140,7 @@ pub(crate) fn parameter_interval(parameter: &Parameter) -> String {
     }
 }
 
-/// The sum itself: `t_hh + t_m`, `t_r - 2 t_m`.
+/// Formats the sum of parameters: `t_hh + t_m`, `t_r - 2 t_m`.
 pub(crate) fn combination_title(combination: &Combination) -> String {
     let factors = combination.coefficients.iter().copied();
     let mut out = String::new();
@@ -167,12 +165,12 @@ pub(crate) fn combination_title(combination: &Combination) -> String {
     out
 }
 
-/// The components on the way to a level: `t_s + 2 t_r + t_m`; `nothing` where there is none.
+/// Components on the way to a level: `t_s + 2 t_r + t_m`; `nothing` if there are none.
 pub(crate) fn path_title(topology: &Topology, level: usize) -> String {
     let Some(level) = topology.levels.get(level) else {
         return String::new();
     };
-    // In the order of the components, which is the order of the way.
+    // The order of the components is the order of the way.
     let known = topology.components.iter().map(|c| c.symbol.as_str());
     let others = level
         .path
@@ -194,7 +192,7 @@ pub(crate) fn path_title(topology: &Topology, level: usize) -> String {
     }
 }
 
-/// Where the data come from: host, curves, files.
+/// Origin of the data: host, curves, files.
 pub(crate) fn source_words(source: &ModelSource) -> Vec<String> {
     let mut words = Vec::new();
     words.extend(source.host.clone());
@@ -204,7 +202,7 @@ pub(crate) fn source_words(source: &ModelSource) -> Vec<String> {
     words
 }
 
-/// How the fit was done, in the order in which it matters.
+/// Describes the method of the fit, most important first.
 pub(crate) fn method_words(topology: &str, method: &FitMethod, parameters: usize) -> Vec<String> {
     let data = match method.data {
         FitData::Window => "window",
@@ -240,12 +238,12 @@ pub(crate) fn method_words(topology: &str, method: &FitMethod, parameters: usize
     words
 }
 
-/// How many parameters a fit had to find: those that were not given.
+/// Number of fitted parameters: those that were not given.
 pub(crate) fn free_parameters(parameters: &[Parameter]) -> usize {
     parameters.iter().filter(|p| !p.fixed).count()
 }
 
-/// The fit in one line: `12 parameters, median residual 2.1 %, left out 2.6 %`.
+/// Summary of a fit in one line: `12 parameters, median residual 2.1 %, left out 2.6 %`.
 pub(crate) fn model_line(model: &Model) -> String {
     let residual = match &model.residual {
         Outcome::Known(residual) => residual,
@@ -266,10 +264,10 @@ pub(crate) fn model_line(model: &Model) -> String {
     words.join(", ")
 }
 
-/// Share of every time below which constants are as good as none.
+/// Share of every time below which constants are called negligible.
 const SMALL_SHARE: f64 = 0.02;
 
-/// What the test of the constants says of them, beginning with their symbols.
+/// Result of the test whether constants vanish, beginning with their symbols.
 pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
     let p = if test.p_value < 0.001 {
         "p < 0.001".to_owned()
@@ -278,7 +276,7 @@ pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
     } else {
         format!("p {}", units::NO_VALUE)
     };
-    // Constants that are not told from zero may yet be large when the data are noisy.
+    // With noisy data, even large constants may not differ significantly from zero.
     let verdict = match test.vanish {
         true if test.largest_share <= SMALL_SHARE => "vanish in good approximation",
         true => "are not told from zero",
@@ -292,7 +290,7 @@ pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
     )
 }
 
-/// Why parameters are not determined, each reason once with the symbols it holds for.
+/// Reasons why parameters are not determined, each with the symbols that it applies to.
 pub(crate) fn undetermined(parameters: &[Parameter]) -> Vec<(String, Vec<&str>)> {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
     for parameter in parameters.iter().filter(|p| is_marked(p)) {
@@ -305,12 +303,12 @@ pub(crate) fn undetermined(parameters: &[Parameter]) -> Vec<(String, Vec<&str>)>
     found
 }
 
-/// Whether a parameter is marked as one that data do not determine by itself.
+/// True if the data do not determine the parameter by itself, so that it is marked.
 pub(crate) const fn is_marked(parameter: &Parameter) -> bool {
     !parameter.identifiable
 }
 
-/// The size of a level with the interval it was found in: (`11 MiB`, `[9.8, 11.8]`).
+/// Size of a level with its interval: (`11 MiB`, `[9.8, 11.8]`).
 pub(crate) fn level_size(level: &ModelLevel) -> (String, String) {
     let size = level.size_bytes.map(units::bytes).unwrap_or_default();
     let interval = match (
@@ -324,8 +322,7 @@ pub(crate) fn level_size(level: &ModelLevel) -> (String, String) {
     (size, interval)
 }
 
-/// The interval of where a level ends, in bytes: that of its size, moved by what the levels
-/// inside it hold.
+/// Interval in bytes of the end of a level: that of its size, plus the size of the levels inside it.
 pub(crate) fn reach_interval(level: &ModelLevel, meaning: SizeMeaning) -> Option<(f64, f64)> {
     let inner = match meaning {
         SizeMeaning::Reach => 0,
@@ -336,8 +333,7 @@ pub(crate) fn reach_interval(level: &ModelLevel, meaning: SizeMeaning) -> Option
     Some((low as f64, high as f64))
 }
 
-/// Why levels have no time, or no rate though others have one: each reason once with the
-/// names of the levels.
+/// Reasons why levels have no time, or no rate though others have one, each with the names of the levels.
 pub(crate) fn level_gaps(levels: &[ModelLevel]) -> Vec<(String, Vec<&str>)> {
     let rated = levels.iter().any(|level| level.rate_mops.known().is_some());
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
@@ -362,7 +358,7 @@ pub(crate) fn level_gaps(levels: &[ModelLevel]) -> Vec<(String, Vec<&str>)> {
     found
 }
 
-/// A name of at most `most` letters.
+/// Cuts a name to at most `most` characters.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();

@@ -1,8 +1,8 @@
-//! Accesses to pages of the thread's own node.
+//! Text about accesses to pages on the thread's own node.
 
 use crate::units;
 
-/// A local fraction with its interval: `48 % [41, 55]`.
+/// Formats a local share with its interval: `48 % [41, 55]`.
 pub(crate) fn local(fraction: f64, interval: Option<[f64; 2]>) -> String {
     let percent = units::percent(fraction);
     match interval {

@@ -1,5 +1,4 @@
-//! What the parallelism, the line of sequential loads, page walks and the TLB's reach are
-//! called where people read them.
+//! Texts about memory-level parallelism, sequential loads, page walks and the reach of the TLB.
 
 use membound_types::{
     AreaPoint, Basis, Figure, Filler, Mlp, MlpCell, MlpMode, Outcome, PageWalks, PlacementOutlier,
@@ -9,7 +8,7 @@ use membound_types::{
 use super::missing_text;
 use crate::units;
 
-/// A value with its interval: `168 [150, 186]`.
+/// Formats a value with its interval: `168 [150, 186]`.
 pub(crate) fn with_interval(figure: &Figure) -> String {
     format!(
         "{} {}",
@@ -18,7 +17,7 @@ pub(crate) fn with_interval(figure: &Figure) -> String {
     )
 }
 
-/// The rule with its interval: `20.7 [16.9, 24.8]`, or without where there is none.
+/// Result of the rule with its interval if it has one: `20.7 [16.9, 24.8]`.
 pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
     match &mlp.mlp_rule_interval {
         Outcome::Known(figure) => Some(with_interval(figure)),
@@ -26,7 +25,7 @@ pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
     }
 }
 
-/// Two loads in sequence with their interval, or without where there is none.
+/// Time of two loads in sequence, with its interval if it has one.
 pub(crate) fn pair(mlp: &Mlp) -> Option<String> {
     match &mlp.sequential_pair_interval {
         Outcome::Known(figure) => Some(with_interval(figure)),
@@ -37,7 +36,7 @@ pub(crate) fn pair(mlp: &Mlp) -> Option<String> {
     }
 }
 
-/// The throughput with its interval, or without where there is none.
+/// Throughput, with its interval if it has one.
 pub(crate) fn throughput(mlp: &Mlp) -> Option<String> {
     match &mlp.mlp_throughput_interval {
         Outcome::Known(figure) => Some(with_interval(figure)),
@@ -57,7 +56,7 @@ pub(crate) fn reorder_buffer(mlp: &Mlp) -> Option<String> {
     })
 }
 
-/// The interval of the window that the entries of the reorder buffer come from.
+/// Interval of the window measurement that gave the reorder buffer's entries.
 pub(crate) fn reorder_buffer_interval(mlp: &Mlp) -> Option<String> {
     let entries = mlp.rob_size.known()?;
     let found = mlp
@@ -67,7 +66,7 @@ pub(crate) fn reorder_buffer_interval(mlp: &Mlp) -> Option<String> {
     Some(units::interval(found.entries.low, found.entries.high))
 }
 
-/// Cells of the N × K plane with one filler: parallel, under the run's own pages and node.
+/// Cells of the N × K plane with one filler: parallel loads with the run's own pages and node.
 pub(crate) fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &MlpCell> {
     mlp.cells.iter().filter(move |cell| {
         cell.mode == MlpMode::Parallel
@@ -77,7 +76,7 @@ pub(crate) fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &Ml
     })
 }
 
-/// Whether T(n) is a line, in words, and what is to be said where it is not.
+/// Whether T(n) is a line, in words, with a caution if it is not.
 pub(crate) fn line_verdict(line: &SequentialLine) -> String {
     let p_value = |p: f64| {
         if p < 0.001 {
@@ -94,15 +93,15 @@ pub(crate) fn line_verdict(line: &SequentialLine) -> String {
     }
 }
 
-/// One line that a run's loads in sequence lie on, with the n that it holds for.
+/// Line through a run's loads in sequence, with the range of n.
 pub(crate) struct SequenceRow<'a> {
-    /// `n = 1…4`; empty where it holds for all.
+    /// `n = 1…4`; empty if the line holds for all n.
     pub(crate) range: String,
     pub(crate) load: &'a Figure,
     pub(crate) overhead: &'a Figure,
 }
 
-/// The line, or both parts of it where it bends.
+/// The line, or both of its parts if it bends.
 pub(crate) fn sequence_rows(line: &SequentialLine) -> Vec<SequenceRow<'_>> {
     match &line.bend {
         Some(bend) => [&bend.before, &bend.after]
@@ -121,7 +120,7 @@ pub(crate) fn sequence_rows(line: &SequentialLine) -> Vec<SequenceRow<'_>> {
     }
 }
 
-/// What a bend means, as a sentence.
+/// Explains a bend in a sentence; `None` without a bend.
 pub(crate) fn bend_reading(run: &str, line: &SequentialLine) -> Option<String> {
     let bend = line.bend?;
     let [before, after] = [bend.before, bend.after].map(|part| part.load_cycles.value);
@@ -135,11 +134,11 @@ pub(crate) fn bend_reading(run: &str, line: &SequentialLine) -> Option<String> {
     ))
 }
 
-/// What the columns of placement noise mean.
+/// Explains the columns of placement noise.
 pub(crate) const PLACEMENTS: &str = "cycles; between: standard deviation between placements, \
     within: half of what the middle half of one placement's batches scatters over";
 
-/// A placement that is left out of the figures, and why it was probably slow.
+/// Describes a placement that was excluded from the figures, and the probable cause.
 pub(crate) fn placement_outlier(outlier: &PlacementOutlier) -> String {
     let repeated = outlier
         .repeated_ratio
@@ -158,7 +157,7 @@ pub(crate) fn placement_outlier(outlier: &PlacementOutlier) -> String {
     )
 }
 
-/// `4 at once`, `2 in sequence`.
+/// Title of a placement point: `4 at once`, `2 in sequence`.
 pub(crate) fn placement_title(point: &PlacementPoint) -> String {
     let how = match point.mode {
         MlpMode::Parallel => "at once",
@@ -167,8 +166,8 @@ pub(crate) fn placement_title(point: &PlacementPoint) -> String {
     format!("{} {how}", point.loads)
 }
 
-/// Document 000's own form of the answer: `between 19 and 21: 20 loads at once take 1266
-/// cycles, 22 take 1305, two in sequence 1299`. `None` where the rule gave no answer.
+/// Answer in the form of document 000: `between 19 and 21: 20 loads at once take 1266 cycles, 22 take 1305,
+/// two in sequence 1299`. `None` if the rule gave no answer.
 pub(crate) fn rule_between(mlp: &Mlp) -> Option<String> {
     let between = mlp.mlp_rule_between?;
     let reached = between.reached;
@@ -205,14 +204,14 @@ pub(crate) fn runs(mlp: &Mlp) -> impl Iterator<Item = &Mlp> {
     std::iter::once(mlp).chain(&mlp.others)
 }
 
-/// Runs whose page walks could be told, with them.
+/// Runs whose page walks could be determined, with the result.
 pub(crate) fn walks(mlp: &Mlp) -> Vec<(&Mlp, &PageWalks)> {
     runs(mlp)
         .filter_map(|run| Some((run, run.page_walks.known()?)))
         .collect()
 }
 
-/// A pattern as people read it: `nop`, `branch, x87 in turns`.
+/// Formats a pattern of fillers: `nop`, `branch, x87 in turns`.
 fn pattern(kinds: &[Filler]) -> String {
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     if names.len() > 1 {
@@ -222,7 +221,7 @@ fn pattern(kinds: &[Filler]) -> String {
     }
 }
 
-/// The filler of a window, with the kinds of a mix: `integer`, `branch, x87 in turns`.
+/// Filler of a window, with the kinds of a mix: `integer`, `branch, x87 in turns`.
 pub(crate) fn window_filler(window: &WindowLimit) -> String {
     if window.pattern.is_empty() {
         window.filler.to_string()
@@ -231,22 +230,22 @@ pub(crate) fn window_filler(window: &WindowLimit) -> String {
     }
 }
 
-/// The window of the filler that stands in the N × K plane.
+/// Window of the filler of the N × K plane.
 pub(crate) fn plane_window(mlp: &Mlp) -> Option<&WindowLimit> {
     mlp.windows.iter().find(|it| it.filler == mlp.filler)
 }
 
-/// The filler of the N × K plane, with the kinds of a mix.
+/// Filler of the N × K plane, with the kinds of a mix.
 pub(crate) fn plane_filler(mlp: &Mlp) -> String {
     plane_window(mlp).map_or_else(|| mlp.filler.to_string(), window_filler)
 }
 
-/// By which fillers the reorder buffer was found: `9 fillers without a kind in common end at
-/// 318 to 321 instructions in the window: branch; x87; …`.
+/// Evidence for the size of the reorder buffer: `9 fillers without a kind in common end at 318 to 321
+/// instructions in the window: branch; x87; …`.
 pub(crate) fn reorder_evidence(mlp: &Mlp) -> Option<String> {
     let evidence = match &mlp.reorder_evidence {
         Outcome::Known(evidence) => evidence,
-        // A document of before the search tried mixes has no reason worth showing.
+        // Documents written before the search tried mixes give no useful reason.
         Outcome::Missing { not_measured } => {
             return mlp.windows.iter().any(|it| it.filler == Filler::Branch).then(|| {
                 format!(
@@ -278,9 +277,8 @@ pub(crate) fn reorder_evidence(mlp: &Mlp) -> Option<String> {
     ))
 }
 
-/// Accesses of a point that each level served, with their intervals where they are estimated:
-/// `L1 5.5 [5.4, 5.6], L2 5.5 [5.4, 5.6]`. Levels that served hardly any are left out; empty
-/// where nothing is known.
+/// Accesses of a point by serving level, with intervals if estimated: `L1 5.5 [5.4, 5.6], L2 5.5 [5.4,
+/// 5.6]`. Levels that served hardly any are left out; empty if nothing is known.
 pub(crate) fn hits(point: &AreaPoint) -> String {
     const HARDLY: f64 = 0.005;
     let least = HARDLY * f64::from(point.loads);
@@ -298,7 +296,7 @@ pub(crate) fn hits(point: &AreaPoint) -> String {
     parts.join(", ")
 }
 
-/// The level that serves all accesses of all `points`, but for one in a hundred.
+/// Level that serves at least 99 % of the accesses of each of `points`.
 pub(crate) fn only_level<'a>(points: &[&'a AreaPoint]) -> Option<&'a str> {
     const ALL: f64 = 0.99;
     let only = |point: &&'a AreaPoint| {
@@ -316,7 +314,7 @@ pub(crate) fn only_level<'a>(points: &[&'a AreaPoint]) -> Option<&'a str> {
         .then_some(first)
 }
 
-/// Where the hits of a sweep come from, or why there are none.
+/// Source of the hits of a sweep, or why there are none.
 pub(crate) fn hits_source(points: &[AreaPoint]) -> Option<String> {
     let basis = |basis| {
         points
@@ -339,7 +337,7 @@ pub(crate) fn hits_source(points: &[AreaPoint]) -> Option<String> {
         .map(|why| format!("not known: {}", missing_text(why)))
 }
 
-/// Walks at once as a figure, or the least that is known: `1.0 [1.0, 1.3]`, `at least 4.4`.
+/// Page walks at once, or the known lower bound: `1.0 [1.0, 1.3]`, `at least 4.4`.
 pub(crate) fn walks_at_once(walks: &PageWalks) -> String {
     match &walks.walks {
         Outcome::Known(figure) => with_interval(figure),
@@ -347,7 +345,7 @@ pub(crate) fn walks_at_once(walks: &PageWalks) -> String {
     }
 }
 
-/// Where the number of walks at once comes from, as a sentence.
+/// Explains the number of walks at once in a sentence.
 pub(crate) fn walks_reading(walks: &PageWalks) -> String {
     let range = format!("N = {}…{}", walks.from_loads, walks.to_loads);
     match &walks.walks {
@@ -364,8 +362,7 @@ pub(crate) fn walks_reading(walks: &PageWalks) -> String {
     }
 }
 
-/// The reach of one page kind beside a cache: `25 MiB`, or `≥ 1 GiB` where its end was not
-/// met.
+/// Reach of one page kind beside a cache: `25 MiB`, or `≥ 1 GiB` if its end was not reached.
 pub(crate) fn reach_text(reach: &TlbReach) -> String {
     let bytes = units::bytes(reach.reach_bytes);
     match reach.tlb_level {
@@ -374,8 +371,7 @@ pub(crate) fn reach_text(reach: &TlbReach) -> String {
     }
 }
 
-/// The reach as a table: page kinds, then a row for each cache with its name and size and
-/// the reach of every page kind.
+/// Rows of the table of reaches: one per cache, each with the reach of every page kind.
 pub(crate) fn reach_rows(tlb: &Tlb) -> Vec<(&TlbReach, Vec<&TlbReach>)> {
     let mut rows: Vec<(&TlbReach, Vec<&TlbReach>)> = Vec::new();
     for reach in &tlb.reach {
@@ -390,7 +386,7 @@ pub(crate) fn reach_rows(tlb: &Tlb) -> Vec<(&TlbReach, Vec<&TlbReach>)> {
     rows
 }
 
-/// A cache's size with a word where it is only declared.
+/// Size of a cache, marked if it is only declared.
 pub(crate) fn cache_size(reach: &TlbReach) -> String {
     let size = units::bytes(reach.size_bytes);
     match reach.size_basis {

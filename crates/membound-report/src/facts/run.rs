@@ -1,4 +1,4 @@
-//! What text, page and exports say of a run in the same words.
+//! Texts about a run that terminal, page and exports share.
 
 use membound_types::{
     BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
@@ -8,7 +8,7 @@ use membound_types::{
 
 use crate::units;
 
-/// The command as a shell would take it, or the process that was attached to.
+/// Command of the run in shell syntax, or the process that was attached to.
 pub(crate) fn command(run: &RunInfo) -> String {
     match (run.command.as_slice(), run.attached) {
         ([], Some(pid)) => format!("process {pid}"),
@@ -17,7 +17,7 @@ pub(crate) fn command(run: &RunInfo) -> String {
     }
 }
 
-/// Words as a shell would take them.
+/// Quotes words for a shell.
 pub(crate) fn shell(words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
     words.join(" ")
@@ -32,7 +32,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Beginning and end of what a profile speaks of, in seconds since the run began.
+/// Start and end of the time that a profile covers, in seconds since the run began.
 pub(crate) fn span(profile: &Profile) -> (f64, f64) {
     match &profile.selection {
         Some(part) => (part.from_s, part.to_s),
@@ -40,7 +40,7 @@ pub(crate) fn span(profile: &Profile) -> (f64, f64) {
     }
 }
 
-/// What was selected of a run: `1.20 s to 3.40 s, threads 4711 4712`.
+/// Describes the selected part of a run: `1.20 s to 3.40 s, threads 4711 4712`.
 pub(crate) fn selection(profile: &Profile) -> Option<String> {
     let part = profile.selection.as_ref()?;
     let mut words = vec![format!(
@@ -56,9 +56,9 @@ pub(crate) fn selection(profile: &Profile) -> Option<String> {
     Some(words.join(", "))
 }
 
-/// The most memory that was live at once, and what had most of it.
+/// Describes the peak of live memory, and the objects with most of it.
 pub(crate) fn memory(profile: &Profile) -> Option<String> {
-    /// Objects that are named.
+    /// Most objects that are named.
     const NAMED: usize = 3;
     let memory = profile.memory.known()?;
     let named: Vec<String> = memory
@@ -75,12 +75,12 @@ pub(crate) fn memory(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// How it ended, where that is worth a word.
+/// How the program ended, unless it ended normally.
 pub(crate) fn ending(run: &RunInfo) -> Option<String> {
     ended(run.exit_code, run.signal)
 }
 
-/// How a program ended, where that is worth a word.
+/// How a program ended, unless it ended normally.
 pub(crate) fn ended(exit_code: Option<i32>, signal: Option<i32>) -> Option<String> {
     match (signal, exit_code) {
         (Some(signal), _) => Some(format!("ended by signal {signal}")),
@@ -89,7 +89,7 @@ pub(crate) fn ended(exit_code: Option<i32>, signal: Option<i32>) -> Option<Strin
     }
 }
 
-/// `file:line` as far as it is known.
+/// Source position `file:line`, as far as it is known.
 pub(crate) fn place(file: Option<&str>, line: Option<u32>) -> Option<String> {
     let file = without_build(file.filter(|file| !file.is_empty())?);
     Some(match line {
@@ -98,13 +98,13 @@ pub(crate) fn place(file: Option<&str>, line: Option<u32>) -> Option<String> {
     })
 }
 
-/// The same with the file's name alone, for tables.
+/// Like [`place`], with only the file's name, for tables.
 pub(crate) fn short_place(file: Option<&str>, line: Option<u32>) -> Option<String> {
     let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
     place(name, line)
 }
 
-/// A path without the place where Rust's library was built, `/rustc/` and forty digits.
+/// Removes the build directory of Rust's library from a path: `/rustc/` and forty digits.
 fn without_build(path: &str) -> &str {
     const DIGITS: usize = 40;
     path.strip_prefix("/rustc/")
@@ -115,8 +115,7 @@ fn without_build(path: &str) -> &str {
         .map_or(path, |rest| &rest[DIGITS + 1..])
 }
 
-/// The parts of the stalled share by level, in the order of the hierarchy; the second
-/// level only where it was told apart.
+/// Stalled share by level, in the order of the hierarchy; the second level only if it could be separated.
 pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
     let mut out = if bound.l1_and_l2_together {
         vec![("L1+L2", bound.l1)]
@@ -132,8 +131,7 @@ pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
     out
 }
 
-/// Share of CPU time in code that could not be looked into, by reason; nothing where that is
-/// hardly any.
+/// Share of CPU time in code that could not be attributed, by reason; `None` if it is negligible.
 pub(crate) fn unseen(profile: &Profile) -> Option<String> {
     const WORTH_A_WORD: f64 = 0.005;
     if profile.memory_bound.unseen < WORTH_A_WORD {
@@ -151,10 +149,10 @@ pub(crate) fn unseen(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// What the part of [`unseen`] code is called in a bar of shares.
+/// Name of the [`unseen`] part in a bar of shares.
 pub(crate) const UNSEEN: &str = "not seen";
 
-/// The level's place among the colours of levels, by the name in its row.
+/// Index of a level's colour, by the name in its row.
 pub(crate) fn level_color(name: &str) -> usize {
     match name {
         "L1" | "L1+L2" => 0,
@@ -166,9 +164,9 @@ pub(crate) fn level_color(name: &str) -> usize {
     }
 }
 
-/// The level that most of a stall share belongs to.
+/// Level with the largest part of a stall share.
 pub(crate) fn main_level(levels: &LevelShares) -> Option<&'static str> {
-    // Where the first two were not told apart the first holds both, and says so elsewhere.
+    // If the first two levels could not be separated, the first holds both; other text says so.
     [
         ("L1", levels.l1),
         ("L2", levels.l2),
@@ -183,13 +181,13 @@ pub(crate) fn main_level(levels: &LevelShares) -> Option<&'static str> {
     .map(|level| level.0)
 }
 
-/// A share, with a mark where it is past a threshold.
+/// Formats a share, with a mark if it exceeds a threshold.
 pub(crate) fn flagged_percent(share: f64, flagged: bool) -> String {
     let text = units::percent(share);
     if flagged { format!("{text} !") } else { text }
 }
 
-/// `would save 24 % [17, 29] of the run time`.
+/// Formats a predicted gain: `would save 24 % [17, 29] of the run time`.
 pub(crate) fn gain(gain: &Figure) -> String {
     format!(
         "would save {} {} of the run time",
@@ -198,15 +196,15 @@ pub(crate) fn gain(gain: &Figure) -> String {
     )
 }
 
-/// What stands for a figure that there is none of.
+/// Text for a missing figure.
 pub(crate) const NONE: &str = "–";
 
-/// An average latency, or that none was measured.
+/// Average latency, or a dash if none was measured.
 pub(crate) fn latency(ns: Option<f64>) -> String {
     ns.map_or_else(|| NONE.to_owned(), units::ns)
 }
 
-/// What a finding is about, in a person's words.
+/// Title of a finding by its kind.
 pub(crate) const fn insight_title(kind: InsightKind) -> &'static str {
     match kind {
         InsightKind::MemoryBound => "memory bound",
@@ -220,8 +218,8 @@ pub(crate) const fn insight_title(kind: InsightKind) -> &'static str {
     }
 }
 
-/// The size of a block, with their number where there are several: `48 B × 812 k`; nothing of
-/// memory that is no object.
+/// Size of a block, with the number of blocks if there are several: `48 B × 812 k`; empty for unknown
+/// memory.
 pub(crate) fn size(object: &ObjectRow) -> String {
     if object.kind == ObjectClass::Unknown {
         return String::new();
@@ -234,7 +232,7 @@ pub(crate) fn size(object: &ObjectRow) -> String {
     }
 }
 
-/// The function that allocated: the one whose line names the object, or the innermost.
+/// Function that allocated the object: the one whose line is in the object's name, else the innermost.
 pub(crate) fn allocated_by(object: &ObjectRow) -> Option<&str> {
     let stack = &object.alloc_stack;
     naming(stack, &object.name)
@@ -242,7 +240,7 @@ pub(crate) fn allocated_by(object: &ObjectRow) -> Option<&str> {
         .map(|frame| frame.function.as_str())
 }
 
-/// An object's call chain from the frame whose line names it outwards; all of it where none does.
+/// Call chain of an object, from the frame whose line is in its name outwards; all of it if there is none.
 pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
     let stack = &object.alloc_stack;
     let from = naming(stack, &object.name)
@@ -250,7 +248,7 @@ pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
     &stack[from.unwrap_or(0)..]
 }
 
-/// The frame of an allocation's call chain whose line stands in the object's name.
+/// Frame of an allocation's call chain whose line is in the object's name.
 fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
     // The name begins with the line, with as much of the path as tells it from others.
     let end = [" (", " from "].iter().filter_map(|mark| name.find(mark));
@@ -280,12 +278,12 @@ pub(crate) fn lifetime(object: &ObjectRow) -> String {
     words.join(", ")
 }
 
-/// `+16, 8 B`.
+/// Formats an offset with its size: `+16, 8 B`.
 pub(crate) fn offset(row: &OffsetRow) -> String {
     format!("+{}, {} B", row.offset, row.bytes)
 }
 
-/// A line that threads share: where it is, what it costs, what to do.
+/// Describes a contended line: position, cost, advice.
 pub(crate) fn shared(line: &SharedLine) -> String {
     let mut text = shared_where(line);
     text.push_str(&format!(" {}", line.advice));
@@ -296,7 +294,7 @@ pub(crate) fn shared(line: &SharedLine) -> String {
     text
 }
 
-/// Whether it was seen by watchpoints too.
+/// Note that watchpoints confirmed the sharing; else empty.
 pub(crate) const fn shared_confirmed(line: &SharedLine) -> &'static str {
     if line.confirmed.is_some() {
         " Confirmed by watchpoints."
@@ -305,7 +303,7 @@ pub(crate) const fn shared_confirmed(line: &SharedLine) -> &'static str {
     }
 }
 
-/// The code that accesses it, by function: `a.c:3, a.c:4 in work; b.c:9 in main`.
+/// Code that accesses a contended line, by function: `a.c:3, a.c:4 in work; b.c:9 in main`.
 pub(crate) fn shared_sites(line: &SharedLine) -> String {
     let mut functions: Vec<(&str, Vec<&str>)> = Vec::new();
     for site in &line.sites {
@@ -315,7 +313,7 @@ pub(crate) fn shared_sites(line: &SharedLine) -> String {
             functions.len() - 1
         });
         let places = &mut functions[at].1;
-        // A line that loads and stores stands there twice.
+        // A line that loads and stores has two sites.
         if !places.contains(&site.name.as_str()) {
             places.push(&site.name);
         }
@@ -327,10 +325,10 @@ pub(crate) fn shared_sites(line: &SharedLine) -> String {
     texts.join("; ")
 }
 
-/// Threads of which it is said what others cost them.
+/// Most threads whose cost is listed.
 const HELD_THREADS: usize = 4;
 
-/// The same without what to do.
+/// Like [`shared`], without the advice.
 pub(crate) fn shared_where(line: &SharedLine) -> String {
     let mut text = line.object.clone();
     if let Some(offset) = line.object_offset {
@@ -375,7 +373,7 @@ pub(crate) fn shared_where(line: &SharedLine) -> String {
     text
 }
 
-/// `worker-0: bytes 0 to 7, 12 loads, 12 stores`.
+/// Accesses of one thread to a contended line: `worker-0: bytes 0 to 7, 12 loads, 12 stores`.
 pub(crate) fn shared_by(thread: &SharingThread) -> String {
     format!(
         "{} ({}): bytes {} to {}, {}, {}",
@@ -388,7 +386,7 @@ pub(crate) fn shared_by(thread: &SharingThread) -> String {
     )
 }
 
-/// Average traffic of a domain against the machine's most.
+/// Average traffic of a domain, compared with the measured maximum.
 pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
     let most = match &domain.machine_max_gb_s {
         Outcome::Known(most) if *most > 0.0 => format!(
@@ -418,7 +416,7 @@ pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
     )
 }
 
-/// `0-3,8`.
+/// Formats a list of CPUs: `0-3,8`.
 pub(crate) fn cpu_list(cpus: &[u32]) -> String {
     let runs = cpus.chunk_by(|a, b| a + 1 == *b);
     let words: Vec<String> = runs
@@ -431,7 +429,7 @@ pub(crate) fn cpu_list(cpus: &[u32]) -> String {
     words.join(",")
 }
 
-/// `CPU 2` or `CPUs 0-3`, and how many of them were busy.
+/// CPUs of a node, `CPU 2` or `CPUs 0-3`, and how many were busy on average.
 pub(crate) fn node_cpus(node: &PlatformNode) -> String {
     let list = match node.cpus.as_slice() {
         [] => "no CPU".to_owned(),
@@ -441,7 +439,7 @@ pub(crate) fn node_cpus(node: &PlatformNode) -> String {
     format!("{list}, {} busy", units::compact(node.busy_cpus))
 }
 
-/// A rate, and the share that it is of the most that was measured.
+/// Formats a rate, and its share of the measured maximum.
 pub(crate) fn rate_of(gb_s: f64, most_gb_s: Option<f64>) -> String {
     match most_gb_s.filter(|most| *most > 0.0) {
         Some(most) => format!(
@@ -454,7 +452,7 @@ pub(crate) fn rate_of(gb_s: f64, most_gb_s: Option<f64>) -> String {
     }
 }
 
-/// The traffic of a node's memory.
+/// Traffic of a node's memory.
 pub(crate) fn node_memory(node: &PlatformNode) -> String {
     node.dram_gb_s.map_or_else(
         || "memory: traffic not known".to_owned(),
@@ -462,10 +460,10 @@ pub(crate) fn node_memory(node: &PlatformNode) -> String {
     )
 }
 
-/// What is below this would be shown as nothing.
+/// Smallest rate that is shown; a smaller one would be printed as 0.
 pub(crate) const LEAST_GB_S: f64 = 0.01;
 
-/// What the program would wait for on another machine.
+/// Prediction for another machine, as a sentence.
 pub(crate) fn elsewhere(other: &Elsewhere) -> String {
     let ratio = &other.time_ratio;
     let most = match &other.machine_max_gb_s {
@@ -483,7 +481,7 @@ pub(crate) fn elsewhere(other: &Elsewhere) -> String {
     )
 }
 
-/// What is assumed of the time without stalls on another machine.
+/// Assumption about the time without stalls on another machine.
 pub(crate) fn computing(other: &Elsewhere) -> String {
     match &other.compute_ratio {
         Outcome::Known(ratio) => format!(
@@ -499,7 +497,7 @@ pub(crate) fn computing(other: &Elsewhere) -> String {
     }
 }
 
-/// Something that a table lacks, or why there is none.
+/// Names a table with missing data, and the reason.
 pub(crate) fn gap(gap: &Missing) -> String {
     match &gap.why.remedy {
         Some(remedy) => format!("{}: {} ({remedy})", gap.table, gap.why.reason),
@@ -507,7 +505,7 @@ pub(crate) fn gap(gap: &Missing) -> String {
     }
 }
 
-/// A change in seconds, with its sign.
+/// Formats a signed change in seconds.
 pub(crate) fn signed_seconds(seconds: f64) -> String {
     let text = units::seconds(seconds.abs());
     if seconds < 0.0 {
@@ -517,7 +515,7 @@ pub(crate) fn signed_seconds(seconds: f64) -> String {
     }
 }
 
-/// What became of a finding between the first run and the last.
+/// Change of a finding between the first and the last run.
 pub(crate) fn came_or_went(present: &[bool]) -> &'static str {
     match (present.first(), present.last()) {
         (Some(true), Some(false)) => "gone",
@@ -527,7 +525,7 @@ pub(crate) fn came_or_went(present: &[bool]) -> &'static str {
     }
 }
 
-/// What the figures rest on, and what recording cost: a sentence each.
+/// Sentences about the evidence behind the figures and the cost of recording.
 pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
     let run = &profile.run;
     let timer = match run.timer.as_str() {
@@ -580,7 +578,7 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
     out
 }
 
-/// What recording cost.
+/// Describes the cost of recording.
 fn cost(overhead: &Overhead) -> String {
     let mut cost = format!(
         "recording made the program take about {} longer: {} of its CPU time were spent inside it, \
@@ -596,7 +594,7 @@ fn cost(overhead: &Overhead) -> String {
     cost
 }
 
-/// Seconds since 1970 of a date as RFC 3339 writes it in UTC; `None` for another form.
+/// Converts an RFC 3339 date in UTC to seconds since 1970; `None` for another form.
 pub(crate) fn epoch_s(date: &str) -> Option<u64> {
     let number = |from: usize, to: usize| date.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -605,7 +603,7 @@ pub(crate) fn epoch_s(date: &str) -> Option<u64> {
     {
         return None;
     }
-    // Days as if the year began in March, so that the leap day is its last.
+    // Count years from March, so that the leap day is the last day of a year.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {

@@ -1,14 +1,14 @@
-//! Rows of a grouping in the order that was asked for.
+//! Sorts the rows of a grouping.
 
 use membound_types::{CodeRow, FunctionObjectRow, ObjectRow, Share, ThreadRow};
 
 use crate::Sort;
 
-/// A row with figures.
+/// Row with the figures that it can be sorted by.
 pub(crate) trait Row {
     fn name(&self) -> &str;
     fn share(&self) -> &Share;
-    /// Bytes of one block, where the row is an object.
+    /// Bytes of one block, if the row is an object.
     fn size_bytes(&self) -> Option<u64> {
         None
     }
@@ -58,8 +58,8 @@ impl Row for FunctionObjectRow {
     }
 }
 
-/// `rows`, which are sorted by stall, in the order of `sort`. Those of which the figure is not known come
-/// last; those that are equal stay in their order.
+/// Sorts `rows`, which are sorted by stall, by `sort`. Rows with an unknown figure come last; equal rows
+/// keep their order.
 pub(crate) fn sorted<T: Row>(rows: &[T], sort: Sort) -> Vec<&T> {
     let mut sorted: Vec<&T> = rows.iter().collect();
     if sort == Sort::Name {
@@ -71,7 +71,7 @@ pub(crate) fn sorted<T: Row>(rows: &[T], sort: Sort) -> Vec<&T> {
     sorted
 }
 
-/// The figure of `row` that `sort` sorts by.
+/// Figure of `row` that `sort` refers to; `None` if unknown.
 pub(crate) fn figure<T: Row + ?Sized>(row: &T, sort: Sort) -> Option<f64> {
     let share = row.share();
     match sort {

@@ -1,4 +1,4 @@
-//! What a person reads where the name in documents is too short or does not exist.
+//! Titles for readers, where the name in documents is too short or missing.
 
 use membound_types::{Dscr, Mlp, PrefetchPattern, PrefetchState, TrafficMix, VectorWidth};
 
@@ -17,7 +17,7 @@ pub(crate) fn prefetch_state_title(state: &PrefetchState) -> String {
     }
 }
 
-/// The depth by the name that the Power ISA gives it, and the kinds of streams that are on.
+/// Name of the depth in the Power ISA, and the kinds of streams that are on.
 fn dscr_title(dscr: Dscr) -> String {
     const DEPTHS: [&str; 8] = [
         "usual depth",
@@ -68,7 +68,7 @@ pub(crate) fn mix_title(mix: TrafficMix) -> String {
     }
 }
 
-/// The conditions of one run of the part `mlp`, to tell it from the others.
+/// Conditions of one run of the part `mlp`, which tell it from the others.
 pub(crate) fn mlp_title(mlp: &Mlp) -> String {
     format!("{} pages, node {}", mlp.page, mlp.node)
 }

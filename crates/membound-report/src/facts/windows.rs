@@ -1,19 +1,19 @@
-//! Document 002's windows as series, and the rate of sign changes that a time means.
+//! Groups document 002's windows into series, and converts times to rates of sign changes.
 
 use membound_types::{CpuId, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
 
-/// Bytes of a double, whose sign changes are counted.
+/// Bytes of a double; the kernels change the sign of doubles.
 const DOUBLE_BYTES: f64 = 8.0;
-/// Areas of different windows that are nearer than this are the same area, rounded down to
-/// whole windows: the program's are half an octave apart.
+/// Areas of different windows whose ratio is below this count as one area, rounded down to whole windows:
+/// measured areas are half an octave apart.
 const SAME_AREA: f64 = 1.15;
 
-/// Sign changes of doubles in 10⁶ a second.
+/// Sign changes of doubles, in 10⁶ per second.
 pub(crate) fn mflops(point: &WindowPoint) -> f64 {
     point.window_bytes as f64 / DOUBLE_BYTES / point.seconds_per_window / 1e6
 }
 
-/// What tells one series from another.
+/// Conditions that identify a series.
 type Key = (WindowKernel, PageKind, NodePolicy, CpuId, Option<CpuId>);
 
 /// Windows of all sizes under the same conditions.
@@ -23,14 +23,14 @@ pub(crate) struct Series<'a> {
     pub(crate) points: Vec<&'a WindowPoint>,
 }
 
-/// The windows of all sizes over one area.
+/// Windows of all sizes over one area.
 #[derive(Clone, Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) area_bytes: u64,
     pub(crate) points: Vec<&'a WindowPoint>,
 }
 
-/// Every series, by kernel and then as they were measured.
+/// All series, by kernel and then in the order of measurement.
 pub(crate) fn series(window: &Window) -> Vec<Series<'_>> {
     let mut all: Vec<Series<'_>> = Vec::new();
     for point in &window.points {
@@ -59,13 +59,13 @@ impl<'a> Series<'a> {
         self.key.0
     }
 
-    /// Whether it was measured under the conditions of `other`, whatever the kernel.
+    /// True if `other` was measured under the same conditions, whatever the kernel.
     pub(crate) fn is_plain(&self, other: &Self) -> bool {
         let conditions = |key: Key| (key.1, key.2, key.3, key.4);
         conditions(self.key) == conditions(other.key)
     }
 
-    /// The kernel, and those conditions in which not all series agree.
+    /// The kernel, and the conditions that differ between series.
     pub(crate) fn title(&self, all: &[Self]) -> String {
         let (kernel, page, node, cpu, init_cpu) = self.key;
         let mut words = vec![kernel.to_string()];
@@ -88,14 +88,13 @@ impl<'a> Series<'a> {
         words.join(", ")
     }
 
-    /// The points area by area, the smallest first. Areas are whole numbers of windows, so
-    /// that those of different windows differ by less than one: they share a row, which has
-    /// each window once.
+    /// Points by area, smallest first. Areas are whole numbers of windows, so areas of different windows
+    /// differ by less than one window; such points share a row, which has each window once.
     pub(crate) fn by_area(&self) -> Vec<Row<'a>> {
         let mut points = self.points.clone();
         points.sort_by_key(|point| (point.area_bytes, point.window_bytes));
         let mut rows: Vec<Row<'a>> = Vec::new();
-        // The same window in the same area again: the first counts.
+        // Of repeated windows in the same area, the first counts.
         points.dedup_by_key(|point| (point.area_bytes, point.window_bytes));
         for point in points {
             let near = rows.last_mut().filter(|row| {
@@ -149,7 +148,7 @@ mod tests {
             let area = (4096.0 * 2_f64.powf(f64::from(i) / 2.0) + 1.5) as u64;
             points.extend([1024, 2048, 4096].map(|window| point(window, area - area % window)));
         }
-        // What was measured twice is shown once.
+        // A repeated measurement is shown once.
         points.push(points[7].clone());
         let window = Window {
             points,
@@ -183,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_window_has_a_sign_change_for_every_double() {
-        // 128 in a microsecond.
+        // 128 doubles per microsecond.
         assert!((mflops(&point(1024, 1 << 20)) - 128.0).abs() < 1e-9);
     }
 }

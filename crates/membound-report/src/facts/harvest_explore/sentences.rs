@@ -1,11 +1,11 @@
-//! What a table means on this machine, in a sentence: differences are told only where intervals are apart.
+//! A sentence below each table of an exploration; differences are stated only if intervals do not overlap.
 
 use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
 
 use super::{change, has_figures, times, with_interval};
 use crate::units;
 
-/// The sentence below a table.
+/// Sentence below a table.
 pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> String {
     let rows: Vec<&ExploreRow> = sweep.rows.iter().filter(|row| has_figures(row)).collect();
     if rows.is_empty() {
@@ -23,7 +23,7 @@ pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> Strin
     }
 }
 
-/// The answer of all of it: the comparison with the kernel, else the first table.
+/// Main result: the comparison with the kernel's scheduler, else the first table.
 pub(crate) fn summary(explore: &HarvestExplore) -> Option<String> {
     let of = |wanted: ExploreSweep| explore.sweeps.iter().find(|it| it.sweep == wanted);
     let sweep = of(ExploreSweep::Kernel).or_else(|| explore.sweeps.first())?;
@@ -46,7 +46,7 @@ fn named(row: &ExploreRow, noun: &str) -> String {
     }
 }
 
-/// How the primary fares: by its requests where these are told, else by its time.
+/// Effect on the primary: on its requests if they were observed, else on its time.
 fn fares(row: &ExploreRow) -> String {
     match (row.p95_change, row.slowdown) {
         (Some(change), _) => direction(
@@ -104,7 +104,7 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
     )
 }
 
-/// The bound on the overhead of yields: what pays most, and how many loads yield.
+/// Sentence about the bound on the overhead of yields: the best setting, and how many loads yield.
 fn overheads(rows: &[&ExploreRow]) -> String {
     let varied = varied(rows, "bound");
     let told: Vec<(&str, f64)> = rows
@@ -163,8 +163,8 @@ fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     )
 }
 
-/// What is lost without a part: speed of all programs, else time of the primary; `None` where intervals
-/// touch.
+/// Loss without a part: in speed of all programs, else in time of the primary; `None` if the intervals
+/// overlap.
 fn loss(all: &ExploreRow, without: &ExploreRow) -> Option<f64> {
     if let (Some(all), Some(without)) = (all.speedup, without.speedup) {
         return (without.high < all.low).then(|| 1.0 - without.value / all.value);
@@ -293,7 +293,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     )
 }
 
-/// How the primary fares, behind another figure.
+/// Effect on the primary, for use after another figure.
 fn short(row: &ExploreRow) -> String {
     match (row.p95_change, row.slowdown) {
         (Some(longer), _) => format!("p95 {}", with_interval(longer, change)),
