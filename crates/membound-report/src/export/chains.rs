@@ -1,5 +1,5 @@
-//! Call chains and samples as every format needs them: positions that a damaged run could
-//! have broken are passed over, never followed.
+//! Reads call chains and samples for all export formats. Positions that are out of range in a damaged run
+//! are skipped.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,18 @@ use membound_types::{Detail, DetailFrame, DetailSample};
 
 use crate::units::positive;
 
-/// Frames beyond which a chain is cut at its outer end; only a loop in a damaged run is
-/// this deep.
+/// Frames at which a chain is cut at its outer end; only a loop in a damaged run is this deep.
 const DEEPEST: usize = 4096;
-/// What stands for a name that is not there.
+/// Replaces a missing name.
 const NAMELESS: &str = "?";
 
-/// Reads names, frames and chains of a [`Detail`].
+/// Resolves names, frames and chains of a [`Detail`].
 #[derive(Clone, Copy)]
 pub(super) struct Chains<'a> {
     detail: &'a Detail,
 }
 
-/// Whose samples are added up.
+/// Samples with equal keys are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) thread: u32,
@@ -28,8 +27,8 @@ pub(super) struct Key {
     pub(super) level: Option<u8>,
 }
 
-/// Samples added up. Every sample is rounded to nanoseconds before it is added, so that all formats agree to the last
-/// one.
+/// Sum of samples. Every sample is rounded to nanoseconds before it is added, so that all formats agree to
+/// the nanosecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) samples: u64,
@@ -38,7 +37,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// What one sample stands for; the stalled part is at most the whole.
+    /// Values of one sample; the stalled part is at most the whole.
     pub(super) fn of(sample: &DetailSample) -> Self {
         let cpu_ns = nanoseconds(sample.weight_s);
         Self {
@@ -78,7 +77,7 @@ impl<'a> Chains<'a> {
             .map_or(NAMELESS, String::as_str)
     }
 
-    /// The frames of a chain by their positions, innermost first.
+    /// Positions of a chain's frames, innermost first.
     pub(super) fn frames(self, stack: u32) -> Vec<u32> {
         let mut out = Vec::new();
         let mut next = Some(stack);
@@ -94,13 +93,13 @@ impl<'a> Chains<'a> {
         out
     }
 
-    /// The innermost frame of a chain.
+    /// Innermost frame of a chain.
     pub(super) fn innermost(self, stack: u32) -> Option<&'a DetailFrame> {
         self.frame(self.detail.stacks.get(stack as usize)?.frame)
     }
 
-    /// The frames of a chain, innermost first, inlined functions together with the function that they were inlined
-    /// into, which stands last.
+    /// Frames of a chain, innermost first, grouped by address: inlined functions, and last the function
+    /// that they were inlined into.
     pub(super) fn together(self, stack: u32) -> Vec<Vec<u32>> {
         let mut out = Vec::new();
         let mut together = Vec::new();
@@ -116,7 +115,7 @@ impl<'a> Chains<'a> {
         out
     }
 
-    /// By module: the address behind the highest that frames name.
+    /// By module: the address behind the highest frame.
     pub(super) fn limits(self) -> BTreeMap<u32, u64> {
         let mut out = BTreeMap::new();
         for frame in &self.detail.frames {
@@ -130,7 +129,7 @@ impl<'a> Chains<'a> {
         self.detail.frames.get(position as usize)
     }
 
-    /// Samples added up by thread, chain, object and level.
+    /// Sums of the samples by thread, chain, object and level.
     pub(super) fn sums(self) -> BTreeMap<Key, Sum> {
         let mut out: BTreeMap<Key, Sum> = BTreeMap::new();
         for sample in &self.detail.samples {
@@ -140,14 +139,14 @@ impl<'a> Chains<'a> {
     }
 }
 
-/// The samples in the order of their times; those of one time stay as they are.
+/// Samples sorted by time; the sort is stable.
 pub(super) fn by_time(detail: &Detail) -> Vec<&DetailSample> {
     let mut samples: Vec<&DetailSample> = detail.samples.iter().collect();
     samples.sort_by(|a, b| positive(a.t_s).total_cmp(&positive(b.t_s)));
     samples
 }
 
-/// Seconds as whole nanoseconds.
+/// Converts seconds to whole nanoseconds; 0 for negative or infinite values.
 pub(super) fn nanoseconds(seconds: f64) -> u64 {
     (positive(seconds) * 1e9).round() as u64
 }

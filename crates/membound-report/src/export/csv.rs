@@ -1,7 +1,7 @@
-//! Groupings of a profile as comma-separated values.
+//! CSV of the groupings of a profile.
 //!
-//! Names come from binaries and may be opened in a spreadsheet: a text that it would take
-//! for a formula gets an apostrophe before it.
+//! Names come from binaries, and the file may be opened in a spreadsheet: a text that it would interpret as
+//! a formula is prefixed with an apostrophe.
 
 use membound_types::{
     BandwidthDomain, CallFrame, CodeRow, Detail, FunctionObjectRow, LevelShares, NumaRow,
@@ -21,8 +21,8 @@ const SHARE: &str = "samples,time_s,time_fraction,stall_fraction,stall_low,stall
                      loads_low,loads_high,stores_low,stores_high,llc_misses,llc_misses_low,\
                      llc_misses_high";
 
-/// One grouping: a header, then a line for each row. Fractions are of all CPU time; a
-/// field is empty where nothing is known.
+/// Formats one grouping: a header, then one line per row. Fractions refer to all CPU time; a field is empty
+/// if the value is unknown.
 #[must_use]
 pub fn csv(profile: &Profile, detail: &Detail, grouping: impl Into<Grouping>) -> String {
     let Grouping { by, sort, weight } = grouping.into();
@@ -160,7 +160,7 @@ fn pairs(rows: &[&FunctionObjectRow]) -> String {
     out
 }
 
-/// A line for each node of a tree, each before those below it.
+/// One line per node of a call tree, each before its children.
 fn calls(detail: &Detail, direction: Direction, weight: Weight) -> String {
     let mut out = String::from("depth,function,module,time_s,stall_s\n");
     for node in Calls::new(detail, direction, weight, 0.0).nodes {
@@ -178,7 +178,7 @@ fn calls(detail: &Detail, direction: Direction, weight: Weight) -> String {
     out
 }
 
-/// A line for each moment at which live bytes change: of all objects together first, under no name.
+/// One line per change of live bytes: first for all objects together, with an empty name.
 fn memory(profile: &Profile) -> String {
     let mut out = String::from("object,kind,t_s,bytes\n");
     let Some(memory) = profile.memory.known() else {
@@ -208,7 +208,7 @@ fn frame(frame: &CallFrame) -> String {
     }
 }
 
-/// Levels of the stalled time, then those that the processor names of accesses that it sampled itself.
+/// Levels by stalled time, then levels of accesses that the processor sampled.
 fn levels(profile: &Profile) -> String {
     let mut out = String::from(
         "name,stall_fraction,stall_low,stall_high,accesses_fraction,latency_ns,sampler,\
@@ -247,7 +247,7 @@ fn levels(profile: &Profile) -> String {
     out
 }
 
-/// One line with the reason where it is not known.
+/// Rows of nodes, or one line with the reason if placement is unknown.
 fn nodes(profile: &Profile) -> String {
     let mut out = String::from(
         "group,name,local_fraction,remote_share,page_node,advice,missing,local_low,local_high\n",
@@ -366,7 +366,7 @@ fn optional(value: Option<f64>) -> String {
     value.map(number).unwrap_or_default()
 }
 
-/// A text that no spreadsheet takes for a formula.
+/// Prefixes a text that a spreadsheet would interpret as a formula.
 fn text(text: &str) -> String {
     let first = text.trim_start_matches([' ', '\u{a0}']).chars().next();
     match first {

@@ -1,9 +1,9 @@
-//! Firefox Profiler: its processed profile format, version 48, which the profiler upgrades
-//! by itself to the one it uses.
+//! Export to Firefox Profiler: its processed profile format, version 48, which the profiler upgrades to its
+//! current one.
 //!
-//! A sample is written as two where a part of it was stalled: the stalled part in the
-//! category of its level, the rest as computing. So the categories show over time what
-//! each thread waited for, and every view can be held to one of them.
+//! A partly stalled sample is written as two: the stalled part in the category of its level, the rest as
+//! computing. So the categories show over time what each thread waited for, and every view can be
+//! restricted to one of them.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use crate::facts::run;
 use crate::units::positive;
 
 const VERSION: u32 = 48;
-/// Of the raw profiles that Firefox itself records; the same time as [`VERSION`].
+/// Version of the raw profiles that Firefox records, of the same time as [`VERSION`].
 const GECKO_VERSION: u32 = 29;
-/// The resource type of a library.
+/// Resource type of a library.
 const LIBRARY: u32 = 1;
-/// No debug identifier: nothing is to be looked up on a symbol server.
+/// Empty debug identifier: nothing can be looked up on a symbol server.
 const NO_IDENTIFIER: &str = "000000000000000000000000000000000";
-/// Addresses beyond this are not exact in JavaScript.
+/// From this value on, JavaScript numbers cannot represent every address.
 const EXACT: u64 = 1 << 53;
-/// Categories before those of the levels.
+/// Index of the computing category, and of the first level's.
 const COMPUTING: usize = 1;
 const LEVELS: usize = 2;
 
-/// JSON for Firefox Profiler (`profiler.firefox.com`, "load a profile from file").
+/// Writes JSON for Firefox Profiler (`profiler.firefox.com`, "load a profile from file").
 #[must_use]
 pub fn firefox(profile: &Profile, detail: &Detail) -> String {
     let chains = Chains::new(detail);
@@ -42,7 +42,7 @@ pub fn firefox(profile: &Profile, detail: &Detail) -> String {
         .first()
         .map_or("process", |word| word.rsplit('/').next().unwrap_or(word));
     if by_thread.is_empty() {
-        // The profiler does not open a profile without threads.
+        // The profiler cannot open a profile without threads.
         by_thread.insert(0, Vec::new());
     }
     let threads: Vec<Value> = by_thread
@@ -109,7 +109,7 @@ fn category(name: &str, color: &str) -> Value {
     json!({ "name": name, "color": color, "subcategories": ["Other"] })
 }
 
-/// Reads and writes of a domain, in bytes for each moment.
+/// Counters of a domain: bytes read and written per moment.
 fn counters(domain: &BandwidthDomain, pid: u32) -> Vec<Value> {
     type Read = fn(&membound_types::BandwidthMoment) -> f64;
     let kinds: [(&str, Read); 2] = [
@@ -142,7 +142,7 @@ fn counters(domain: &BandwidthDomain, pid: u32) -> Vec<Value> {
         .collect()
 }
 
-/// Modules by name, in the order in which frames name them.
+/// Modules in the order in which frames first name them.
 struct Modules {
     names: Vec<u32>,
 }
@@ -182,12 +182,12 @@ impl Modules {
     }
 }
 
-/// A function's name, file and module; by position in the names.
+/// Name, file and module of a function, as positions in the names.
 type Function = (u32, Option<u32>, u32);
-/// A frame by position, its category and its depth among inlined ones.
+/// Position of a frame, its category, and its depth among inlined frames.
 type Frame = (u32, usize, u32);
 
-/// The tables of one thread.
+/// Tables of one thread.
 struct Thread<'a> {
     chains: Chains<'a>,
     modules: &'a Modules,
@@ -230,7 +230,7 @@ impl<'a> Thread<'a> {
         id
     }
 
-    /// The thread's chain whose innermost frame is in `category`.
+    /// Index of the chain `stack` in the thread's tables, with its innermost frame in `category`.
     fn stack(&mut self, stack: u32, category: usize) -> Option<usize> {
         if let Some(&known) = self.known.get(&(stack, category)) {
             return known;
@@ -381,7 +381,7 @@ impl<'a> Thread<'a> {
         })
     }
 
-    /// The functions and the libraries that they are in.
+    /// Tables of functions and of the libraries that contain them.
     fn function_table(&mut self) -> (Value, Value) {
         let functions = self.functions.clone();
         let mut resources: Vec<u32> = Vec::new();

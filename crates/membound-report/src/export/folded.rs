@@ -1,4 +1,4 @@
-//! Folded stacks, for flame graph scripts: one line a call chain.
+//! Folded stacks for flame graph scripts: one line per call chain.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use membound_types::Detail;
 
 use super::chains::Chains;
 
-/// What a stack is weighed by.
+/// Weight of a call chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weight {
     /// CPU time.
     Time,
-    /// The part of it that was stalled on memory.
+    /// The part of the CPU time that was stalled on memory.
     #[default]
     Stall,
 }
 
-/// One line a call chain, outermost first, weighed in nanoseconds: `main;f;g 1234000`.
-/// Inlined functions end in `_[i]`. Chains without weight are left out.
+/// Writes one line per call chain, outermost function first, with its weight in nanoseconds: `main;f;g
+/// 1234000`. Inlined functions end in `_[i]`. Chains without weight are left out.
 #[must_use]
 pub fn folded(detail: &Detail, weight: Weight) -> String {
     let chains = Chains::new(detail);
@@ -30,7 +30,7 @@ pub fn folded(detail: &Detail, weight: Weight) -> String {
         };
     }
     for (stack, weight_ns) in by_stack {
-        // Chains that differ only in addresses are one line.
+        // Chains that differ only in addresses share a line.
         *lines.entry(line(chains, stack)).or_default() += weight_ns;
     }
     let mut out = String::new();
@@ -42,7 +42,7 @@ pub fn folded(detail: &Detail, weight: Weight) -> String {
     out
 }
 
-/// A chain's functions, outermost first.
+/// Functions of a chain, outermost first, separated by semicolons.
 pub(super) fn line(chains: Chains<'_>, stack: u32) -> String {
     let mut words = Vec::new();
     for position in chains.frames(stack).into_iter().rev() {
@@ -53,7 +53,7 @@ pub(super) fn line(chains: Chains<'_>, stack: u32) -> String {
             .name(frame.function)
             .chars()
             .map(|c| match c {
-                // The separator of frames.
+                // The semicolon separates frames.
                 ';' => ':',
                 c if c.is_control() => ' ',
                 c => c,

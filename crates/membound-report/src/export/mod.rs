@@ -1,8 +1,8 @@
 //! Profiles for other programs: CSV, folded stacks, pprof, Firefox Profiler, speedscope, Perfetto,
 //! OTLP, Arrow and Parquet.
 //!
-//! Samples that say the same are added up; nothing else is lost. Names come from binaries
-//! and are kept as they are, except for what a format gives another meaning.
+//! Samples with equal properties are added up; nothing else is lost. Names come from binaries and are kept
+//! as they are, except for characters with a special meaning in a format.
 
 mod chains;
 mod csv;

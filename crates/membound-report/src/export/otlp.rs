@@ -1,9 +1,9 @@
 //! OTLP profiles: the protocol buffers of OpenTelemetry's profiles signal, package
 //! `opentelemetry.proto.profiles.v1development`, as one `ProfilesData`.
 //!
-//! A profile of that schema has one type of value, so there are two: `stall` (the first, which
-//! viewers are told to show) and `cpu`. Observations of one call chain, thread, object and level
-//! are one sample with a value and a time for each.
+//! A profile of that schema has one type of value, so there are two profiles: `stall` (first, because
+//! viewers show the first by default) and `cpu`. Observations of one call chain, thread, object and level
+//! form one sample, with a value and a time for each observation.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::chains::{Chains, Key, Sum, nanoseconds};
 use super::proto::Message;
 use crate::facts::run;
 
-/// A profile of OpenTelemetry's profiles signal, in protocol buffers.
+/// Writes a profile of OpenTelemetry's profiles signal as protocol buffers.
 #[must_use]
 pub fn otlp(profile: &Profile, detail: &Detail) -> Vec<u8> {
     let mut tables = Tables::new(Chains::new(detail));
@@ -52,7 +52,7 @@ pub fn otlp(profile: &Profile, detail: &Detail) -> Vec<u8> {
     out.finish()
 }
 
-/// Samples by what they share, with time (since the epoch) and values of each.
+/// Samples by key, each with its time in nanoseconds since the epoch and its values.
 fn observations(detail: &Detail, start_ns: u64) -> BTreeMap<Key, Vec<(u64, Sum)>> {
     let mut out: BTreeMap<Key, Vec<(u64, Sum)>> = BTreeMap::new();
     for sample in &detail.samples {
@@ -64,7 +64,7 @@ fn observations(detail: &Detail, start_ns: u64) -> BTreeMap<Key, Vec<(u64, Sum)>
     out
 }
 
-/// What was profiled, in the names of OpenTelemetry's semantic conventions.
+/// Describes the program with the names of OpenTelemetry's semantic conventions.
 fn resource_of(profile: &Profile) -> Message {
     let words = &profile.run.command;
     let program = words.first().map_or("", String::as_str);
@@ -87,7 +87,7 @@ fn resource_of(profile: &Profile) -> Message {
     out
 }
 
-/// An attribute's value.
+/// Value of an attribute.
 #[derive(Clone, Copy)]
 enum Value<'a> {
     Text(&'a str),
@@ -95,7 +95,7 @@ enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// As the schema's `AnyValue`.
+    /// Encodes the value as the schema's `AnyValue`.
     fn message(self) -> Message {
         let mut out = Message::new();
         match self {
@@ -106,7 +106,7 @@ impl Value<'_> {
     }
 }
 
-/// Messages of one kind, each once, by position; the first is the one without fields.
+/// Distinct messages of one kind, by position; the first is the one without fields.
 #[derive(Default)]
 struct Table {
     entries: Vec<Vec<u8>>,
@@ -129,7 +129,7 @@ impl Table {
     }
 }
 
-/// What samples refer to.
+/// Tables that samples refer to.
 struct Tables<'a> {
     chains: Chains<'a>,
     mappings: Table,
@@ -138,9 +138,9 @@ struct Tables<'a> {
     strings: Table,
     attributes: Table,
     stacks: Table,
-    /// Chains that were met before.
+    /// Index of each chain that was already added.
     known: BTreeMap<u32, u64>,
-    /// By module: the address behind the highest that frames name.
+    /// By module: the address behind the highest frame.
     limits: BTreeMap<u32, u64>,
 }
 
@@ -204,8 +204,8 @@ impl<'a> Tables<'a> {
         self.attributes.id(out.finish())
     }
 
-    /// A chain, innermost first: inlined functions share a location with the function that they
-    /// were inlined into.
+    /// Adds a chain, innermost first; inlined functions share a location with the function that they were
+    /// inlined into. Returns its index.
     fn stack(&mut self, stack: u32) -> u64 {
         if let Some(&known) = self.known.get(&stack) {
             return known;

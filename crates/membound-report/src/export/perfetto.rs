@@ -1,10 +1,9 @@
-//! Perfetto: a trace of protocol buffers, for its viewer and `trace_processor`.
+//! Export to Perfetto: a trace in protocol buffers for its viewer and `trace_processor`.
 //!
-//! A sample is a `PerfSample` with its call chain. What it stands for is in counters that grow
-//! over the run: the clock that all samples share, and tracks of each thread, CPU time and what
-//! was stalled on each level, in nanoseconds. A stalled sample is an instant event of its
-//! thread too, with the object that was waited for. Times are nanoseconds since the run began;
-//! a snapshot of clocks leads to the time of day.
+//! A sample is a `PerfSample` with its call chain. Its time is in counters that grow over the run: a clock
+//! shared by all samples, and tracks of each thread for CPU time and for the stall on each level, in
+//! nanoseconds. A stalled sample is also an instant event of its thread, with the object that it waited
+//! for. Times are nanoseconds since the run began; a clock snapshot relates them to the time of day.
 
 use std::collections::BTreeMap;
 
@@ -41,12 +40,12 @@ mod interned {
     pub(super) const ANNOTATION_STRINGS: u32 = 29;
 }
 
-/// The one sequence of packets.
+/// Identifier of the only packet sequence.
 const SEQUENCE: u64 = 1;
-/// Flags of a sequence: what is interned begins here; or is referred to.
+/// Flags of a sequence: interned data is reset here, or is referred to.
 const BEGINS: u64 = 1;
 const REFERS: u64 = 2;
-/// Clocks.
+/// Identifiers of clocks.
 const REALTIME: u64 = 1;
 const BOOTTIME: u64 = 6;
 /// Types of a track event.
@@ -58,10 +57,10 @@ const UNIT_TIME_NS: u64 = 1;
 const SW_CPU_CLOCK: u64 = 1;
 /// `Profiling.CpuMode` of user code.
 const MODE_USER: u64 = 2;
-/// What stands for a call chain, function or file that is not known.
+/// Text for an unknown call chain, function or file.
 const UNKNOWN: &str = "[unknown]";
 
-/// A trace for Perfetto, in protocol buffers.
+/// Writes a trace for Perfetto as protocol buffers.
 #[must_use]
 pub fn perfetto(profile: &Profile, detail: &Detail) -> Vec<u8> {
     let mut tracks = Tracks::default();
@@ -105,7 +104,7 @@ pub fn perfetto(profile: &Profile, detail: &Detail) -> Vec<u8> {
     out.finish()
 }
 
-/// The first packet: clocks, what all samples share, and all that is interned.
+/// First packet: clocks, defaults of all samples, and interned data.
 fn beginning(profile: &Profile, names: Names<'_>) -> Message {
     let mut out = Message::new();
     out.present(packet::TIMESTAMP, 0);
@@ -139,7 +138,7 @@ fn beginning(profile: &Profile, names: Names<'_>) -> Message {
     out
 }
 
-/// A packet that refers to what is interned.
+/// Packet that refers to interned data.
 fn at(t_ns: u64, field: u32, what: &Message) -> Message {
     let mut out = Message::new();
     out.present(packet::TIMESTAMP, t_ns);
@@ -156,12 +155,12 @@ fn perf_sample(thread: Thread, clock: Sum, callstack: u64) -> Message {
     out.number(4, callstack);
     out.number(5, MODE_USER);
     out.present(6, clock.cpu_ns);
-    // Not packed: the schema is of the older syntax, and the viewer's parser takes it at its word.
+    // Not packed: the schema uses the older syntax, and the viewer's parser accepts no other encoding.
     out.present(7, clock.stall_ns);
     out
 }
 
-/// A counter's value: track and value.
+/// Packet with the value of a counter.
 fn count(t_ns: u64, (track, value): (u64, u64)) -> Message {
     let mut event = Message::new();
     event.number(9, COUNTER);
@@ -170,7 +169,7 @@ fn count(t_ns: u64, (track, value): (u64, u64)) -> Message {
     at(t_ns, packet::TRACK_EVENT, &event)
 }
 
-/// A thread and its track.
+/// Thread and its track.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     track: u64,
@@ -178,15 +177,15 @@ struct Thread {
     tid: u64,
 }
 
-/// What a thread's counter counts: CPU time, or the time stalled on a level.
+/// Quantity of a thread's counter: CPU time (`None`), or the time stalled on a level.
 type Counted = Option<Option<u8>>;
 
-/// Tracks by what they show; numbers begin at 1.
+/// Tracks by content; their numbers begin at 1.
 #[derive(Default)]
 struct Tracks {
     last: u64,
     threads: BTreeMap<u32, Thread>,
-    /// The counter's track and value.
+    /// Track and current value of each counter.
     counters: BTreeMap<(u32, Counted), (u64, u64)>,
     bandwidth: Vec<Message>,
 }
@@ -212,7 +211,7 @@ impl Tracks {
         thread
     }
 
-    /// Adds to a thread's counter; gives its track and new value.
+    /// Adds to a counter of a thread; returns its track and its new value.
     fn grow(&mut self, thread: u32, counted: Counted, by_ns: u64) -> (u64, u64) {
         let track = self.counters.get(&(thread, counted)).map(|it| it.0);
         let track = track.unwrap_or_else(|| self.next());
@@ -221,7 +220,7 @@ impl Tracks {
         *counter
     }
 
-    /// Counters of a domain's traffic, and their values over time.
+    /// Adds the counters of a domain's traffic; returns their values over time.
     fn bandwidth(&mut self, domain: &BandwidthDomain) -> Vec<Message> {
         type Read = fn(&BandwidthMoment) -> f64;
         let kinds: [(&str, Read); 2] = [
@@ -314,14 +313,14 @@ fn level_name(profile: &Profile, level: Option<u8>) -> &str {
         .map_or("unknown", |level| level.name.as_str())
 }
 
-/// What is interned, by kind and text or position; numbers begin at 1 in each kind.
+/// Interned data by kind, and by text or position; numbers begin at 1 in each kind.
 struct Names<'a> {
     chains: Chains<'a>,
     data: Message,
     limits: BTreeMap<u32, u64>,
     texts: BTreeMap<(u32, String), u64>,
     mappings: BTreeMap<u32, u64>,
-    /// By position; the frame that stands for none has no position.
+    /// By position; the placeholder for an unknown frame has none.
     frames: BTreeMap<Option<u32>, u64>,
     callstacks: BTreeMap<u32, u64>,
     last: BTreeMap<u32, u64>,
@@ -407,7 +406,7 @@ impl<'a> Names<'a> {
             return known;
         }
         let positions = self.chains.frames(stack);
-        // The outermost first.
+        // Perfetto expects the outermost frame first.
         let mut frames: Vec<u64> = positions
             .iter()
             .rev()
@@ -427,7 +426,7 @@ impl<'a> Names<'a> {
         id
     }
 
-    /// A stalled sample as an event of its thread.
+    /// Event of a thread for a stalled sample.
     fn stall(
         &mut self,
         profile: &Profile,

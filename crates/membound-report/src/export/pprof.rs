@@ -1,9 +1,9 @@
-//! `pprof`: the protocol buffers of github.com/google/pprof, `proto/profile.proto`.
+//! Export to `pprof`: the protocol buffers of github.com/google/pprof, `proto/profile.proto`.
 //!
-//! Written without gzip, which its readers recognise. A sample has three values: samples,
-//! CPU time, and the part of it that was stalled; and labels for thread, process, object
-//! and level. Where the processor sampled accesses itself, these are samples too, with two more values:
-//! the events that they stand for, and the cycles that these took.
+//! Written without gzip, which readers recognise. A sample has three values (number of samples, CPU time,
+//! stalled CPU time) and labels for thread, process, object and level. Accesses that the processor sampled
+//! are samples too, with two more values: the number of events that they represent, and the cycles of
+//! these.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use super::chains::{Chains, nanoseconds};
 use super::proto::Message;
 use crate::facts::run;
 
-/// Fields of the messages, by the names of the schema.
+/// Field numbers, by the names of the schema.
 mod field {
-    /// Of `Profile`.
+    /// Fields of `Profile`.
     pub(super) const SAMPLE_TYPE: u32 = 1;
     pub(super) const SAMPLE: u32 = 2;
     pub(super) const MAPPING: u32 = 3;
@@ -28,16 +28,16 @@ mod field {
     pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
 }
 
-/// What every sample has.
+/// Values of every sample.
 const SAMPLE_TYPES: [(&str, &str); 3] = [
     ("samples", "count"),
     ("cpu", "nanoseconds"),
     ("stall", "nanoseconds"),
 ];
-/// What samples have beside it where the processor sampled accesses.
+/// Additional values if the processor sampled accesses.
 const ACCESS_TYPES: [(&str, &str); 2] = [("accesses", "count"), ("access_latency", "cycles")];
 
-/// Which accesses are added up.
+/// Accesses with equal keys are added up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct AccessKey {
     thread: u32,
@@ -45,7 +45,7 @@ struct AccessKey {
     level: u32,
 }
 
-/// Events and their cycles.
+/// Events and their cycles, by key.
 fn access_sums(detail: &Detail) -> BTreeMap<AccessKey, (u64, u64)> {
     let mut sums: BTreeMap<AccessKey, (u64, u64)> = BTreeMap::new();
     for access in &detail.accesses {
@@ -62,7 +62,7 @@ fn access_sums(detail: &Detail) -> BTreeMap<AccessKey, (u64, u64)> {
     sums
 }
 
-/// A profile in pprof's protocol buffers, uncompressed.
+/// Writes a profile as pprof's protocol buffers, uncompressed.
 #[must_use]
 pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
     let chains = Chains::new(detail);
@@ -133,7 +133,7 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
     out.finish()
 }
 
-/// How a module's file is called, against the command that was run: `python3` is `python3.11`.
+/// Similarity of a module's file name to the command's: `python3` matches the beginning of `python3.11`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Likeness {
     Same,
@@ -158,18 +158,18 @@ enum Label<'a> {
     Number(u32),
 }
 
-/// What samples refer to.
+/// Tables that samples refer to.
 struct Tables<'a> {
     chains: Chains<'a>,
     strings: Vec<String>,
     string_ids: BTreeMap<String, u64>,
-    /// By module: the highest address seen.
+    /// By module: its highest address in the profile.
     mappings: Vec<(u32, u64)>,
-    /// By function's name and file.
+    /// By name and file of the function.
     functions: BTreeMap<(u32, Option<u32>), u64>,
     /// By the frames at one address, innermost first.
     locations: BTreeMap<Vec<u32>, u64>,
-    /// Locations of chains that were met before.
+    /// Locations of each chain that was already added.
     known: BTreeMap<u32, Vec<u64>>,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Tables<'a> {
     fn new(chains: Chains<'a>) -> Self {
         Self {
             chains,
-            // The schema wants the empty string first.
+            // The schema requires the empty string first.
             strings: vec![String::new()],
             string_ids: [(String::new(), 0)].into(),
             mappings: Vec::new(),
@@ -215,8 +215,8 @@ impl<'a> Tables<'a> {
         sample.message(3, &label);
     }
 
-    /// A chain's locations, innermost first: inlined functions share one with the function
-    /// that they were inlined into.
+    /// Locations of a chain, innermost first; inlined functions share one with the function that they were
+    /// inlined into.
     fn locations(&mut self, stack: u32) -> Vec<u64> {
         if let Some(known) = self.known.get(&stack) {
             return known.clone();
@@ -252,7 +252,7 @@ impl<'a> Tables<'a> {
         id
     }
 
-    /// The schema wants the program's own mapping first: readers call a profile by it.
+    /// The schema requires the program's own mapping first; readers name a profile after it.
     fn main_first(&mut self, profile: &Profile) {
         let command = profile.run.command.first().map_or("", String::as_str);
         let chains = &self.chains;
@@ -267,7 +267,7 @@ impl<'a> Tables<'a> {
             mapping.number(1, index as u64 + 1);
             mapping.number(3, highest.saturating_add(1));
             mapping.number(5, self.string(self.chains.name(module)));
-            // Names, files, lines and inlined functions are here: none are to be looked up.
+            // Names, files, lines and inlined functions are included, so readers need not look them up.
             for known in 7..=10 {
                 mapping.number(known, 1);
             }

@@ -1,4 +1,4 @@
-//! Writing of protocol buffers: the wire types that the schemas of pprof, Perfetto and OTLP use.
+//! Encodes protocol buffers, with the wire types that the schemas of pprof, Perfetto and OTLP need.
 
 /// A message under construction.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ impl Message {
         self.bytes
     }
 
-    /// A number. Zero is what a reader takes a missing field for, so it is not written.
+    /// Writes a varint field. Zero is the default value of a missing field, so it is left out.
     pub(super) fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -23,30 +23,30 @@ impl Message {
         }
     }
 
-    /// A number, zero too: where a reader tells zero from a missing field.
+    /// Writes a varint field even if it is zero, for fields where a reader distinguishes zero from missing.
     pub(super) fn present(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3);
         self.varint(value);
     }
 
-    /// Eight bytes.
+    /// Writes a field of eight bytes.
     pub(super) fn fixed64(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3 | 1);
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A floating-point number, zero too.
+    /// Writes a floating-point field, even if it is zero.
     pub(super) fn double(&mut self, field: u32, value: f64) {
         self.fixed64(field, value.to_bits());
     }
 
-    /// Numbers of eight bytes in one field.
+    /// Writes a packed field of eight-byte numbers.
     pub(super) fn fixed64s(&mut self, field: u32, values: &[u64]) {
         let packed: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
         self.bytes(field, &packed);
     }
 
-    /// Numbers in one field.
+    /// Writes a packed field of varints.
     pub(super) fn numbers(&mut self, field: u32, values: &[u64]) {
         let mut packed = Self::new();
         for &value in values {

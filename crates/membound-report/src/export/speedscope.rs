@@ -1,8 +1,8 @@
-//! speedscope: its own file format, "evented or sampled profiles over shared frames".
+//! Export to speedscope: its own file format, "evented or sampled profiles over shared frames".
 //!
-//! Each thread has two sampled profiles, stalled time and CPU time, both in nanoseconds, since
-//! the format gives a sample one weight. Frames are functions: speedscope shows every frame by
-//! itself, and would show one function once for each line otherwise.
+//! The format gives a sample one weight, so each thread has two sampled profiles, stalled time and CPU
+//! time, both in nanoseconds. Frames are functions rather than lines, because speedscope lists every frame
+//! separately and would list a function once per line.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use super::chains::{Chains, Sum};
 use crate::facts::run;
 
-/// What names the format; speedscope looks for it.
+/// Schema URL by which speedscope recognises the format.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
-/// The frame of a sample whose call chain is not known.
+/// Frame of a sample with an unknown call chain.
 const UNKNOWN: &str = "[unknown]";
 
-/// JSON for speedscope (`speedscope.app`, or the npm package).
+/// Writes JSON for speedscope (`speedscope.app`, or the npm package).
 #[must_use]
 pub fn speedscope(profile: &Profile, detail: &Detail) -> String {
     let mut frames = Frames::new(Chains::new(detail));
@@ -46,7 +46,7 @@ pub fn speedscope(profile: &Profile, detail: &Detail) -> String {
         }
     }
     if profiles.is_empty() {
-        // The reader refuses a file without a profile.
+        // speedscope refuses a file without a profile.
         profiles.push(Track::default().value("no samples"));
     }
     json!({
@@ -60,7 +60,7 @@ pub fn speedscope(profile: &Profile, detail: &Detail) -> String {
     .to_string()
 }
 
-/// The profiles of one thread.
+/// Profiles of one thread.
 #[derive(Default)]
 struct Thread {
     stall: Track,
@@ -101,10 +101,10 @@ impl Track {
 struct Frames<'a> {
     chains: Chains<'a>,
     values: Vec<Value>,
-    /// By a function's name, file and module.
+    /// By name, file and module of the function.
     ids: BTreeMap<(u32, Option<u32>, u32), usize>,
     unknown: Option<usize>,
-    /// Chains that were met before, outermost first.
+    /// Frames of each chain that was already added, outermost first.
     known: BTreeMap<u32, Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Samples as a table, a row each, in the formats for columns.
+//! Samples as a table, one per row, in columnar formats.
 
 mod arrow;
 mod parquet;

@@ -1,5 +1,5 @@
-//! The page of a comparison: what differs, curves over each other, document 000's summary
-//! table, the fleet and what stands out of it.
+//! Page of a comparison: differences, overlaid curves, document 000's summary table, the fleet and its
+//! outliers.
 
 use maud::{Markup, html};
 use membound_types::{
@@ -13,13 +13,13 @@ use crate::facts::comparison as facts;
 use crate::units;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Charts of curves; the table names all of them.
+/// Most charts of curves; the table names all curves.
 const CHARTS: usize = 8;
-/// Odd profiles that are shown in full; the others are in the JSON.
+/// Most odd profiles that are shown in full; the others are in the JSON.
 const ODD: usize = 100;
-/// Longest name that stands over a column of its own.
+/// Longest name that is used as the heading of a column.
 const NAME: usize = 28;
-/// Outliers of one profile that stand in the open.
+/// Most outliers of one profile that are shown without unfolding.
 const OUTLIERS: usize = 12;
 
 pub(super) fn document(comparison: &Comparison) -> Markup {
@@ -279,8 +279,8 @@ fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
     }
 }
 
-/// The curves that are drawn: those that differ first, but always the first latency curve
-/// and the first tables of parallel and sequential loads.
+/// Curves that are drawn: differing ones first, and always the first latency curve and the first curves of
+/// parallel and sequential loads.
 fn charted(curves: &[ComparedCurve]) -> Vec<&ComparedCurve> {
     let usable = || curves.iter().filter(|curve| curve.points.len() > 1);
     let starts = |name: &str, end: &str| {
@@ -399,7 +399,7 @@ fn conditions(comparison: &Comparison) -> Markup {
     }
 }
 
-/// Each curve under all conditions, as document 000's figures 3.1 to 4.1 in one.
+/// Each curve under all conditions in one chart, like document 000's figures 3.1 to 4.1.
 fn overlays(comparison: &Comparison) -> Markup {
     html! {
         p.reading { "The same curve under every condition of all profiles. A shift of one against another is a cost that every execution has once; another slope is a cost of every access." }

@@ -1,5 +1,5 @@
-//! The page of an exploration of a harvest: what it comes to, and for each thing varied plots, a table, and
-//! what it means on this machine.
+//! Page of a harvest exploration: the main result, and for each varied setting plots, a table, and a
+//! sentence about the result on this machine.
 
 mod charts;
 
@@ -77,7 +77,7 @@ fn answer(explore: &HarvestExplore) -> Markup {
     }
 }
 
-/// With signs that stay with their numbers.
+/// Keeps percent signs on the line of their numbers.
 fn kept_together(text: &str) -> String {
     text.replace(" %", "\u{a0}%")
 }

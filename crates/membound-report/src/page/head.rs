@@ -1,5 +1,4 @@
-//! The top of the page: which machine, under which conditions, and the answer in ten
-//! seconds.
+//! Top of the page of a machine profile: the machine, its conditions, and the main figures.
 
 use maud::{Markup, html};
 use membound_types::{Figure, Level, LevelKind, MachineProfile, Outcome, ThpState};
@@ -95,7 +94,7 @@ fn conditions(profile: &MachineProfile) -> Vec<(&'static str, String)> {
     out
 }
 
-/// The table of levels and the headline figures.
+/// Table of levels and headline figures.
 pub(super) fn answer(profile: &MachineProfile) -> Markup {
     html! {
         section.card.answer id="answer" {
@@ -187,7 +186,7 @@ fn size(level: &Level) -> Markup {
     }
 }
 
-/// The declared size, with a mark where the effective one is another.
+/// Declared size, marked if the effective size differs.
 fn declared(level: &Level) -> Markup {
     html! {
         @match (level.declared_bytes, level.size_bytes) {
@@ -201,7 +200,7 @@ fn declared(level: &Level) -> Markup {
     }
 }
 
-/// The headline figures beside the levels.
+/// Headline figures beside the levels.
 fn tiles(profile: &MachineProfile) -> Markup {
     let mlp = |field: fn(&membound_types::Mlp) -> &Outcome<f64>| match &profile.mlp {
         Outcome::Known(mlp) => field(mlp).clone(),
@@ -249,7 +248,7 @@ fn tile(title: &str, unit: &str, value: &Outcome<f64>, detail: &str) -> Markup {
     }
 }
 
-/// What wrote the page and how long the run took.
+/// Footer: program version and duration of the run.
 pub(super) fn footer(profile: &MachineProfile) -> Markup {
     html! {
         footer {

@@ -1,4 +1,4 @@
-//! The head of the page as JSON inside it, for a program that was handed only the page.
+//! Summary of the page as embedded JSON, for programs that have only the page.
 
 use membound_types::{Level, MachineProfile};
 use serde::Serialize;
@@ -27,8 +27,8 @@ pub(super) fn levels(profile: &MachineProfile) -> String {
     escaped(&serde_json::to_string(&head).unwrap_or_default())
 }
 
-/// JSON in which no character can end the element, open a comment, or end a line of
-/// JavaScript: they only occur inside strings, where an escape means the same.
+/// Escapes JSON so that no character can end the element, open a comment, or end a line of JavaScript.
+/// These characters occur only inside strings, where an escape has the same meaning.
 pub(super) fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,9 +1,8 @@
 //! One self-contained HTML page for a machine profile.
 //!
-//! All charts are drawn here, as inline SVG, so that they stand without JavaScript, on
-//! paper and in a mail attachment; the script only adds reading of values, switching of
-//! curves and of the colour scheme. Nothing is loaded from anywhere, and the page's own
-//! content security policy forbids it.
+//! All charts are drawn here, as inline SVG, so that they also work without JavaScript, on paper and in a
+//! mail attachment; the script only adds reading of values, and switching of curves and of the colour
+//! scheme. The page loads nothing, and its own content security policy forbids it.
 
 mod compare;
 mod harvest_explore;
@@ -24,50 +23,50 @@ use membound_types::{
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-/// Nothing from outside: even a mistake in this crate could not make the page call home.
+/// Forbids all external resources, so that even a mistake in this crate could not make the page contact a
+/// server.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// The page for `profile`: at most 2 MB for a full `--thorough` run.
+/// Page for `profile`: at most 2 MB for a full `--thorough` run.
 #[must_use]
 pub fn render(profile: &MachineProfile) -> String {
     document(profile).into_string()
 }
 
-/// The page for a fitted `model`: measured values and fitted curves, residuals, levels and
-/// parameters.
+/// Page for a fitted `model`: measured values and fitted curves, residuals, levels and parameters.
 #[must_use]
 pub fn model(model: &Model) -> String {
     model::document(model).into_string()
 }
 
-/// The page for a `comparison`: what differs, curves over each other, parallel loads by
-/// condition, and a fleet's outliers.
+/// Page for a `comparison`: differences, overlaid curves, parallel loads by condition, and a fleet's
+/// outliers.
 #[must_use]
 pub fn comparison(comparison: &Comparison) -> String {
     compare::document(comparison).into_string()
 }
 
-/// The page of a run's `profile`: at most 8 MB, however many samples `detail` has.
+/// Page for a run's `profile`: at most 8 MB, however many samples `detail` has.
 #[must_use]
 pub fn profile(profile: &Profile, detail: &Detail) -> String {
     profile::document(profile, detail).into_string()
 }
 
-/// The page of runs side by side.
+/// Page for a comparison of runs.
 #[must_use]
 pub fn run_comparison(comparison: &RunComparison) -> String {
     run_comparison::document(comparison).into_string()
 }
 
-/// The page of a harvest: stall before and after, latencies with scavengers and without, how soon
-/// the primary ran again, scavengers, yields and conditions.
+/// Page for a harvest: stall before and after, latencies with and without scavengers, how soon the primary
+/// ran again, scavengers, yields and conditions.
 #[must_use]
 pub fn harvest_run(run: &HarvestRun) -> String {
     harvest_run::document(run).into_string()
 }
 
-/// The page of an exploration of a harvest: plots and a table for each thing varied.
+/// Page for a harvest exploration: plots and a table for each varied setting.
 #[must_use]
 pub fn harvest_explore(explore: &HarvestExplore) -> String {
     harvest_explore::document(explore).into_string()
@@ -90,7 +89,7 @@ fn document(profile: &MachineProfile) -> Markup {
     shell(&title, &profile.machine.membound_version, &body, &data)
 }
 
-/// Links to the parts of a page: id, title, and whether the part is missing.
+/// Links to the parts of a page: id, title, and true if the part is missing.
 fn navigation<'a>(parts: impl Iterator<Item = (&'a str, &'a str, bool)>) -> Markup {
     html! {
         nav aria-label="parts" {
@@ -101,21 +100,21 @@ fn navigation<'a>(parts: impl Iterator<Item = (&'a str, &'a str, bool)>) -> Mark
     }
 }
 
-/// What a page has beyond what all have.
+/// Style and script that a page has in addition to the common ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extra {
     style: &'static str,
     script: &'static str,
 }
 
-/// What every page has around its `body`: policy, style, shapes of markers, the tip and the
-/// script. `version` is that of the membound that made the document, `data` stands behind
-/// the body and is not shown. The body holds the button `#scheme`.
+/// Wraps `body` with what every page has: policy, style, shapes of markers, tooltip and script. `version`
+/// is the membound version that wrote the document; `data` follows the body and is not displayed. The body
+/// must contain the button `#scheme`.
 fn shell(title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
     shell_with(Extra::default(), title, version, body, data)
 }
 
-/// [`shell`] with a style and a script of the page's own behind the common ones.
+/// Like [`shell`], with the page's own style and script after the common ones.
 fn shell_with(extra: Extra, title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -127,7 +126,7 @@ fn shell_with(extra: Extra, title: &str, version: &str, body: &Markup, data: &Ma
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(format!("membound {version}"));
                 title { (title) }
-                // An empty icon, so that no browser asks a server for one.
+                // An empty icon, so that browsers do not request one from a server.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) (PreEscaped(extra.style)) }
             }
@@ -148,8 +147,8 @@ mod tests {
 
     use super::*;
 
-    /// The custom properties of every block that sets the card's colour: light, dark by
-    /// choice, dark by preference, paper.
+    /// Custom properties of every block that sets the card's colour: light, dark by choice, dark by
+    /// preference, paper.
     fn schemes() -> Vec<BTreeMap<&'static str, &'static str>> {
         STYLE
             .split('{')

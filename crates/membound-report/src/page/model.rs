@@ -1,4 +1,4 @@
-//! The page of one fitted model.
+//! Page of a fitted model.
 
 use maud::{Markup, html};
 use membound_types::Model;

@@ -1,11 +1,11 @@
-//! What several pages are made of: their tops, sections that stay where they are when there is nothing in
-//! them, facts about a run, and a bar of shares.
+//! Building blocks that several pages share: the top, sections with or without content, facts about a run,
+//! and a bar of shares.
 
 use maud::{Markup, html};
 
 use crate::units;
 
-/// The top of a page: what kind of page it is, its title, and the switch between light and dark.
+/// Top of a page: its kind, its title, and the switch between light and dark.
 pub(super) fn top(kind: &str, title: &str) -> Markup {
     html! {
         div.top {
@@ -18,7 +18,7 @@ pub(super) fn top(kind: &str, title: &str) -> Markup {
     }
 }
 
-/// The banner of what was cut short; `what` says what holds nevertheless.
+/// Banner of an incomplete document; `what` says what is still valid.
 pub(super) fn incomplete(what: &str) -> Markup {
     html! {
         p.banner role="alert" {
@@ -28,17 +28,17 @@ pub(super) fn incomplete(what: &str) -> Markup {
     }
 }
 
-/// A section of a page.
+/// Section of a page.
 pub(super) struct Panel {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    /// Whether there is nothing in it but the reason.
+    /// True if it contains only the reason why there is no content.
     pub(super) missing: bool,
     body: Markup,
 }
 
 impl Panel {
-    /// A section with something in it.
+    /// Section with content.
     pub(super) const fn new(id: &'static str, title: &'static str, body: Markup) -> Self {
         Self {
             id,
@@ -48,7 +48,7 @@ impl Panel {
         }
     }
 
-    /// A section without anything in it; `body` says why.
+    /// Section without content; `body` says why.
     pub(super) const fn gone(id: &'static str, title: &'static str, body: Markup) -> Self {
         Self {
             id,
@@ -58,7 +58,7 @@ impl Panel {
         }
     }
 
-    /// One without anything in it, and that this is a gap.
+    /// Section without content that is marked as a gap; `why` is the reason.
     pub(super) fn missing(id: &'static str, title: &'static str, why: &str) -> Self {
         Self::gone(id, title, html! { p.missing { (why) } })
     }
@@ -73,21 +73,21 @@ impl Panel {
     }
 }
 
-/// A fact about what the page is of, in a list of them; nothing where there is no value.
+/// An entry in a list of facts; empty if there is no value.
 pub(super) fn fact(name: &str, value: &str) -> Markup {
     html! { @if !value.is_empty() { div { dt { (name) } dd { (value) } } } }
 }
 
-/// Shares below this would be shown as nothing.
+/// Smallest share that is shown.
 const SMALLEST: f64 = 0.0005;
 
-/// One whole as a bar across the page, with the keys of its parts below.
+/// A whole divided into shares: a bar across the page, with a legend below.
 pub(super) struct ShareBar<'a> {
-    /// What the parts are, for screen readers.
+    /// Description of the bar for screen readers.
     pub(super) label: &'a str,
-    /// Name, colour among those of levels, and share of each part.
+    /// Name, index among the colours of levels, and share of each part.
     pub(super) parts: &'a [(&'a str, usize, f64)],
-    /// What the rest is, and its share.
+    /// Name and share of the rest.
     pub(super) rest: (&'a str, f64),
 }
 

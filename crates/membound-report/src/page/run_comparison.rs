@@ -1,4 +1,4 @@
-//! The page of runs side by side: what got better, what came and went.
+//! Page of a comparison of runs: what changed, appeared or vanished.
 
 use maud::{Markup, html};
 use membound_types::{ComparedRun, GateVerdict, Outcome, RunChange, RunComparison, RunSide};
@@ -10,7 +10,7 @@ use crate::gates::columns;
 use crate::{facts, units};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Changes within noise that are listed; the JSON has all.
+/// Most changes within noise that are listed; the JSON has all.
 const QUIET: usize = 200;
 
 pub(super) fn document(comparison: &RunComparison) -> Markup {
@@ -76,7 +76,7 @@ fn gates(comparison: &RunComparison) -> Markup {
     }
 }
 
-/// Runs put together; nothing where there are no sides.
+/// Table of the sides with their pooled runs; empty if there are no sides.
 fn sides(sides: &[RunSide]) -> Markup {
     html! {
         @if !sides.is_empty() {

@@ -1,4 +1,4 @@
-//! `bandwidth` and `loaded` on a terminal.
+//! The parts `bandwidth` and `loaded` on a terminal.
 
 use std::collections::BTreeSet;
 

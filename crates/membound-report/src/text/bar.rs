@@ -1,15 +1,15 @@
-//! One whole as a bar of shares, with what stands for which below it.
+//! A bar divided into shares, with a legend below.
 
 use super::out::Out;
 use crate::units;
 
-/// Columns of the bar.
+/// Width of the bar in columns.
 const BAR: usize = 50;
-/// How parts are told apart without colour, and what is in none.
+/// Characters that distinguish the parts without colour, and the one for the rest.
 const FILLS: [char; 6] = ['█', '▓', '▒', '▚', '◆', '?'];
 const REST: char = '·';
 
-/// Writes `parts` by name and share, what the rest is with its share, and a remark behind them.
+/// Writes a bar of `parts` (name, share), the name and share of the rest, and a remark after the legend.
 pub(super) fn write(out: &mut Out, parts: &[(&str, f64)], rest: (&str, f64), remark: &str) {
     let width = BAR.min(out.width().saturating_sub(4));
     out.verbatim(&[format!("  {}", bar(parts, width))]);
@@ -28,12 +28,12 @@ pub(super) fn write(out: &mut Out, parts: &[(&str, f64)], rest: (&str, f64), rem
     if !remark.is_empty() {
         words.push(remark.to_owned());
     }
-    // A part does not break inside.
+    // Do not break a line within an entry of the legend.
     let words: Vec<String> = words.iter().map(|it| it.replace(' ', "\u{a0}")).collect();
     out.note(&words.join("  "));
 }
 
-/// One line of `width` columns: each part's share of them, the rest in dots.
+/// Draws a bar of `width` columns: each part's share of them, the rest as dots.
 fn bar(parts: &[(&str, f64)], width: usize) -> String {
     let mut out = String::new();
     let (mut drawn, mut sum) = (0, 0.0);
@@ -48,7 +48,7 @@ fn bar(parts: &[(&str, f64)], width: usize) -> String {
     out
 }
 
-/// A bar of at most `width` columns for a value among others of which `most` is the largest.
+/// Bar of at most `width` columns for a value, relative to the largest value `most`.
 pub(super) fn single(value: f64, most: f64, width: usize) -> String {
     let length = if most > 0.0 {
         ((value / most).clamp(0.0, 1.0) * width as f64).round() as usize

@@ -1,29 +1,29 @@
-//! A curve in braille dots: two by four dots a character.
+//! Draws curves in braille characters, each with two by four dots.
 
-/// Colour of a curve, by its number.
+/// Colour of a curve, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ink(pub(super) usize);
 
 impl Ink {
-    /// Colours that a terminal tells apart on a light and on a dark ground.
+    /// Colours that are distinguishable on a light and on a dark background.
     const ESCAPES: [&str; 6] = [
         "\x1b[36m", "\x1b[35m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[31m",
     ];
 
-    /// `text` in this colour.
+    /// Wraps `text` in this colour.
     pub(super) fn paint(self, text: &str) -> String {
         let escape = Self::ESCAPES[self.0 % Self::ESCAPES.len()];
         format!("{escape}{text}\x1b[0m")
     }
 }
 
-/// A plot over two axes that are linear in what they are given; callers pass logarithms.
+/// Plot with two linear axes; for logarithmic axes callers pass logarithms.
 #[derive(Clone, Debug)]
 pub(super) struct Plot {
     columns: usize,
     rows: usize,
     cells: Vec<u8>,
-    /// Of each cell, the curve that was drawn there last; `None` for rules.
+    /// By cell, the curve that was drawn there last; `None` for rules.
     inks: Vec<Option<Ink>>,
 }
 
@@ -39,7 +39,7 @@ impl Plot {
         }
     }
 
-    /// Joins points that are given as shares (0 to 1) of the width and the height.
+    /// Draws a polyline through points given as shares (0 to 1) of width and height.
     pub(super) fn curve(&mut self, points: &[(f64, f64)], ink: Ink) {
         for pair in points.windows(2) {
             let (from, to) = (self.dot(pair[0]), self.dot(pair[1]));
@@ -55,7 +55,7 @@ impl Plot {
         }
     }
 
-    /// A dotted line across, at a share of the height.
+    /// Draws a horizontal dotted line at a share (0 to 1) of the height.
     pub(super) fn dotted(&mut self, y: f64) {
         const EVERY: usize = 4;
         let (_, y) = self.dot((0.0, y));
@@ -64,8 +64,8 @@ impl Plot {
         }
     }
 
-    /// The rows, top first, without blanks at their ends, and how many columns each takes.
-    /// With `color` curves have theirs.
+    /// Rows from top to bottom without trailing blanks, each with its number of columns. Curves are
+    /// coloured if `color` is set.
     pub(super) fn lines(&self, color: bool) -> Vec<(String, usize)> {
         let rows = self.cells.chunks(self.columns);
         rows.zip(self.inks.chunks(self.columns))
@@ -120,7 +120,7 @@ impl Plot {
     }
 }
 
-/// The character of a pattern of eight dots; every one is in that block.
+/// Braille character for a pattern of eight dots.
 fn letter(dots: u8) -> char {
     match dots {
         0 => ' ',

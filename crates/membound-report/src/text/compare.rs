@@ -1,4 +1,4 @@
-//! `compare` on a terminal: what differs first, then curves, conditions and the fleet.
+//! `compare` on a terminal: differences first, then curves, conditions and the fleet.
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
@@ -12,31 +12,31 @@ use super::table::{Align, Table};
 use crate::facts::comparison as facts;
 use crate::units;
 
-/// Differing figures of a profile that are shown unless all are asked for.
+/// Most differing figures of a profile, unless all are requested.
 const ROWS: usize = 20;
-/// Odd profiles of a fleet, and outliers of each.
+/// Most odd profiles of a fleet, and most outliers of each.
 const ODD: usize = 12;
 const OUTLIERS: usize = 5;
-/// Later profiles that get tables of their own; of the others only the count is told.
+/// Most later profiles that get tables of their own; the others are only counted.
 const PROFILES: usize = 8;
 
-/// Curves of one picture: more cannot be told apart.
+/// Most curves of one picture: more cannot be distinguished.
 const OVERLAID: usize = 8;
 
-/// Longest name that stands over a column of its own.
+/// Longest name that is used as the heading of a column.
 const NAME: usize = 16;
 
 /// How much of a comparison is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// What differs.
+    /// Only what differs.
     Differences,
     /// Every figure and every curve.
     Everything,
 }
 
-/// A comparison: the profiles, what differs, curves, document 000's summary table, the
-/// fleet and its outliers.
+/// Formats a comparison: the profiles, differences, curves, document 000's summary table, the fleet and its
+/// outliers.
 #[must_use]
 pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String {
     let mut out = Out::new(style);
@@ -91,13 +91,13 @@ fn profiles(out: &mut Out, comparison: &Comparison) {
     }
 }
 
-/// Name, file, host, processor and date, none of them twice.
+/// Name, file, host, processor and date of a profile, without repetitions.
 fn identity(profile: &ComparedProfile) -> String {
     let mut words = vec![profile.name.clone()];
     let file_name = profile.file.rsplit('/').next().unwrap_or_default();
     let ending = file_name.strip_prefix(&profile.name);
     if ending.is_some_and(|ending| ending.is_empty() || ending.starts_with('.')) {
-        // The file says all that its name does.
+        // The file's name already contains the profile's name.
         words = vec![profile.file.clone()];
     } else {
         words.push(profile.file.clone());
@@ -111,7 +111,7 @@ fn identity(profile: &ComparedProfile) -> String {
     words.join(" · ")
 }
 
-/// `41 of 52 figures the same within noise, 7 worse, 2 better, 2 cannot be told`.
+/// Counts verdicts: `41 of 52 figures the same within noise, 7 worse, 2 better, 2 cannot be told`.
 fn count(summary: &membound_types::ComparisonSummary) -> String {
     let mut words = vec![format!(
         "{} of {} the same within noise",
@@ -305,7 +305,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
     }
 }
 
-/// The same curve under every condition, in one picture.
+/// Draws a curve under all conditions in one picture.
 fn overlaid(out: &mut Out, overlay: &Overlay) {
     if !plot::is_worth_drawing(overlay.curves.iter().map(|curve| curve.points.len())) {
         return;
@@ -325,7 +325,7 @@ fn overlaid(out: &mut Out, overlay: &Overlay) {
             look: Look::Line,
             ink,
         });
-        // Of placements the scatter is what the picture is about.
+        // For placements, the scatter is the content of the picture.
         if overlay.name == "placements" {
             for end in [values(|point| point.low), values(|point| point.high)] {
                 drawn.push(plot::Curve {

@@ -1,4 +1,4 @@
-//! Where a program yields.
+//! Harvest plan on a terminal: where a program yields.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::out::Out;
 use super::table::Table;
 use crate::{facts, units};
 
-/// Rows of the table of yields.
+/// Most rows of the table of yields.
 const CHOSEN: usize = 20;
 
-/// Rows of the tables of refused loads and of functions.
+/// Most rows of the tables of refused loads and of functions.
 const REFUSED: usize = 10;
 
-/// A plan: what it gives, the yields, and why there are no others.
+/// Formats a plan: expected gain, yields, and reasons for refused loads.
 #[must_use]
 pub fn harvest_plan(plan: &HarvestPlan, style: Style) -> String {
     let mut out = Out::new(style);
@@ -83,7 +83,7 @@ fn totals(out: &mut Out, plan: &HarvestPlan) {
     }
 }
 
-/// The function and the offset of a site.
+/// Function and offset of a site.
 fn place(site: &HarvestSite) -> String {
     facts::harvest_run::place(&site.symbol, &site.module, site.offset)
 }
@@ -182,7 +182,7 @@ fn refused(out: &mut Out, plan: &HarvestPlan) {
     more(out, sites.len(), REFUSED, "access");
 }
 
-/// A reason in words.
+/// Reason for a decision, in words.
 const fn why(reason: YieldReason) -> &'static str {
     match reason {
         YieldReason::Pays => "pays",
@@ -286,7 +286,7 @@ fn gaps(function: &HarvestFunction) -> String {
     )
 }
 
-/// How many rows were left out, if any were.
+/// Notes how many rows were left out, if any.
 pub(super) fn more(out: &mut Out, all: usize, shown: usize, noun: &str) {
     let more = all.saturating_sub(shown);
     if more > 0 {

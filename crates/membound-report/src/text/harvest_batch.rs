@@ -1,4 +1,4 @@
-//! What became of a batch, on a terminal: one table, and what is to be doubted.
+//! Result of a batch on a terminal: one table, and warnings.
 
 use membound_types::{BatchOrder, BatchSet, HarvestBatch};
 
@@ -8,7 +8,7 @@ use super::table::Table;
 use crate::facts::run::NONE;
 use crate::units;
 
-/// A batch: how many jobs ended how, and what harvested sets gained.
+/// Formats a batch: how jobs ended, and the gain of harvested sets.
 #[must_use]
 pub fn harvest_batch(batch: &HarvestBatch, style: Style) -> String {
     let mut out = Out::new(style);
@@ -66,7 +66,8 @@ fn warnings(out: &mut Out, batch: &HarvestBatch) {
     }
 }
 
-/// Ordinary time by harvested time of all sets of which both are known, the lesser of wall and CPU time.
+/// Gain: ordinary time ÷ harvested time, summed over sets with both; the smaller of the ratios of wall and
+/// CPU time.
 fn gained(sets: &[BatchSet]) -> Option<f64> {
     let measured = || sets.iter().filter(|set| set.gain.is_some());
     let sum = |part: fn(&BatchSet) -> Option<f64>| measured().filter_map(part).sum::<f64>();

@@ -1,4 +1,4 @@
-//! An exploration of a harvest on a terminal: a table for each thing varied, and what it means here.
+//! Exploration of a harvest on a terminal: one table per varied setting, with a sentence about the result.
 
 use membound_types::{ExploredSweep, HarvestExplore};
 
@@ -8,11 +8,11 @@ use super::table::{Align, Table};
 use crate::facts::harvest_explore as facts;
 use crate::units;
 
-/// Columns from which on compared figures have their intervals, and from which on all have.
+/// Terminal widths from which on compared figures have intervals, and from which on all figures have.
 const SOME_INTERVALS: usize = 76;
 const ALL_INTERVALS: usize = 120;
 
-/// An exploration: its tables with a sentence each.
+/// Formats an exploration: its tables with a sentence each.
 #[must_use]
 pub fn harvest_explore(explore: &HarvestExplore, style: Style) -> String {
     let mut out = Out::new(style);

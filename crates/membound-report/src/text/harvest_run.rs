@@ -1,5 +1,5 @@
-//! What a harvest gave, on a terminal: the answer first, then scavengers, distances, latencies,
-//! yields, and what is missing.
+//! Result of a harvest on a terminal: the answer first, then scavengers, distances, latencies, yields, and
+//! missing data.
 
 use membound_types::{HarvestRun, Scavenger};
 
@@ -11,16 +11,16 @@ use super::table::{Align, Table};
 use crate::facts::{durations, harvest_run as facts};
 use crate::units;
 
-/// Rows of the table of scavengers, and reasons told below it.
+/// Most rows of the table of scavengers, and most reasons below it.
 const SCAVENGERS: usize = 16;
-/// Columns that a command has before other columns leave.
+/// Columns that a command keeps before other columns are dropped.
 const COMMAND: usize = 26;
-/// Rows of the table of yields, and reasons told below it.
+/// Most rows of the table of yields, and most reasons below it.
 const SITES: usize = 12;
-/// Columns of the bars of a histogram.
+/// Longest bar of a histogram, in columns.
 const BAR: usize = 36;
 
-/// A harvest: what it gave and what it cost.
+/// Formats a harvest: its gain and its cost.
 #[must_use]
 pub fn harvest_run(run: &HarvestRun, style: Style) -> String {
     let mut out = Out::new(style);
@@ -64,7 +64,7 @@ fn header(out: &mut Out, run: &HarvestRun) {
     }
 }
 
-/// The stall before, and what became of it.
+/// Stall time before, harvested and left.
 fn stall(out: &mut Out, run: &HarvestRun) {
     let parts = [
         ("before", run.stall.before_s),
@@ -295,7 +295,7 @@ fn conditions(out: &mut Out, run: &HarvestRun) {
     let (plans, others): (Vec<_>, Vec<_>) = facts::conditions(&run.options)
         .into_iter()
         .partition(|(name, _)| *name == facts::PLAN);
-    // A number does not part from its unit.
+    // Keep a number and its unit on one line.
     let words = others.iter().map(|(name, value)| {
         let value = value.replace(' ', "\u{a0}");
         format!("{name}: {value}")

@@ -11,9 +11,9 @@ use super::table::Table;
 use crate::facts::{self, Curve, SettingFamily};
 use crate::units;
 
-/// Curves beside each other in the table.
+/// Most curves side by side in the table.
 const COLUMNS: usize = 5;
-/// Rows that a table may have.
+/// Most rows of a table.
 const ROWS: usize = 26;
 const DEFAULT_LINE: u64 = 64;
 
@@ -67,7 +67,7 @@ pub(super) fn write(
     }
 }
 
-/// What a part could not have.
+/// Lists what a part could not measure.
 pub(super) fn skipped(out: &mut Out, texts: &[String]) {
     for text in texts {
         out.warning(&format!("not measured: {text}"));
@@ -205,7 +205,7 @@ fn strides(out: &mut Out, latency: &Latency) {
     out.table(&table);
 }
 
-/// A row for each prefetch setting, and what they come to.
+/// One row per prefetch setting, and a sentence about the differences.
 fn settings(out: &mut Out, family: &SettingFamily<'_>) {
     let sizes = family.sizes();
     let step = sizes.len().div_ceil(COLUMNS - 1).max(1);

@@ -1,4 +1,4 @@
-//! Source and assembly with the stall of each line.
+//! Source and assembly with the stall of each line, on a terminal.
 
 use membound_types::{Detail, ListedInstruction, Listing};
 
@@ -8,11 +8,11 @@ use crate::units;
 
 /// Columns of the figures before the text.
 const MARGIN: usize = 24;
-/// Quiet lines before and behind one with figures; the others between are left out.
+/// Lines without figures that are shown before and after one with figures; the others are left out.
 const AROUND: u32 = 4;
 const TAB: &str = "    ";
 
-/// Source and assembly of the hot functions whose name holds `function`, or of all.
+/// Formats source and assembly of the hot functions whose name contains `function`, or of all.
 #[must_use]
 pub fn listing(detail: &Detail, function: Option<&str>, style: Style) -> String {
     let mut out = Out::new(style);
@@ -99,8 +99,7 @@ fn assembly(out: &mut Out, instructions: &[ListedInstruction]) {
     }
 }
 
-/// A line with its figures before it, cut at the terminal's edge: wrapped code is hard to
-/// read.
+/// Writes a line with its figures, cut at the terminal's edge because wrapped code is hard to read.
 fn text(out: &mut Out, [stall, time]: [f64; 2], place: &str, text: &str) {
     let share = |value: f64| {
         if value > 0.0 {

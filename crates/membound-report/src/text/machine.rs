@@ -1,4 +1,4 @@
-//! The whole profile, and the head that every part shares.
+//! The whole machine profile on a terminal, and the header that all parts share.
 
 use membound_types::{Level, MachineInfo, MachineProfile, NotMeasured, Outcome};
 
@@ -7,7 +7,7 @@ use super::table::{Align, Table};
 use super::{Detail, bandwidth, calibration, latency, mlp, tlb, topology, window};
 use crate::{facts, units};
 
-/// Most notes of one kind before the rest is only counted.
+/// Most notes of one kind; the rest is only counted.
 const MOST_NOTES: usize = 6;
 
 pub(super) fn write(out: &mut Out, profile: &MachineProfile) {
@@ -54,7 +54,7 @@ pub(super) fn write(out: &mut Out, profile: &MachineProfile) {
     out.note(&format!("whole run: {}", units::seconds(profile.elapsed_s)));
 }
 
-/// Two or three lines that say which machine this is and how it was timed.
+/// Two or three lines about the machine and its timer.
 pub(super) fn write_machine(out: &mut Out, machine: &MachineInfo) {
     let facts = facts::identity(machine);
     let words: Vec<&str> = facts.iter().map(|(_, value)| value.as_str()).collect();

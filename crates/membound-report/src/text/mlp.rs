@@ -1,4 +1,4 @@
-//! `mlp` on a terminal: the windows of the core and its memory-level parallelism.
+//! The part `mlp` on a terminal: windows of the core, and memory-level parallelism.
 
 use membound_types::{AreaPoint, Filler, MachineInfo, Mlp, Outcome, PageWalks, WindowLimit};
 
@@ -8,7 +8,7 @@ use super::table::{Align, Table};
 use super::{Detail, plane, sequence};
 use crate::{facts, units};
 
-/// Chains or areas that a table may show.
+/// Most chains or areas in a table.
 const ROWS: usize = 14;
 
 pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Detail) {
@@ -66,7 +66,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
     }
 }
 
-/// A figure as text, or why there is none.
+/// Writes a figure, or the reason why it is missing.
 fn figure(out: &mut Out, what: &str, text: Option<String>, outcome: &Outcome<f64>) {
     match (text, outcome.why_missing()) {
         (Some(text), _) => out.line(&format!("{what}: {text}")),
@@ -100,7 +100,8 @@ fn walk_line(run: &Mlp, walks: &PageWalks) -> String {
     )
 }
 
-/// What ended each filler; briefly the reorder buffer and the two register files alone.
+/// Resource that limits each filler's window; the brief form has only the reorder buffer and the two
+/// register files.
 fn windows(out: &mut Out, mlp: &Mlp, detail: Detail) {
     let mut table = Table::new()
         .words("filler")
@@ -183,7 +184,7 @@ fn throughput(out: &mut Out, mlp: &Mlp) {
 fn page_walks(out: &mut Out, mlp: &Mlp) {
     let known = facts::walks(mlp);
     if known.is_empty() {
-        // The reason of the smallest pages: the largest have nothing to be compared with.
+        // Show the reason of the smallest pages: the largest have nothing to be compared with.
         if let Some(why) = facts::runs(mlp)
             .min_by_key(|run| run.page)
             .and_then(|run| run.page_walks.why_missing())
@@ -272,7 +273,7 @@ fn areas(out: &mut Out, mlp: &Mlp) {
     out.table(&table);
 }
 
-/// Hits by level for each area and N. Areas that one level serves alone have one row.
+/// Hits by level for each area and N. Areas served by a single level have one row.
 fn hits(out: &mut Out, mlp: &Mlp) {
     let Some(source) = facts::hits_source(&mlp.areas) else {
         return;
@@ -313,7 +314,7 @@ fn hits(out: &mut Out, mlp: &Mlp) {
     }
 }
 
-/// What the choice of pages does: each time on all placements, and how far they are apart.
+/// Effect of the choice of pages: times over all placements, and their spread.
 fn placements(out: &mut Out, mlp: &Mlp) {
     for run in facts::runs(mlp) {
         let Some(placements) = &run.placements else {

@@ -1,8 +1,7 @@
 //! Text for a terminal: every part of `measure`, and the whole profile.
 //!
-//! A person should understand it in ten seconds, so what answers the question stands
-//! first, tables are thinned to what fits a screen, and no line is wider than
-//! [`Style::width`]. Whether to colour is the caller's decision. Text that comes from the
+//! A reader should understand a report in ten seconds: the answer comes first, tables are thinned to fit a
+//! screen, and no line is wider than [`Style::width`]. The caller decides whether to colour. Text from the
 //! machine (host names, labels) is stripped of control characters.
 
 mod bandwidth;
@@ -50,12 +49,12 @@ pub use profile::profile;
 pub use rewrite::{rewrite_check, rewrite_plan};
 pub use run_comparison::run_comparison;
 
-/// How text is laid out.
+/// Layout of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// Whether to emphasise with ANSI escapes.
+    /// True to emphasise with ANSI escape sequences.
     pub color: bool,
-    /// Columns of the terminal; taken as at least 40.
+    /// Width of the terminal in columns; at least 40 are assumed.
     pub width: usize,
 }
 
@@ -68,17 +67,17 @@ impl Default for Style {
     }
 }
 
-/// How much of a part is shown.
+/// Extent in which a part is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detail {
-    /// A few lines, inside the profile.
+    /// A few lines, as part of the whole profile.
     Brief,
-    /// All of it that a terminal can hold.
+    /// Everything that fits a terminal.
     Full,
 }
 
-/// A whole machine profile: the machine, the levels, the headline figures, then each part
-/// in brief, then what is missing or was disturbed.
+/// Formats a whole machine profile: the machine, the levels, the headline figures, each part in brief, then
+/// missing and perturbed data.
 #[must_use]
 pub fn machine(profile: &MachineProfile, style: Style) -> String {
     let mut out = Out::new(style);
@@ -86,7 +85,7 @@ pub fn machine(profile: &MachineProfile, style: Style) -> String {
     out.finish()
 }
 
-/// The table of levels alone.
+/// Formats only the table of levels.
 #[must_use]
 pub fn levels(levels: &[Level], style: Style) -> String {
     let mut out = Out::new(style);
@@ -94,7 +93,7 @@ pub fn levels(levels: &[Level], style: Style) -> String {
     out.finish()
 }
 
-/// The part `latency`; pass the levels found from it, or none.
+/// Formats the part `latency`; `levels` are the levels found from it, possibly none.
 #[must_use]
 pub fn latency(document: &Document<Latency>, levels: &[Level], style: Style) -> String {
     part(document, style, |out, machine, part| {
@@ -106,7 +105,7 @@ pub fn latency(document: &Document<Latency>, levels: &[Level], style: Style) -> 
     })
 }
 
-/// The part `mlp`.
+/// Formats the part `mlp`.
 #[must_use]
 pub fn mlp(document: &Document<Mlp>, style: Style) -> String {
     part(document, style, |out, machine, part| {
@@ -114,7 +113,7 @@ pub fn mlp(document: &Document<Mlp>, style: Style) -> String {
     })
 }
 
-/// The part `window`.
+/// Formats the part `window`.
 #[must_use]
 pub fn window(document: &Document<Window>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -122,7 +121,7 @@ pub fn window(document: &Document<Window>, style: Style) -> String {
     })
 }
 
-/// The part `bandwidth`.
+/// Formats the part `bandwidth`.
 #[must_use]
 pub fn bandwidth(document: &Document<Bandwidth>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -130,7 +129,7 @@ pub fn bandwidth(document: &Document<Bandwidth>, style: Style) -> String {
     })
 }
 
-/// The part `loaded`.
+/// Formats the part `loaded`.
 #[must_use]
 pub fn loaded(document: &Document<Loaded>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -138,7 +137,7 @@ pub fn loaded(document: &Document<Loaded>, style: Style) -> String {
     })
 }
 
-/// The part `tlb`.
+/// Formats the part `tlb`.
 #[must_use]
 pub fn tlb(document: &Document<Tlb>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -146,7 +145,7 @@ pub fn tlb(document: &Document<Tlb>, style: Style) -> String {
     })
 }
 
-/// The part `prefetch`.
+/// Formats the part `prefetch`.
 #[must_use]
 pub fn prefetch(document: &Document<Prefetch>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -154,7 +153,7 @@ pub fn prefetch(document: &Document<Prefetch>, style: Style) -> String {
     })
 }
 
-/// The part `numa`.
+/// Formats the part `numa`.
 #[must_use]
 pub fn numa(document: &Document<Numa>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -162,7 +161,7 @@ pub fn numa(document: &Document<Numa>, style: Style) -> String {
     })
 }
 
-/// The part `c2c`.
+/// Formats the part `c2c`.
 #[must_use]
 pub fn c2c(document: &Document<CoreToCore>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -170,7 +169,7 @@ pub fn c2c(document: &Document<CoreToCore>, style: Style) -> String {
     })
 }
 
-/// The part `calibration`.
+/// Formats the part `calibration`.
 #[must_use]
 pub fn calibration(document: &Document<Calibration>, style: Style) -> String {
     part(document, style, |out, _, part| {
@@ -178,9 +177,9 @@ pub fn calibration(document: &Document<Calibration>, style: Style) -> String {
     })
 }
 
-/// `model show`: a topology under `title` with the values that are known of it (the paper's
-/// Table 1) and the rate that each level can give (its Table 2). Without `parameters`, what
-/// the topology is made of and where values would come from.
+/// Formats `model show`: a topology under `title` with its known values (the paper's Table 1), and the rate
+/// that each level can reach (its Table 2). Without `parameters`, shows the components of the topology and
+/// where values come from.
 #[must_use]
 pub fn model_show(
     title: &str,
@@ -194,8 +193,8 @@ pub fn model_show(
     out.finish()
 }
 
-/// `model fit`: source and method, how well the model meets the data, its parameters and
-/// levels, and the points that it meets worst.
+/// Formats `model fit`: source and method, quality of the fit, parameters and levels, and the points with
+/// the largest deviations.
 #[must_use]
 pub fn model(model: &Model, style: Style) -> String {
     let mut out = Out::new(style);
@@ -203,7 +202,7 @@ pub fn model(model: &Model, style: Style) -> String {
     out.finish()
 }
 
-/// `model predict`: each point with its interval and the levels that serve it.
+/// Formats `model predict`: each point with its interval and the levels that serve it.
 #[must_use]
 pub fn prediction(prediction: &Prediction, style: Style) -> String {
     let mut out = Out::new(style);

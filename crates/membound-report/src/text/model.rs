@@ -16,19 +16,19 @@ use super::table::{Align, Table};
 use crate::facts::model as facts;
 use crate::units;
 
-/// Points that are listed as the worst.
+/// Most points in the list of the worst.
 const WORST: usize = 5;
-/// Curves in the picture; more would hide each other.
+/// Most curves in the picture; more would hide each other.
 const MOST_CURVES: usize = 4;
-/// Columns that the name of a component has at least.
+/// Fewest columns for the name of a component.
 const LEAST_NAME: usize = 16;
-/// Columns that a title beside the names takes, about, and the gap behind a column.
+/// Approximate width of a column title, and the gap after a column, in columns.
 const TITLE: usize = 5;
 const GAP: usize = 2;
-/// What stands where a level has no rate.
+/// Text for a level without a rate.
 const DASH: &str = "–";
 
-/// A topology: its parameters and rates, or what a fit would find.
+/// Writes a topology with its parameters and rates, or what a fit would find.
 pub(super) fn write_show(
     out: &mut Out,
     title: &str,
@@ -58,7 +58,7 @@ pub(super) fn write_show(
     }
 }
 
-/// A fit: whence, how, what, how well.
+/// Writes a fit: source, method, result and quality.
 pub(super) fn write(out: &mut Out, model: &Model) {
     let source = facts::source_words(&model.source);
     if !source.is_empty() {
@@ -102,11 +102,11 @@ pub(super) fn write(out: &mut Out, model: &Model) {
     }
 }
 
-/// Table 1: a row for each parameter.
+/// Table 1: one row per parameter.
 fn parameters(out: &mut Out, known: &[Parameter]) {
     let marked = known.iter().any(facts::is_marked);
     let rows: Vec<[String; 6]> = known.iter().map(|p| parameter(p, marked)).collect();
-    // The name gives way to the interval, which says more of a value than its last words.
+    // The name is cut in favour of the interval, which says more about a value than the name's last words.
     let beside: usize = [0, 1, 2, 3, 5]
         .map(|column| {
             let widths = rows.iter().map(|row| display_width(&row[column]));
@@ -151,7 +151,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
     }
 }
 
-/// The cells of a parameter but its name.
+/// Cells of a parameter, without its name.
 fn parameter(parameter: &Parameter, marked: bool) -> [String; 6] {
     let (value, unit) = facts::quantity(parameter.value, &parameter.unit);
     let mark = match (marked, facts::is_marked(parameter)) {
@@ -159,7 +159,7 @@ fn parameter(parameter: &Parameter, marked: bool) -> [String; 6] {
         (true, true) => " *",
         (true, false) => "  ",
     };
-    // An error in bytes stands in the interval already, in the unit of the value.
+    // An error in bytes is already part of the interval.
     let error = parameter
         .std_error
         .filter(|_| parameter.unit == "ns")
@@ -204,7 +204,7 @@ fn combinations(out: &mut Out, found: &[Combination]) {
     out.table(&table);
 }
 
-/// Table 2: a row for each level.
+/// Table 2: one row per level.
 fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
     if levels.is_empty() {
         return;
@@ -240,7 +240,7 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
             }
             _ => String::new(),
         };
-        // Where a level holds all that is inside it, the reach says nothing more.
+        // If the level's size includes all inner levels, its reach says nothing more.
         let reach = level
             .reach_bytes
             .filter(|reach| Some(*reach) != level.size_bytes)
@@ -276,7 +276,7 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
     }
 }
 
-/// The components of a topology of which no value is known.
+/// Components of a topology without a known value.
 fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
     let mut table = Table::new()
         .words(if known.is_empty() {
@@ -306,7 +306,7 @@ fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
     }
 }
 
-/// What lies on the way to each level, and how large it is where no table above says that.
+/// Components on the way to each level, and its size if no table above has it.
 fn paths(out: &mut Out, topology: &Topology, shown: &[ModelLevel]) {
     let last = topology.levels.len().saturating_sub(1);
     let open = |(index, level): (usize, &TopologyLevel)| index < last && level.size_bytes.is_none();
@@ -337,7 +337,7 @@ fn paths(out: &mut Out, topology: &Topology, shown: &[ModelLevel]) {
     }
 }
 
-/// The terms beside the levels, where a topology has them.
+/// Terms in addition to the levels, if a topology has any.
 fn terms(out: &mut Out, topology: &Topology) {
     for term in &topology.tlb {
         out.note(&format!(
@@ -358,10 +358,10 @@ fn terms(out: &mut Out, topology: &Topology) {
     }
 }
 
-/// Fitted curves as lines, measured values as dots.
+/// Draws fitted curves as lines, measured values as dots.
 fn picture(out: &mut Out, model: &Model) {
     let curves = facts::fitted_curves(&model.points);
-    // Of many sizes of window the smallest, the largest and some between.
+    // Of many window sizes show the smallest, the largest and some between.
     let step = curves.len().div_ceil(MOST_CURVES).max(1);
     let shown: Vec<_> = curves.iter().step_by(step).collect();
     let mut drawn = Vec::new();
@@ -408,7 +408,7 @@ fn picture(out: &mut Out, model: &Model) {
     );
 }
 
-/// The points that the model misses by most.
+/// Points with the largest deviations from the model.
 fn worst(out: &mut Out, points: &[FittedPoint]) {
     let found = facts::worst_points(points, WORST);
     if found.is_empty() {

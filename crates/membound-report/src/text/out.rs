@@ -1,4 +1,4 @@
-//! Lines that know the terminal's width: headings, paragraphs, notes and tables.
+//! Writes lines within the terminal's width: headings, paragraphs, notes and tables.
 
 use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
@@ -8,7 +8,7 @@ use super::table::{Table, cut};
 
 const NARROWEST: usize = 40;
 
-/// How a line is emphasised.
+/// Emphasis of a line.
 #[derive(Clone, Copy)]
 enum Emphasis {
     None,
@@ -60,14 +60,14 @@ impl Out {
         self.text
     }
 
-    /// An empty line; never two in a row.
+    /// Adds an empty line; never two in a row.
     pub(super) fn blank(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
     }
 
-    /// A heading with a remark beside it, on one line where both fit.
+    /// Adds a heading with a remark, on one line if both fit.
     pub(super) fn heading(&mut self, title: &str, remark: &str) {
         let title = clean(title);
         let remark = clean(remark);
@@ -84,38 +84,38 @@ impl Out {
         }
     }
 
-    /// A paragraph, wrapped.
+    /// Adds a wrapped paragraph.
     pub(super) fn line(&mut self, text: &str) {
         self.paragraph(&clean(text), "", "  ", Emphasis::None);
     }
 
-    /// A remark under a table, wrapped and set in.
+    /// Adds a wrapped and indented remark, for use under a table.
     pub(super) fn note(&mut self, text: &str) {
         self.paragraph(&clean(text), "  ", "  ", Emphasis::Dim);
     }
 
-    /// An item of a numbered list, wrapped.
+    /// Adds a wrapped item of a numbered list.
     pub(super) fn item(&mut self, number: usize, text: &str) {
         let first = format!("{number:>2}. ");
         self.paragraph(&clean(text), &first, "    ", Emphasis::None);
     }
 
-    /// The head of lines that follow.
+    /// Adds the header of the lines that follow.
     pub(super) fn head(&mut self, text: &str) {
         self.push(&cut(&clean(text), self.style.width), Emphasis::Dim);
     }
 
-    /// A line that is cut at the edge instead of wrapped.
+    /// Adds a line that is cut at the edge instead of wrapped.
     pub(super) fn cut_line(&mut self, text: &str) {
         self.push(&cut(text, self.style.width), Emphasis::None);
     }
 
-    /// Something the reader should act on or doubt, wrapped.
+    /// Adds a wrapped warning: something to act on or to doubt.
     pub(super) fn warning(&mut self, text: &str) {
         self.paragraph(&clean(text), "! ", "  ", Emphasis::Warning);
     }
 
-    /// Lines that are laid out already.
+    /// Adds lines that are already laid out.
     pub(super) fn verbatim(&mut self, lines: &[String]) {
         for line in lines {
             self.push(line, Emphasis::None);
@@ -137,11 +137,11 @@ impl Out {
             .initial_indent(first)
             .subsequent_indent(rest)
             .break_words(true)
-            // A kernel release or a flag is not to be cut at its hyphens.
+            // Do not break a kernel release or an option at its hyphens.
             .word_splitter(WordSplitter::NoHyphenation)
             .word_separator(WordSeparator::AsciiSpace);
-        // A sign stays with its number. What holds words together is not for the reader, who
-        // may search for them.
+        // Keep a percent sign with its number. The no-break spaces are removed again, since the reader may
+        // search the text.
         let text = text.replace(" %", "\u{a0}%");
         for line in textwrap::wrap(&text, options) {
             self.push(&line.replace('\u{a0}', " "), emphasis);
@@ -164,8 +164,8 @@ impl Out {
     }
 }
 
-/// The text without control characters, which could move the cursor or colour the
-/// terminal when they come from a host name or a label in a foreign file.
+/// Text without control characters, which could move the cursor or colour the terminal if they come from a
+/// host name or a label in an untrusted file.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -176,7 +176,7 @@ pub(super) fn clean(text: &str) -> String {
         .collect()
 }
 
-/// Characters that reverse the direction of what follows.
+/// True for characters that change the direction of the following text.
 const fn is_direction_control(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,5 +1,4 @@
-//! Document 000's plane of N loads and K fillers on a terminal: a picture with a line for
-//! each N, and a table.
+//! Document 000's plane of N loads and K fillers on a terminal: a picture with one line per N, and a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +9,15 @@ use super::plot::{self, Across, Look, Picture, Up};
 use super::table::Table;
 use crate::{facts, units};
 
-/// Lines that a picture may have: more cannot be told apart.
+/// Most lines in a picture: more cannot be distinguished.
 const LINES: usize = 7;
-/// Rows of the table.
+/// Most rows of the table.
 const ROWS: usize = 20;
-/// Columns of a time of the table with its gap, and of N.
+/// Widths in columns: of a time in the table with its gap, and of N.
 const TIME_COLUMNS: usize = 8;
 const N_COLUMNS: usize = 5;
 
-/// Times of a line of the plane, by K.
+/// Times of one line of the plane, by K.
 type Line = BTreeMap<u32, f64>;
 
 pub(super) fn write(out: &mut Out, mlp: &Mlp) {
@@ -42,7 +41,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp) {
 }
 
 fn picture(out: &mut Out, mlp: &Mlp, lines: &BTreeMap<u32, Line>, pair: Option<f64>) {
-    // Lines far above two in sequence would press all others together.
+    // Lines far above two loads in sequence would compress all others.
     let reached = mlp.mlp_rule_between.map(|between| between.reached.loads);
     let most = reached.unwrap_or(u32::MAX);
     let loads: Vec<u32> = lines
@@ -88,7 +87,7 @@ fn table(out: &mut Out, mlp: &Mlp, lines: &BTreeMap<u32, Line>, pair: Option<f64
     let all: BTreeSet<u32> = lines.values().flat_map(BTreeMap::keys).copied().collect();
     let fillers: Vec<u32> = all.into_iter().collect();
     let cliff = mlp.windows.first().map(|window| window.cliff_fillers);
-    // Both ends, and both sides of the cliff.
+    // Always show both ends, and both sides of the cliff.
     let mut must = vec![0, fillers.len() - 1];
     if let Some(cliff) = cliff {
         let beyond = fillers.partition_point(|fillers| *fillers <= cliff);
@@ -133,7 +132,7 @@ fn table(out: &mut Out, mlp: &Mlp, lines: &BTreeMap<u32, Line>, pair: Option<f64
     }
 }
 
-/// At most `most` of `count` places, `must` among them, the others as evenly as can be.
+/// Chooses at most `most` of `count` positions: those in `must`, and others as evenly as possible.
 fn chosen(count: usize, most: usize, must: &[usize]) -> Vec<usize> {
     if count <= most {
         return (0..count).collect();
@@ -143,7 +142,7 @@ fn chosen(count: usize, most: usize, must: &[usize]) -> Vec<usize> {
         places.insert(0);
     }
     while places.len() < most {
-        // Halfway in the widest gap between those that are chosen, or beyond the last.
+        // Add the middle of the widest gap between chosen positions, or after the last.
         let ends: Vec<usize> = places.iter().copied().chain([count]).collect();
         let widest = ends
             .windows(2)

@@ -1,5 +1,5 @@
-//! Curves as a picture in braille: over sizes or numbers, the ends of levels below, and the
-//! curves' names where they end.
+//! Draws curves in braille: over sizes or numbers, with the ends of levels below and the curves' names at
+//! their ends.
 
 use textwrap::core::display_width;
 
@@ -10,12 +10,12 @@ use crate::units;
 const ROWS: usize = 10;
 const MARGIN: usize = 8;
 const MOST_COLUMNS: usize = 110;
-/// Columns that a picture needs beside the names of its curves.
+/// Fewest columns of a picture beside the names of its curves.
 const FEWEST_COLUMNS: usize = 24;
-/// Values of a curve below which there is no picture in it.
+/// Fewest values of a curve for a picture.
 const FEWEST: usize = 4;
 
-/// What the places are.
+/// Horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Across {
     /// Bytes, on a logarithmic axis.
@@ -24,52 +24,52 @@ pub(super) enum Across {
     Numbers,
 }
 
-/// How the values are laid out.
+/// Scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Up {
     /// By their logarithms.
     Logarithmic,
-    /// From zero on.
+    /// Linear, from zero on.
     FromZero,
 }
 
-/// How the values of a curve are drawn.
+/// How a curve is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Joined.
+    /// As a line through its points.
     Line,
-    /// Each as a dot.
+    /// As one dot per point.
     Dots,
 }
 
 /// One curve.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
-    /// What stands where it ends; may be empty.
+    /// Name at the end of the curve; may be empty.
     pub(super) name: String,
-    /// (place, value), by rising places.
+    /// Points (place, value), by rising place.
     pub(super) points: Vec<(f64, f64)>,
     pub(super) look: Look,
-    /// Colour, where there are colours: curves that belong together share one.
+    /// Index of the colour; curves that belong together share one.
     pub(super) ink: usize,
 }
 
-/// What is drawn. Values that an axis cannot show are left out.
+/// Content of a picture. Values that an axis cannot show are left out.
 pub(super) struct Picture<'a> {
     /// Unit of the values.
     pub(super) unit: &'a str,
-    /// What the picture shows.
+    /// Description of the picture.
     pub(super) remark: &'a str,
     pub(super) across: Across,
     pub(super) up: Up,
     pub(super) curves: &'a [Curve],
-    /// Values at which a dotted line lies.
+    /// Values marked by a dotted line.
     pub(super) rules: &'a [f64],
-    /// Where levels end, in bytes, and their names.
+    /// Ends of levels in bytes, with their names.
     pub(super) ends: &'a [(u64, &'a str)],
 }
 
-/// Writes the picture; nothing where there are too few values, or all at one place.
+/// Writes the picture; nothing if there are too few values, or all at one place.
 pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
     let curves: Vec<Vec<(f64, f64)>> = picture
         .curves
@@ -161,12 +161,12 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
     out.verbatim(&lines);
 }
 
-/// Whether curves with these numbers of values make a picture.
+/// True if a curve with one of these numbers of values makes a picture.
 pub(super) fn is_worth_drawing(mut lengths: impl Iterator<Item = usize>) -> bool {
     lengths.any(|length| length >= FEWEST)
 }
 
-/// Points as they lie on the picture's axes.
+/// Points in the coordinates of the picture's axes.
 fn on_axes(picture: &Picture<'_>, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points
         .iter()
@@ -193,7 +193,7 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Columns for the names beside the picture, with a gap; 0 where there is no room for them.
+/// Columns for the names beside the picture, with a gap; 0 if there is no room.
 fn names_width(picture: &Picture<'_>, width: usize) -> usize {
     let longest = picture
         .curves
@@ -205,8 +205,8 @@ fn names_width(picture: &Picture<'_>, width: usize) -> usize {
     if fits { longest + 1 } else { 0 }
 }
 
-/// The name and the colour that stand at the end of each row: a curve's in the row where it
-/// ends, or in the nearest free one. Curves that find none have no name.
+/// Name and colour beside each row: a curve's name is placed in the row where the curve ends, or in the
+/// nearest free one. A curve without a free row has no name.
 fn names_beside(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)>; ROWS] {
     let mut rows: [Option<(String, Ink)>; ROWS] = Default::default();
     let mut ended: Vec<(f64, &Curve)> = curves
@@ -222,7 +222,7 @@ fn names_beside(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)
             .clamp(0.0, (ROWS - 1) as f64) as usize;
         let nearest = (0..ROWS)
             .filter(|free| rows[*free].is_none())
-            // Names stand in the order of their curves: below rather than above.
+            // On a tie use the lower row, so that names keep the order of their curves.
             .min_by_key(|free| (free.abs_diff(row), usize::from(*free < row)));
         if let Some(free) = nearest {
             rows[free] = Some((clean(&curve.name), Ink(curve.ink)));
@@ -231,8 +231,8 @@ fn names_beside(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)
     rows
 }
 
-/// The 1, 2 or 5 times a power of ten that lies in a row of the plot, if one does; both
-/// ends are decimal logarithms.
+/// Round value (1, 2 or 5 times a power of ten) that lies in a row of the plot, if there is one; both ends
+/// are decimal logarithms.
 fn round_value(low: f64, high: f64, row: usize) -> String {
     let height = (high - low) / ROWS as f64;
     let bottom = high - height * (row + 1) as f64;
@@ -248,7 +248,7 @@ fn round_value(low: f64, high: f64, row: usize) -> String {
         .unwrap_or_default()
 }
 
-/// The multiple of a round step that lies in a row of a plot from zero to `high`.
+/// Multiple of a round step that lies in a row of a plot from zero to `high`; empty if there is none.
 fn even_value(high: f64, row: usize) -> String {
     let step = round_step(high / 4.0);
     let height = high / ROWS as f64;
@@ -261,7 +261,7 @@ fn even_value(high: f64, row: usize) -> String {
     }
 }
 
-/// The 1, 2 or 5 times a power of ten that is at least about `wanted`.
+/// Round step (1, 2 or 5 times a power of ten) that is at least about `wanted`.
 fn round_step(wanted: f64) -> f64 {
     let decade = 10_f64.powf(wanted.max(f64::MIN_POSITIVE).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -313,7 +313,7 @@ fn level_marks(
     (!text.is_empty()).then_some(text)
 }
 
-/// Short texts on one line, each at its place unless another stands there already.
+/// Short texts on one line; a text is left out where another is already.
 struct Labels {
     cells: Vec<char>,
 }

@@ -1,4 +1,4 @@
-//! `model predict` on a terminal: times that were not measured, with their intervals.
+//! `model predict` on a terminal: predicted times with their intervals.
 
 use membound_types::{ExpectedHits, Outcome, Prediction};
 
@@ -7,14 +7,14 @@ use super::table::{Align, Table};
 use crate::facts::model as facts;
 use crate::units;
 
-/// Shares below this are not worth a word.
+/// Smallest share of a level that is listed.
 const LEAST_SHARE: f64 = 0.005;
-/// Cautions that are written before the rest is counted. Each names what it is about, so
-/// that the points need not stand beside it.
+/// Most cautions that are written; the rest is counted. Each caution names its subject, so the points need
+/// not be listed beside it.
 const MOST_CAUTIONS: usize = 6;
 const STRIDES: &str = "at strides other than a cache line, brackets also hold what differs \
                        between ways that caches may place and replace lines";
-/// Points that are named beside a reason before the rest is counted.
+/// Most points that are named beside a reason; the rest is counted.
 const MOST_NAMED: usize = 4;
 
 pub(super) fn write(out: &mut Out, prediction: &Prediction) {
@@ -96,7 +96,7 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
     }
 }
 
-/// `L2 12 %, L3 88 %`, without levels that serve next to nothing.
+/// Levels by share: `L2 12 %, L3 88 %`, without negligible ones.
 fn served_by(expected: &[ExpectedHits]) -> String {
     let words: Vec<String> = expected
         .iter()

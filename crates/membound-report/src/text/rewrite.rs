@@ -1,4 +1,5 @@
-//! What can be patched in a binary, and what a program did with everything patched.
+//! Results of rewriting on a terminal: what can be patched in a binary, and how a fully patched program
+//! ran.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,16 @@ use super::out::Out;
 use super::table::{Align, Table};
 use crate::units;
 
-/// Rows of a table of functions or modules.
+/// Most rows of a table of functions or modules.
 const ROWS: usize = 20;
 
-/// A check: modules with their counts, and why the rest was refused.
+/// Formats a check: modules with their counts, and reasons for refusals.
 #[must_use]
 pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let mut out = Out::new(style);
     let programs = check.processes.len();
     let patched = check.processes.iter().filter(|it| it.patched).count();
-    // Counts of a program that patches left before its end are a part of what it executed.
+    // If patches were missing for part of a program's run, its counts cover only part of its executions.
     let seen = if check.missed.is_empty() {
         Seen::All
     } else {
@@ -67,7 +68,7 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     out.finish()
 }
 
-/// How much of what programs executed was counted.
+/// Part of the executions that was counted.
 #[derive(Clone, Copy)]
 enum Seen {
     All,
@@ -103,7 +104,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
     }
 }
 
-/// What was recorded: by module, and what found no room.
+/// Recorded accesses by module, and records for which there was no room.
 fn recorded(out: &mut Out, modules: &[CheckedModule], records: &CheckedRecords) {
     let how = match (records.period, records.burst_ms, records.burst_every_ms) {
         (Some(period), _, _) => format!("one in about {} of each", units::count(u64::from(period))),
@@ -127,7 +128,7 @@ fn recorded(out: &mut Out, modules: &[CheckedModule], records: &CheckedRecords) 
     let ticks = |ticks: &Outcome<u32>| figure(ticks.known().map(|ticks| u64::from(*ticks)));
     for (module, samples) in shown.iter().take(ROWS) {
         let lines = module.lines.as_ref().and_then(Outcome::known);
-        // The table before has the whole path.
+        // The table above has the whole path.
         let name = module.path.rsplit('/').next().unwrap_or_default();
         table.row([
             name.to_owned(),
@@ -161,7 +162,7 @@ fn share(counts: &PatchCounts) -> String {
         return "–".to_owned();
     }
     let share = counts.patched as f64 / counts.accesses as f64;
-    // Rounded, a share of 99.96 % would claim that nothing was refused.
+    // Round down: a share of 99.96 % must not be shown as 100 %.
     format!("{:.1} %", (share * 1000.0).floor() / 10.0)
 }
 
@@ -178,7 +179,7 @@ fn reasons(out: &mut Out, refused: &BTreeMap<&str, u64>) {
     out.note(&format!("refused: {}", words.join(", ")));
 }
 
-/// A plan: totals and the functions with most refusals, or the listing of those asked for.
+/// Formats a plan: totals and the functions with most refusals, or the listing of requested functions.
 #[must_use]
 pub fn rewrite_plan(plan: &RewritePlan, style: Style) -> String {
     let mut out = Out::new(style);
@@ -308,7 +309,7 @@ fn listing(out: &mut Out, function: &PlannedFunction) {
     );
 }
 
-/// What is alive before an instruction, by what is not where that is shorter.
+/// Live registers and flags before an instruction, or the dead ones if that is shorter.
 fn live(instruction: &PlannedInstruction) -> String {
     let (live, dead) = (&instruction.live, &instruction.dead);
     match (live.is_empty(), dead.is_empty()) {

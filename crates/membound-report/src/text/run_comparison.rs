@@ -1,4 +1,4 @@
-//! `membound compare RUN1 RUN2` on a terminal: what got better, what came and went.
+//! `membound compare RUN1 RUN2` on a terminal: what changed, appeared or vanished.
 
 use membound_types::{GateVerdict, Outcome, RunComparison};
 
@@ -10,10 +10,10 @@ use crate::facts::{gate, run};
 use crate::gates::columns;
 use crate::units;
 
-/// Changes that are shown; the JSON has all.
+/// Most changes that are shown; the JSON has all.
 const ROWS: usize = 20;
 
-/// Runs side by side; the first is the reference.
+/// Formats a comparison of runs; the first is the reference.
 #[must_use]
 pub fn run_comparison(comparison: &RunComparison, style: Style) -> String {
     let mut out = Out::new(style);
@@ -67,7 +67,7 @@ fn gates(out: &mut Out, comparison: &RunComparison) {
     }
 }
 
-/// Runs put together.
+/// Table of the sides, each with its runs pooled.
 fn sides(out: &mut Out, comparison: &RunComparison) {
     out.blank();
     let mut table = Table::new()

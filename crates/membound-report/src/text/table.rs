@@ -1,5 +1,5 @@
-//! Tables that fit: columns as wide as their content, and those that are least needed
-//! leave first when the terminal is too narrow.
+//! Tables that fit the terminal: columns are as wide as their content, and if the terminal is too narrow,
+//! the least needed columns are dropped first.
 
 use textwrap::core::display_width;
 
@@ -7,12 +7,12 @@ use super::out::clean;
 use crate::facts::plain;
 use crate::facts::run::NONE;
 
-/// Which side of its column a cell stands on.
+/// Alignment of a cell within its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
     Right,
-    /// Left, and cut in the middle when it is too wide: names that differ at their ends.
+    /// Left, and cut in the middle if too wide: for names that differ at their ends.
     Middle,
 }
 
@@ -20,9 +20,9 @@ pub(super) enum Align {
 struct Column {
     title: String,
     align: Align,
-    /// 0 stays always; of the others the highest goes first.
+    /// Priority: 0 is always kept; of the others the highest is dropped first.
     expendable: u8,
-    /// Columns that a name is cut to before others leave.
+    /// Width to which a name is cut before other columns are dropped.
     least: usize,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Table {
 }
 
 const GAP: usize = 2;
-/// What stands behind a figure that is worth a look.
+/// Suffix of a figure that exceeds a threshold.
 const MARK: &str = " !";
-/// Columns that a name is cut to before other columns leave.
+/// Width to which a name is cut before other columns are dropped, unless the column sets its own.
 const NAME: usize = 20;
 
 impl Table {
@@ -59,7 +59,7 @@ impl Table {
         self.column(title, Align::Right, 0)
     }
 
-    /// Adds a column that leaves when there is no room: the highest rank first.
+    /// Adds a column that is dropped if there is no room; the highest rank is dropped first.
     pub(super) fn column(mut self, title: &str, align: Align, expendable: u8) -> Self {
         self.columns.push(Column {
             title: clean(title),
@@ -70,7 +70,7 @@ impl Table {
         self
     }
 
-    /// Adds a column of names that are not cut below `least` columns while others can leave.
+    /// Adds a column of names that are not cut below `least` columns while others can be dropped.
     pub(super) fn name(self, title: &str, least: usize) -> Self {
         let mut table = self.middle(title);
         if let Some(column) = table.columns.last_mut() {
@@ -90,24 +90,23 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Whether a cell is just `text`.
+    /// True if a cell equals `text`.
     pub(super) fn has(&self, text: &str) -> bool {
         self.rows.iter().flatten().any(|cell| cell == text)
     }
 
-    /// Whether a column of that title has a figure.
+    /// True if a column with this title has a non-empty cell.
     pub(super) fn has_column(&self, title: &str) -> bool {
         let at = self.columns.iter().position(|column| column.title == title);
         at.is_some_and(|at| self.rows.iter().any(|row| !row[at].is_empty()))
     }
 
-    /// Whether a cell ends in `mark`.
+    /// True if a cell ends in `mark`.
     pub(super) fn ends_in(&self, mark: char) -> bool {
         self.rows.iter().flatten().any(|cell| cell.ends_with(mark))
     }
 
-    /// The table with room behind those figures of a column that have no [`MARK`], where others
-    /// have one, so that digits stand under digits.
+    /// Pads figures without [`MARK`] in columns where others have one, so that digits align.
     fn aligned(&self) -> Self {
         let mut table = self.clone();
         for (index, column) in self.columns.iter().enumerate() {
@@ -124,7 +123,7 @@ impl Table {
         table
     }
 
-    /// The header and the rows, none wider than `width`.
+    /// Header and rows, none wider than `width`.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let table = self.aligned();
         let lines = table.laid_out(width);
@@ -135,12 +134,12 @@ impl Table {
         }
     }
 
-    /// The table with all functions without their arguments, so that they are alike.
+    /// Shortens all function names if one has to be cut, so that they look alike.
     fn plain(mut self) -> Self {
         for (index, column) in self.columns.iter().enumerate() {
             if column.align == Align::Middle {
                 for cell in self.rows.iter_mut().map(|row| &mut row[index]) {
-                    // What a row is indented by says what it belongs to.
+                    // Keep the indentation, which shows the parent row.
                     let name = cell.trim_start();
                     let indent = cell.len() - name.len();
                     *cell = format!("{}{}", " ".repeat(indent), plain(name));
@@ -151,7 +150,7 @@ impl Table {
     }
 
     fn laid_out(&self, width: usize) -> Vec<String> {
-        // A column that may leave does so at once where there is nothing to show in it.
+        // An expendable column without content is dropped at once.
         let says = |index: usize| {
             let may_leave = self.columns[index].expendable > 0;
             let mut cells = self.rows.iter().map(|row| row[index].trim());
@@ -177,7 +176,7 @@ impl Table {
                 .sum::<usize>()
                 .saturating_sub(GAP)
         };
-        // A name can lose its middle before a column has to leave.
+        // Names are cut in the middle before a column is dropped.
         let least: Vec<usize> = (0..self.columns.len())
             .map(|index| match self.columns[index].align {
                 Align::Middle => natural[index].min(self.columns[index].least),
@@ -195,7 +194,7 @@ impl Table {
         }
         let mut widths = natural;
         while total(&shown, &widths) > width {
-            // Figures cannot be cut without becoming other figures; words can.
+            // A cut figure would be a different figure; only words are cut.
             let words = || {
                 let is_wide = |index: &&usize| {
                     self.columns[**index].align != Align::Right && widths[**index] > 6
@@ -254,7 +253,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// The text with its middle left out: beginning and end say most of a name.
+/// Cuts the middle out of a text: beginning and end say most about a name.
 pub(super) fn cut_middle(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! `tlb` and `prefetch` on a terminal.
+//! The parts `tlb` and `prefetch` on a terminal.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +65,7 @@ pub(super) fn write(out: &mut Out, tlb: &Tlb, detail: Detail) {
     }
 }
 
-/// What is reached without a page walk, beside each cache.
+/// Memory reached without a page walk, compared with the size of each cache.
 fn reach(out: &mut Out, tlb: &Tlb) {
     let rows = facts::reach_rows(tlb);
     let Some((_, kinds)) = rows.first() else {

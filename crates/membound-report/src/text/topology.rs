@@ -1,4 +1,4 @@
-//! `numa` and `c2c` on a terminal: matrices.
+//! The parts `numa` and `c2c` on a terminal: matrices.
 
 use membound_types::{CorePair, CoreToCore, Numa, NumaPair, Outcome};
 
@@ -8,7 +8,7 @@ use super::out::Out;
 use super::table::Table;
 use crate::{facts, units};
 
-/// CPUs that fit into a matrix of 80 columns.
+/// Most CPUs in a matrix of 80 columns.
 const MATRIX: usize = 12;
 const MISSING: &str = "–";
 

@@ -1,4 +1,4 @@
-//! `window` on a terminal: time per window over areas, and the sign changes that it makes.
+//! The part `window` on a terminal: time per window over areas, and the rate of sign changes.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
     }
 }
 
-/// One series: areas down; across the time of each window size, and the rate that it gives.
+/// Table of one series: one row per area; for each window size the time and the rate.
 fn table(out: &mut Out, series: &Series<'_>, all: &[Series<'_>], detail: Detail) {
     if detail == Detail::Full {
         out.blank();

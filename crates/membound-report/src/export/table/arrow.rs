@@ -1,4 +1,4 @@
-//! Arrow's file format (IPC), one batch; text columns are dictionaries.
+//! Arrow's file format (IPC) with one record batch; text columns are dictionaries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use membound_types::{Detail, Profile};
 
 use super::rows::{TableError, Values, about, columns};
 
-/// The samples of a run as an Arrow file, a row each.
+/// Writes the samples of a run as an Arrow file, one per row.
 ///
 /// # Errors
-/// [`TableError::Arrow`] where Arrow's library refuses the table.
+/// [`TableError::Arrow`] if Arrow's library rejects the table.
 pub fn arrow(profile: &Profile, detail: &Detail) -> Result<Vec<u8>, TableError> {
     let mut fields = Vec::new();
     let mut arrays = Vec::new();

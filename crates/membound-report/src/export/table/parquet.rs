@@ -1,4 +1,4 @@
-//! Parquet, one row group, not compressed: dictionaries make most columns small.
+//! Parquet with one row group, uncompressed: dictionaries already make most columns small.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
 use super::rows::{Column, TableError, Values, about, columns};
 
-/// Bytes of a column's different texts up to which rows refer to them: as much as call chains of large programs have.
+/// Largest dictionary of a column, in bytes: enough for the call chains of large programs.
 const DICTIONARY_LIMIT_BYTES: usize = 64 << 20;
 
-/// The samples of a run as a Parquet file, a row each.
+/// Writes the samples of a run as a Parquet file, one per row.
 ///
 /// # Errors
-/// [`TableError::Parquet`] where Parquet's library refuses the table.
+/// [`TableError::Parquet`] if Parquet's library rejects the table.
 pub fn parquet(profile: &Profile, detail: &Detail) -> Result<Vec<u8>, TableError> {
     let columns = columns(profile, detail);
     let fields = columns.iter().map(field).collect::<Result<Vec<_>, _>>()?;
@@ -48,7 +48,7 @@ fn properties(profile: &Profile) -> WriterProperties {
         .set_created_by(format!("membound {}", profile.run.membound_version))
         .set_key_value_metadata(Some(about.collect()))
         .set_dictionary_page_size_limit(DICTIONARY_LIMIT_BYTES)
-        // Times grow by about the same from row to row.
+        // Times grow by about the same amount from row to row, which suits delta encoding.
         .set_column_dictionary_enabled(time.clone(), false)
         .set_column_encoding(time, Encoding::DELTA_BINARY_PACKED)
         .build()
@@ -83,7 +83,7 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: Column) -> Result<(), 
                 .write_batch(&times, None, None)?;
         }
         Values::Numbers(numbers) => {
-            // The same bits: the type says that they have no sign.
+            // Same bits: the logical type marks them as unsigned.
             let numbers = numbers.into_iter().map(|it| it.map(u32::cast_signed));
             batch::<Int32Type>(writer, numbers.collect(), optional)?;
         }
@@ -105,7 +105,7 @@ fn write(writer: &mut SerializedColumnWriter<'_>, column: Column) -> Result<(), 
     Ok(())
 }
 
-/// Values of a column, and in an optional one which rows have them.
+/// Writes the values of a column; an optional column also stores which rows have one.
 fn batch<T: DataType>(
     writer: &mut SerializedColumnWriter<'_>,
     rows: Vec<Option<T::T>>,

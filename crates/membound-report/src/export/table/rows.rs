@@ -1,7 +1,6 @@
-//! Samples as a table, a row each: what the formats for columns, Arrow and Parquet, hold.
+//! Table of samples, one per row, which Arrow and Parquet files contain.
 //!
-//! Text is kept once and referred to by rows: a run has few names and call chains and many
-//! samples.
+//! Each text is stored once and referred to by rows: a run has few names and call chains, and many samples.
 
 use std::collections::HashMap;
 
@@ -12,44 +11,44 @@ use super::super::folded;
 use crate::facts::run;
 use crate::units::positive;
 
-/// A table that could not be written.
+/// Error while writing a table.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Arrow's library refused it.
+    /// Arrow's library rejected the table.
     #[error("cannot write the samples as Arrow: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),
-    /// Parquet's library refused it.
+    /// Parquet's library rejected the table.
     #[error("cannot write the samples as Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
 }
 
-/// Text of a column, each once, and which of it every row has.
+/// Distinct texts of a column, and the index of each row's text.
 #[derive(Default)]
 pub(super) struct Texts {
     pub(super) values: Vec<String>,
     pub(super) keys: Vec<Option<i32>>,
 }
 
-/// What a column holds.
+/// Values of a column.
 pub(super) enum Values {
-    /// Nanoseconds.
+    /// Times in nanoseconds.
     Times(Vec<i64>),
-    /// Numbers of 32 bits without a sign.
+    /// Unsigned 32-bit numbers.
     Numbers(Vec<Option<u32>>),
-    /// Addresses, and other numbers of 64 bits without a sign.
+    /// Addresses and other unsigned 64-bit numbers.
     Addresses(Vec<Option<u64>>),
     Texts(Texts),
 }
 
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// Whether rows may have none.
+    /// True if rows may lack a value.
     pub(super) optional: bool,
     pub(super) values: Values,
 }
 
-/// The columns in their order; all have a value, or none, for each sample, by time.
+/// All columns in order; each has one entry per sample, sorted by time.
 pub(super) fn columns(profile: &Profile, detail: &Detail) -> Vec<Column> {
     let rows = Rows {
         chains: Chains::new(detail),
@@ -105,7 +104,7 @@ pub(super) fn columns(profile: &Profile, detail: &Detail) -> Vec<Column> {
     ]
 }
 
-/// What a file says of the run as a whole: names and values.
+/// Metadata of the file: names and values that describe the run.
 pub(super) fn about(profile: &Profile) -> Vec<(String, String)> {
     let run = &profile.run;
     [
@@ -124,7 +123,7 @@ pub(super) fn about(profile: &Profile) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// A sample of time, or an access that the processor sampled itself, which stands for no time.
+/// Row: a timer sample, or an access sampled by the processor, which represents no time.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     t_s: f64,
@@ -140,7 +139,7 @@ impl Row<'_> {
     }
 }
 
-/// All rows by time.
+/// All rows, sorted by time.
 fn by_time(detail: &Detail) -> Vec<Row<'_>> {
     let samples = detail.samples.iter().map(|sample| Row {
         t_s: sample.t_s,
@@ -161,7 +160,7 @@ fn by_time(detail: &Detail) -> Vec<Row<'_>> {
     rows
 }
 
-/// Rows, and what they refer to.
+/// Rows with the tables that they refer to.
 struct Rows<'a> {
     chains: Chains<'a>,
     profile: &'a Profile,
@@ -216,7 +215,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Call chains as folded stacks have them.
+    /// Column of call chains in the form of folded stacks.
     fn stacks(&self) -> Column {
         let mut texts = Texts::default();
         let mut known = HashMap::new();
@@ -239,7 +238,7 @@ impl Texts {
     fn key(&mut self, known: &mut HashMap<String, i32>, text: String) -> i32 {
         *known.entry(text).or_insert_with_key(|text| {
             self.values.push(text.clone());
-            // A run has fewer samples than that, and each needs at most one.
+            // A run has fewer samples than `i32::MAX`, and each needs at most one text.
             i32::try_from(self.values.len() - 1).unwrap_or(i32::MAX)
         })
     }

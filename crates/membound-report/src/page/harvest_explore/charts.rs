@@ -1,4 +1,4 @@
-//! Plots of an exploration: curves over what has numbers, bars over what has names.
+//! Plots of a harvest exploration: curves over numeric settings, bars over named ones.
 
 use maud::{Markup, html};
 use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
@@ -9,19 +9,19 @@ use crate::page::svg::{
 };
 use crate::units;
 
-/// A figure of rows, as it is drawn.
+/// Figure of rows that is plotted.
 #[derive(Clone, Copy)]
 struct Drawn {
     title: &'static str,
     label: &'static str,
     of: fn(&ExploreRow) -> Option<ExploreFigure>,
-    /// What its values are multiplied by on the axis.
+    /// Factor from the figure to the unit of the axis.
     factor: f64,
     format: fn(f64) -> String,
 }
 
 impl Drawn {
-    /// The label as a part of an identifier.
+    /// The label as part of an element identifier.
     fn slug(&self) -> String {
         self.label.replace(' ', "-").replace(['\'', '%'], "")
     }
@@ -92,7 +92,7 @@ const ALL: Drawn = Drawn {
     format: units::seconds,
 };
 
-/// The plots of a table.
+/// All plots of a table.
 pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     let fares = if explore.options.requests.is_some() {
         P95
@@ -100,7 +100,7 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
         SLOWDOWN
     };
     if sweep.sweep == ExploreSweep::Parts {
-        // This table has too many bars for half of the page.
+        // With this table's many bars, a chart needs the full width of the page.
         return html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
             (bars(sweep, fares, "% longer than by itself", Extent::Full))
@@ -109,7 +109,7 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     html! { div.pair { (pairs(explore, sweep, fares)) } }
 }
 
-/// Plots that stand two beside each other.
+/// Plots that are placed in pairs.
 fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Markup {
     match sweep.sweep {
         ExploreSweep::Bound => over_time(sweep, fares, "bound"),
@@ -137,7 +137,7 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Marku
     }
 }
 
-/// How the primary fares, what scavengers get done, and turns, over a time.
+/// Effect on the primary, work of scavengers, and time slices, over a setting that is a time.
 fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup {
     let x = || axis(noun, Scale::Log10, units::short_duration_ns);
     let longer = lines(sweep, &[fares], x(), "% longer than by itself");
@@ -148,7 +148,8 @@ fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup 
     html! { (longer.markup()) (work.markup()) (fast.markup()) (turns.markup()) }
 }
 
-/// How the primary fares, what scavengers get done, and how many loads yield, over a share of the CPU time.
+/// Effect on the primary, work of scavengers, and the share of yielding loads, over a share of the CPU
+/// time.
 fn over_share(sweep: &ExploredSweep, fares: Drawn) -> Markup {
     let x = || axis("overhead of yields", Scale::Log10, units::percent);
     let longer = lines(sweep, &[fares], x(), "% longer than by itself");
@@ -166,7 +167,7 @@ fn axis(title: &str, scale: Scale, format: fn(f64) -> String) -> Axis {
     }
 }
 
-/// The rows with numbers as curves; what has none is a line across.
+/// Rows with a numeric setting as curves; a row without one becomes a horizontal line.
 fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
     let series: Vec<Series> = drawn
         .iter()
@@ -227,12 +228,12 @@ fn points(sweep: &ExploredSweep, drawn: &Drawn, x: &Axis) -> Vec<Point> {
     points
 }
 
-/// The ends of an interval, where there is one.
+/// Ends of an interval; `None` if the figure has none.
 fn interval(figure: ExploreFigure, factor: f64) -> Option<(f64, f64)> {
     (figure.low < figure.high).then_some((figure.low * factor, figure.high * factor))
 }
 
-/// The time in which all are done, beside that of one after another.
+/// Time in which all programs finish, compared with running them one after another.
 fn at_once(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     let x = || axis("programs", Scale::Linear, units::compact);
     let mut done = lines(sweep, &[ALL], x(), "seconds");
@@ -265,7 +266,7 @@ fn at_once(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     html! { (done.markup()) (fast.markup()) }
 }
 
-/// A bar for each row by its name.
+/// One bar per row, labelled with the row's setting.
 fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup {
     let rows: Vec<(&ExploreRow, ExploreFigure)> = sweep
         .rows
@@ -275,7 +276,7 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
     let crowded = rows.len() > 8;
     let group = |(index, (row, figure)): (usize, &(&ExploreRow, ExploreFigure))| {
         let name = row.setting.clone();
-        // Names of many rows take two lines in turn, or they would run into each other.
+        // Labels of many rows alternate between two lines, so that they do not overlap.
         let (label, detail) = if crowded && index % 2 == 1 {
             (String::new(), name)
         } else {

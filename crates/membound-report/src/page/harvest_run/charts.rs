@@ -1,4 +1,4 @@
-//! Histograms of a harvest: distances with their bound, and latencies with scavengers over those
+//! Histograms of a harvest: distances with their bound, and latencies with scavengers over latencies
 //! without.
 
 use maud::Markup;
@@ -9,21 +9,21 @@ use crate::facts::harvest_run as facts;
 use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
 use crate::units;
 
-/// Colours of curves: in bounds or undisturbed, and beyond or with scavengers.
+/// Colours: within the bound or without scavengers; beyond the bound or with scavengers.
 const CALM: usize = 0;
 const BEYOND: usize = 1;
 
-/// Distances of the turns that were timed; `None` when none was.
+/// Histogram of the measured distances; `None` if there are none.
 pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
     let distances = &run.distance_ns;
     let (low, high) = durations::range([distances.histogram.as_slice()])?;
-    // The bound is on the page even where all of them stay far from it.
+    // Include the bound in the chart even if all distances are far below it.
     let bound = distances.bound.filter(|bound| *bound > 0.0);
     let high = bound.map_or(high, |bound| high.max(bound * 1.2));
     let edges = durations::even_edges(low, high, bound);
     let spans = durations::spread(&distances.histogram, &edges);
     let total: f64 = spans.iter().map(|span| span.count).sum();
-    // An edge that is the bound may be off by what powers are.
+    // Edges are computed as powers of a ratio, so the one at the bound may be off by rounding.
     let is_beyond = |span: &Span| bound.is_some_and(|bound| span.from_ns >= bound * 0.9999);
     let split = spans.iter().position(is_beyond).unwrap_or(spans.len());
     let (kept, beyond) = spans.split_at(split);
@@ -65,7 +65,7 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
     })
 }
 
-/// Latencies with scavengers over those without.
+/// Histogram of latencies with scavengers over latencies without.
 pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
     let [with, without] = [&latency.with, &latency.without].map(Option::as_ref);
     let histograms: Vec<(&str, usize, &[DurationBin])> = [
@@ -114,7 +114,7 @@ pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
     .markup()
 }
 
-/// How many there are, and how wide a step is.
+/// Sentence with the number of durations and the width of a bin.
 fn reading(edges: &[f64], count: u64, noun: &str) -> String {
     let ratio = edges.get(1).zip(edges.first()).map_or(1.0, |(a, b)| a / b);
     format!(

@@ -1,5 +1,5 @@
-//! The page of a harvest: what it gave and what it cost, how soon the primary ran again, and what
-//! became of every scavenger and every yield.
+//! Page of a harvest: its gain and cost, how soon the primary ran again, and the result of every scavenger
+//! and every yield.
 
 mod charts;
 mod tables;
@@ -33,7 +33,7 @@ pub(super) fn document(run: &HarvestRun) -> Markup {
     )
 }
 
-/// The command, where and when it ran, how it ended, and the banner of an incomplete run.
+/// Command, place and time, how the primary ended, and the banner of an incomplete run.
 fn header(run: &HarvestRun) -> Markup {
     let primary = &run.primary;
     html! {
@@ -61,12 +61,12 @@ fn header(run: &HarvestRun) -> Markup {
     }
 }
 
-/// What it gave, in sentences, as a bar, and in tiles.
+/// Gain of the harvest as sentences, as a bar, and as tiles.
 fn answer(run: &HarvestRun) -> Markup {
     let stall = &run.stall;
     let primary = &run.primary;
     let sentences = facts::answer(run);
-    // Without a primary there is no stall before and none left.
+    // Without a primary there is neither stall before nor stall left.
     let stalls = [
         ("stall before", stall.before_s),
         ("harvested", stall.harvested_s),
@@ -109,7 +109,7 @@ fn answer(run: &HarvestRun) -> Markup {
     }
 }
 
-/// A duration and how it was got.
+/// Tile with a duration and its basis.
 fn tile(name: &str, seconds: Option<f64>) -> Markup {
     html! {
         div.tile {
@@ -120,12 +120,12 @@ fn tile(name: &str, seconds: Option<f64>) -> Markup {
     }
 }
 
-/// Why something in `fields` is missing.
+/// Reasons for missing data in `fields`.
 fn reasons(missing: &[Missing], fields: &[&str]) -> Markup {
     html! { @for gap in facts::gaps_of(missing, fields) { p.missing { (facts::gap(gap)) } } }
 }
 
-/// Fields whose gaps stand in the section where their figures would.
+/// Fields whose gaps are shown in their own section.
 const SHOWN: [&str; 8] = [
     "primary.slowdown",
     "primary.slowdown_low",
@@ -220,8 +220,8 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
     out
 }
 
-/// A section by id and title with what is missing of its field below it; without a body, why
-/// there is none: what the document says of the field, else `otherwise`.
+/// Section with id and title, followed by the gaps of its field. Without a body it shows why there is none:
+/// the reason in the document, else `otherwise`.
 fn section(
     run: &HarvestRun,
     (id, title): (&'static str, &'static str),

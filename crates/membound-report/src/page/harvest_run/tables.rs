@@ -7,7 +7,7 @@ use crate::facts::harvest_run as facts;
 use crate::facts::run::NONE;
 use crate::units;
 
-/// Rows of a table; the JSON has all.
+/// Most rows of a table; the JSON has all.
 const ROWS: usize = 300;
 
 pub(super) fn latency(run: &HarvestRun) -> Markup {

@@ -9,7 +9,7 @@ use super::{number_axis, skipped, tip};
 use crate::page::svg::{Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 
-/// Numbers of threads that get a chart of their own; the table has all.
+/// Most numbers of threads with a chart of their own; the table has all.
 const CHARTS: usize = 4;
 
 pub(super) fn body(bandwidth: &Bandwidth) -> Markup {
@@ -27,7 +27,7 @@ pub(super) fn body(bandwidth: &Bandwidth) -> Markup {
     }
 }
 
-/// The first, the last and some between.
+/// First and last number of threads, and some between.
 fn spread(threads: &[u32]) -> Vec<u32> {
     if threads.len() <= CHARTS {
         return threads.to_vec();
@@ -39,7 +39,7 @@ fn spread(threads: &[u32]) -> Vec<u32> {
 }
 
 fn bars(bandwidth: &Bandwidth, threads: u32) -> Bars {
-    // Where several vector widths were tried, the best one stands for the kernel.
+    // If several vector widths were measured, show the best one of each kernel.
     let mut best: BTreeMap<u64, BTreeMap<usize, &BandwidthPoint>> = BTreeMap::new();
     for point in bandwidth
         .points
@@ -160,7 +160,7 @@ pub(super) fn loaded(loaded: &Loaded) -> Markup {
             .or_default()
             .push(point);
     }
-    // The idle point of a mix begins each of its curves.
+    // The idle point of a mix is the start of each of its curves.
     for point in loaded.points.iter().filter(|p| p.injectors == 0) {
         let mix = (point.mix.writes, point.mix.reads);
         let mut alone = true;
@@ -184,7 +184,7 @@ pub(super) fn loaded(loaded: &Loaded) -> Markup {
         .into_iter()
         .enumerate()
         .map(|(index, ((_, _, injectors), mut points))| {
-            // From idle to no pause at all: a curve may bend back, so not by traffic.
+            // Sort by decreasing pause rather than by traffic, because a curve may bend back.
             points.sort_by_key(|p| std::cmp::Reverse(p.delay_steps.unwrap_or(u32::MAX)));
             let mix = points
                 .first()

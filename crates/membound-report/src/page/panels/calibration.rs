@@ -1,4 +1,4 @@
-//! Ticks of timed loads by level.
+//! Panel of the calibration: ticks of timed loads by level.
 
 use maud::{Markup, html};
 use membound_types::{CalibratedLevel, Calibration};
@@ -65,7 +65,7 @@ fn row(level: &CalibratedLevel) -> Markup {
     }
 }
 
-/// The share of the loads up to each tick count, as far as `longest`.
+/// Cumulative share of the loads over ticks, up to `longest`.
 fn cumulative(level: &CalibratedLevel, longest: u32) -> Vec<Point> {
     let total: u64 = level.ticks.iter().map(|bin| bin.count).sum();
     let mut seen = 0;

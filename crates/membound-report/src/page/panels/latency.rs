@@ -1,4 +1,4 @@
-//! The latency curve with the levels marked.
+//! Panel of the latency curve, with the levels marked.
 
 use maud::{Markup, html};
 use membound_types::{Latency, LatencyPoint, Level};
@@ -55,7 +55,7 @@ pub(super) fn body(latency: &Latency, levels: &[Level]) -> Markup {
     }
 }
 
-/// All prefetch settings over size, in one plot.
+/// Curves of all prefetch settings over size, in one plot.
 fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
     let reading = family.reading();
     let series = family.settings.iter().enumerate();
@@ -83,7 +83,7 @@ fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
     chart.markup()
 }
 
-/// A latency point over its size.
+/// Point of the latency curve, at its size.
 pub(super) fn point(p: &LatencyPoint) -> Point {
     let interval = Some((p.ns_low, p.ns_high));
     let mut text = tip(

@@ -1,5 +1,5 @@
-//! The figures of the IIT Delhi experiments: the N × K plane, T(N), sequential loads, the
-//! area sweep, and the summary by condition.
+//! Panel of the IIT Delhi experiments: the N × K plane, T(N), sequential loads, the area sweep, and the
+//! summary by condition.
 
 mod placements;
 mod sequence;
@@ -173,7 +173,7 @@ fn plane(mlp: &Mlp) -> Markup {
     chart.markup()
 }
 
-/// Two loads with each filler: the cliff names what runs out.
+/// Times of two loads with each filler; the cliff shows which resource runs out.
 fn fillers(mlp: &Mlp) -> Markup {
     let series: Vec<Series> = Filler::ALL
         .into_iter()
@@ -216,7 +216,7 @@ fn fillers(mlp: &Mlp) -> Markup {
     html! { @if chart.series.len() > 1 { (chart.markup()) } }
 }
 
-/// A curve of one run among several.
+/// Curve of one run among several.
 fn curve_of(index: usize, run: &Mlp, points: Vec<Point>) -> Series {
     Series {
         label: facts::mlp_title(run),
@@ -309,12 +309,12 @@ fn throughput_point(p: &ThroughputPoint) -> Point {
     }
 }
 
-/// Loads in sequence, measured and as the line through them.
+/// A figure with its interval.
 fn value_interval(figure: &Figure) -> Markup {
     html! { b { (units::number(figure.value)) } " " small { (units::interval(figure.low, figure.high)) } }
 }
 
-/// Page walks of every condition that another one has larger pages than.
+/// Page walks of every condition that can be compared with one of larger pages.
 fn page_walks(mlp: &Mlp) -> Markup {
     let known = facts::walks(mlp);
     let why = facts::runs(mlp)

@@ -1,7 +1,7 @@
-//! The panels of the page, one for each part of `measure`.
+//! Panels of a machine profile's page, one for each part of `measure`.
 //!
-//! A panel says in one sentence how it is to be read, and stays where it is when its part
-//! was not measured, with the reason and the remedy.
+//! A panel begins with a sentence that explains how to read it. The panel of a part that was not measured
+//! keeps its place and shows the reason and the remedy.
 
 mod bandwidth;
 mod calibration;
@@ -42,7 +42,7 @@ impl Panel {
     }
 }
 
-/// Every panel, in the order of the page.
+/// All panels, in the order of the page.
 pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
     let levels = profile.levels.as_slice();
     let mut panels = vec![
@@ -168,7 +168,7 @@ fn missing(why: &NotMeasured) -> Markup {
     html! { p.missing { (facts::missing_text(why)) } }
 }
 
-/// What stands in place of a figure that is not there.
+/// Text of a figure, or the reason why it is missing.
 fn figure_text(outcome: &Outcome<f64>, with_unit: fn(f64) -> String) -> String {
     match outcome {
         Outcome::Known(value) => with_unit(*value),
@@ -176,7 +176,7 @@ fn figure_text(outcome: &Outcome<f64>, with_unit: fn(f64) -> String) -> String {
     }
 }
 
-/// How many combinations of a part could not be had, with the way to the list.
+/// Number of combinations that a part could not measure, with a link to their list.
 fn skipped(texts: &[String]) -> Markup {
     html! {
         @if !texts.is_empty() {
@@ -188,7 +188,7 @@ fn skipped(texts: &[String]) -> Markup {
     }
 }
 
-/// `48 KiB: 1.2 ns [1.1, 1.3]`, and what disturbed it.
+/// Tooltip of a point: `48 KiB: 1.2 ns [1.1, 1.3]`, and the cause of a perturbation.
 fn tip(
     place: &str,
     value: &str,
@@ -228,7 +228,7 @@ fn size_text(value: f64) -> String {
     units::bytes(value.max(0.0).round() as u64)
 }
 
-/// Levels as marks on an axis of sizes; with `declared`, the declared sizes beside them.
+/// Levels as marks on an axis of sizes; with `declared`, also their declared sizes.
 fn level_marks(levels: &[Level], declared: bool) -> Vec<Mark> {
     let mut marks: Vec<Mark> = levels
         .iter()

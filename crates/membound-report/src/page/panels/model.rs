@@ -1,5 +1,5 @@
-//! The fitted model: measured values with the fitted curves through them, what is left of
-//! the difference, and the tables of parameters and levels.
+//! Panel of a fitted model: measured values with fitted curves, residuals, and the tables of parameters and
+//! levels.
 
 use maud::{Markup, html};
 use membound_types::{Figure, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter};
@@ -10,18 +10,18 @@ use crate::facts::model::FittedCurve;
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
 use crate::units;
 
-/// Values with markers in a chart; of more, every nth is drawn.
+/// Most values with markers in a chart; of more, every nth is drawn.
 const MOST_POINTS: usize = 1600;
-/// Sizes of window that are shown before anybody asks.
+/// Most window sizes that are shown at first.
 const MOST_SHOWN: usize = 4;
-/// Sigma in per cent from which it says nothing and would only flatten the residuals.
+/// Largest sigma in per cent that is drawn; a larger one says nothing and would flatten the residuals.
 const MOST_SIGMA: f64 = 500.0;
-/// Letters of a level's name at its mark; the table has all.
+/// Most characters of a level's name at its mark; the table has all.
 const MOST_LETTERS: usize = 24;
-/// How the fit is to be read, in the profile and on the model's own page.
+/// Explains the fit, in the profile and on the model's own page.
 pub(in crate::page) const READING: &str = "Dots are measured, lines are what the fitted hierarchy says: where a line leaves its dots, the model misses something that the machine does.";
 
-/// Everything, for the page of a profile.
+/// All content, for the page of a profile.
 pub(super) fn body(model: &Model) -> Markup {
     html! {
         (quality(model))
@@ -34,7 +34,7 @@ pub(super) fn body(model: &Model) -> Markup {
     }
 }
 
-/// How well the model meets the data, and how it was fitted.
+/// Quality of the fit, and how it was made.
 pub(in crate::page) fn quality(model: &Model) -> Markup {
     let residual = model.residual.known();
     let free = facts::free_parameters(&model.parameters);
@@ -64,7 +64,7 @@ fn tile(title: &str, value: &str, detail: &str) -> Markup {
     }
 }
 
-/// Measured values and fitted curves, and the residuals.
+/// Charts of measured values with fitted curves, and of the residuals.
 pub(in crate::page) fn charts(model: &Model) -> Markup {
     let curves = facts::fitted_curves(&model.points);
     let step = model.points.len().div_ceil(MOST_POINTS).max(1);
@@ -154,7 +154,7 @@ fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Cha
         x: area_axis(model),
         y: number_axis("model ÷ measured − 1, %", Scale::Linear),
         series,
-        // Without their intervals, which would be taken for the band of sigma.
+        // Without their intervals, which would look like the band of sigma.
         marks: marks(model)
             .into_iter()
             .map(|mark| Mark {
@@ -186,7 +186,7 @@ fn drawn<'a>(
     curve.points.iter().step_by(step).copied()
 }
 
-/// Of many sizes of window, some spread over the range.
+/// True for a few of many window sizes, spread over the range.
 fn is_shown(index: usize, all: usize) -> bool {
     index.is_multiple_of(all.div_ceil(MOST_SHOWN).max(1))
 }
@@ -222,7 +222,7 @@ fn point(p: &FittedPoint, y: f64, interval: Option<(f64, f64)>) -> Point {
     }
 }
 
-/// Where each level ends.
+/// Marks where each level ends.
 fn marks(model: &Model) -> Vec<Mark> {
     model
         .levels
@@ -324,7 +324,7 @@ fn dash() -> String {
     "–".to_owned()
 }
 
-/// Table 1 of document 002, and the sums that are determined though their terms are not.
+/// Table 1 of document 002, and the sums that are determined although their terms are not.
 pub(in crate::page) fn parameters(model: &Model) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="parameters" {
@@ -386,7 +386,7 @@ fn value(value: f64, unit: &str, interval: &str) -> Markup {
     }
 }
 
-/// The test of the constants and what the reader should know.
+/// Result of the test of the constants, and notes for the reader.
 pub(in crate::page) fn remarks(model: &Model) -> Markup {
     html! {
         @if let Some(test) = &model.vanishing {

@@ -1,4 +1,4 @@
-//! What disturbed the run, and what it does not hold.
+//! Panels of perturbed points and of missing data.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::Panel;
 use crate::facts::{self, Disturbed};
 use crate::units;
 
-/// Slow phases that are listed by name; the hollow points show all.
+/// Most slow phases that are listed by name; the hollow points show all.
 const MOST_NAMED: usize = 40;
 
 pub(super) fn disturbances(profile: &MachineProfile) -> Panel {

@@ -1,4 +1,4 @@
-//! Stride curves as in the article on lat_mem_rd: latency over size for each stride, and
+//! Panel of stride curves, like those in the article on lat_mem_rd: latency over size for each stride, and
 //! latency over stride in each level.
 
 use std::collections::BTreeSet;
@@ -12,9 +12,9 @@ use crate::facts::{self, StrideFamily};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::units;
 
-/// Families that are drawn: beyond these the pictures repeat each other.
+/// Most families that are drawn: further pictures repeat the same shapes.
 const FAMILIES: usize = 4;
-/// Sizes for which latency is shown over stride.
+/// Most sizes for which latency is shown over stride.
 const SIZES: usize = 5;
 
 pub(super) fn body(latency: &Latency) -> Markup {
@@ -68,7 +68,7 @@ fn over_stride(index: usize, family: &StrideFamily<'_>) -> Markup {
         .iter()
         .flat_map(|(_, points)| points.iter().map(|p| p.size_bytes))
         .collect();
-    // Sizes that most strides have, spread over the range.
+    // Sizes that most strides share, spread over the range.
     let common: Vec<u64> = sizes
         .into_iter()
         .filter(|size| {

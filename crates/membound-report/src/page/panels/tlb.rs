@@ -1,4 +1,4 @@
-//! Address translation and the prefetchers.
+//! Panels of address translation and of the prefetchers.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ fn levels(tlb: &Tlb) -> Markup {
     }
 }
 
-/// What is reached without a page walk, beside each cache.
+/// Memory reached without a page walk, compared with the size of each cache.
 fn reach(tlb: &Tlb) -> Markup {
     let rows = facts::reach_rows(tlb);
     html! {
@@ -179,7 +179,7 @@ fn overlap(tlb: &Tlb) -> Markup {
 }
 
 pub(super) fn prefetch(prefetch: &Prefetch) -> Markup {
-    // Names of states as they come, the machine's own first.
+    // States in the order of their appearance, the machine's own first.
     let mut states: Vec<&PrefetchState> = Vec::new();
     for point in &prefetch.points {
         if !states.contains(&&point.prefetch) {
@@ -212,7 +212,7 @@ pub(super) fn prefetch(prefetch: &Prefetch) -> Markup {
 }
 
 fn pattern(p: &PrefetchPoint) -> Markup {
-    // A bar ends where random loads would be; a longer one is cut at one and a half.
+    // 100 is the time of random loads; a longer bar is cut at one and a half times that.
     let share = if p.ratio.is_finite() {
         (p.ratio / 1.5).clamp(0.0, 1.0) * 150.0
     } else {

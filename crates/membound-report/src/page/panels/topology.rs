@@ -1,4 +1,4 @@
-//! Matrices: nodes against nodes, cores against cores.
+//! Panels with matrices: nodes by nodes, cores by cores.
 
 use std::collections::HashMap;
 
@@ -86,7 +86,7 @@ fn matrix(
     map.markup()
 }
 
-/// Pairs without a figure, and why.
+/// Pairs without a figure, and the reasons.
 fn unknown(numa: &Numa) -> Markup {
     let texts: Vec<String> = numa
         .pairs

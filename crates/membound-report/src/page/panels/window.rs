@@ -1,4 +1,4 @@
-//! Seidl's windows: time per window over the area.
+//! Panel of document 002's windows (Seidl): time per window over the area.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::facts::windows;
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
 use crate::units;
 
-/// What tells one curve from another, in the order of the legend.
+/// Conditions that identify a curve, in the order of the legend.
 type Key = (usize, Option<CpuId>, NodePolicy, PageKind, CpuId, u64);
 
 pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
@@ -44,7 +44,7 @@ pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
                     dash,
                     shape: color,
                 },
-                // Conditions beside the first one's are there on demand.
+                // Curves under other conditions than the first one's are shown on demand.
                 shown: first.is_none_or(|f| (f.1, f.2, f.3, f.4) == (key.1, key.2, key.3, key.4)),
                 points: points.into_iter().map(point).collect(),
             }
@@ -73,7 +73,7 @@ pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
     }
 }
 
-/// Colour by kernel (and by condition), dash by size of window.
+/// Index of the colour, by kernel and condition, and of the dash, by window size.
 fn place(key: &Key, keys: &[Key]) -> (usize, usize) {
     let mut groups: Vec<_> = keys.iter().map(|k| (k.0, k.1, k.2, k.3, k.4)).collect();
     groups.dedup();

@@ -1,4 +1,4 @@
-//! The top of the page: what ran, how much of it waited, and what to do.
+//! Top of a run's page: the program, its memory-bound share, and advice.
 
 use maud::{Markup, html};
 use membound_types::{Outcome, Profile};
@@ -7,7 +7,7 @@ use crate::facts::run;
 use crate::page::parts::{self, ShareBar, fact};
 use crate::{facts, units};
 
-/// Command, host, and the banner of an incomplete run.
+/// Header: command, host, and the banner of an incomplete run.
 pub(super) fn header(profile: &Profile) -> Markup {
     let info = &profile.run;
     let ending = run::ending(info);
@@ -36,7 +36,7 @@ pub(super) fn header(profile: &Profile) -> Markup {
     }
 }
 
-/// The share, a bar by level, tiles and findings.
+/// Memory-bound share, a bar by level, tiles and findings.
 pub(super) fn answer(profile: &Profile) -> Markup {
     let bound = &profile.memory_bound;
     html! {
@@ -73,7 +73,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
     }
 }
 
-/// Whether a sentence begins with what it is about.
+/// True if `text` begins with `title`, whatever the case.
 fn tells(text: &str, title: &str) -> bool {
     text.get(..title.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(title))

@@ -1,19 +1,19 @@
-//! A profile that is no larger than a page can show.
+//! Limits a profile to the size that a page can show.
 //!
-//! A symbol can have tens of thousands of letters, and a profile any number of rows. What
-//! is left out here stands in the JSON.
+//! A symbol can have tens of thousands of characters, and a profile any number of rows. The JSON contains
+//! what is left out here.
 
 use std::borrow::Cow;
 
 use crate::facts::plain;
 use membound_types::{CallFrame, NamedShare, Outcome, Profile, SharedLine};
 
-/// Letters of a name or a sentence.
+/// Most characters of a name or a short text.
 const LETTERS: usize = 240;
-/// Bytes of a name that is looked into.
+/// Longest name, in bytes, whose arguments are parsed and removed.
 const NAME_BYTES: usize = 4096;
 const SENTENCE: usize = 2000;
-/// Frames of an allocation's call chain.
+/// Most frames of an allocation's call chain.
 const FRAMES: usize = 48;
 const FINDINGS: usize = 40;
 const SHARED_LINES: usize = 20;
@@ -21,7 +21,7 @@ const MEMBERS: usize = 64;
 const DOMAINS: usize = 32;
 const GAPS: usize = 60;
 
-/// The text without its middle where it has more than `most` letters.
+/// Cuts the middle out of a text with more than `most` characters.
 pub(super) fn short(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most || text.char_indices().nth(most).is_none() {
         return Cow::Borrowed(text);
@@ -42,18 +42,18 @@ fn cut_to(text: &mut String, letters: usize) {
     }
 }
 
-/// A name: a function's loses its arguments before its middle, so that its brackets stay pairs.
+/// Shortens a name: a function's arguments are removed first, so that brackets stay balanced.
 fn cut(text: &mut String) {
     if let Cow::Owned(cut) = short_name(text, LETTERS) {
         *text = cut;
     }
 }
 
-/// The name without its arguments, and then without its middle, where it has more than `most`
-/// letters.
+/// If a name has more than `most` characters, removes its arguments, and then its middle if it is still too
+/// long.
 pub(super) fn short_name(text: &str, most: usize) -> Cow<'_, str> {
     match short(text, most) {
-        // Longer names are no compiler's.
+        // No compiler produces longer names.
         Cow::Owned(_) if text.len() <= NAME_BYTES => {
             Cow::Owned(short(&plain(text), most).into_owned())
         }
@@ -91,7 +91,7 @@ fn cut_lines(lines: &mut Vec<SharedLine>) {
     }
 }
 
-/// The profile with its names cut and its longest lists ended.
+/// Copy of the profile with shortened names and lists.
 pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     let mut out = profile.clone();
     for text in [
@@ -152,7 +152,7 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
             }
         }
     }
-    // Pairs are for the terminal and other programs: the page makes them from samples.
+    // The page computes pairs from samples; the table is for the terminal and for other programs.
     out.function_objects.clear();
     if let Outcome::Known(memory) = &mut out.memory {
         memory.objects.truncate(MEMBERS);

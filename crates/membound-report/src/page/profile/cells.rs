@@ -1,21 +1,20 @@
-//! Samples in as many cells as a page can hold: by thread, call chain, object, level and
-//! span of time.
+//! Groups samples into as many cells as a page can hold: by thread, call chain, object, level and span of
+//! time.
 //!
-//! Cells that are too many are thinned by systematic resampling over their weights in the
-//! order of their groups, which keeps the time of every group to within one step; the page
-//! says that it was done.
+//! If there are too many cells, they are thinned by systematic resampling over their weights in the order
+//! of their groups, which keeps the time of every group to within one step; the page mentions it.
 
 use membound_types::{Detail, Profile};
 
 use crate::facts::run;
 use crate::units::positive;
 
-/// Samples of a busy thread in one span: with fewer, whether there is one more or less
-/// would be seen.
+/// Fewest samples of a busy thread in a span: with fewer, the chance difference of a sample would be
+/// visible.
 const SAMPLES_A_BIN: f64 = 20.0;
 const FEWEST_BINS: u32 = 40;
 
-/// What the samples of a group have in common.
+/// Properties that the samples of a group share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) thread: u32,
@@ -24,7 +23,7 @@ pub(super) struct Key {
     pub(super) level: Option<u8>,
 }
 
-/// Time of one group in one span.
+/// Time of one group in one span, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cell {
     pub(super) bin: u32,
@@ -32,23 +31,23 @@ pub(super) struct Cell {
     pub(super) stall_s: f64,
 }
 
-/// A group with its cells, by time.
+/// A group with its cells, sorted by time.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) key: Key,
     pub(super) cells: Vec<Cell>,
 }
 
-/// How coarse the cells are.
+/// Resolution of the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grain {
-    /// Spans that the run is divided into.
+    /// Number of spans into which the run is divided.
     pub(super) bins: u32,
-    /// Cells beyond which they are thinned.
+    /// Largest number of cells; more are thinned.
     pub(super) most: usize,
-    /// Letters of a name; longer ones lose their middle.
+    /// Most characters of a name; longer ones lose their middle.
     pub(super) letters: usize,
-    /// Rows of a grouping whose figures over the whole run come along.
+    /// Most rows of a grouping that are embedded with their figures over the whole run.
     pub(super) rows: usize,
 }
 
@@ -60,8 +59,8 @@ impl Grain {
         rows: 1500,
     };
 
-    /// The next coarser one for a page of `held` cells that is `excess` times too large;
-    /// below a few cells there is none.
+    /// Next coarser resolution for a page of `held` cells that is `excess` times too large; `None` if cells
+    /// cannot be reduced further.
     pub(super) fn coarser(self, held: usize, excess: f64) -> Option<Self> {
         if self.bins > 160 {
             return Some(Self {
@@ -72,7 +71,7 @@ impl Grain {
         if self.most <= 16 {
             return None;
         }
-        // Names do not shrink as cells do, so that one step may not be enough.
+        // Names do not shrink like cells, so one step may not suffice.
         let wanted = held as f64 / excess.max(1.0);
         Some(Self {
             most: (wanted as usize).min(self.most / 4 * 3).max(16),
@@ -83,15 +82,15 @@ impl Grain {
     }
 }
 
-/// A run in cells.
+/// A run divided into cells.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub(super) bins: u32,
-    /// When the first span begins.
+    /// Start of the first span, in seconds since the run began.
     pub(super) from_s: f64,
     pub(super) duration_s: f64,
     pub(super) groups: Vec<Group>,
-    /// Whether cells were left out, and others made heavier for them.
+    /// True if cells were thinned: some were left out and others made heavier.
     pub(super) thinned: bool,
 }
 
@@ -173,7 +172,7 @@ impl Cells {
         self.groups.iter().map(|group| group.cells.len()).sum()
     }
 
-    /// Busy and stalled time of a thread (or of all) in each span.
+    /// Busy and stalled seconds of a thread (or of all threads) in each span.
     pub(super) fn lane(&self, thread: Option<u32>) -> Vec<(f64, f64)> {
         let mut out = vec![(0.0, 0.0); self.bins as usize];
         let groups = self
@@ -189,7 +188,7 @@ impl Cells {
     }
 }
 
-/// `bins` or a few fewer, so that every period begins where a span does.
+/// `bins` or slightly fewer, so that every period begins at the start of a span.
 const fn whole_periods(bins: u32, periods: u32) -> u32 {
     if periods == 0 || bins < periods {
         bins
@@ -198,7 +197,7 @@ const fn whole_periods(bins: u32, periods: u32) -> u32 {
     }
 }
 
-/// Spans that hold enough samples of a busy thread to look even when it is.
+/// Number of spans that hold enough samples of a busy thread for an even appearance.
 fn readable(detail: &Detail, duration_s: f64) -> u32 {
     let total: f64 = detail.samples.iter().map(|it| positive(it.weight_s)).sum();
     if total <= 0.0 {
@@ -209,8 +208,8 @@ fn readable(detail: &Detail, duration_s: f64) -> u32 {
     (bins as u32).clamp(FEWEST_BINS, u32::MAX)
 }
 
-/// Keeps at most `most` cells: those that equal steps along the sum of weights meet, each
-/// with the weight of the steps that met it.
+/// Keeps at most `most` cells: those that contain a multiple of an equal step along the sum of weights. A
+/// cell gets the weight of the steps that it contains.
 fn thin(cells: &mut Vec<(Key, Cell)>, most: usize) {
     let total: f64 = cells.iter().map(|(_, cell)| cell.weight_s).sum();
     if total <= 0.0 {
@@ -221,7 +220,7 @@ fn thin(cells: &mut Vec<(Key, Cell)>, most: usize) {
     let (mut sum, mut met) = (0.0, 0.0);
     cells.retain_mut(|(_, cell)| {
         sum += cell.weight_s;
-        // Steps stand in the middle of their intervals.
+        // Steps are centred in their intervals.
         let until = (sum / step + 0.5).floor();
         let steps = until - met;
         met = until;

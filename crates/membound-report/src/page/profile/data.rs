@@ -1,8 +1,8 @@
-//! What the page's script reads: cells, call chains, and the figures of a profile's rows,
-//! as JSON inside the page.
+//! Data for the page's script: cells, call chains, and the figures of a profile's rows, as JSON inside the
+//! page.
 //!
-//! Columns of whole numbers instead of objects, because there are many; names are
-//! positions in one table. What does not fit is made coarser, never cut off in silence.
+//! The data are columns of whole numbers instead of objects, because there are many; names are positions in
+//! one table. If the data do not fit, their resolution is reduced; nothing is cut off silently.
 
 use std::collections::HashMap;
 
@@ -17,17 +17,17 @@ use crate::facts::run;
 use crate::page::json::escaped;
 use crate::units::positive;
 
-/// Bytes of the JSON: the page may have eight million, and has other parts.
+/// Most bytes of the JSON: the page may have eight million, and has other parts.
 const MOST_BYTES: usize = 6_800_000;
-/// Bytes of all listings.
+/// Most bytes of all listings.
 const LISTING_BYTES: usize = 1_200_000;
-/// Objects whose insides come along.
+/// Most objects whose offsets and code are embedded.
 const MOST_INSIDES: usize = 400;
-/// Steps of weight in an average cell.
+/// Units of weight in an average cell.
 const RESOLUTION: f64 = 200.0;
 const OFFSETS: usize = 24;
 
-/// The data and the cells that it holds.
+/// Embedded data, and the cells that it contains.
 pub(super) struct PageData {
     /// JSON that is safe inside a `script` element.
     pub(super) json: String,
@@ -49,13 +49,13 @@ impl PageData {
     }
 }
 
-/// Names, each once and none longer than a page can hold.
+/// Distinct names, shortened to what a page can hold.
 struct Names<'a> {
     detail: &'a Detail,
     letters: usize,
     texts: Vec<String>,
     ids: HashMap<String, usize>,
-    /// Of the names in the detail, those that were met.
+    /// By position in the detail's names, the index of each name that was already added.
     known: HashMap<u32, usize>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Names<'a> {
         id
     }
 
-    /// The name at a position in the detail.
+    /// Index of the name at `position` in the detail.
     fn of_detail(&mut self, position: u32) -> usize {
         if let Some(&id) = self.known.get(&position) {
             return id;
@@ -179,8 +179,8 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
             json!({ "name": domain.domain, "basis": domain.basis, "moments": moments })
         })
         .collect();
-    // Columns of numbers always serialise. They are put in as text, because a value for
-    // each number of a million would take longer than everything else.
+    // Columns of numbers always serialise. They are embedded as text, because one `Value` for each of a
+    // million numbers would take longer than everything else.
     let table = serde_json::to_string(&table).unwrap_or_default();
     let rest = json!({
         "from_s": cells.from_s,
@@ -206,11 +206,11 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
 struct ChainTable {
     frames: Value,
     stacks: Value,
-    /// By position in [`Detail::stacks`].
+    /// Index of each chain, by position in [`Detail::stacks`].
     places: HashMap<u32, usize>,
 }
 
-/// The call chains that cells refer to, with those around them.
+/// The call chains of the cells, including their parents.
 fn chains(detail: &Detail, cells: &Cells, names: &mut Names<'_>) -> ChainTable {
     let mut used = vec![false; detail.stacks.len()];
     for group in &cells.groups {
@@ -245,7 +245,7 @@ fn chains(detail: &Detail, cells: &Cells, names: &mut Names<'_>) -> ChainTable {
                 column.push(cell);
             }
         }
-        // A parent stands before its children; one that does not is none.
+        // Parents come before their children; a parent that does not is ignored.
         let parent = stack.parent.and_then(|parent| places.get(&parent)).copied();
         places.insert(index as u32, parents.len());
         parents.push(parent.map_or(-1, |parent: usize| parent as i64));
@@ -262,8 +262,8 @@ fn chains(detail: &Detail, cells: &Cells, names: &mut Names<'_>) -> ChainTable {
     }
 }
 
-/// Groups as thread, chain, object, level (−1 where unknown) and number of cells; cells as
-/// steps in time, weight and stall in units.
+/// Groups: thread, chain, object, level (−1 if unknown) and number of cells. Cells: distance in time,
+/// weight and stall in units of `unit_s`.
 #[derive(Serialize)]
 struct CellTable {
     unit_s: f64,
@@ -280,7 +280,7 @@ fn cell_table(cells: &Cells, places: &HashMap<u32, usize>) -> CellTable {
     let (mut groups, mut times, mut weights, mut stalls) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut weight_left, mut stall_left) = (0.0, 0.0);
-    // What rounding leaves of one cell goes to the next, so that sums stay right.
+    // The rounding error of a cell is carried to the next, so that sums stay right.
     let units = |value: f64, left: &mut f64| {
         let exact = value / unit_s + *left;
         let whole = exact.round().max(0.0);
@@ -319,7 +319,7 @@ fn all_weights(cells: &Cells) -> impl Iterator<Item = f64> {
     groups.flat_map(|group| group.cells.iter().map(|cell| cell.weight_s))
 }
 
-/// Interval, executions, latency and mark of a row, over the whole run.
+/// Interval, executions, latency and flag of a row over the whole run.
 fn figures(share: &Share) -> Value {
     let mut figures = json!([
         rounded(share.stall_low),
@@ -336,7 +336,7 @@ fn figures(share: &Share) -> Value {
         share.llc_misses.map(rounded),
         ends(share.llc_misses_low, share.llc_misses_high),
     ]);
-    // What is not known at the end of many rows would take room that samples need.
+    // Trailing unknown values of many rows would take space that samples need.
     if let Value::Array(figures) = &mut figures {
         while figures.last().is_some_and(Value::is_null) {
             figures.pop();
@@ -345,7 +345,7 @@ fn figures(share: &Share) -> Value {
     figures
 }
 
-/// The ends of an interval; `null` where there is none.
+/// Ends of an interval; `null` if unknown.
 pub(super) fn ends(low: Option<f64>, high: Option<f64>) -> Value {
     low.zip(high).map_or(Value::Null, |(low, high)| {
         json!([rounded(low), rounded(high)])
@@ -400,8 +400,8 @@ fn thread(row: &ThreadRow, life: (f64, f64), names: &mut Names<'_>) -> Value {
     })
 }
 
-/// From when to when each thread is drawn as alive. A run says how long a thread lived, not
-/// when: its samples are inside, what is left is put behind them first, then before.
+/// Start and end of each thread's life in seconds, for drawing. A run records how long a thread lived, but
+/// not when: its samples lie inside, and the remaining time is added after them first, then before.
 pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
     let mut seen: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
@@ -428,7 +428,7 @@ pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Hot functions' code, as many as there is room for, hottest first.
+/// Listings of hot functions, hottest first, as many as fit.
 fn listings(listings: &[Listing], names: &mut Names<'_>) -> Vec<Value> {
     let mut room = LISTING_BYTES;
     let mut out = Vec::new();
@@ -477,7 +477,7 @@ fn listings(listings: &[Listing], names: &mut Names<'_>) -> Vec<Value> {
     out
 }
 
-/// Five significant digits; nothing where it is no number.
+/// Rounds to five significant digits; 0 if not finite.
 pub(super) fn rounded(value: f64) -> f64 {
     if !value.is_finite() || value == 0.0 {
         return 0.0;

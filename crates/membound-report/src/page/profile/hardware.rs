@@ -1,5 +1,4 @@
-//! The panel of accesses that the processor sampled itself: levels, functions, and lines that other
-//! cores changed.
+//! Panel of accesses that the processor sampled: levels, functions, and lines that other cores changed.
 
 use maud::{Markup, html};
 use membound_types::HardwareView;
@@ -8,7 +7,7 @@ use crate::facts::hardware as facts;
 use crate::page::parts::Panel;
 use crate::units;
 
-/// Rows of a table; the JSON has all.
+/// Most rows of a table; the JSON has all.
 const ROWS: usize = 25;
 
 pub(super) fn panel(view: &HardwareView) -> Panel {

@@ -1,8 +1,8 @@
-//! The page of a run: how much, what to do, and then everything by everything.
+//! Page of a run: memory-bound share, advice, and then all groupings.
 //!
-//! Selecting a span of the timeline or pressing a row of a table makes the rest follow. The
-//! script does that from cells (`data.rs`); what stands here without it are the answer, the
-//! findings, the timeline, a table of lines, and the panels that have no time in them.
+//! When the reader selects a span of the timeline or a row of a table, the other tables follow. The script
+//! does that from cells (`data.rs`); without the script the page still shows the answer, the findings, the
+//! timeline, a table of lines, and the panels without time.
 
 mod answer;
 mod bounded;
@@ -33,7 +33,7 @@ const EXTRA: Extra = Extra {
         include_str!("script/code.js"),
     ),
 };
-/// Rows of the table that stands without the script.
+/// Most rows of the table that is shown without the script.
 const ROWS: usize = 25;
 
 pub(super) fn document(profile: &Profile, detail: &Detail) -> Markup {
@@ -91,7 +91,7 @@ pub(super) fn document(profile: &Profile, detail: &Detail) -> Markup {
     shell_with(EXTRA, &title, &profile.run.membound_version, &body, &json)
 }
 
-/// What is selected; stays in sight.
+/// Current selection; stays visible while scrolling.
 fn selection() -> Markup {
     html! {
         div.selection id="selection" role="region" aria-label="selection" {

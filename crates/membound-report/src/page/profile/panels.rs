@@ -1,5 +1,4 @@
-//! Panels that have no time in them: shared lines, nodes, traffic, other machines, and what
-//! is missing.
+//! Panels that do not depend on time: shared lines, nodes, traffic, other machines, and missing data.
 
 use maud::{Markup, html};
 use membound_types::{
@@ -15,14 +14,14 @@ use crate::page::svg::{
 };
 use crate::{facts, units};
 
-/// Shared lines that are drawn; the JSON has all.
+/// Most shared lines that are drawn; the JSON has all.
 const SHARED: usize = 20;
-/// Threads of a shared line.
+/// Most threads of a shared line.
 const THREADS: usize = 16;
 const ROWS: usize = 25;
-/// Points of a curve over time.
+/// Most points of a curve over time.
 const MOMENTS: usize = 240;
-/// Longest line of memory that is drawn byte by byte.
+/// Longest memory line that is drawn byte by byte.
 const LINE: u32 = 256;
 
 pub(super) fn all(profile: &Profile) -> Vec<Panel> {
@@ -182,8 +181,8 @@ fn shared_line(line: &SharedLine) -> Markup {
     }
 }
 
-/// A thread's row of the line: the range that it touches, offsets that were seen, and what
-/// a watchpoint confirmed.
+/// Row of a thread in the drawing of a line: the range that it touches, observed offsets, and bytes
+/// confirmed by a watchpoint.
 fn byte_cells(line: &SharedLine, index: usize) -> Markup {
     const CELL: u32 = 7;
     let bytes = line.line_bytes.clamp(1, LINE);
@@ -336,7 +335,7 @@ fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
     }
 }
 
-/// Objects by their most live bytes; the timeline shows when.
+/// Objects by their peak of live bytes; the timeline shows the course over time.
 fn live_bytes(memory: &MemoryUse) -> Markup {
     html! {
         p.reading { "Bytes that were allocated and not freed yet, used or not. Most at once: " (units::bytes(memory.peak_bytes)) ", at " (units::seconds(memory.peak_s)) ". The timeline shows them over time." }

@@ -1,5 +1,5 @@
-//! Figures of rows by period of the run, as the page's script reads them: with them executions
-//! and latencies follow a span that is dragged over the timeline.
+//! Figures of rows by period of the run, for the page's script: with them executions and latencies follow a
+//! span that the reader selects on the timeline.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::data::{ends, rounded};
 
-/// By position in the profile's table, what a row did in each period in which it did anything.
+/// By table and row: the row's figures in each period in which it had any.
 pub(super) struct RowPeriods {
     pub(super) functions: HashMap<usize, Vec<Value>>,
     pub(super) lines: HashMap<usize, Vec<Value>>,
@@ -18,7 +18,7 @@ pub(super) struct RowPeriods {
 }
 
 impl RowPeriods {
-    /// Those of the first `most` rows of each table.
+    /// Figures of the first `most` rows of each table.
     pub(super) fn of(periods: &[Period], most: usize) -> Self {
         let table = |of: fn(&Period) -> &[PeriodRow]| by_row(periods, most, of);
         Self {
@@ -46,8 +46,8 @@ fn by_row(
     rows
 }
 
-/// Period, loads, stores, average latency in nanoseconds, last-level misses, and the ends of the
-/// three counts.
+/// Period, loads, stores, average latency in nanoseconds, last-level misses, and the intervals of the three
+/// counts.
 fn figures(period: usize, share: &Share) -> Value {
     json!([
         period,
@@ -61,14 +61,14 @@ fn figures(period: usize, share: &Share) -> Value {
     ])
 }
 
-/// Puts `periods` behind the columns of a row.
+/// Appends `periods` to the columns of a row.
 pub(super) fn append(row: &mut Value, periods: Option<&Vec<Value>>) {
     if let (Value::Array(row), Some(periods)) = (row, periods) {
         row.push(json!(periods));
     }
 }
 
-/// Puts `periods` into a row that has named columns.
+/// Inserts `periods` into a row with named columns.
 pub(super) fn insert(row: &mut Value, periods: Option<&Vec<Value>>) {
     if let (Value::Object(row), Some(periods)) = (row, periods) {
         row.insert("periods".to_owned(), json!(periods));

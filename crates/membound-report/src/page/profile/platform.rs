@@ -1,4 +1,4 @@
-//! The machine's nodes as a diagram: CPUs, memory, and what goes from one to the other.
+//! Diagram of the machine's nodes: CPUs, memory, and traffic between nodes.
 
 use maud::{Markup, html};
 use membound_types::{Platform, PlatformLink, PlatformNode};
@@ -6,13 +6,13 @@ use membound_types::{Platform, PlatformLink, PlatformNode};
 use crate::facts::run;
 use crate::units;
 
-/// Width of a node's box and of the space for links beside it, in the drawing's units.
+/// Width of a node's box, and of the space for links beside it, in units of the drawing.
 const BOX: usize = 250;
 const BETWEEN: usize = 150;
 /// Height of a node's box, and of a row with its links.
 const HEIGHT: usize = 104;
 const ROW: usize = 132;
-/// Nodes beside each other: links are drawn between neighbours, all others are listed.
+/// Nodes side by side: links between neighbours are drawn, all others are listed.
 const BESIDE: usize = 2;
 
 pub(super) fn diagram(platform: &Platform) -> Markup {
@@ -74,7 +74,7 @@ fn node_box(node: &PlatformNode, (x, y): (usize, usize)) -> Markup {
     }
 }
 
-/// An arrow to the right above, or to the left below, between the box at a place and the next one.
+/// Arrow between the box at a position and the next one: to the right above, or to the left below.
 fn arrow(link: &PlatformLink, (x, y): (usize, usize)) -> Markup {
     let (left, right) = (x + BOX + 6, x + BOX + BETWEEN - 6);
     let to_right = link.from < link.to;

@@ -1,5 +1,5 @@
-//! Lanes over time: all threads, the busiest ones, and traffic. Drawn here, so that they
-//! stand without the script, which draws them anew for what is selected.
+//! Lanes over time: all threads, the busiest threads, traffic, live bytes. Drawn here so that they work
+//! without the script, which draws them again for a selection.
 
 use maud::{Markup, html};
 use membound_types::{BandwidthDomain, MemoryMoment, MemoryUse, Outcome, Profile};
@@ -8,10 +8,10 @@ use super::cells::Cells;
 use super::data::lives;
 use crate::units;
 
-/// Threads with a lane of their own; the table has all.
+/// Most threads with a lane of their own; the table has all.
 const LANES: usize = 16;
 const TICKS: u32 = 6;
-/// Objects whose live bytes have a colour of their own.
+/// Most objects whose live bytes have a colour of their own.
 const LIVE_OBJECTS: usize = 4;
 
 pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
@@ -24,7 +24,7 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
         }
     }
     let all = cells.lane(None);
-    // As many CPUs as were ever busy at once, or threads alive where those are few.
+    // The scale is the largest number of CPUs that were busy at once.
     let most_busy = all.iter().map(|lane| lane.0).fold(0.0, f64::max) / bin_s.max(1e-12);
     let scale = most_busy.max(1e-9);
     let mut busiest: Vec<usize> = (0..profile.threads.len()).collect();
@@ -34,7 +34,7 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     });
     let left_out = busiest.len().saturating_sub(LANES);
     busiest.truncate(LANES);
-    // In their order, not by time: neighbours stay neighbours.
+    // Keep the threads in their original order, so that neighbours stay neighbours.
     busiest.sort_unstable();
     let memory = profile.memory.known();
     let memory = memory.filter(|memory| memory.peak_bytes > 0);
@@ -94,7 +94,7 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     }
 }
 
-/// How much of a span lies inside a life, in seconds.
+/// Part of a bin that lies within a thread's life, in seconds.
 fn inside((from, to): (f64, f64), bin: usize, bin_s: f64) -> f64 {
     let start = bin as f64 * bin_s;
     (to.min(start + bin_s) - from.max(start)).max(0.0)
@@ -121,7 +121,7 @@ fn lane(
     }
 }
 
-/// Steps from the left to the right, each one unit wide; 1 is the top.
+/// Path of steps from left to right, each one unit wide; the value 1 is the top.
 fn area(values: &[f64]) -> String {
     let mut d = String::from("M0 100");
     let mut at = f64::NAN;
@@ -137,7 +137,7 @@ fn area(values: &[f64]) -> String {
     d
 }
 
-/// The top of a traffic lane: what the machine can do, or what there was if that is more.
+/// Top of a traffic lane: the machine's maximum, or the largest traffic if that is more.
 fn top(domain: &BandwidthDomain) -> f64 {
     let seen = domain
         .timeline
@@ -151,10 +151,10 @@ fn top(domain: &BandwidthDomain) -> f64 {
     }
 }
 
-/// Live bytes: the largest objects one above the other, and above them all others.
+/// Live bytes: the largest objects stacked, and above them all others.
 fn live(memory: &MemoryUse, cells: &Cells) -> Markup {
     let shown = memory.objects.iter().take(LIVE_OBJECTS);
-    // Bytes of each shown object, and of all that are drawn below the top, in each span.
+    // Live bytes of the stack of objects so far, in each span.
     let mut below = vec![0_u64; cells.bins as usize];
     let mut layers: Vec<(String, Vec<u64>)> = Vec::new();
     for (index, row) in shown.enumerate() {
@@ -164,7 +164,7 @@ fn live(memory: &MemoryUse, cells: &Cells) -> Markup {
         layers.push((format!("live{index}"), below.clone()));
     }
     let all = in_bins(&memory.timeline, cells);
-    // Peaks of single objects may be at different moments of one span.
+    // Peaks of single objects may be at different moments of one span, and sum to more than the total.
     let top: Vec<u64> = all
         .iter()
         .zip(&below)
@@ -183,7 +183,7 @@ fn live(memory: &MemoryUse, cells: &Cells) -> Markup {
     }
 }
 
-/// The most live bytes in each span.
+/// Most live bytes in each span.
 fn in_bins(timeline: &[MemoryMoment], cells: &Cells) -> Vec<u64> {
     let mut most = vec![0_u64; cells.bins as usize];
     let bins = most.len();

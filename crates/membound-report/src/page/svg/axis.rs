@@ -1,27 +1,27 @@
-//! Axes: domain, position of a value, and ticks that a person would choose.
+//! Axes: domain, position of a value, and ticks at round values.
 
-/// How values are spread along an axis.
+/// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::page) enum Scale {
-    /// Equal differences, from zero where nothing is below it.
+    /// Equal differences; starts at zero if no value is negative.
     Linear,
-    /// Equal ratios, ticks at powers of two.
+    /// Equal ratios, with ticks at powers of two.
     Log2,
-    /// Equal ratios, ticks at 1, 2 and 5 times powers of ten.
+    /// Equal ratios, with ticks at 1, 2 and 5 times powers of ten.
     Log10,
 }
 
-/// An axis with what it shows.
+/// An axis and its title.
 #[derive(Clone, Debug)]
 pub(in crate::page) struct Axis {
-    /// What is shown, with its unit.
+    /// Quantity with its unit.
     pub(in crate::page) title: String,
     pub(in crate::page) scale: Scale,
-    /// How a value on it is written.
+    /// Formats a value on the axis.
     pub(in crate::page) format: fn(f64) -> String,
 }
 
-/// An axis with its domain, laid over a length.
+/// An axis with its domain, mapped to coordinates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ruler {
     scale: Scale,
@@ -31,18 +31,18 @@ pub(super) struct Ruler {
     to: f64,
 }
 
-/// A mark on an axis.
+/// Tick of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tick {
     pub(super) at: f64,
     pub(super) value: f64,
-    /// Whether its label stays when there is room for every second only.
+    /// True if the label remains when there is room only for every second one.
     pub(super) sparse: bool,
 }
 
 impl Axis {
-    /// A ruler over all finite `values`, between the coordinates `from` and `to`. `None`
-    /// when there is no value to show.
+    /// Ruler over all finite `values`, between the coordinates `from` and `to`; `None` if there is no value
+    /// to show.
     pub(super) fn ruler(
         &self,
         values: impl IntoIterator<Item = f64>,
@@ -64,7 +64,8 @@ impl Axis {
                 if low >= 0.0 {
                     low = 0.0;
                 }
-                // A single value is given room that its own magnitude does not swallow.
+                // A single value gets padding in proportion to its magnitude, so that it is not lost in
+                // rounding.
                 let pad = if high > low {
                     (high - low) * 0.05
                 } else {
@@ -96,7 +97,7 @@ impl Axis {
 }
 
 impl Scale {
-    /// Where a value lies before it is stretched; `None` when it cannot be shown.
+    /// Position of a value before mapping to coordinates; `None` if the scale cannot show it.
     fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Self::Linear => value,
@@ -104,25 +105,25 @@ impl Scale {
             Self::Log10 if value > 0.0 => value.log10(),
             Self::Log2 | Self::Log10 => return None,
         };
-        // Beyond this a coordinate loses its meaning, and arithmetic may overflow.
+        // Beyond this, coordinates are meaningless and arithmetic may overflow.
         (place.is_finite() && place.abs() < 1e100).then_some(place)
     }
 }
 
 impl Ruler {
-    /// The coordinate of a value; `None` when it cannot be shown on this scale.
+    /// Coordinate of a value; `None` if the scale cannot show it.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         self.scale.place(value).map(|place| self.stretch(place))
     }
 
-    /// The coordinate of a value, held inside the axis.
+    /// Coordinate of a value, clamped to the axis.
     pub(super) fn inside(&self, value: f64) -> Option<f64> {
         self.scale
             .place(value)
             .map(|place| self.stretch(place.clamp(self.low, self.high)))
     }
 
-    /// Whether a value lies inside the axis.
+    /// True if a value lies within the axis.
     pub(super) fn holds(&self, value: f64) -> bool {
         self.scale
             .place(value)
@@ -198,7 +199,7 @@ impl Ruler {
         if ticks.len() >= 2 {
             return ticks;
         }
-        // Less than a factor of two or so: round steps, at their places on this scale.
+        // For a range below a factor of about two, use round steps at their positions on this scale.
         let (low, high) = (10_f64.powf(self.low), 10_f64.powf(self.high));
         round_values(low, high, most)
             .into_iter()
@@ -211,8 +212,8 @@ impl Ruler {
     }
 }
 
-/// At most about `most` multiples of 1, 2 or 5 times a power of ten between two values, and
-/// whether each is an even multiple.
+/// At most about `most` multiples of 1, 2 or 5 times a power of ten between two values, each with a flag
+/// for even multiples.
 fn round_values(low: f64, high: f64, most: f64) -> Vec<(f64, bool)> {
     let raw = (high - low) / most;
     let decade = 10_f64.powf(raw.log10().floor());

@@ -8,7 +8,7 @@ use crate::units;
 /// One bar.
 #[derive(Clone, Debug)]
 pub(in crate::page) struct Bar {
-    /// Which kind it is: an index into [`Bars::kinds`].
+    /// Index into [`Bars::kinds`].
     pub(in crate::page) kind: usize,
     pub(in crate::page) value: f64,
     pub(in crate::page) interval: Option<(f64, f64)>,
@@ -16,11 +16,11 @@ pub(in crate::page) struct Bar {
     pub(in crate::page) hollow: bool,
 }
 
-/// Bars that stand together.
+/// Bars that are drawn together.
 #[derive(Clone, Debug)]
 pub(in crate::page) struct BarGroup {
     pub(in crate::page) label: String,
-    /// A second line, which leaves on a narrow screen.
+    /// Second line of the label; hidden on a narrow screen.
     pub(in crate::page) detail: String,
     pub(in crate::page) bars: Vec<Bar>,
 }
@@ -39,7 +39,7 @@ pub(in crate::page) struct Bars {
 }
 
 impl Bars {
-    /// The figure; empty when there is no bar to draw.
+    /// The figure; empty if there is no bar to draw.
     pub(in crate::page) fn markup(&self) -> Markup {
         let Some(drawing) = self.drawing() else {
             return html! {};
@@ -125,7 +125,7 @@ impl Bars {
     }
 }
 
-/// A value above a bar: no more digits than fit.
+/// Value above a bar, with only as many digits as fit.
 fn short(value: f64) -> String {
     if (9.95..1e10).contains(&value.abs()) {
         format!("{value:.0}")

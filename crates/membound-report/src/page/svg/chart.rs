@@ -1,4 +1,4 @@
-//! Curves over two axes, with marks for levels and rules for reference values.
+//! Curves over two axes, with marks for levels and horizontal lines for reference values.
 
 use maud::{Markup, html};
 
@@ -7,47 +7,47 @@ use super::labels::{lanes, text_width, with_room};
 use super::{Axis, Extent, Frame, coordinate, labels_left, lines_across, pivot, steps};
 use crate::units;
 
-/// Points with markers in one chart; beyond this, curves that are not shown at first keep
-/// only every nth of their quiet ones. Their lines and the table keep all.
+/// Most points with markers in one chart. Beyond this, curves that are not shown at first keep only the
+/// markers of every nth unperturbed point; their lines and the table keep all points.
 const MOST_MARKERS: usize = 4500;
-/// Curves beyond which markers are small, or they would cover the lines.
+/// Number of curves beyond which markers are small, so that they do not cover the lines.
 const CROWDED: usize = 16;
-/// Curves up to which all have their intervals drawn; more would hide each other.
+/// Number of curves up to which all intervals are drawn; more would hide each other.
 const BANDED: usize = 4;
-/// Curves that are not shown at first and yet named in the open.
+/// Most curves that are hidden at first and still listed without unfolding.
 const FEW_HIDDEN: usize = 6;
-/// Keys in the legend of ordered curves.
+/// Most keys in the legend of ordered curves.
 const MOST_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
 const LANE: f64 = 17.0;
 
-/// How a curve looks. Colour, dash and shape are indices into what the style sheet has.
+/// Look of a curve. Colour, dash and shape are indices into the style sheet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::page) enum Look {
     /// One of several kinds.
     Category {
-        /// 0 to 7.
+        /// Index of the colour, 0 to 7.
         color: usize,
-        /// 0 is a solid line.
+        /// Index of the dash; 0 is a solid line.
         dash: usize,
-        /// 0 to 3.
+        /// Index of the marker's shape, 0 to 3.
         shape: usize,
     },
-    /// One of an ordered many: its rank from 0 to 1.
+    /// One of many ordered curves: its rank from 0 to 1.
     Ordinal(f64),
-    /// Markers without a line, in the colour and shape of the `index`-th kind: measured
-    /// values beside a fitted curve.
+    /// Markers without a line, in the colour and shape of the `index`-th kind: measured values of a fitted
+    /// curve.
     Dots(usize),
-    /// A line without markers, in the colour of the `index`-th kind: a fitted curve, whose
-    /// values stand in the table and beside the measured ones.
+    /// Line without markers, in the colour of the `index`-th kind: a fitted curve, whose values are in the
+    /// table and beside the measured ones.
     Curve(usize),
-    /// Steps in the colour of the `index`-th kind: each value holds from its x to the next one's.
-    /// The last point is the end alone.
+    /// Steps in the colour of the `index`-th kind: each value holds from its x to the next point's. The
+    /// last point only marks the end.
     Steps(usize),
 }
 
 impl Look {
-    /// The look of the `index`-th of several kinds.
+    /// Look of the `index`-th of several kinds.
     pub(in crate::page) const fn category(index: usize) -> Self {
         Self::Category {
             color: index % 8,
@@ -86,7 +86,7 @@ impl Look {
         matches!(self, Self::Steps(_))
     }
 
-    /// The marker's shape, as its element's name.
+    /// Reference to the element with the marker's shape.
     fn marker(self, crowded: bool) -> String {
         if crowded && matches!(self, Self::Ordinal(_)) {
             "#ms".to_owned()
@@ -96,15 +96,15 @@ impl Look {
     }
 }
 
-/// A value with its interval and what is said of it.
+/// A point with its interval and its tooltip.
 #[derive(Clone, Debug)]
 pub(in crate::page) struct Point {
     pub(in crate::page) x: f64,
     pub(in crate::page) y: f64,
     pub(in crate::page) interval: Option<(f64, f64)>,
-    /// What is shown when the point is asked.
+    /// Text of the tooltip.
     pub(in crate::page) tip: String,
-    /// Drawn hollow: disturbed.
+    /// Drawn hollow: the point was perturbed.
     pub(in crate::page) hollow: bool,
 }
 
@@ -113,19 +113,19 @@ pub(in crate::page) struct Point {
 pub(in crate::page) struct Series {
     pub(in crate::page) label: String,
     pub(in crate::page) look: Look,
-    /// Whether it is shown before anybody asks.
+    /// True if the curve is shown at first.
     pub(in crate::page) shown: bool,
     pub(in crate::page) points: Vec<Point>,
 }
 
-/// What a vertical mark stands for.
+/// Kind of a vertical mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::page) enum MarkKind {
-    /// Found: a line, with its interval as a band.
+    /// Measured value: a line, with its interval as a band.
     Found,
-    /// Declared: a dashed line.
+    /// Declared value: a dashed line.
     Declared,
-    /// A limit: a dashed line whose label stays on a narrow screen.
+    /// Limit: a dashed line whose label remains on a narrow screen.
     Limit,
 }
 
@@ -145,13 +145,13 @@ pub(in crate::page) struct Mark {
     pub(in crate::page) kind: MarkKind,
     pub(in crate::page) x: f64,
     pub(in crate::page) interval: Option<(f64, f64)>,
-    /// Stays on a narrow screen.
+    /// Label that remains on a narrow screen.
     pub(in crate::page) name: String,
-    /// Leaves on a narrow screen.
+    /// Addition to the label; hidden on a narrow screen.
     pub(in crate::page) detail: String,
 }
 
-/// A horizontal line at a y.
+/// Horizontal line at a y.
 #[derive(Clone, Debug)]
 pub(in crate::page) struct Rule {
     pub(in crate::page) y: f64,
@@ -163,7 +163,7 @@ pub(in crate::page) struct Rule {
 pub(in crate::page) struct Chart {
     pub(in crate::page) id: String,
     pub(in crate::page) title: String,
-    /// One sentence: how to read it.
+    /// One sentence that explains how to read the chart.
     pub(in crate::page) reading: String,
     pub(in crate::page) extent: Extent,
     pub(in crate::page) x: Axis,
@@ -171,13 +171,12 @@ pub(in crate::page) struct Chart {
     pub(in crate::page) series: Vec<Series>,
     pub(in crate::page) marks: Vec<Mark>,
     pub(in crate::page) rules: Vec<Rule>,
-    /// Write the labels at the curves' ends too, where the curves keep apart.
+    /// True to write labels also at the ends of curves, where they do not collide.
     pub(in crate::page) end_labels: bool,
 }
 
 impl Chart {
-    /// The figure: title, reading aid, drawing, legend and data; empty when no point of it
-    /// can be drawn.
+    /// The figure: title, reading aid, drawing, legend and data; empty if no point can be drawn.
     pub(in crate::page) fn markup(&self) -> Markup {
         let Some(drawing) = self.drawing() else {
             return html! {};
@@ -209,7 +208,7 @@ impl Chart {
         };
         let values = || points().map(|p| p.y).filter(|y| y.is_finite());
         let highest = values().fold(0.0, f64::max);
-        // Intervals are shown as far as they do not squeeze the values.
+        // Intervals extend the axis only as far as they do not squeeze the values.
         let ends = points()
             .filter_map(|p| Some(p.interval?.1))
             .filter(|end| *end <= 1.3 * highest);
@@ -286,7 +285,7 @@ impl Chart {
                     }
                 }
             }
-            // Labels after all lines, so that no line runs through a label.
+            // Labels come after all lines, so that no line crosses a label.
             @for (index, mark) in self.marks.iter().enumerate() {
                 @if x.holds(mark.x) {
                     @let top = frame.top - LANE * lanes[index] as f64;
@@ -300,7 +299,7 @@ impl Chart {
         }
     }
 
-    /// Labels at the curves' ends, as many as have room.
+    /// Labels at the curves' ends, as many as fit.
     fn ends(&self, frame: &Frame, x: &Ruler, y: &Ruler) -> Markup {
         let mut ends: Vec<(f64, &str)> = self
             .series
@@ -327,7 +326,7 @@ impl Chart {
 
     fn legend(&self) -> Markup {
         let hidden = self.series.iter().filter(|curve| !curve.shown).count();
-        // Of many ordered curves the first, some between and the last say enough.
+        // Of many ordered curves, list the first, the last and some between.
         let ordered = self
             .series
             .iter()
@@ -364,18 +363,18 @@ impl Chart {
     }
 }
 
-/// How markers are drawn in a chart.
+/// Appearance of markers in a chart.
 #[derive(Clone, Copy, Debug)]
 struct Markers {
-    /// Of the quiet points of a curve that is not shown at first, every nth has one.
+    /// For curves that are not shown at first: every nth unperturbed point has a marker.
     thin: usize,
     crowded: bool,
-    /// Whether every curve has its intervals drawn, or the first one only.
+    /// True if intervals of all curves are drawn; otherwise only those of the first.
     banded: bool,
 }
 
 impl Series {
-    /// Classes of its group: a curve, its colour, and whether it is hidden.
+    /// CSS classes of the curve's group: kind, colour, and whether it is hidden.
     pub(super) fn class(&self) -> String {
         let off = if self.shown { "" } else { " off" };
         format!("s {}{off}", self.look.class())
@@ -411,7 +410,7 @@ impl Series {
         }
     }
 
-    /// The outline of the intervals; `None` where no interval can be seen.
+    /// Outline of the intervals; `None` if no interval is visible.
     fn band(&self, x: &Ruler, y: &Ruler) -> Option<String> {
         let edges: Vec<(f64, f64, f64)> = self
             .points
@@ -451,7 +450,7 @@ impl Series {
 }
 
 impl Mark {
-    /// Where the label lies: centred on the mark, inside the plot.
+    /// Horizontal extent of the label: centred on the mark, within the plot.
     fn span(&self, x: &Ruler, right: f64) -> (f64, f64) {
         let width = text_width(&self.name)
             + if self.detail.is_empty() {
@@ -476,7 +475,7 @@ impl Rule {
         }
     }
 
-    /// The label above the line, at the end where fewer points are in its way.
+    /// Label above the line, at the end where it collides with fewer points.
     fn label<'a>(
         &self,
         frame: &Frame,

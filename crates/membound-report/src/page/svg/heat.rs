@@ -1,13 +1,13 @@
-//! Matrices as heat maps, large ones in blocks.
+//! Matrices as heat maps; large ones are drawn in blocks.
 
 use maud::{Markup, html};
 
 use super::{DataTable, coordinate};
 use crate::units;
 
-/// Rows and columns that are drawn; a larger matrix is drawn in blocks.
+/// Most rows and columns that are drawn; a larger matrix is drawn in blocks.
 const MOST: usize = 48;
-/// Rows and columns up to which the value is written into each cell.
+/// Most rows and columns for which each cell shows its value.
 const WRITTEN: usize = 16;
 
 /// A cell of a matrix.
@@ -30,12 +30,12 @@ pub(in crate::page) struct HeatMap {
     pub(in crate::page) row_title: String,
     pub(in crate::page) column_title: String,
     pub(in crate::page) cells: Vec<Cell>,
-    /// How a value is written, with its unit.
+    /// Formats a value with its unit.
     pub(in crate::page) format: fn(f64) -> String,
 }
 
 impl HeatMap {
-    /// The figure; empty when no cell has a value.
+    /// The figure; empty if no cell has a value.
     pub(in crate::page) fn markup(&self) -> Markup {
         let finite = || {
             self.cells
@@ -74,7 +74,7 @@ impl HeatMap {
         }
     }
 
-    /// The same matrix with `block` rows and columns taken together.
+    /// The matrix with `block` rows and columns merged.
     fn in_blocks(&self, block: usize) -> Self {
         if block <= 1 {
             return self.clone();
@@ -139,7 +139,7 @@ impl HeatMap {
         let label = format!("{}. {}", self.title, self.reading);
         let tone = |value: f64| {
             if high > low {
-                // Latencies between near and far cores differ by factors.
+                // Logarithmic colours, because latencies between near and far cores differ by factors.
                 let share = if low > 0.0 {
                     (value / low).ln() / (high / low).ln()
                 } else {

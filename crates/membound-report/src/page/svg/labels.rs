@@ -1,13 +1,13 @@
-//! Labels that do not run into each other.
+//! Places labels so that they do not overlap.
 
-/// Width of a text in the units of the view box, at the charts' size of type. Digits and
-/// lower case letters of the fonts in question are narrower than this.
+/// Upper estimate of a text's width in units of the view box, at the charts' font size: digits and
+/// lower-case letters of the usual fonts are narrower.
 pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.6 + 6.0
 }
 
-/// The lane (0 is the lowest) for each of some spans, so that none overlaps another in its
-/// lane. Spans are `(start, end)`; earlier ones take the lower lanes.
+/// Lane (0 is the lowest) for each of `spans`, such that no two spans in a lane overlap. Spans are `(start,
+/// end)`; earlier ones get the lower lanes.
 pub(super) fn lanes(spans: &[(f64, f64)]) -> Vec<usize> {
     let mut taken: Vec<Vec<(f64, f64)>> = Vec::new();
     spans
@@ -27,8 +27,8 @@ pub(super) fn lanes(spans: &[(f64, f64)]) -> Vec<usize> {
         .collect()
 }
 
-/// Which of some labels at the heights `at` stay when each needs `apart`: the first and the
-/// last always, of the others those that have room.
+/// Labels to keep, given their heights `at` and the distance `apart` that each needs: always the first and
+/// the last, and others that have room.
 pub(super) fn with_room(at: &[f64], apart: f64) -> Vec<bool> {
     let mut keep = vec![false; at.len()];
     let mut kept: Vec<f64> = Vec::new();

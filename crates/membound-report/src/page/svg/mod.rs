@@ -1,8 +1,8 @@
 //! Charts as inline SVG: axes, curves, grouped bars and heat maps.
 //!
-//! Everything is drawn in the units of a view box and coloured by classes that the style
-//! sheet defines for both schemes. A value that is no finite number (or not positive on a
-//! logarithmic axis) is left out; no coordinate is ever `NaN` or infinite.
+//! Everything is drawn in units of a view box, and coloured by classes that the style sheet defines for
+//! both colour schemes. A value that is not finite (or not positive on a logarithmic axis) is left out; no
+//! coordinate is ever `NaN` or infinite.
 
 mod axis;
 mod bars;
@@ -22,12 +22,12 @@ pub(super) use bars::{Bar, BarGroup, Bars};
 pub(super) use chart::{Chart, Look, Mark, MarkKind, Point, Rule, Series};
 pub(super) use heat::{Cell, HeatMap};
 
-/// How large a chart is drawn.
+/// Width of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Across the page.
+    /// Full width of the page.
     Full,
-    /// Two beside each other where there is room.
+    /// Half width: two side by side if there is room.
     Half,
 }
 
@@ -47,7 +47,7 @@ impl Extent {
     }
 }
 
-/// The rectangle inside the axes, in the units of the view box.
+/// Rectangle within the axes, in units of the view box.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     left: f64,
@@ -56,10 +56,10 @@ struct Frame {
     bottom: f64,
 }
 
-/// Most cells of the table under a chart; more are thinned.
+/// Most cells of the table under a chart; larger tables are thinned.
 const MOST_CELLS: usize = 6000;
 
-/// The values of a chart as a table that opens on demand.
+/// Values of a chart as a table that the reader can unfold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DataTable {
     pub(super) head: Vec<String>,
@@ -93,7 +93,7 @@ impl DataTable {
     }
 }
 
-/// A table with a row for each x and a column for each curve.
+/// Table with a row per x and a column per curve.
 fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable {
     let mut rows: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for (column, curve) in series.iter().enumerate() {
@@ -102,7 +102,7 @@ fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable 
             .iter()
             .filter(|p| p.x.is_finite() && p.x >= 0.0)
         {
-            // The bits of finite, non-negative numbers are in the order of the numbers.
+            // Bit patterns of finite, non-negative numbers have the order of the numbers.
             let row = rows
                 .entry(point.x.to_bits())
                 .or_insert_with(|| vec![String::new(); series.len()]);
@@ -124,7 +124,7 @@ fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable 
     }
 }
 
-/// Lines across the plot at the ticks of a vertical axis.
+/// Horizontal lines across the plot at the ticks of a vertical axis.
 fn lines_across(ticks: &[Tick], left: f64, right: f64) -> Markup {
     html! {
         @for tick in ticks {
@@ -133,7 +133,7 @@ fn lines_across(ticks: &[Tick], left: f64, right: f64) -> Markup {
     }
 }
 
-/// What stands at the ticks of a vertical axis, left of the plot, and its title above.
+/// Labels at the ticks of a vertical axis, left of the plot, and its title above.
 fn labels_left(axis: &Axis, ticks: &[Tick], left: f64) -> Markup {
     html! {
         g.yt {
@@ -147,7 +147,7 @@ fn labels_left(axis: &Axis, ticks: &[Tick], left: f64) -> Markup {
     }
 }
 
-/// A coordinate with one decimal, none where it is zero.
+/// Formats a coordinate with one decimal, none if it is zero.
 pub(super) fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.strip_suffix(".0") {
@@ -157,7 +157,7 @@ pub(super) fn coordinate(value: f64) -> String {
     }
 }
 
-/// The shapes of markers, once a page; charts refer to them.
+/// Shapes of markers, once per page; charts refer to them.
 pub(super) fn definitions() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" {

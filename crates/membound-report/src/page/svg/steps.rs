@@ -1,12 +1,12 @@
-//! A histogram among the curves of a chart.
+//! Draws a histogram as a stepped curve of a chart.
 
 use maud::{Markup, html};
 
 use super::axis::Ruler;
 use super::{Series, coordinate};
 
-/// The outline of `series`, and an area under each step that says what it is. `index` is its place
-/// among the chart's curves.
+/// Outline of `series`, and an area under each step with its tooltip. `index` is the curve's position in
+/// the chart.
 pub(super) fn markup(series: &Series, index: usize, x: &Ruler, y: &Ruler) -> Markup {
     let ground = y.inside(0.0).unwrap_or_default();
     let cells: Vec<(f64, f64, f64, &str)> = series
@@ -63,7 +63,7 @@ mod tests {
             scale: Scale::Linear,
             format: |value| value.to_string(),
         };
-        // An axis from 0 has a twentieth of its length beyond its highest value.
+        // An axis from 0 extends a twentieth of its length beyond its highest value.
         let x = axis.ruler([0.0, 95.0], 0.0, 99.75).unwrap();
         let y = axis.ruler([0.0, 95.0], 99.75, 0.0).unwrap();
         let text = markup(&series, 3, &x, &y).into_string();

@@ -1,4 +1,4 @@
-//! Call chains as trees.
+//! Call trees of a profile on a terminal.
 
 use membound_types::{Detail, Profile};
 
@@ -8,11 +8,11 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
 
-/// Share of the weight below which a branch is left out.
+/// Smallest share of the weight of a branch that is shown.
 const LEAST: f64 = 0.005;
-/// Rows of a tree; folded stacks and the flame graph have all.
+/// Most rows of a tree; folded stacks and the flame graph have all.
 const ROWS: usize = 80;
-/// Columns that a tree is indented by at most, so that names still have room.
+/// Largest indentation in columns, so that names still have room.
 const INDENT: usize = 24;
 
 pub(super) fn write(
@@ -47,7 +47,7 @@ pub(super) fn write(
         .figures("time")
         .middle("function")
         .column("module", Align::Middle, 8);
-    // Stalls of samples add up to a little more or less than what was computed of the whole.
+    // Stalls of single samples may sum to slightly more or less than the total stall.
     let cpu_s = profile.time.cpu_s.max(calls.time_s);
     let share = |seconds: f64| units::percent(if cpu_s > 0.0 { seconds / cpu_s } else { 0.0 });
     for node in calls.nodes.iter().take(ROWS) {

@@ -1,4 +1,4 @@
-//! Accesses that the processor sampled itself: levels, functions, and lines that other cores changed.
+//! Accesses that the processor sampled: levels, functions, and lines that other cores changed.
 
 use membound_types::{HardwareView, Profile};
 
@@ -7,9 +7,9 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
 
-/// Rows of each table in the summary; the document has more.
+/// Most rows of each table in the summary; the document has more.
 const ROWS: usize = 5;
-/// Shares below this are no part of an answer.
+/// Smallest share that is shown.
 const SMALLEST: f64 = 0.0005;
 
 pub(super) fn write(out: &mut Out, profile: &Profile) {

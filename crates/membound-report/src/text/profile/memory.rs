@@ -1,4 +1,4 @@
-//! Live bytes over time.
+//! Live bytes over time on a terminal.
 
 use membound_types::{MemoryMoment, Outcome, Profile};
 
@@ -6,11 +6,11 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::{facts, units};
 
-/// Rows of the table; the JSON has all.
+/// Most rows of the table; the JSON has all.
 const ROWS: usize = 30;
-/// Columns of a curve.
+/// Width of a curve in columns.
 const COLUMNS: usize = 24;
-/// Heights of a curve.
+/// Characters for the heights of a curve.
 const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 pub(super) fn write(out: &mut Out, profile: &Profile) {
@@ -69,7 +69,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     );
 }
 
-/// Live bytes over time in a few columns, each as high as the most in it.
+/// Live bytes over time in a few columns, each showing the maximum of its time.
 fn curve(timeline: &[MemoryMoment], from_s: f64, to_s: f64) -> String {
     let peak = timeline.iter().map(|moment| moment.bytes).max();
     let (Some(peak), true) = (peak.filter(|peak| *peak > 0), to_s > from_s) else {
@@ -89,7 +89,7 @@ fn curve(timeline: &[MemoryMoment], from_s: f64, to_s: f64) -> String {
         }
     }
     let height = |bytes: u64| {
-        // What is there at all is seen.
+        // A positive value is never drawn as blank.
         let share = bytes as f64 / peak as f64;
         let eighths = (share * 8.0).round() as usize;
         HEIGHTS[eighths.clamp(usize::from(bytes > 0), 8)]

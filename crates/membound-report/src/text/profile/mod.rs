@@ -15,8 +15,8 @@ use super::out::Out;
 use crate::facts::calls::Direction;
 use crate::{By, Grouping};
 
-/// A profile: the summary, or one grouping of it as a table. `detail` has the samples that call chains are
-/// counted from.
+/// Formats a profile: the summary, or one grouping as a table. `detail` has the samples from which call
+/// trees are computed.
 #[must_use]
 pub fn profile(
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! Functions with their objects, and objects with the functions that access them.
+//! Functions with the objects that they access, and objects with the functions that access them.
 
 use membound_types::{CodeRow, FunctionObjectRow, ObjectRow, Profile, Share};
 
@@ -8,16 +8,16 @@ use crate::facts::sorted::{Row, sorted};
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 
-/// Outer rows.
+/// Most outer rows.
 const OUTER: usize = 20;
-/// Rows below each.
+/// Most inner rows below each outer row.
 const INNER: usize = 8;
-/// Columns that a name has before other columns leave.
+/// Columns that a name keeps before other columns are dropped.
 const NAME: usize = 28;
-/// Shares of CPU time below which a pair is not shown.
+/// Share of CPU time below which a pair is not shown.
 const NOTHING: f64 = 0.0005;
 
-/// What stands outside.
+/// Kind of the outer rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outer {
     Function,
@@ -74,7 +74,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile, outer: Outer, sort: Sort) 
     }
 }
 
-/// Figures and name of each outer row, and below it those of its pairs.
+/// Figures and name of each outer row, followed by those of its pairs.
 fn lines<'a, T: Row>(
     profile: &'a Profile,
     sort: Sort,

@@ -1,4 +1,4 @@
-//! Groupings as tables: code, objects, threads and levels.
+//! Groupings as tables on a terminal: code, objects, threads and levels.
 
 use membound_types::{CodeRow, ObjectClass, ObjectRow, Profile, Share};
 
@@ -10,19 +10,19 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
 
-/// Rows of a table; the CSV has all.
+/// Most rows of a table; the CSV has all.
 const ROWS: usize = 40;
-/// Frames of an allocation's call chain that are shown.
+/// Most frames of an allocation's call chain.
 const FRAMES: usize = 6;
-/// Objects whose insides are shown.
+/// Most objects that are shown with offsets.
 const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
-/// Columns that an object's name has before other columns leave: a line and a size.
+/// Columns that an object's name keeps before other columns are dropped: a line and a size.
 const OBJECT: usize = 24;
 /// Share of CPU time below which an object is not shown.
 const NOTHING: f64 = 0.0005;
 
-/// Which grouping of code.
+/// Grouping of code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     Function,
@@ -70,7 +70,7 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code, sort: Sort) {
     finish(out, profile, &table, by.table(), rows.len());
 }
 
-/// What stands beside the name.
+/// Cells after the name.
 fn beside(row: &CodeRow, by: Code) -> Vec<String> {
     match by {
         Code::Function => vec![row.module.clone()],
@@ -85,7 +85,7 @@ fn beside(row: &CodeRow, by: Code) -> Vec<String> {
 }
 
 pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
-    // Accesses, misses and latency are what an object is looked at for: they stay longest.
+    // Accesses, misses and latency are what readers of objects look for, so these columns are dropped last.
     let mut table = Table::new()
         .figures("stalled")
         .column("interval", Align::Right, 7)
@@ -140,7 +140,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
     for row in inside {
         out.blank();
         out.heading(&row.name, &run::lifetime(row));
-        // From the line that names it on: before that stand a language's library's own functions.
+        // Begin at the line that names the object: the frames before it are a language library's.
         for frame in run::naming_chain(row).iter().take(FRAMES) {
             let place = run::place(frame.file.as_deref(), frame.line);
             out.note(&format!(
@@ -218,7 +218,7 @@ pub(super) fn levels(out: &mut Out, profile: &Profile) {
     finish(out, profile, &table, "levels", profile.levels.len());
 }
 
-/// The title of a table that is not sorted by stall says what it is sorted by.
+/// Title of a table, with the sort order if it is not sorted by stall.
 pub(super) fn sorted_title(title: &str, sort: Sort) -> String {
     match sort {
         Sort::Stall => title.to_owned(),
@@ -243,7 +243,7 @@ pub(super) fn title(out: &mut Out, profile: &Profile, title: &str) {
     }
 }
 
-/// The columns that every grouping has.
+/// Adds the columns that every grouping has.
 fn shares(table: Table) -> Table {
     table
         .figures("stalled")
@@ -280,7 +280,7 @@ fn figures(share: &Share) -> Vec<String> {
     ]
 }
 
-/// The same without the intervals of executions, where there is no room for them.
+/// Like [`figures`], without the intervals of executions, for narrow tables.
 pub(super) fn brief_figures(share: &Share) -> Vec<String> {
     let mut cells = figures(share);
     let counts = [share.loads, share.stores, share.llc_misses];

@@ -1,4 +1,4 @@
-//! The summary: how much, where, on which object, what to do, and what it rests on.
+//! Summary of a profile on a terminal: how much stall, where, on which objects, advice, and evidence.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
 
-/// Rows of the tables in the summary; the groupings have all.
+/// Most rows of the tables in the summary; the groupings have all.
 const ROWS: usize = 5;
 const SHARED: usize = 3;
-/// Columns that an object's name has before other columns leave: a line, and from where.
+/// Columns that an object's name keeps before other columns are dropped: a line, and its caller.
 const OBJECT: usize = 36;
-/// Things that one table lacks which are told in full.
+/// Most gaps of one table that are written in full.
 const GAPS: usize = 2;
-/// Shares below this are no part of an answer.
+/// Smallest share that is shown.
 const SMALLEST: f64 = 0.0005;
-/// Rows below this are for the groupings.
+/// Smallest share of a row in the summary.
 const WORTH_A_ROW: f64 = 0.005;
 
 pub(super) fn write(out: &mut Out, profile: &Profile) {
@@ -65,7 +65,7 @@ fn header(out: &mut Out, profile: &Profile) {
     }
 }
 
-/// `memory bound 42 % [38, 46] of 3.1 s CPU`, a bar by level, and the average latency.
+/// Writes `memory bound 42 % [38, 46] of 3.1 s CPU`, a bar by level, and the average latency.
 fn how_much(out: &mut Out, profile: &Profile) {
     let bound = &profile.memory_bound;
     if profile.run.samples == 0 {
@@ -125,7 +125,7 @@ fn findings(out: &mut Out, profile: &Profile) {
     }
 }
 
-/// What was found, what to do, and what it would save.
+/// Finding, advice and predicted gain in one text.
 fn sentence(finding: &Insight) -> String {
     let mut text = finding.text.clone();
     if !finding.advice.is_empty() {
@@ -139,7 +139,7 @@ fn sentence(finding: &Insight) -> String {
 }
 
 fn where_it_waits(out: &mut Out, profile: &Profile) {
-    // Without lines (no debug information) the functions answer.
+    // Without lines (no debug information) show functions.
     let (title, rows) = if profile.lines.is_empty() {
         ("function", &profile.functions)
     } else {
@@ -224,7 +224,7 @@ fn sharing(out: &mut Out, profile: &Profile, title: &str, lines: &[SharedLine]) 
     out.blank();
     out.heading(title, &units::plural(lines.len(), "line"));
     for line in lines.iter().take(SHARED) {
-        // What to do stands above, unless there was more to do than is shown there.
+        // The findings above contain the advice already, unless there were too many to be shown.
         let told = (profile.findings.iter()).any(|finding| finding.advice == line.advice);
         if told {
             let confirmed = run::shared_confirmed(line);
@@ -291,7 +291,7 @@ fn elsewhere(out: &mut Out, profile: &Profile) {
     }
 }
 
-/// What is missing: of one table, or of all that the summary has no place for.
+/// Writes missing data: of one table, or of all that the summary does not show.
 fn missing(out: &mut Out, profile: &Profile, table: Option<&str>) {
     let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     for gap in &profile.missing {

@@ -1,4 +1,4 @@
-//! Nodes and bandwidth as tables.
+//! Nodes and bandwidth on a terminal.
 
 use membound_types::{BandwidthDomain, NumaRow, Outcome, Platform, Profile};
 use textwrap::core::display_width;
@@ -10,10 +10,10 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 const ROWS: usize = 20;
-/// Columns between boxes of the platform, and of what is around the text in one.
+/// Columns between boxes of the platform, and columns of a box around its text.
 const GAP: usize = 2;
 const BORDERS: usize = 4;
-/// Columns of the longest bar of a histogram.
+/// Longest bar of a histogram, in columns.
 const BAR: usize = 40;
 
 pub(super) fn nodes(out: &mut Out, profile: &Profile) {
@@ -103,7 +103,7 @@ pub(super) fn bandwidth(out: &mut Out, profile: &Profile) {
     }
 }
 
-/// The nodes as boxes, and what goes from one to the other below them.
+/// Draws the nodes as boxes, and lists the traffic between them below.
 fn platform(out: &mut Out, platform: &Platform) {
     if platform.nodes.is_empty() {
         return;
@@ -122,7 +122,7 @@ fn platform(out: &mut Out, platform: &Platform) {
         .collect();
     let width = |lines: &[String; 3]| lines.iter().map(|line| display_width(line)).max();
     let inside = boxes.iter().filter_map(width).max().unwrap_or(0);
-    // As many boxes beside each other as fit, all of them equally wide.
+    // Put as many boxes side by side as fit, all equally wide.
     let beside = ((out.width() + GAP) / (inside + BORDERS + GAP)).max(1);
     let cut = out.width().saturating_sub(BORDERS).max(1);
     let inside = inside.min(cut);

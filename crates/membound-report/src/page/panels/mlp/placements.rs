@@ -1,4 +1,4 @@
-//! Placement noise on the page: the same loads on new pages each time.
+//! Placement noise: the same loads, each time on new pages.
 
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode};
@@ -7,7 +7,7 @@ use super::super::number_axis;
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 
-/// A chart and a table for each condition that has placements; nothing where none has.
+/// A chart and a table for each condition with placements; empty if there are none.
 pub(super) fn body(mlp: &Mlp) -> Markup {
     html! {
         @for (index, run) in facts::runs(mlp).enumerate() {
@@ -24,7 +24,7 @@ fn of_run(index: usize, run: &Mlp) -> Markup {
         let points = placements.points.iter();
         points.filter(|point| point.mode == MlpMode::Parallel)
     };
-    // One curve for each placement: what they have in common is the machine's.
+    // One curve per placement: what the curves have in common is a property of the machine.
     let series = (0..placements.times as usize).map(|time| Series {
         label: format!("placement {}", time + 1),
         look: Look::Dots(index),

@@ -1,4 +1,4 @@
-//! Loads in sequence on the page: T(n) = n·M + C, and where it does not hold.
+//! Loads in sequence: T(n) = n·M + C, and where it does not hold.
 
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode, Outcome, SequentialLine};
@@ -8,7 +8,7 @@ use super::{cell_point, curve_of, value_interval};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 
-/// T(n) of every condition with its line, or the parts of it.
+/// T(n) of every condition with its line, or with the parts of the line.
 pub(super) fn chart(mlp: &Mlp) -> Markup {
     let series = facts::runs(mlp)
         .enumerate()
@@ -56,7 +56,7 @@ pub(super) fn chart(mlp: &Mlp) -> Markup {
     chart.markup()
 }
 
-/// The line through the measured points, from no load to the most, or both parts of it.
+/// The line through the measured points from n = 0 to the largest n, or both of its parts.
 fn fitted(index: usize, run: &Mlp, line: &SequentialLine, points: &[Point]) -> Vec<Series> {
     let most = points.iter().map(|point| point.x).fold(1.0, f64::max);
     let spans = match &line.bend {
@@ -73,7 +73,7 @@ fn fitted(index: usize, run: &Mlp, line: &SequentialLine, points: &[Point]) -> V
             } else {
                 format!(", {}", row.range)
             };
-            // The band is known of a line through all times only.
+            // The error band is known only for one line through all times.
             let half_width = |n| line.bend.map_or_else(|| half_width(line, n), |_| None);
             Series {
                 label: format!(
@@ -108,8 +108,8 @@ fn line_point(n: f64, load: f64, overhead: f64, half_width: Option<f64>) -> Poin
     }
 }
 
-/// Half the width of the line's 95 % interval at `n`. The mean of all n follows from the two
-/// standard errors, since C is the line's value as far from it as 0 is.
+/// Half width of the line's 95 % interval at `n`. The mean of all n follows from the two standard errors,
+/// since C is the value of the line at n = 0, at the distance of the mean from 0.
 fn half_width(line: &SequentialLine, n: f64) -> Option<f64> {
     let quantile = (line.load_cycles.high - line.load_cycles.value) / line.load_error;
     let centre = line.scatter_cycles.powi(2) / f64::from(line.points);
@@ -118,7 +118,7 @@ fn half_width(line: &SequentialLine, n: f64) -> Option<f64> {
     half.is_finite().then_some(half)
 }
 
-/// M and C of every condition with their intervals.
+/// Table of M and C of every condition with their intervals.
 pub(super) fn lines(mlp: &Mlp) -> Markup {
     html! {
         h3 { "One load, and what every execution costs" }
@@ -152,7 +152,7 @@ pub(super) fn lines(mlp: &Mlp) -> Markup {
     }
 }
 
-/// The line of one condition, or both parts of it.
+/// Rows for the line of one condition, or for both of its parts.
 fn rows(run: &Mlp, line: &SequentialLine) -> Markup {
     let scatter = line
         .bend
