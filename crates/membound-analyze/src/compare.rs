@@ -19,9 +19,10 @@ use crate::names::percent;
 use crate::spread::{Contrast, Estimate, Observation, RUN_TO_RUN, mean};
 use matching::{Group, Matched};
 
-/// Tail probability beyond which a difference is a change rather than noise. Dozens of groups are compared
-/// at once, so that a usual 5 % level would report a change in every tenth pair of equal runs. With one run
-/// a side this is 3.5 standard errors.
+/// Tail probability beyond which a difference is a change rather than noise.
+///
+/// Dozens of groups are compared at once, so that a usual 5 % level would report a change in every tenth
+/// pair of equal runs. With one run a side this is 3.5 standard errors.
 const CHANGE_TAIL: f64 = 2.33e-4;
 
 /// Smallest stalled share of CPU time, in any run, from which on a group is compared.

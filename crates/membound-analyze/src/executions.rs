@@ -46,6 +46,7 @@ const FEWEST_IN_STRATUM: u64 = 3;
 const FEW: u64 = 10;
 
 /// An iteration-based estimate below this part of the lower end of the count from windows is rejected.
+///
 /// Patches can only lower the windows' rate, so a lower rate of iterations means that the loop was left and
 /// entered again between samples.
 const TOO_SLOW: f64 = 0.8;

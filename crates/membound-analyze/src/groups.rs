@@ -11,8 +11,10 @@ use crate::alloc_frames;
 use crate::places::Places;
 
 /// Share of the bytes of one kind (heap, or mappings) from which on a call chain gets a row even if no
-/// access to its objects was sampled. Where blocks are sampled, the chain that allocates most may leave no
-/// other trace: an access is assigned to an object only if its block was recorded.
+/// access to its objects was sampled.
+///
+/// Where blocks are sampled, the chain that allocates most may leave no other trace: an access is assigned
+/// to an object only if its block was recorded.
 const MUCH_ALLOCATED: f64 = 0.01;
 
 /// Position in [`Groups::groups`].

@@ -119,9 +119,10 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
 
 /// Slowdown of a program that lost `lost` of its time `all`, as a share of the time without that loss.
 fn longer_by(lost: f64, all: f64) -> f64 {
-    /// Lower bound of the remaining time, as a share of all. It keeps the slowdown finite for a program
-    /// that hardly runs but for recording, and for processes that were stopped in parallel, whose stops sum
-    /// to more than the elapsed time.
+    /// Lower bound of the remaining time, as a share of all.
+    ///
+    /// It keeps the slowdown finite for a program that hardly runs but for recording, and for processes
+    /// that were stopped in parallel, whose stops sum to more than the elapsed time.
     const LEAST: f64 = 0.1;
     if all <= 0.0 {
         return 0.0;

@@ -132,8 +132,10 @@ impl Parts {
     }
 
     /// Reassigns stalls on objects that threads write and that fit a near cache to transfers between cores'
-    /// caches. Such a line comes from memory only once; in histograms of latencies, other cores' caches may
-    /// look like memory.
+    /// caches.
+    ///
+    /// Such a line comes from memory only once; in histograms of latencies, other cores' caches may look
+    /// like memory.
     pub(crate) fn name_transfers(
         &mut self,
         run: &RunData,
@@ -461,8 +463,9 @@ impl Division<'_> {
     }
 
     /// Divides the stall by object from samples alone: their time beyond the cost of the executions there
-    /// as hits. A thread with too few samples uses those of all threads. `None` if the samples do not
-    /// suffice.
+    /// as hits.
+    ///
+    /// A thread with too few samples uses those of all threads. `None` if the samples do not suffice.
     fn by_samples(
         &self,
         thread: &InThread<'_>,

@@ -24,9 +24,10 @@ const SAMPLES_A_PERIOD: u64 = 100;
 /// which bounds the time to make a page.
 const MOST_RECORDS: u64 = 24_000_000;
 
-/// Computes the periods of `run`, or of the part that `options` selects. `profile` is the analysis of the
-/// same whole: rows are given as positions in its tables. Empty if the run has too few samples to be
-/// divided.
+/// Computes the periods of `run`, or of the part that `options` selects.
+///
+/// `profile` is the analysis of the same whole: rows are given as positions in its tables. Empty if the run
+/// has too few samples to be divided.
 #[must_use]
 pub fn periods(run: &RunData, options: &Options<'_>, profile: &Profile) -> Vec<Period> {
     let (from_ns, to_ns) = options

@@ -157,9 +157,10 @@ pub(crate) fn costs(
         .collect()
 }
 
-/// Share of the timed accesses that missed the last cache. On a machine with one node, a transfer from
-/// another core's cache passes the last cache; with several nodes it may come from behind another node's
-/// last cache.
+/// Share of the timed accesses that missed the last cache.
+///
+/// On a machine with one node, a transfer from another core's cache passes the last cache; with several
+/// nodes it may come from behind another node's last cache.
 pub(crate) fn missed(run: &RunData, mixture: &Mixture) -> Estimate {
     let beyond: &[Served] = if run.meta.nodes > 1 {
         &[Served::Dram, Served::Remote]
@@ -230,8 +231,9 @@ fn put_together(
 }
 
 /// Addresses of a thread's `accesses` in the window of `site` that has most of them, and the number of
-/// executions between two of them. Timing may end before the window does, so the window's count is taken in
-/// proportion to the time.
+/// executions between two of them.
+///
+/// Timing may end before the window does, so the window's count is taken in proportion to the time.
 fn counted_window(
     accesses: &[&Access],
     windows: &Windows,

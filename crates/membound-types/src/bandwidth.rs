@@ -1,4 +1,4 @@
-//! `measure bandwidth`: bytes a second by kernel, working set and number of threads.
+//! `measure bandwidth`: bytes per second by kernel, working set and number of threads.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use crate::names::named;
 use crate::{NodePolicy, PageKind, Samples};
 
 named! {
-    /// What a bandwidth kernel does.
+    /// Memory operations of a bandwidth kernel.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     pub enum BandwidthKernel {
         /// Loads only.
         Read = "read",
         /// Stores only, through the caches (each line is read before it is written).
         Write = "write",
-        /// Non-temporal stores.
+        /// Non-temporal stores, which bypass the caches.
         NtWrite = "nt-write",
         /// One load and one store per element.
         Copy = "copy",
@@ -36,44 +36,44 @@ named! {
     }
 }
 
-/// One point.
+/// Bandwidth of one kernel under one set of conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BandwidthPoint {
-    /// Kernel.
+    /// Kernel that was run.
     pub kernel: BandwidthKernel,
-    /// Vectors it uses.
+    /// Width of its vectors.
     pub vector: VectorWidth,
-    /// Bytes that each thread works on, all arrays together.
+    /// Working set of each thread in bytes, all arrays together.
     pub size_bytes: u64,
-    /// Level that `size_bytes` fits into, where levels are known.
+    /// Name of the level that `size_bytes` fits into; absent if levels are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// Threads, each pinned, each with its own arrays.
+    /// Number of threads, each pinned and with its own arrays.
     pub threads: u32,
-    /// Pages behind the arrays.
+    /// Page kind of the arrays.
     pub page: PageKind,
-    /// Where the arrays lie.
+    /// Node of the arrays.
     pub node: NodePolicy,
-    /// Bytes that the program asked for per second, all threads together, in 10⁹ bytes.
+    /// Bytes that the kernel reads and writes, in 10⁹ bytes per second, all threads together.
     pub gb_s: f64,
-    /// Lower end of the 95 % interval.
+    /// Lower end of the 95 % interval of `gb_s`.
     pub gb_s_low: f64,
-    /// Upper end of the 95 % interval.
+    /// Upper end of the 95 % interval of `gb_s`.
     pub gb_s_high: f64,
-    /// The same with the read that a store through the caches causes (write-allocate).
+    /// Like `gb_s`, including the read that a store through the caches causes (write-allocate).
     pub gb_s_with_allocate: f64,
-    /// The batches, in 10⁹ bytes a second.
+    /// Raw batches, in 10⁹ bytes per second.
     pub batches: Samples,
 }
 
-/// The part `bandwidth`.
+/// Result of `measure bandwidth`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bandwidth {
-    /// All points.
+    /// All measured points.
     pub points: Vec<BandwidthPoint>,
-    /// What counts as a byte, in a sentence.
+    /// Which bytes are counted, in a sentence.
     pub counting: String,
-    /// What could not be had, and why.
+    /// Combinations that could not be measured, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.

@@ -1,61 +1,61 @@
-//! What the latency sampler's patch shows of loads that are known to be served from a level.
+//! Histograms of the latency sampler's patch for loads of known levels.
 //!
-//! A single fenced and timed load says little: the timer moves in steps of many ticks and
-//! the fences cost more than a hit. Shares of levels are therefore found by fitting a
-//! site's histogram with those that the same patch gave for loads of each level.
+//! A single fenced and timed load says little: the timer moves in steps of many ticks, and the fences cost
+//! more than a hit. Shares of levels are therefore found by fitting the histogram of a site with the
+//! histograms that the same patch gave for each level.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Histograms of the patch by level.
+/// Histograms of the latency sampler's patch, by level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
-    /// Levels, innermost first; memory last, then what lies beyond (remote nodes, another
-    /// core's cache) where it could be had.
+    /// Levels, innermost first; memory last, followed by what lies beyond (remote nodes, another core's
+    /// cache) if it could be measured.
     pub levels: Vec<CalibratedLevel>,
-    /// Rate of the ticks.
+    /// Frequency of the timer, in ticks per second.
     pub tick_hz: f64,
-    /// Identifies the patch: another body gives other histograms.
+    /// Identity of the patch; the histograms are valid only for this one.
     pub patch: String,
-    /// Levels that could not be had, and why.
+    /// Levels that could not be calibrated, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
-    /// A locked addition to a line that the innermost cache holds, in nanoseconds.
+    /// Time of a locked addition to a line in the innermost cache, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_ns: Option<f64>,
     /// Wall time of this part in seconds.
     pub elapsed_s: f64,
 }
 
-/// The histogram of one level.
+/// Histogram of the timed loads of one level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CalibratedLevel {
     /// `L1`, `L2`, `L3`, `DRAM` (large pages), `DRAM 4k`, `core` (a line that another core
     /// has modified), `node 1`.
     pub name: String,
-    /// Bytes that the loads were spread over.
+    /// Size in bytes of the area that the loads are spread over.
     pub area_bytes: u64,
-    /// Latency of the same chain without patch, in nanoseconds.
+    /// Latency of the same chase without the patch, in nanoseconds.
     pub latency_ns: f64,
-    /// Timed loads.
+    /// Number of timed loads.
     pub count: u64,
-    /// Their ticks, ascending.
+    /// Histogram of their ticks, ascending.
     pub ticks: Vec<TickCount>,
-    /// Average ticks of a load from the innermost cache that is timed just before each, in the
-    /// same way: what the timing itself costs. Where it differs at another place or time, so
-    /// does that cost.
+    /// Average ticks of a reference load from the innermost cache, timed in the same way just before each
+    /// load: the cost of the timing itself. Where the reference differs at another place or time, that cost
+    /// differs by as much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hit_ticks: Option<f64>,
-    /// Average ticks until the stores under way before each are done.
+    /// Average ticks until earlier stores have drained, before each load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_ticks: Option<f64>,
 }
 
-/// How many loads took so many ticks.
+/// Number of loads that took a number of ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TickCount {
-    /// Ticks, the timing's own cost included.
+    /// Ticks of a load, including the cost of timing.
     pub ticks: u32,
-    /// Loads.
+    /// Number of loads.
     pub count: u64,
 }

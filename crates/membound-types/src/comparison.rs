@@ -1,7 +1,7 @@
-//! `membound compare`: machine profiles side by side, and a fleet's outliers.
+//! `membound compare`: comparison of machine profiles, and outliers of a fleet.
 //!
-//! The first profile is the reference: every difference is that of a later one from it. In
-//! a fleet the reference is the median of the profiles with the same processor.
+//! The first profile is the reference: every difference is between a later profile and the first. In a
+//! fleet, the reference is the median of the profiles with the same processor.
 
 use std::collections::BTreeMap;
 
@@ -12,62 +12,62 @@ use crate::names::named;
 use crate::{Figure, Kind, NodePolicy, Outcome, PageKind};
 
 named! {
-    /// Which change of a figure is a change for the worse.
+    /// Direction in which a change of a figure is a change for the worse.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Worse {
-        /// More is worse: latencies, costs.
+        /// An increase is worse: latencies, costs.
         Higher = "higher",
-        /// Less is worse: bandwidths, sizes, parallelism.
+        /// A decrease is worse: bandwidths, sizes, parallelism.
         Lower = "lower",
-        /// It should not change at all: windows of the core, line sizes.
+        /// Any change is worse: windows of the core, line sizes.
         Any = "any",
     }
 }
 
 named! {
-    /// Whether a difference is more than noise.
+    /// Whether the difference of a figure exceeds noise.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum FigureVerdict {
-        /// The same within noise.
+        /// No difference beyond noise.
         Same = "same",
-        /// More than noise.
+        /// A difference beyond noise.
         Different = "different",
-        /// A figure without interval: nothing says how much it scatters.
+        /// The figure has no interval, so its noise is unknown.
         Unknown = "unknown",
     }
 }
 
 named! {
-    /// How one curve follows from another.
+    /// Relation between two curves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum CurveVerdict {
-        /// The same within noise.
+        /// No difference beyond noise.
         Same = "same",
-        /// The same quantity added everywhere: a cost that every execution has once.
+        /// A constant added everywhere: a cost that occurs once per execution.
         Shift = "shift",
-        /// The same factor everywhere: every access costs more, or less.
+        /// A constant factor everywhere: each access costs more, or less.
         Slope = "slope",
-        /// A quantity added and a factor.
+        /// A constant added and a factor.
         Both = "both",
         /// Neither: the curves have different shapes.
         Other = "other",
-        /// They differ, and a shift explains that as well as a factor does.
+        /// The curves differ, and a shift explains the difference as well as a factor.
         Undecided = "undecided",
     }
 }
 
-/// One of the profiles compared.
+/// One of the compared profiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedProfile {
-    /// Short name, different for each: condition labels, host or file.
+    /// Short, unique name: from condition labels, host or file.
     pub name: String,
-    /// File as it was named; empty for the median of a fleet.
+    /// File as given by the user; empty for the median of a fleet.
     pub file: String,
-    /// Host that was measured.
+    /// Host name of the measured machine.
     pub host: String,
-    /// When, RFC 3339 in UTC.
+    /// Start of the measurement, RFC 3339 in UTC.
     pub date: String,
-    /// Processor.
+    /// Model name of the processor.
     pub cpu: String,
     /// Kernel release.
     pub kernel: String,
@@ -76,7 +76,7 @@ pub struct ComparedProfile {
     /// `--cond NAME=VALUE` labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Cut short, or a part failed.
+    /// True if the measurement was cut short, or a part failed.
     #[serde(default)]
     pub incomplete: bool,
     /// Number of profiles that this one is the median of; absent for a file.
@@ -84,397 +84,395 @@ pub struct ComparedProfile {
     pub median_of: Option<usize>,
 }
 
-/// A value with the interval that its profile states.
+/// A value with the interval stated in its profile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedValue {
-    /// The value.
+    /// The value, in the unit of its context.
     pub value: f64,
-    /// Lower end of its 95 % interval, where it has one.
+    /// Lower end of the 95 % interval; `null` if there is none.
     pub low: Option<f64>,
-    /// Upper end of its 95 % interval.
+    /// Upper end of the 95 % interval; `null` if there is none.
     pub high: Option<f64>,
 }
 
-/// A figure of a later profile against the first.
+/// Difference of a figure between a later profile and the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FigureDifference {
-    /// Later minus first, in the figure's unit.
+    /// Later minus first value, in the figure's unit.
     pub absolute: f64,
-    /// Later ÷ first − 1; `null` where the first is not positive.
+    /// Later ÷ first − 1; `null` if the first value is not positive.
     pub relative: Option<f64>,
-    /// Lower end of the 95 % interval of `relative`, scatter between runs included.
+    /// Lower end of the 95 % interval of `relative`, including variation between runs.
     pub relative_low: Option<f64>,
-    /// Upper end of that interval.
+    /// Upper end of the 95 % interval of `relative`.
     pub relative_high: Option<f64>,
-    /// Probability of so large a difference by noise alone, corrected for the number of
-    /// figures compared.
+    /// Probability of a difference at least this large by noise alone, corrected for the number of compared
+    /// figures.
     pub p_value: Option<f64>,
-    /// Whether it is more than noise.
+    /// Whether the difference exceeds noise.
     pub verdict: FigureVerdict,
-    /// Whether it is a change for the worse, noise or not.
+    /// True if the change is in the worse direction, whether or not it exceeds noise.
     pub worse: bool,
 }
 
-/// A figure of all profiles.
+/// One figure in all profiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedFigure {
     /// Stable name, as in `levels.L3.latency_ns`.
     pub name: String,
-    /// Part of the profile that it stands in.
+    /// Part of the profile that contains the figure.
     pub part: String,
-    /// Name for people.
+    /// Readable title of the figure.
     pub title: String,
-    /// `ns`, `cycles`, `bytes`, `GB/s`, `Hz`; empty for a pure number.
+    /// `ns`, `cycles`, `bytes`, `GB/s`, `Hz`; empty for a dimensionless number.
     pub unit: String,
-    /// Which change is for the worse.
+    /// Direction of a change for the worse.
     pub worse: Worse,
-    /// Values in the order of the profiles; `null` where a profile does not have it.
+    /// Values in the order of the profiles; `null` for a profile without the figure.
     pub values: Vec<Option<ComparedValue>>,
-    /// Differences from the first profile, in the order of the profiles; the first is
-    /// `null`.
+    /// Differences from the first profile, in the order of the profiles; the first entry is `null`.
     pub differences: Vec<Option<FigureDifference>>,
 }
 
-/// How many figures of a later profile are the same as the first's.
+/// Counts of figures by their difference between a later profile and the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparisonSummary {
     /// Name of the later profile.
     pub profile: String,
-    /// Figures that both have.
+    /// Figures that both profiles have.
     pub compared: usize,
-    /// The same within noise.
+    /// Figures that do not differ beyond noise.
     pub same: usize,
-    /// Different and for the worse.
+    /// Figures that differ and are worse.
     pub worse: usize,
-    /// Different and for the better.
+    /// Figures that differ and are better.
     pub better: usize,
-    /// Without interval.
+    /// Figures without an interval.
     pub unknown: usize,
-    /// Figures that one of the two does not have.
+    /// Figures that one of the two profiles lacks.
     pub missing: usize,
 }
 
-/// Two curves at one place.
+/// Values of two curves at one x.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CurvePair {
-    /// Place.
+    /// Position on the x axis, in `x_unit`.
     pub x: f64,
-    /// The first profile's value.
+    /// Value of the first profile, in `y_unit`.
     pub first: f64,
-    /// The later one's.
+    /// Value of the later profile, in `y_unit`.
     pub later: f64,
 }
 
-/// A curve of a later profile against the first's: later = slope · first + shift.
+/// Comparison of a curve with the first profile's: later = slope · first + shift.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedCurve {
     /// Stable name, as in `latency.random.thp.64.clean.1.local`.
     pub name: String,
-    /// Part of the profile that it stands in.
+    /// Part of the profile that contains the curve.
     pub part: String,
-    /// Name for people.
+    /// Readable title of the curve.
     pub title: String,
-    /// Unit of the places: `bytes`, `loads`.
+    /// Unit of the x axis: `bytes`, `loads`.
     pub x_unit: String,
-    /// Unit of the values: `ns`, `cycles`.
+    /// Unit of the y axis: `ns`, `cycles`.
     pub y_unit: String,
     /// Name of the later profile.
     pub profile: String,
-    /// Shift in the unit of the values, with its 95 % interval; with a slope of 1 where the
-    /// verdict is a shift. Missing where too few places are common.
+    /// Shift in the unit of the y axis with its 95 % interval; for the verdict "shift" it is fitted with a
+    /// slope of 1. Missing if the curves have too few common points.
     pub shift: Outcome<Figure>,
-    /// Slope, with its 95 % interval; with a shift of 0 where the verdict is a slope.
+    /// Slope with its 95 % interval; for the verdict "slope" it is fitted with a shift of 0.
     pub slope: Outcome<Figure>,
-    /// What the two come to; `null` where too few places are common.
+    /// Relation of the curves; `null` if they have too few common points.
     pub verdict: Option<CurveVerdict>,
-    /// Smallest place at which the two differ by more than noise.
+    /// Smallest x at which the curves differ beyond noise.
     pub differs_from: Option<f64>,
-    /// Largest such place.
+    /// Largest x at which the curves differ beyond noise.
     pub differs_to: Option<f64>,
-    /// Median of |later ÷ first − 1| over the common places.
+    /// Median of |later ÷ first − 1| over the common points.
     pub median_relative: Option<f64>,
-    /// Common places.
+    /// Points that both curves have.
     pub points: Vec<CurvePair>,
 }
 
-/// A measured time with the range it scatters over.
+/// A measured time with its scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadsTime {
-    /// Loads at once.
+    /// Number of loads at once.
     pub loads: u32,
-    /// Core clock cycles for all of them.
+    /// Core clock cycles for all loads.
     pub cycles: f64,
-    /// Half the width of the middle half of the batches.
+    /// Half the interquartile range of the batches, in cycles.
     pub spread: f64,
 }
 
-/// A row of document 000's Table 6.1: one condition, and what it does to parallel loads.
+/// Row of document 000's Table 6.1: effect of one condition on parallel loads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ConditionRow {
     /// Name of the profile.
     pub profile: String,
     /// The condition in words: labels of the run, pages and node.
     pub condition: String,
-    /// Pages behind the area.
+    /// Page kind of the area.
     pub page: PageKind,
-    /// Where it lies.
+    /// Node of the area.
     pub node: NodePolicy,
-    /// Memory-level parallelism by the two-load rule, with the fraction between.
+    /// Memory-level parallelism by the two-load rule, interpolated between whole numbers.
     pub effective_mlp: Outcome<ComparedValue>,
-    /// The same by throughput.
+    /// Memory-level parallelism by throughput.
     pub throughput_mlp: Outcome<f64>,
-    /// The same with its 95 % interval, where it has one.
+    /// `throughput_mlp` with its 95 % interval, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput_interval: Option<ComparedValue>,
-    /// One load, in core clock cycles.
+    /// Time of one load, in core clock cycles.
     pub one_load_cycles: Outcome<ComparedValue>,
-    /// Two loads in sequence, in core clock cycles.
+    /// Time of two loads in sequence, in core clock cycles.
     pub pair_cycles: Outcome<ComparedValue>,
-    /// The most loads at once that take less time than the pair.
+    /// Most loads at once that take less time than two in sequence.
     pub below: Option<LoadsTime>,
-    /// The fewest loads at once that take as long as the pair: MLP + 1 of them.
+    /// Fewest loads at once that take as long as two in sequence: MLP + 1 loads.
     pub reached: Option<LoadsTime>,
-    /// What placements of the area differ by, as a share of their median: the median over the
-    /// numbers of loads; absent where no placements were measured.
+    /// Variation between placements of the area, as a share of their median: the median over the numbers of
+    /// loads. Absent if no placements were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_noise: Option<f64>,
-    /// One load here minus one load in the first row, in core clock cycles; missing in the
-    /// first row, which the others are measured against.
+    /// Time of one load minus that in the first row, in core clock cycles; missing in the first row itself.
     pub overhead_cycles: Outcome<ComparedValue>,
 }
 
-/// A point of an overlaid curve.
+/// Point of an overlaid curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverlayPoint {
-    /// Place.
+    /// Position on the x axis.
     pub x: f64,
-    /// Value.
+    /// Value at `x`.
     pub y: f64,
-    /// Lower end of what it scatters over, where that is known.
+    /// Lower end of the scatter, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// Upper end.
+    /// Upper end of the scatter, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
 }
 
-/// A curve under one condition of one profile.
+/// Curve under one condition of one profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverlayCurve {
     /// Name of the profile.
     pub profile: String,
     /// The condition in words: labels of the run, pages and node.
     pub condition: String,
-    /// Short name, different for each curve of an overlay.
+    /// Short name, unique within the overlay.
     pub label: String,
-    /// Points, by place.
+    /// Points, by rising x.
     pub points: Vec<OverlayPoint>,
 }
 
-/// The same curve under every condition of all profiles.
+/// One curve under every condition of all profiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overlay {
     /// `parallel`, `sequential`, `throughput`, `placements`, `latency` or `loaded`.
     pub name: String,
-    /// Name for people.
+    /// Readable title of the overlay.
     pub title: String,
-    /// Unit of the places: `loads`, `chains`, `bytes`, `GB/s`.
+    /// Unit of the x axis: `loads`, `chains`, `bytes`, `GB/s`.
     pub x_unit: String,
-    /// Unit of the values: `cycles`, `loads`, `ns`.
+    /// Unit of the y axis: `cycles`, `loads`, `ns`.
     pub y_unit: String,
     /// Curves, in the order of the profiles.
     pub curves: Vec<OverlayCurve>,
 }
 
-/// The distribution of a figure over profiles with the same processor.
+/// Distribution of a figure over profiles with the same processor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetFigure {
-    /// Stable name.
+    /// Stable name of the figure.
     pub name: String,
-    /// Part of the profile.
+    /// Part of the profile that contains the figure.
     pub part: String,
-    /// Name for people.
+    /// Readable title of the figure.
     pub title: String,
-    /// Unit.
+    /// Unit of the figure.
     pub unit: String,
-    /// Which change is for the worse.
+    /// Direction of a change for the worse.
     pub worse: Worse,
-    /// Profiles that have it.
+    /// Number of profiles with the figure.
     pub count: usize,
-    /// Median.
+    /// Median over the profiles.
     pub median: f64,
-    /// Robust standard deviation (1.4826 · median absolute deviation), in the unit.
+    /// Robust standard deviation (1.4826 · median absolute deviation), in `unit`.
     pub robust_sigma: f64,
-    /// 5th percentile.
+    /// 5th percentile over the profiles.
     pub p5: f64,
-    /// 95th percentile.
+    /// 95th percentile over the profiles.
     pub p95: f64,
 }
 
-/// A figure of one profile that is far from the fleet's.
+/// Figure of one profile that is far from the fleet's median.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outlier {
-    /// Stable name.
+    /// Stable name of the figure.
     pub name: String,
-    /// Name for people.
+    /// Readable title of the figure.
     pub title: String,
-    /// Unit.
+    /// Unit of `value` and `median`.
     pub unit: String,
     /// Value in this profile.
     pub value: f64,
-    /// Median of the fleet.
+    /// Median of the fleet, in `unit`.
     pub median: f64,
     /// Distance from the median in robust standard deviations.
     pub sigmas: f64,
     /// Value ÷ median − 1.
     pub relative: f64,
-    /// Whether it is off to the bad side.
+    /// True if the value deviates in the worse direction.
     pub worse: bool,
 }
 
-/// A condition in which a profile is not like most of the fleet.
+/// Condition of a profile that differs from most of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OddCondition {
-    /// Which condition: `thp`, `governor`, `kernel`, …
+    /// Name of the condition: `thp`, `governor`, `kernel`, …
     pub name: String,
-    /// What it is here.
+    /// Its value in this profile.
     pub value: String,
-    /// What it is in most profiles.
+    /// Its value in most profiles.
     pub usual: String,
 }
 
-/// A profile that stands out of the fleet.
+/// Profile with outliers in its fleet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OddProfile {
-    /// File as it was found.
+    /// File as found in the directory.
     pub file: String,
-    /// Host that was measured.
+    /// Host name of the measured machine.
     pub host: String,
     /// Its outliers, the farthest first.
     pub outliers: Vec<Outlier>,
-    /// Figures that nearly all others have and this one has not.
+    /// Figures that nearly all other profiles have and this one lacks.
     pub missing: Vec<String>,
-    /// Conditions in which it differs.
+    /// Conditions that differ from most of the fleet.
     pub conditions: Vec<OddCondition>,
-    /// What the pattern of its outliers points to, where it is telling.
+    /// Probable causes, if the pattern of outliers suggests any.
     pub hints: Vec<String>,
 }
 
 /// Profiles with the same processor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetGroup {
-    /// Processor.
+    /// Model name of the processor.
     pub cpu: String,
-    /// Profiles.
+    /// Number of profiles.
     pub profiles: usize,
-    /// Robust standard deviations beyond which a value is an outlier; `null` with too few
-    /// profiles to name any.
+    /// Robust standard deviations beyond which a value is an outlier; `null` if there are too few profiles
+    /// to find outliers.
     pub limit_sigmas: Option<f64>,
     /// Share of the median beyond which a value is an outlier.
     pub limit_relative: f64,
-    /// Every figure.
+    /// Distributions of all figures.
     pub figures: Vec<FleetFigure>,
-    /// Profiles that stand out, the one with most outliers for the worse first.
+    /// Profiles with outliers; the one with most outliers for the worse comes first.
     pub odd: Vec<OddProfile>,
 }
 
-/// A file that was not compared, and why.
+/// A file that was not compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedFile {
-    /// File as it was found.
+    /// File as found in the directory.
     pub file: String,
-    /// Why.
+    /// Why it was not compared.
     pub reason: String,
 }
 
 /// A figure that is worse than `--fail-on` allows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GuardHit {
-    /// Profile: its name, or its file in a fleet.
+    /// Profile: its name, or in a fleet its file.
     pub profile: String,
     /// Stable name of the figure.
     pub figure: String,
-    /// Name for people.
+    /// Readable title of the figure.
     pub title: String,
-    /// Unit.
+    /// Unit of `value` and `reference`.
     pub unit: String,
-    /// Value.
+    /// Value in the profile.
     pub value: f64,
-    /// The first profile's value, or the fleet's median.
+    /// Value of the first profile, or the fleet's median.
     pub reference: f64,
     /// `value ÷ reference − 1`.
     pub relative: f64,
 }
 
-/// What `--fail-on` found.
+/// Result of `--fail-on`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Guard {
     /// Change for the worse that is allowed, in per cent.
     pub limit_percent: f64,
-    /// Whether a figure is worse by more, and by more than noise.
+    /// True if a figure is worse by more than the limit and by more than noise.
     pub exceeded: bool,
-    /// The figures that are, the worst first.
+    /// The figures beyond the limit, the worst first.
     pub worst: Vec<GuardHit>,
 }
 
-/// Scatter between runs that is taken for granted, whatever intervals the files state.
+/// Variation between runs that is assumed, whatever intervals the files state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NoiseFloor {
-    /// Figures that it is taken for.
+    /// Figures that the assumption applies to.
     pub figures: String,
     /// Standard deviation between runs as a share of the value.
     pub relative: f64,
-    /// Standard deviation between runs in the figure's unit, added to that.
+    /// Standard deviation between runs in the figure's unit, in addition to `relative`.
     pub absolute: f64,
 }
 
-/// How differences were judged.
+/// Statistical methods of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparisonMethod {
-    /// The test of one figure.
+    /// Test of one figure.
     pub test: String,
-    /// The correction for the number of figures.
+    /// Correction for the number of figures.
     pub correction: String,
-    /// Share of the differences found that may be noise.
+    /// Share of the reported differences that may be noise.
     pub false_discovery_rate: f64,
-    /// How curves are set against each other.
+    /// Method by which curves are compared.
     pub curves: String,
-    /// Scatter between runs.
+    /// Assumed variation between runs.
     pub floors: Vec<NoiseFloor>,
 }
 
-/// `membound compare`.
+/// Document of `membound compare` for machine profiles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// Version of the schema of the writer.
+    /// Version of the writer's schema.
     pub schema_version: u32,
     /// Always [`Kind::Comparison`].
     pub kind: Kind,
-    /// The profiles, the reference first; empty where only a directory was given.
+    /// The profiles, reference first; empty if only a directory was given.
     pub profiles: Vec<ComparedProfile>,
-    /// How differences were judged.
+    /// Statistical methods of the comparison.
     pub method: ComparisonMethod,
-    /// One entry for each profile after the first.
+    /// Counts of differences, for each profile after the first.
     pub summaries: Vec<ComparisonSummary>,
-    /// Every figure that any of the profiles has.
+    /// All figures of any of the profiles.
     pub figures: Vec<ComparedFigure>,
-    /// Curves of each later profile against the first's.
+    /// Curves of each later profile, compared with the first profile's.
     pub curves: Vec<ComparedCurve>,
     /// Document 000's Table 6.1 over all profiles.
     pub conditions: Vec<ConditionRow>,
-    /// Curves of all conditions, to be drawn over each other.
+    /// Curves of all conditions, for drawing over each other.
     #[serde(default)]
     pub overlays: Vec<Overlay>,
-    /// Fleets of directories, one for each processor.
+    /// Fleets found in directories, one for each processor.
     #[serde(default)]
     pub fleets: Vec<FleetGroup>,
-    /// Files that were found in a directory and not compared.
+    /// Files in a directory that were not compared.
     #[serde(default)]
     pub skipped: Vec<SkippedFile>,
-    /// What `--fail-on` found; absent without it.
+    /// Result of `--fail-on`; absent without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// What the reader should know: profiles of different processors, no common figure.
+    /// Notes for the reader: profiles of different processors, no common figure.
     #[serde(default)]
     pub notes: Vec<String>,
 }

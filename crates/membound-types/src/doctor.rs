@@ -1,4 +1,4 @@
-//! `doctor`: what this machine is, what it permits, and how each thing will be measured.
+//! `doctor`: properties of this machine, permissions, and the method available for each capability.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,48 +6,48 @@ use serde::{Deserialize, Serialize};
 use crate::names::named;
 use crate::{Kind, MachineInfo};
 
-/// One thing that was looked at.
+/// One examined property of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Group it is shown under, such as `processor`, `pages`, `counters`.
+    /// Group in the report, such as `processor`, `pages`, `counters`.
     pub group: String,
     /// Stable key, such as `thp`, `perf_event_paranoid`, `msr`.
     pub key: String,
-    /// What was found, for a person.
+    /// Value as text for the reader, or why it is unknown.
     pub value: crate::Outcome<String>,
-    /// The same for a program, where it has structure.
+    /// The value for programs, if it has structure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<serde_json::Value>,
 }
 
-/// Something membound does, and how it will be done here.
+/// A capability of membound and the method used for it on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Capability {
-    /// What it is, such as `latency`, `huge pages`, `prefetcher control`.
+    /// Name, such as `latency`, `huge pages`, `prefetcher control`.
     pub what: String,
-    /// How well it works here.
+    /// How well the capability works on this machine.
     pub state: CapabilityState,
-    /// How it will be done here, in a sentence.
+    /// Method used on this machine, in a sentence.
     pub how: String,
-    /// What to switch on for better, where there is something.
+    /// What to enable for a better method, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub better: Option<String>,
 }
 
 named! {
-    /// How well something works on this machine.
+    /// How well a capability works on a machine.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum CapabilityState {
-        /// As well as anywhere.
+        /// With the best method.
         Full = "full",
-        /// By a second-best way.
+        /// With a fallback method.
         Reduced = "reduced",
-        /// Not at all.
+        /// Not available.
         Absent = "absent",
     }
 }
 
-/// The document that `membound doctor --json` writes.
+/// Document of `membound doctor --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Doctor {
     /// [`crate::SCHEMA_VERSION`] of the writer.
@@ -57,8 +57,8 @@ pub struct Doctor {
     /// Host, CPU, declared caches, timer and conditions.
     #[serde(flatten)]
     pub machine: MachineInfo,
-    /// Everything that was looked at.
+    /// All examined properties.
     pub findings: Vec<Finding>,
-    /// What membound does, and how here.
+    /// Capabilities of membound on this machine.
     pub capabilities: Vec<Capability>,
 }

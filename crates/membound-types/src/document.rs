@@ -1,4 +1,4 @@
-//! The envelope of everything that is written as JSON.
+//! Envelope of all JSON documents: version, kind, and the machine.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::MachineInfo;
 use crate::names::named;
 
-/// Version of all schemas in this crate. It grows when a field changes its meaning or goes.
+/// Version of all schemas in this crate. It increases when a field changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
 named! {
-    /// What a document holds.
+    /// Kind of a JSON document, named by the command that writes it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Kind {
         /// `membound doctor`.
@@ -66,19 +66,19 @@ named! {
     }
 }
 
-/// One part of `measure`, with the machine it was measured on.
+/// Result of one part of `measure`, with the machine that it was measured on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Document<P> {
     /// [`SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
-    /// What `part` is.
+    /// Kind of `part`.
     pub kind: Kind,
-    /// Cut short: what stands here is true, but there is less of it than was asked.
+    /// True if the run was cut short: the content is valid, but less than was requested.
     #[serde(default)]
     pub incomplete: bool,
     /// The machine and the conditions of the run.
     pub machine: MachineInfo,
-    /// The measurements.
+    /// Measurements of the part.
     #[serde(flatten)]
     pub part: P,
 }

@@ -1,4 +1,4 @@
-//! A figure with its interval and how it was got, or why there is none.
+//! A figure with its interval and basis, or the reason why there is none.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::named;
 
 named! {
-    /// How a figure was got.
+    /// How a figure was obtained.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Basis {
         /// Timed or counted on this machine.
@@ -15,62 +15,62 @@ named! {
         Estimated = "estimated",
         /// Computed from a model of the machine.
         Modelled = "modelled",
-        /// Read from what the machine says of itself (sysfs, CPUID).
+        /// Read from the machine's own description (sysfs, CPUID).
         Declared = "declared",
     }
 }
 
-/// A value with the interval it lies in, in the unit that the field's name says.
+/// A value with its 95 % interval, in the unit that the field's name gives.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Figure {
-    /// The value.
+    /// The value, in the unit of the field's name.
     pub value: f64,
     /// Lower end of the 95 % interval.
     pub low: f64,
     /// Upper end of the 95 % interval.
     pub high: f64,
-    /// How it was got.
+    /// How the value was obtained.
     pub basis: Basis,
 }
 
-/// Why there is no figure, and what would change that.
+/// Why a figure is missing, and what the user can do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotMeasured {
-    /// A lower-case fragment: what stands in the way.
+    /// Cause, as a lower-case fragment.
     pub reason: String,
-    /// What the user can switch on, where there is something.
+    /// What the user can enable to get the figure; absent if nothing helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl NotMeasured {
-    /// Reason of a part that the user did not ask for.
+    /// Reason of a part that the user did not request.
     pub const NOT_ASKED: &str = "not asked for";
 
-    /// Whether the user did not ask for the part.
+    /// True if the user did not request the part.
     #[must_use]
     pub fn is_not_asked(&self) -> bool {
         self.reason == Self::NOT_ASKED
     }
 }
 
-/// Something known, or the reason why it is not. Never 0 or NaN for "unknown".
+/// A known value, or the reason why it is unknown; an unknown value is never written as 0 or NaN.
 ///
-/// In JSON the value itself, or `{"not_measured": {"reason": …, "remedy": …}}`.
+/// In JSON, the value itself, or `{"not_measured": {"reason": …, "remedy": …}}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Outcome<T> {
-    /// Not known, and why.
+    /// The value is unknown.
     Missing {
-        /// The reason and the remedy.
+        /// Reason, and remedy if there is one.
         not_measured: NotMeasured,
     },
-    /// Known.
+    /// The value is known.
     Known(T),
 }
 
 impl<T> Outcome<T> {
-    /// Not measured, for `reason`, with nothing the user could do about it.
+    /// Missing for `reason`, without a remedy.
     pub fn missing(reason: impl Into<String>) -> Self {
         Self::Missing {
             not_measured: NotMeasured {
@@ -80,7 +80,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Not measured, for `reason`; `remedy` would change that.
+    /// Missing for `reason`, with a `remedy` for the user.
     pub fn missing_with(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Missing {
             not_measured: NotMeasured {
@@ -90,7 +90,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The value, when there is one.
+    /// The value; `None` if it is missing.
     pub const fn known(&self) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),
@@ -98,7 +98,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The reason, when there is no value.
+    /// The reason; `None` if there is a value.
     pub const fn why_missing(&self) -> Option<&NotMeasured> {
         match self {
             Self::Known(_) => None,
@@ -106,7 +106,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The same outcome with `f` applied to the value.
+    /// Applies `f` to the value, if there is one.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Self::Known(value) => Outcome::Known(f(value)),

@@ -1,4 +1,4 @@
-//! Accesses that a processor sampled itself: what imported runs hold beside samples of time.
+//! Accesses that the processor sampled, which imported runs contain beside samples of time.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,85 +6,85 @@ use serde::{Deserialize, Serialize};
 use crate::Basis;
 use crate::names::named;
 
-/// Accesses that the processor sampled itself. Shares are those of all sampled accesses, each with the
-/// events that it stands for; they are no shares of time.
+/// Accesses that the processor sampled. Shares refer to all sampled accesses, each weighted by the number
+/// of events that it represents; they are no shares of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareView {
-    /// How these figures were got: [`Basis::Measured`].
+    /// Basis of these figures: always [`Basis::Measured`].
     pub basis: Basis,
-    /// What sampled them: `PEBS`, `IBS`, `SPE`.
+    /// Sampling units: `PEBS`, `IBS`, `SPE`.
     pub samplers: Vec<String>,
-    /// Sampled accesses.
+    /// Number of sampled accesses.
     pub accesses: u64,
-    /// Those that read.
+    /// Sampled accesses that read.
     pub loads: u64,
-    /// Those that wrote.
+    /// Sampled accesses that wrote.
     pub stores: u64,
-    /// Average core clock cycles of the accesses whose latency was measured.
+    /// Average latency in core clock cycles, over the accesses with a measured latency.
     pub latency_cycles: Option<f64>,
-    /// Share of the accesses whose address was translated by a walk of the page table, among those
-    /// whose translation is known.
+    /// Share of the accesses whose address was translated by a page walk, among those with a known
+    /// translation.
     pub walked_fraction: Option<f64>,
-    /// By where lines came from, nearest first.
+    /// Accesses by source of the line, nearest first.
     pub levels: Vec<HardwareLevelRow>,
-    /// By function, most cycles first, then most accesses.
+    /// Accesses by function: most cycles first, then most accesses.
     pub functions: Vec<HardwareCodeRow>,
-    /// Lines of memory that another core had changed, most often first.
+    /// Cache lines that another core had changed, most often first.
     pub changed_lines: Vec<ChangedLineRow>,
 }
 
-/// Where lines of sampled accesses came from.
+/// Sampled accesses by source of the line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareLevelRow {
     /// `L1`, `line-fill`, `L2`, `L3`, `L4`, `cache`, `remote-cache`, `DRAM`, `remote-DRAM`, `persistent`, `CXL`,
     /// `device`, `uncached`; `beyond L1` and the like where only a miss is known; `unknown`.
     pub name: String,
-    /// Sampled accesses.
+    /// Number of sampled accesses.
     pub accesses: u64,
-    /// Their share.
+    /// Their share of all sampled accesses.
     pub fraction: f64,
-    /// Their average latency in core clock cycles, where it was measured.
+    /// Their average latency in core clock cycles, if measured.
     pub latency_cycles: Option<f64>,
 }
 
-/// A function's sampled accesses.
+/// Sampled accesses of one function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareCodeRow {
-    /// Function.
+    /// Name of the function.
     pub name: String,
-    /// File of the code.
+    /// File of the function's code.
     pub module: String,
-    /// Sampled accesses.
+    /// Number of sampled accesses.
     pub accesses: u64,
-    /// Their share.
+    /// Their share of all sampled accesses.
     pub fraction: f64,
-    /// Their share of all measured cycles.
+    /// Their share of all measured latency cycles.
     pub cycles_fraction: Option<f64>,
-    /// Their average latency in core clock cycles, where it was measured.
+    /// Their average latency in core clock cycles, if measured.
     pub latency_cycles: Option<f64>,
-    /// Where most of their lines came from, as in [`HardwareLevelRow::name`].
+    /// Source of most of their lines, as in [`HardwareLevelRow::name`].
     pub level: String,
 }
 
-/// A line of memory that was sampled while another core had changed it.
+/// Cache line that another core had changed before sampled accesses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedLineRow {
-    /// Process.
+    /// Process of the address.
     pub pid: u32,
-    /// First address of the line.
+    /// Address of the line's first byte.
     pub address: u64,
-    /// Sampled accesses to it.
+    /// Sampled accesses to the line.
     pub accesses: u64,
-    /// Those that found it changed by another core.
+    /// Sampled accesses that found the line changed by another core.
     pub changed: u64,
-    /// Threads that were sampled there.
+    /// Number of threads with sampled accesses to the line.
     pub threads: u32,
-    /// Functions that were sampled there, most often first.
+    /// Functions with sampled accesses to the line, most often first.
     pub functions: Vec<String>,
 }
 
 named! {
-    /// Unit of a processor that samples accesses.
+    /// Processor unit that samples accesses.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum AccessSampler {
         /// Intel's Processor Event-Based Sampling.
@@ -99,83 +99,83 @@ named! {
 }
 
 named! {
-    /// What a sampled access did.
+    /// Operation of a sampled access.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub enum Operation {
-        /// Read.
+        /// Data was read.
         Load = "load",
-        /// Wrote.
+        /// Data was written.
         Store = "store",
-        /// Read and wrote.
+        /// Data was read and written.
         LoadStore = "load-store",
-        /// Fetched ahead.
+        /// A prefetch.
         Prefetch = "prefetch",
-        /// Fetched code.
+        /// Code was fetched.
         Execute = "execute",
     }
 }
 
 named! {
-    /// Where the line of a sampled access came from.
+    /// Source of the line of a sampled access.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum ServedBy {
-        /// The innermost cache.
+        /// The first-level cache.
         L1 = "l1",
-        /// A buffer for a line that was on its way already.
+        /// A fill buffer: the line was already being fetched.
         LineFill = "line-fill",
         /// The second cache.
         L2 = "l2",
         /// The third cache.
         L3 = "l3",
-        /// A fourth cache, or one on the side of memory.
+        /// A fourth cache, or a memory-side cache.
         L4 = "l4",
         /// A cache of unknown level.
         Cache = "cache",
         /// Another core's cache.
         RemoteCache = "remote-cache",
-        /// Memory of the own node.
+        /// Memory of the CPU's own node.
         Dram = "dram",
         /// Memory of another node.
         RemoteDram = "remote-dram",
         /// Persistent memory.
         Persistent = "persistent",
-        /// Memory behind CXL.
+        /// Memory attached through CXL.
         Cxl = "cxl",
         /// A device.
         Device = "device",
-        /// Memory that is not cached.
+        /// Uncached memory.
         Uncached = "uncached",
     }
 }
 
 named! {
-    /// What other caches answered a sampled access.
+    /// Answer of other caches to a sampled access.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub enum Snoop {
-        /// None was asked.
+        /// No other cache was asked.
         None = "none",
-        /// None had the line.
+        /// No other cache had the line.
         Miss = "miss",
-        /// One had the line unchanged.
+        /// Another cache had the line unchanged.
         Hit = "hit",
-        /// One had changed the line.
+        /// Another cache had changed the line.
         Modified = "modified",
-        /// One sent the line.
+        /// Another cache sent the line.
         Forwarded = "forwarded",
     }
 }
 
 named! {
-    /// How the address of a sampled access was translated.
+    /// Translation of the address of a sampled access.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub enum Translation {
-        /// By the first TLB.
+        /// The first-level TLB had it.
         L1 = "l1",
-        /// By the second TLB.
+        /// The second-level TLB had it.
         L2 = "l2",
-        /// By one of the TLBs.
+        /// A TLB of unknown level had it.
         Tlb = "tlb",
-        /// By a walk of the page table.
+        /// A page walk was needed.
         Walk = "walk",
     }
 }

@@ -1,4 +1,4 @@
-//! Where a program yields, so that others run while it waits for memory (`harvest plan`).
+//! Plan of yields, at which other programs run while a program waits for memory (`harvest plan`).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,217 +7,214 @@ use crate::names::named;
 use crate::{Figure, Kind, Missing};
 
 named! {
-    /// What a program is in harvesting.
+    /// Role of a program in a harvest.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum HarvestRole {
-        /// The one whose stall time is harvested.
+        /// Program whose stall time is harvested.
         #[default]
         Primary = "primary",
-        /// One that runs in it.
+        /// Program that runs in the stall time of the primary.
         Scavenger = "scavenger",
     }
 }
 
 named! {
-    /// What the distance between two yields is.
+    /// Definition of the distance between two yields.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum DistanceRule {
-        /// The longest time over all paths.
+        /// Longest time over all paths.
         #[default]
         Max = "max",
-        /// The average over paths by how often each is taken (document 003).
+        /// Average over paths, weighted by how often each is taken (document 003).
         Expected = "expected",
     }
 }
 
 named! {
-    /// What a yield is for.
+    /// Purpose of a yield.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum YieldKind {
-        /// A load is expected to miss: its line is prefetched, and a scavenger runs.
+        /// Miss yield: a load is likely to miss, so its line is prefetched and a scavenger runs.
         Primary = "primary",
-        /// The time since the last yield would become too long.
+        /// Bound yield: the time since the last yield would otherwise become too long.
         Scavenger = "scavenger",
     }
 }
 
 named! {
-    /// Why there is a yield, or none.
+    /// Reason for or against a yield.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum YieldReason {
-        /// What is expected to be gained exceeds the cost.
+        /// The expected gain exceeds the cost.
         Pays = "pays",
-        /// It bounds the time between yields.
+        /// The yield bounds the time between yields.
         Bounds = "bounds",
-        /// It is a store, or a locked operation, which cannot be asked for beforehand by a
-        /// prefetch that only reads.
+        /// The access is a store or a locked operation: a read prefetch beforehand does not help it.
         NotALoad = "not-a-load",
-        /// Its code is in no file that could be read.
+        /// The file with its code could not be read.
         NoFile = "no-file",
-        /// No patch can stand there.
+        /// A patch cannot be placed there.
         CannotPatch = "cannot-patch",
-        /// It has no significant part of the stall.
+        /// The load has no significant share of the stall.
         LittleStall = "little-stall",
-        /// How often it ran was not counted.
+        /// Its executions were not counted.
         NotCounted = "not-counted",
-        /// How long it takes was not timed, or nothing tells levels from times.
+        /// Its latency was not timed, or latencies cannot be assigned to levels.
         NotTimed = "not-timed",
         /// Most of its executions are served from caches.
         Hits = "hits",
-        /// The stall that is expected of an execution does not exceed the cost of a yield.
+        /// The expected stall of an execution does not exceed the cost of a yield.
         ShortStall = "short-stall",
-        /// Its cost on hits would exceed what all yields may cost.
+        /// The cost of yielding on hits would exceed the allowed overhead of all yields.
         Overhead = "overhead",
     }
 }
 
-/// `membound harvest plan RUN`.
+/// Document of `membound harvest plan RUN`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestPlan {
     /// Version of this schema.
     pub schema_version: u32,
-    /// [`Kind::HarvestPlan`].
+    /// Always [`Kind::HarvestPlan`].
     pub kind: Kind,
-    /// The run that it was made from was cut short.
+    /// True if the run that the plan is based on was cut short.
     pub incomplete: bool,
-    /// Version of the writer.
+    /// Version of membound that wrote this.
     pub membound_version: String,
-    /// The command that was profiled; empty when a process was attached to.
+    /// The profiled command; empty if membound attached to a process.
     pub command: Vec<String>,
-    /// When it was profiled, RFC 3339 in UTC.
+    /// Start of the profile, RFC 3339 in UTC.
     pub date: String,
-    /// Host whose machine profile tells levels.
+    /// Host of the machine profile that levels are taken from.
     pub host: String,
-    /// Its processor.
+    /// Model name of its processor.
     pub cpu: String,
-    /// What the program is to be.
+    /// Role that the plan is made for.
     pub role: HarvestRole,
-    /// What decided.
+    /// Limits and costs that decided.
     pub options: HarvestOptions,
-    /// What it is predicted to give and to cost.
+    /// Predicted gain and cost of the plan.
     pub totals: HarvestTotals,
-    /// Files that it is for. It holds for no others.
+    /// Files that the plan applies to; it is not valid for other files.
     pub modules: Vec<HarvestModule>,
-    /// Every load that was considered, those first that gain most; then the yields that bound
-    /// the time between yields, by place.
+    /// All considered loads, largest gain first; then bound yields, by position.
     pub sites: Vec<HarvestSite>,
-    /// With a bound: functions that were looked at, those first whose distance is longest.
+    /// With a bound: the examined functions, longest distance first.
     pub functions: Vec<HarvestFunction>,
-    /// What the run lacks that decisions need.
+    /// Data that decisions need and the run lacks.
     pub missing: Vec<Missing>,
 }
 
-/// What decided.
+/// Limits and costs that decide about yields.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestOptions {
-    /// Share of the CPU time that yields may cost where loads hit.
+    /// Largest share of the CPU time that yields may cost where loads hit.
     pub max_overhead: f64,
-    /// Share of the stall from which on a load has a significant part of it.
+    /// Share of the stall from which on a load is considered.
     pub min_stall_share: f64,
-    /// Share of a load's executions that must miss the last cache.
+    /// Share of a load's executions that must miss the last cache for it to yield.
     pub min_likelihood: f64,
-    /// Time from one yield to the next that is not to be exceeded, in nanoseconds; `None`: it
-    /// is not bounded.
+    /// Largest time between two yields, in nanoseconds; `None` if it is not bounded.
     pub bound_ns: Option<f64>,
-    /// What that time is.
+    /// Definition of that time.
     pub distance: DistanceRule,
-    /// Time from one context to another, in nanoseconds; a yield is two of them.
+    /// Time of one context switch in nanoseconds; a yield needs two.
     pub switch_ns: f64,
-    /// Time that a yield each k-th time takes when it is not taken, in nanoseconds.
+    /// Time in nanoseconds of a yield taken every k-th time, when it is not taken.
     pub counter_ns: f64,
-    /// Whether the two were measured on this machine.
+    /// True if `switch_ns` and `counter_ns` were measured on this machine.
     pub costs_measured: bool,
 }
 
-/// What a plan is predicted to give and to cost. Fractions are of the program's CPU time.
+/// Predicted gain and cost of a plan. Fractions refer to the program's CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestTotals {
     /// CPU time of the profiled program, in seconds.
     pub cpu_s: f64,
-    /// The part of it that was stalled on memory.
+    /// Share stalled on memory.
     pub stall_fraction: f64,
-    /// The part that chosen loads are stalled beyond the second cache.
+    /// Share stalled beyond the second cache at the chosen loads.
     pub covered_fraction: f64,
-    /// The part that others can run in: that without the cost of the yields.
+    /// Share that other programs can use: the covered share less the cost of the yields.
     pub gain_fraction: f64,
-    /// What yields cost where loads hit.
+    /// Cost of yields where loads hit.
     pub hit_cost_fraction: f64,
-    /// What yields cost that bound the time between yields, each as if no other context ran.
+    /// Cost of bound yields, assuming that no other context runs.
     pub bound_cost_fraction: f64,
-    /// Loads that yield.
+    /// Number of loads that yield.
     pub primary_yields: u64,
-    /// Yields that bound the time between yields.
+    /// Number of bound yields.
     pub scavenger_yields: u64,
-    /// Loads that were considered.
+    /// Number of considered loads.
     pub considered: u64,
-    /// Those among them whose decision is the likelier one of two that the figures permit.
+    /// Considered loads for which the figures also permit the opposite decision.
     pub undecided: u64,
 }
 
-/// A file that a plan is for.
+/// File that a plan applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestModule {
-    /// Where it lay.
+    /// Path of the file.
     pub path: String,
-    /// What it must be: `build-id:…` or `sha256:…` in hexadecimal.
+    /// Required identity: `build-id:…` or `sha256:…` in hexadecimal.
     pub identity: String,
 }
 
-/// A load that was considered, or a place that bounds the time between yields.
+/// A considered load, or the position of a bound yield.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestSite {
-    /// Path of its file.
+    /// Path of the file with the code.
     pub module: String,
-    /// Address in the file.
+    /// Address of the instruction in the file.
     pub offset: u64,
-    /// Function that it stands in.
+    /// Function that contains the instruction.
     pub symbol: String,
-    /// The instruction, in words; empty where it is not known.
+    /// Text of the instruction; empty if unknown.
     pub text: String,
-    /// What a yield there is for.
+    /// Purpose of a yield there.
     pub kind: YieldKind,
-    /// A yield is taken each so many times that control comes there: 1 is each time.
+    /// The yield is taken every this many executions; 1 is each time.
     pub every: u32,
-    /// Whether there is to be one.
+    /// True if the plan has a yield there.
     pub chosen: bool,
-    /// Why.
+    /// Reason for the decision.
     pub reason: YieldReason,
-    /// More of it: why there can be no patch.
+    /// Details of the reason, for example why a patch is impossible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Whether the figures permit the opposite decision too: then an earlier plan decided, or
-    /// their values.
+    /// True if the figures also permit the opposite decision; then an earlier plan decided, or the
+    /// estimated values.
     pub undecided: bool,
-    /// Executions over the run, where they are known.
+    /// Executions over the run, if known.
     pub executions: Option<f64>,
-    /// Lower end of their 95 % interval.
+    /// Lower end of the 95 % interval of `executions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executions_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of the 95 % interval of `executions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executions_high: Option<f64>,
-    /// Of a yield of the kind `scavenger`: how long the innermost loop around it runs each time that it is
-    /// entered, in nanoseconds, where there is one and that is known.
+    /// For yields of the kind `scavenger`: time in nanoseconds that the innermost loop around it runs per
+    /// entry, if there is a loop and the time is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasts_ns: Option<f64>,
-    /// Share of the CPU time that was stalled there.
+    /// Share of the CPU time that is stalled at the load.
     pub stall_fraction: f64,
-    /// Stall of one execution, in nanoseconds, where it is known.
+    /// Stall of one execution in nanoseconds, if known.
     pub stall_ns: Option<Figure>,
-    /// Share of the executions that miss the last cache, where it is known.
+    /// Share of the executions that miss the last cache, if known.
     pub likelihood: Option<Figure>,
-    /// CPU time of the run that is turned to other work, in nanoseconds; negative where a
-    /// yield would cost more than it gives, 0 where that is not known.
+    /// CPU time of the run in nanoseconds that becomes available to other programs; negative if a yield
+    /// would cost more than it gives, 0 if unknown.
     pub predicted_gain_ns: f64,
-    /// The same as a share of the CPU time.
+    /// `predicted_gain_ns` as a share of the CPU time.
     pub predicted_gain: f64,
-    /// What a yield there costs on hits, as a share of the CPU time.
+    /// Cost of yielding on hits, as a share of the CPU time.
     pub hit_cost: f64,
 }
 
 impl HarvestSite {
-    /// A yield of this `kind` that is taken `every` so many times at `offset` in the file at `module`,
-    /// where nothing is known of the place.
+    /// A chosen yield of this `kind` at `offset` in the file `module`, taken every `every` executions,
+    /// without further data.
     #[must_use]
     pub const fn chosen(module: String, offset: u64, kind: YieldKind, every: u32) -> Self {
         Self {
@@ -248,47 +245,46 @@ impl HarvestSite {
     }
 }
 
-/// How long a function runs from one yield to the next.
+/// Time that a function runs between two yields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestFunction {
-    /// Path of its file.
+    /// Path of the file with the code.
     pub module: String,
-    /// Where it begins in the file.
+    /// Address of the function's start in the file.
     pub offset: u64,
-    /// Its name.
+    /// Name of the function.
     pub symbol: String,
-    /// Share of the CPU time that was spent in it.
+    /// Share of the CPU time spent in the function.
     pub time_fraction: f64,
-    /// The longest distance (or by the other rule the longest average), in nanoseconds, that of
-    /// functions it calls included; time in code that is not known is left out. `None`: nothing
-    /// bounds it.
+    /// Longest distance in nanoseconds (or longest average, by the other rule), including called functions;
+    /// time in unknown code is left out. `None` if nothing bounds it.
     pub distance_ns: Option<f64>,
-    /// Whether times come from the profile, rather than one cycle an instruction.
+    /// True if times come from the profile; otherwise one cycle per instruction is assumed.
     pub profiled: bool,
-    /// Where the distance is longer than the bound, or not known.
+    /// Positions where the distance exceeds the bound or is unknown.
     pub gaps: Vec<HarvestGap>,
 }
 
-/// Where a distance is longer than the bound, or not known.
+/// Position where a distance exceeds the bound or is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestGap {
     /// Address in the file.
     pub offset: u64,
-    /// Why.
+    /// Cause of the gap.
     pub why: GapReason,
 }
 
 named! {
-    /// Why a distance is longer than the bound, or not known.
+    /// Cause of a distance that exceeds the bound or is unknown.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum GapReason {
-        /// A loop in which no patch can stand.
+        /// A loop in which a patch cannot be placed.
         Loop = "loop",
-        /// A stretch of instructions in which no patch can stand.
+        /// A sequence of instructions in which a patch cannot be placed.
         Stretch = "stretch",
         /// A single instruction takes longer than the bound.
         Instruction = "instruction",
-        /// A call of code of which nothing is known.
+        /// A call of unknown code.
         UnknownCall = "unknown-call",
     }
 }

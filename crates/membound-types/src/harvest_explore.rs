@@ -1,4 +1,4 @@
-//! What settings of a harvest come to for one program and its scavengers, side by side (`harvest explore`).
+//! Comparison of harvest settings for one program and its scavengers (`harvest explore`).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,195 +7,195 @@ use crate::names::named;
 use crate::{CpuId, IdlePolicy, Kind, NotMeasured};
 
 named! {
-    /// What is varied in a table of an exploration.
+    /// Setting that is varied in one table of an exploration.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum ExploreSweep {
-        /// The time from a yield of the primary until it runs again that turns are held to.
+        /// Bound on the time from a yield of the primary until it runs again.
         Bound = "bound",
-        /// The distance between two yields that a scavenger's plan keeps to.
+        /// Largest distance between two yields in a scavenger's plan.
         Distance = "distance",
-        /// The CPU time that yields may cost where loads hit: it decides how many loads yield.
+        /// CPU time that yields may cost where loads hit; it decides how many loads yield.
         Overhead = "overhead",
-        /// Parts of a yield, each left out.
+        /// Parts of a yield, each left out once.
         Parts = "parts",
-        /// Sampling periods of the profile that the primary's plan is made from.
+        /// Sampling period of the profile that the primary's plan is made from.
         Periods = "periods",
-        /// Programs that run at once.
+        /// Number of programs that run at once.
         Chases = "chases",
-        /// The scheduler: none (one program after another), the kernel, the hardware threads of a core, membound.
+        /// Scheduler: none (one program after another), the kernel, the hardware threads of a core,
+        /// membound.
         Kernel = "kernel",
-        /// The latency objective of the primary's requests.
+        /// Latency objective of the primary's requests.
         Slo = "slo",
     }
 }
 
-/// `membound harvest explore`.
+/// Document of `membound harvest explore`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestExplore {
     /// Version of this schema.
     pub schema_version: u32,
-    /// [`Kind::HarvestExplore`].
+    /// Always [`Kind::HarvestExplore`].
     pub kind: Kind,
-    /// It was interrupted: some rows have fewer pairs than asked for, or none.
+    /// True if it was interrupted: some rows have fewer pairs than requested, or none.
     pub incomplete: bool,
-    /// Version of the writer.
+    /// Version of membound that wrote this.
     pub membound_version: String,
-    /// When it began, RFC 3339 in UTC.
+    /// Start of the exploration, RFC 3339 in UTC.
     pub date: String,
-    /// Host that it ran on.
+    /// Host name.
     pub host: String,
-    /// Its processor.
+    /// Model name of the host's processor.
     pub cpu: String,
-    /// Wall time of all of it, in seconds.
+    /// Wall time of the exploration, in seconds.
     pub wall_s: f64,
-    /// What was asked for.
+    /// Options of the exploration.
     pub options: ExploreOptions,
-    /// The programs by themselves.
+    /// Runs of the programs alone.
     pub alone: ExploreAlone,
-    /// The tables, in the order in which they were asked for.
+    /// Tables, in the requested order.
     pub sweeps: Vec<ExploredSweep>,
-    /// What the reader should know beside that: sentences.
+    /// Further notes for the reader, as sentences.
     pub notes: Vec<String>,
 }
 
-/// What was asked for.
+/// Options of an exploration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploreOptions {
-    /// The primary's command line.
+    /// Command line of the primary.
     pub command: Vec<String>,
-    /// The scavengers' command lines.
+    /// Command lines of the scavengers.
     pub scavengers: Vec<Vec<String>>,
-    /// Whether no scavenger was named, so that the primary is its own.
+    /// True if no scavenger was given, so that copies of the primary are used.
     pub own_scavenger: bool,
-    /// Copies of each scavenger.
+    /// Number of copies of each scavenger.
     pub copies: u32,
-    /// What scavengers do that have no thread to run on.
+    /// Idle policy: what scavengers do that have no thread to run on.
     pub idle: IdlePolicy,
-    /// Rounds in which each setting is run once, beside the programs by themselves.
+    /// Number of rounds; in each, every setting runs once, and the programs run once alone.
     pub pairs: u32,
-    /// The CPU on which all programs run; profiling runs may use others.
+    /// CPU on which all programs run; profiling runs may use others.
     pub on_cpu: CpuId,
-    /// How requests of the primary are told, as in `harvest run --requests`; `None`: they are not.
+    /// How requests of the primary are observed, as in `harvest run --requests`; `None` if they are not.
     pub requests: Option<String>,
-    /// Plans that were given, as files.
+    /// Files of plans given by the user.
     pub plans: Vec<String>,
 }
 
-/// The programs by themselves, one after another.
+/// Results of the programs alone, one after another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploreAlone {
     /// Exit code of the primary's first run.
     pub exit_code: Option<i32>,
     /// Wall time of the primary, in seconds.
     pub primary_s: Option<ExploreFigure>,
-    /// Wall time of all scavengers, with their copies, one after another, in seconds; `None` where one of
-    /// them does not end by itself.
+    /// Wall time of all scavengers with their copies, one after another, in seconds; `None` if one of them
+    /// does not end by itself.
     pub scavengers_s: Option<ExploreFigure>,
-    /// The duration that 95 in 100 requests do not exceed, in nanoseconds; `None` where requests are not told.
+    /// 95th percentile of request latency in nanoseconds; `None` if requests are not observed.
     pub p95_ns: Option<ExploreFigure>,
 }
 
-/// A median over pairs.
+/// Median over pairs, with its interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploreFigure {
-    /// The median.
+    /// Median over the pairs.
     pub value: f64,
-    /// Lower end of its interval: of 95 % by ranks from six pairs on, else the smallest of all pairs.
+    /// Lower end of the interval: from six pairs on the 95 % interval by ranks, else the smallest value.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the interval, likewise.
     pub high: f64,
 }
 
-/// A table: one thing varied.
+/// Table in which one setting is varied.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploredSweep {
-    /// What is varied.
+    /// The varied setting.
     pub sweep: ExploreSweep,
-    /// One for each setting.
+    /// One row per value of the setting.
     pub rows: Vec<ExploreRow>,
-    /// Why there is no row.
+    /// Why there are no rows.
     pub missing: Option<NotMeasured>,
 }
 
-/// A setting, and what it came to. Of figures, `None` is one that the setting does not have or that no run
-/// told.
+/// One value of a setting with its results. A figure is `None` if the setting does not have it, or if no
+/// run reported it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploreRow {
-    /// The setting, in words.
+    /// The value in words.
     pub setting: String,
-    /// Its number where it has one: nanoseconds of a bound, a distance or an objective, a share of the CPU time of an
-    /// overhead, milliseconds of a period, programs at once.
+    /// The value as a number, if it has one: nanoseconds of a bound, distance or objective, share of the
+    /// CPU time of an overhead, milliseconds of a period, number of programs at once.
     pub at: Option<f64>,
     /// Why no run of it succeeded.
     pub failed: Option<String>,
     /// Wall time until the primary ended, in seconds.
     pub primary_s: Option<ExploreFigure>,
-    /// How much longer that is than by itself, as a share, pair by pair.
+    /// Relative increase of `primary_s` over the primary alone, pair by pair.
     pub slowdown: Option<ExploreFigure>,
     /// Wall time until all programs ended, in seconds.
     pub all_s: Option<ExploreFigure>,
-    /// The time that all programs take one after another, by that time, pair by pair.
+    /// Time of all programs one after another ÷ `all_s`, pair by pair.
     pub speedup: Option<ExploreFigure>,
-    /// What scavengers got done while the primary ran, as a share of what they get done in as much time with
-    /// the CPU to themselves: by what they had left when it ended; where they do not end by themselves, by
-    /// their CPU time, which counts their waiting too.
+    /// Work that scavengers did while the primary ran, as a share of what they do in the same time with the
+    /// CPU to themselves. Computed from the work that they had left when the primary ended; for scavengers
+    /// that do not end by themselves, from their CPU time, which includes their memory stalls.
     pub work: Option<ExploreFigure>,
-    /// The duration that 95 in 100 requests do not exceed, in nanoseconds.
+    /// 95th percentile of request latency, in nanoseconds.
     pub p95_ns: Option<ExploreFigure>,
-    /// How much longer that is than without scavengers, as a share, pair by pair.
+    /// Relative increase of `p95_ns` over runs without scavengers, pair by pair.
     pub p95_change: Option<ExploreFigure>,
-    /// The time from a yield of the primary until it ran again that half of the turns do not exceed, in
-    /// nanoseconds.
+    /// Median length of the time slices: from a yield of the primary until it ran again, in nanoseconds.
     pub turn_p50_ns: Option<ExploreFigure>,
-    /// The same of 90 in 100 turns.
+    /// 90th percentile of the same, in nanoseconds.
     pub turn_p90_ns: Option<ExploreFigure>,
-    /// Share of the turns that kept to the bound or the distance.
+    /// Share of the time slices within the bound or the distance.
     pub within: Option<ExploreFigure>,
-    /// What the primary's time grew by, over the turns that it gave, in nanoseconds.
+    /// Increase of the primary's time ÷ number of its time slices, in nanoseconds.
     pub yield_ns: Option<ExploreFigure>,
-    /// Loads that yield: of the primary in a harvest whose plan was made here, or in the plan of a profile with this
-    /// period.
+    /// Number of loads that yield: of the primary in a harvest whose plan was made here, or in the plan
+    /// from a profile with this period.
     pub loads: Option<ExploreFigure>,
-    /// Of a period: share of them that the plan of the usual period has too, and the other way round (the size of the
-    /// intersection over that of the union).
+    /// For periods: agreement of the plan's loads with those of the usual period (intersection ÷ union).
     pub same_loads: Option<ExploreFigure>,
-    /// Every run.
+    /// All runs of this setting.
     pub runs: Vec<ExploreRun>,
 }
 
-/// One run of a setting, with what its figures are computed from. Times are wall times in seconds.
+/// One run of a setting, with the values that its figures are computed from. Times are wall times in
+/// seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExploreRun {
-    /// The round that it was in, from 0.
+    /// Number of the round, from 0.
     pub pair: u32,
-    /// Why it failed.
+    /// Why the run failed.
     pub failed: Option<String>,
-    /// The primary by itself in the same round, or without a profiler.
+    /// Time of the primary alone in the same round, or without a profiler.
     pub alone_s: Option<f64>,
-    /// All its scavengers by themselves, one after another, in the same round.
+    /// Time of all scavengers alone, one after another, in the same round.
     pub scavengers_alone_s: Option<f64>,
-    /// Until the primary ended.
+    /// Time until the primary ended.
     pub primary_s: Option<f64>,
-    /// Until all programs ended.
+    /// Time until all programs ended.
     pub all_s: Option<f64>,
-    /// CPU time of the scavengers until the primary ended, where they do not end by themselves.
+    /// CPU time of the scavengers until the primary ended, if they do not end by themselves.
     pub scavengers_cpu_s: Option<f64>,
-    /// 95th percentile of the primary's requests without scavengers in the same round, in nanoseconds.
+    /// 95th percentile of request latency without scavengers in the same round, in nanoseconds.
     pub alone_p95_ns: Option<f64>,
-    /// The same in this run.
+    /// 95th percentile of request latency in this run, in nanoseconds.
     pub p95_ns: Option<f64>,
-    /// Median of the turns, in nanoseconds.
+    /// Median length of the time slices, in nanoseconds.
     pub turn_p50_ns: Option<f64>,
-    /// 90th percentile of the turns, in nanoseconds.
+    /// 90th percentile of the length of the time slices, in nanoseconds.
     pub turn_p90_ns: Option<f64>,
-    /// Share of the turns that kept to the bound or the distance.
+    /// Share of the time slices within the bound or the distance.
     pub within: Option<f64>,
-    /// Turns that were begun.
+    /// Number of time slices.
     pub turns: Option<u64>,
-    /// Loads of the primary's plan that yield.
+    /// Loads that yield in the primary's plan.
     pub loads: Option<u64>,
-    /// Those among them that the plan of the usual period has too.
+    /// Loads that yield in both this plan and the plan of the usual period.
     pub common_loads: Option<u64>,
-    /// Those of that plan.
+    /// Loads that yield in the plan of the usual period.
     pub usual_loads: Option<u64>,
 }

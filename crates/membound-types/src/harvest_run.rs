@@ -1,9 +1,9 @@
-//! What a harvest gave: the primary, the scavengers that ran in its stalls, and the time that it
-//! took to come back to the primary (`harvest run`).
+//! Result of a harvest: the primary, the scavengers that ran in its stalls, and the time until the primary
+//! ran again after a yield (`harvest run`).
 //!
-//! A value that is not known is `None`, and [`HarvestRun::missing`] says why under the name of its
-//! field. Values are plain numbers, so that other programs read them as they are; those that are
-//! estimated and not counted or timed say so, and by which method.
+//! An unknown value is `None`, and [`HarvestRun::missing`] gives the reason under the name of the field.
+//! Values are plain numbers, so that other programs can read them directly; the description of a field says
+//! if its value is estimated rather than counted or timed, and by which method.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,28 +12,29 @@ use crate::names::named;
 use crate::{CpuId, HarvestRole, Kind, Missing, YieldKind};
 
 named! {
-    /// What becomes of the scavengers of a thread while the primary blocks on it.
+    /// What the scavengers of a thread do while the primary blocks on it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum IdlePolicy {
-        /// They go on on that thread.
+        /// They continue on that thread.
         #[default]
         Harvest = "harvest",
         /// Threads that stall may take them over.
         Steal = "steal",
-        /// They wait until the primary goes on.
+        /// They wait until the primary continues.
         Stop = "stop",
     }
 }
 
 named! {
-    /// Whether scavengers may use hardware threads beside the primary's, where cores have several.
+    /// Whether scavengers may run on SMT siblings of the primary's CPUs, if cores have several hardware
+    /// threads.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SmtPolicy {
-        /// While the primary's requests keep to the bound that they have; without one nothing is done
-        /// about it.
+        /// They may while the primary's requests keep their latency bound; without such a bound, no
+        /// scavenger gets a sibling.
         #[default]
         Auto = "auto",
-        /// While the primary keeps to what bounds it has.
+        /// They may while the primary keeps the bounds that it has.
         On = "on",
         /// Never.
         Off = "off",
@@ -41,62 +42,66 @@ named! {
 }
 
 named! {
-    /// What a harvest can be run without, to see what it is worth: document 003's choice of loads,
-    /// its bound on distances, and the parts of a cheap yield.
+    /// Part of a harvest that can be left out to measure its benefit: document 003's choice of loads, its
+    /// bound on distances, and the parts of a cheap yield.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum HarvestPart {
-        /// Loads are chosen by what a yield gains and costs; without it all yield that can.
+        /// Loads are chosen by gain and cost of a yield; without this part, all loads yield that can.
         Choice = "choice",
-        /// Further yields bound the time between two of a scavenger's.
+        /// Bound yields limit the time between two yields of a scavenger.
         Distance = "distance",
-        /// Only registers that are alive are saved.
+        /// Only live registers are saved.
         Liveness = "liveness",
-        /// Vector registers that the module has nothing to do with are not saved.
+        /// Vector registers that the module does not use are not saved.
         Vectors = "vectors",
         /// The line that is about to be accessed is prefetched.
         Prefetch = "prefetch",
-        /// Other lines of the same object, which the code behind a load reads, are prefetched with its own.
+        /// Other lines of the same object that the code after a load reads are prefetched with its own.
         Companions = "companions",
-        /// A line that caches lose before it is read again is kept out of the outer ones.
+        /// A line that caches lose before it is read again is kept out of the outer caches.
         NonTemporal = "non-temporal",
-        /// A load that hits now and then does not yield for a line that it yielded for lately.
+        /// Recent-miss filter: a load that sometimes hits does not yield for a line that it yielded for
+        /// recently.
         Recency = "recency",
-        /// A loop around a yield is moved as a whole, and its laps are counted several at a time.
+        /// A loop around a yield is moved as a whole, and several iterations are counted at a time.
         Loops = "loops",
-        /// What such a loop does not change is saved once around it, not at each of its yields.
+        /// Registers that such a loop does not change are saved once around the loop, not at each of its
+        /// yields.
         LoopSaves = "loop-saves",
-        /// What the context after the next one begins with is prefetched.
+        /// Data that the context after the next one needs first is prefetched.
         NextContext = "next-context",
-        /// Where the program would wait for a short time, scavengers run on its thread.
+        /// During short waits of the program, scavengers run on its thread.
         Waits = "waits",
-        /// What scavengers map has huge pages, where the system has such.
+        /// Memory mapped by scavengers uses huge pages, if the system has any.
         HugePages = "huge-pages",
-        /// Scavengers skip turns after misses of their own where turns are longer than their bound for these.
+        /// Scavengers skip time slices after misses of their own, if time slices are longer than their
+        /// bound for misses.
         Skips = "skips",
-        /// Control is passed on; without it yields save and restore registers, and no other context runs.
+        /// Control is passed to another context; without this part, yields save and restore registers but
+        /// no other context runs.
         Switch = "switch",
     }
 }
 
 named! {
-    /// Where a plan comes from.
+    /// Origin of a plan.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum PlanSource {
-        /// It was made for this run, from a short profile.
+        /// Made for this run, from a short profile.
         #[default]
         Made = "made",
-        /// It was given, as a file.
+        /// Given by the user as a file.
         Given = "given",
     }
 }
 
 named! {
-    /// Where the duration of a request comes from.
+    /// How the duration of a request is observed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum LatencySource {
-        /// The program marks where requests begin and end.
+        /// The program marks the begin and the end of requests.
         Marker = "marker",
-        /// The time from a request's arrival on a socket until its answer is written.
+        /// From the arrival of a request on a socket until its answer is written.
         Socket = "socket",
     }
 }
@@ -105,139 +110,138 @@ named! {
     /// How a scavenger ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum ScavengerState {
-        /// It ended by itself, with whatever exit code.
+        /// By itself, with any exit code.
         Finished = "finished",
         /// It had work left when the primary ended.
         Unfinished = "unfinished",
-        /// A signal, an abort, or a stack that overflowed ended it, and nothing else.
+        /// Ended by a signal, an abort, or a stack overflow of its own.
         Crashed = "crashed",
-        /// It was not begun.
+        /// It was not started.
         Refused = "refused",
     }
 }
 
 named! {
-    /// What became of a planned yield.
+    /// State of a planned yield.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SiteState {
-        /// It stood at the end of the run.
+        /// Installed at the end of the run.
         In = "in",
-        /// It was taken out during the run.
+        /// Removed during the run.
         Out = "out",
-        /// It never stood.
+        /// Never installed.
         Refused = "refused",
     }
 }
 
 named! {
-    /// Who gives scavengers a processor beside the stalls.
+    /// Source of CPU time for scavengers in addition to the stalls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SlotMode {
-        /// Nobody in particular: no hardware threads beside the primary's are known or to be used.
+        /// None: no SMT siblings of the primary's CPUs are known, or they must not be used.
         #[default]
         Stalls = "stalls",
-        /// The other hardware threads of the primary's cores.
+        /// SMT siblings of the primary's CPUs.
         Smt = "smt",
-        /// The kernel, on processors that share no core with the primary's.
+        /// The kernel, on CPUs that share no core with the primary's.
         Kernel = "kernel",
     }
 }
 
-/// `membound harvest run`.
+/// Document of `membound harvest run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestRun {
     /// Version of this schema.
     pub schema_version: u32,
-    /// [`Kind::Harvest`].
+    /// Always [`Kind::Harvest`].
     pub kind: Kind,
-    /// The run was cut short, or parts of it could not be observed.
+    /// True if the run was cut short, or parts of it could not be observed.
     pub incomplete: bool,
-    /// Version of the writer.
+    /// Version of membound that wrote this.
     pub membound_version: String,
-    /// When it began, RFC 3339 in UTC.
+    /// Start of the run, RFC 3339 in UTC.
     pub date: String,
-    /// Host that it ran on.
+    /// Host name.
     pub host: String,
-    /// Its processor.
+    /// Model name of the host's processor.
     pub cpu: String,
     /// Wall time from the start of the command to its end, in seconds.
     pub wall_s: f64,
-    /// What was asked for.
+    /// Options of the run.
     pub options: HarvestRunOptions,
     /// The program whose stalls were harvested.
     pub primary: HarvestedPrimary,
-    /// The programs that ran in them: one entry for each copy.
+    /// Programs that ran in the primary's stalls, one entry for each copy.
     pub scavengers: Vec<Scavenger>,
-    /// What took them from one thread to another.
+    /// Number of times that scavengers left a thread of the primary, by cause.
     #[serde(default)]
     pub moves: ScavengerMoves,
-    /// What became of the primary's stall time.
+    /// Stall time of the primary: total, harvested, left.
     pub stall: HarvestedStall,
-    /// Time from a yield of the primary until it ran again, in nanoseconds.
+    /// Time from a yield of the primary until it ran again (length of a time slice), in nanoseconds.
     pub distance_ns: YieldDistances,
-    /// Every yield of the plans, those that gain most first.
+    /// All yields of the plans, largest gain first.
     pub sites: Vec<HarvestedSite>,
-    /// What kept the slowdown, or the latency of requests, in bounds; `None` where nothing was asked
-    /// to.
+    /// Guard of the slowdown or of request latency; `None` if no bound was requested.
     pub guard: Option<SlowdownGuard>,
-    /// What turns with each other were worth to scavengers without a primary; left out where there was one.
+    /// Benefit of time slices that scavengers give each other without a primary; absent with a primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<HarvestBalance>,
-    /// Who gave scavengers a processor beside the stalls.
+    /// Source of CPU time for scavengers in addition to the stalls.
     pub slots: HarvestSlots,
-    /// What could not be had, and why. `table` is the path of the field, as in `stall.left_s`.
+    /// Missing values with their reasons. `table` is the path of the field, as in `stall.left_s`.
     pub missing: Vec<Missing>,
-    /// What the reader should know beside that: sentences.
+    /// Further notes for the reader, as sentences.
     pub notes: Vec<String>,
 }
 
-/// What was asked for.
+/// Options of a harvest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestRunOptions {
-    /// Scavengers that each thread of the primary takes turns with.
+    /// Scavengers per thread of the primary.
     pub per_thread: u32,
-    /// What becomes of them while the primary blocks.
+    /// What scavengers do while the primary blocks.
     pub idle: IdlePolicy,
-    /// Whether they may use hardware threads beside the primary's.
+    /// Whether scavengers may run on SMT siblings of the primary's CPUs.
     #[serde(default)]
     pub smt: SmtPolicy,
-    /// Hardware threads that share a core, a list each, where they were given; left out otherwise.
+    /// Hardware threads that share a core, one list per core, if given by the user; absent otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub siblings: Vec<Vec<CpuId>>,
-    /// Time from a yield of the primary until it runs again that is not to be exceeded, in
-    /// nanoseconds; `None`: it is not bounded.
+    /// Largest time from a yield of the primary until it runs again, in nanoseconds; `None` if it is not
+    /// bounded.
     pub bound_ns: Option<f64>,
     /// Share of the CPU time that yields may cost where loads hit.
     pub max_overhead: f64,
-    /// Slowdown of the primary that is not to be exceeded, as a share; `None`: no limit.
+    /// Largest slowdown of the primary, as a share; `None` for no limit.
     pub max_slowdown: Option<f64>,
-    /// How requests of the primary are told, as in [`PrimaryLatency::by`]; `None`: they are not.
+    /// How requests of the primary are observed, as in [`PrimaryLatency::by`]; `None` if they are not.
     pub requests: Option<String>,
-    /// Duration that 95 in 100 requests are not to exceed, in nanoseconds; `None`: no limit.
+    /// Bound on the 95th percentile of request latency in nanoseconds; `None` for no limit.
     pub slo_p95_ns: Option<f64>,
-    /// Whether scavengers that have work left go on when the primary has ended.
+    /// True if scavengers with work left continue when the primary has ended.
     pub finish: bool,
-    /// Parts of yields and of their choice that were left out, to see what they are worth.
+    /// Parts that were left out to measure their benefit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<HarvestPart>,
-    /// The plans that were followed.
+    /// Plans that were used.
     pub plans: Vec<FollowedPlan>,
 }
 
-/// A plan that was followed.
+/// A plan that was used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FollowedPlan {
-    /// Whom it is for.
+    /// Role of the program that the plan is for.
     pub role: HarvestRole,
-    /// Where it comes from.
+    /// Origin of the plan.
     pub source: PlanSource,
-    /// Its file, where it was given as one; left out otherwise.
+    /// File of the plan, if the user gave one; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The command that it was made from.
+    /// Command that the plan was made from.
     pub command: Vec<String>,
-    /// Time from the start of the run until it was followed, in seconds, where it was made while its program ran in
-    /// this run; left out where it was followed from the start.
+    /// Time in seconds from the start of the run until the plan was used, if it was made during the run;
+    /// absent if it was used from the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planted_after_s: Option<f64>,
 }
@@ -245,256 +249,256 @@ pub struct FollowedPlan {
 /// The program whose stalls were harvested.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestedPrimary {
-    /// Its command line; empty with `--no-primary`, where scavengers take turns with each other.
+    /// Command line; empty with `--no-primary`, where scavengers yield to each other.
     pub command: Vec<String>,
-    /// Its exit code, when it ended by itself.
+    /// Exit code; `None` if a signal ended the primary.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, when one did.
+    /// Signal that ended the primary, if one did.
     pub signal: Option<i32>,
-    /// Wall time from its start until it ended, in seconds: without what scavengers took to finish after
-    /// it. `None` where that is not known.
+    /// Wall time in seconds from its start to its end, without the time that scavengers took to finish
+    /// afterwards. `None` if unknown.
     #[serde(default)]
     pub wall_s: Option<f64>,
-    /// CPU time of its own, that of scavengers left out, in seconds.
+    /// CPU time of the primary without that of scavengers, in seconds.
     pub cpu_s: f64,
-    /// Threads that yielded.
+    /// Number of threads that yielded.
     pub threads: u64,
-    /// Turns that were begun: times that it gave way to a scavenger.
+    /// Number of time slices: yields at which a scavenger ran.
     pub yields: u64,
-    /// Time from the start of the run until the first turn was seen, in seconds, to some hundredths; left out where
-    /// there was none.
+    /// Time in seconds from the start of the run until the first time slice was observed, accurate to some
+    /// hundredths; absent without time slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_turn_s: Option<f64>,
-    /// How much more CPU time it takes with scavengers than without, as a share: 0.02 is 2 %
-    /// slower. Estimated: CPU time of its threads over their yields while scavengers are let in,
-    /// over the same in short phases without, less 1.
+    /// Relative increase of the primary's CPU time caused by scavengers: 0.02 is 2 % slower. Estimated: CPU
+    /// time of its threads ÷ their yields while scavengers are allowed, ÷ the same ratio in short phases
+    /// without scavengers, − 1.
     pub slowdown: Option<f64>,
-    /// Lower end of the 95 % interval of `slowdown`, by the jackknife over spans of the run;
-    /// `None` where the run was too short for one.
+    /// Lower end of the 95 % interval of `slowdown`, by the jackknife over spans of the run; `None` if the
+    /// run was too short.
     pub slowdown_low: Option<f64>,
-    /// Upper end of that interval.
+    /// Upper end of the 95 % interval of `slowdown`.
     pub slowdown_high: Option<f64>,
-    /// How long its requests took; `None` where it has none that can be told.
+    /// Latency of its requests; `None` if none can be observed.
     pub latency: Option<PrimaryLatency>,
 }
 
-/// How long requests took, with scavengers and in short phases without.
+/// Request latency with scavengers, and in short phases without.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrimaryLatency {
-    /// How a request was told.
+    /// How requests were observed.
     pub source: LatencySource,
-    /// By what, as it was asked for: `sockets`, a function's name, or two as in `begin..end`.
+    /// Object of the observation as requested: `sockets`, a function's name, or two names as in
+    /// `begin..end`.
     pub by: String,
-    /// Requests that were served while scavengers were let in; `None` where there was none.
+    /// Requests served while scavengers were allowed; `None` if there were none.
     pub with: Option<Latencies>,
-    /// Requests that were served while none were; `None` where there was none.
+    /// Requests served in phases without scavengers; `None` if there were none.
     pub without: Option<Latencies>,
-    /// Requests that are in neither, because they began in a phase with scavengers and ended in one
-    /// without, or the other way round. Long ones are more likely among them.
+    /// Requests in neither group, because they began in a phase with scavengers and ended in one without,
+    /// or the reverse. Long requests are more likely among them.
     pub spanning: u64,
 }
 
-/// How long requests took. All durations are in nanoseconds.
+/// Distribution of request durations, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Latencies {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// The duration that half of them do not exceed.
+    /// Median duration.
     pub p50_ns: f64,
-    /// The duration that nine tenths of them do not exceed.
+    /// 90th percentile of the duration.
     pub p90_ns: f64,
-    /// The duration that 95 in 100 do not exceed.
+    /// 95th percentile of the duration.
     pub p95_ns: f64,
-    /// The duration that 99 in 100 do not exceed.
+    /// 99th percentile of the duration.
     pub p99_ns: f64,
-    /// The longest.
+    /// Longest duration.
     pub max_ns: f64,
-    /// All of them, by duration; spans without any may be left out.
+    /// Histogram of all durations; empty bins may be left out.
     pub histogram: Vec<DurationBin>,
 }
 
-/// How many durations lie in a span.
+/// Bin of a histogram of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DurationBin {
-    /// Where the span begins, in nanoseconds.
+    /// Lower edge in nanoseconds.
     pub from_ns: f64,
-    /// Where it ends, in nanoseconds; that itself lies outside.
+    /// Upper edge in nanoseconds, exclusive.
     pub to_ns: f64,
-    /// Durations in it.
+    /// Number of durations in the bin.
     pub count: u64,
 }
 
-/// A program that ran in the primary's stalls: one copy of it.
+/// One copy of a program that ran in the primary's stalls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Scavenger {
-    /// Its command line.
+    /// Command line of the scavenger.
     pub command: Vec<String>,
-    /// Which copy of that command it is, from 0.
+    /// Number of the copy, from 0.
     pub copy: u32,
-    /// Its exit code, when it ended by itself.
+    /// Exit code; `None` if the scavenger did not end by itself.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, when one did.
+    /// Signal that ended the scavenger, if one did.
     pub signal: Option<i32>,
-    /// How it ended.
+    /// How the scavenger ended.
     pub state: ScavengerState,
-    /// Why it was refused, or how it crashed; left out otherwise.
+    /// Why it was refused, or how it crashed; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// CPU time that it had, in the primary's stalls and waits and on its own thread, in seconds.
-    /// Estimated: `in_stalls_s`, `in_waits_s` and `own_thread_s` together; without the first where that is
-    /// not known.
+    /// CPU time in the primary's stalls and waits and on its home thread, in seconds. Estimated: the sum of
+    /// `in_stalls_s`, `in_waits_s` and `own_thread_s`; without the first if that is unknown.
     pub cpu_s: Option<f64>,
-    /// The part of it in the primary's stalls. Estimated: the mean of the turns that were timed,
-    /// times all turns, of which it has the part that its time away from its own thread is of that
-    /// of all scavengers.
+    /// CPU time in the primary's stalls. Estimated: mean length of the timed time slices × number of all
+    /// time slices, divided among scavengers in proportion to their time away from their home threads.
     pub in_stalls_s: Option<f64>,
-    /// The part of it in short waits of the primary's threads. Estimated as `in_stalls_s`, from how long
-    /// these waits were.
+    /// CPU time in short waits of the primary's threads. Estimated like `in_stalls_s`, from the length of
+    /// these waits.
     #[serde(default)]
     pub in_waits_s: f64,
-    /// The part of it on its own thread.
+    /// CPU time on its home thread, in seconds.
     pub own_thread_s: f64,
-    /// System calls that it made.
+    /// Number of system calls that it made.
     pub calls: u64,
-    /// Times that it was given a turn.
+    /// Number of time slices that it got.
     pub turns: u64,
-    /// File that its output went to; left out where it went nowhere.
+    /// File with its output; absent if the output was discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }
 
-/// What turns were worth to scavengers that take them with each other, held against each running on its own
-/// thread as the kernel has it. Measured in the run, in spans of both that follow each other.
+/// Benefit of time slices for scavengers that yield to each other without a primary, compared with running
+/// them one after another. Measured in trials during the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestBalance {
-    /// Comparisons that were made.
+    /// Number of trials.
     pub trials: u32,
-    /// Work in turns divided by work apart, at the last: the mean over all scavengers, each told by the loads
-    /// that it came by. `None`: no scavenger came by enough loads.
+    /// Throughput with time slices ÷ throughput one after another, in the last trial: the sum over all
+    /// scavengers of the ratio of their rates of executed yield loads, per processor. `None` if no
+    /// scavenger executed enough such loads alone.
     pub worth: Option<f64>,
-    /// Time for which they took turns, in seconds.
+    /// Time with time slices, in seconds.
     pub together_s: f64,
-    /// Time for which each ran on its own, in seconds.
+    /// Time in which scavengers ran one after another, in seconds.
     pub apart_s: f64,
 }
 
-/// How often a scavenger left a thread of the primary's other than at a yield.
+/// Number of times that a scavenger left a thread of the primary other than at a yield, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScavengerMoves {
-    /// It was taken from a thread that waited in the kernel.
+    /// Stolen from a thread that waited in the kernel.
     pub steals: u64,
-    /// It was taken from a thread that ended.
+    /// Taken from a thread that ended.
     pub reclaimed: u64,
-    /// It made a system call.
+    /// The scavenger made a system call.
     pub calls: u64,
-    /// A signal came to the primary.
+    /// A signal arrived for the primary.
     pub interrupted: u64,
-    /// It did not come back to a yield for some milliseconds.
+    /// The scavenger reached no yield for some milliseconds.
     pub overdue: u64,
 }
 
-/// What became of the primary's stall time, in seconds.
+/// Stall time of the primary, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestedStall {
-    /// What the primary's CPU time held of stall. Estimated: the share of stall in the profile that
-    /// its plan was made from, times the CPU time of its threads in this run.
+    /// Stall within the primary's CPU time. Estimated: share of stall in the profile that its plan was made
+    /// from × CPU time of its threads in this run.
     pub before_s: Option<f64>,
-    /// What scavengers ran of it. Estimated: the mean of the turns that were timed, times all turns,
-    /// less the CPU time that the primary's slowdown stands for.
+    /// Stall in which scavengers ran. Estimated: mean length of the timed time slices × number of all time
+    /// slices, less the CPU time caused by the primary's slowdown.
     pub harvested_s: Option<f64>,
-    /// What the primary still waited, with what switching took. Estimated: `before_s` less
-    /// `harvested_s`, and 0 where that is below.
+    /// Stall that the primary still waited, including context switches. Estimated: `before_s` −
+    /// `harvested_s`, at least 0.
     pub left_s: Option<f64>,
 }
 
-/// Time from a yield of the primary until it ran again, of those turns that were timed. All
-/// durations are in nanoseconds.
+/// Distribution of the time from a yield of the primary until it ran again, over the timed time slices, in
+/// nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct YieldDistances {
-    /// The time that half of the turns do not exceed.
+    /// Median over the timed time slices.
     pub p50: Option<f64>,
-    /// The time that nine tenths of them do not exceed.
+    /// 90th percentile over the timed time slices.
     pub p90: Option<f64>,
-    /// The time that 99 in 100 do not exceed.
+    /// 99th percentile over the timed time slices.
     pub p99: Option<f64>,
-    /// The longest.
+    /// Longest timed time slice.
     pub max: Option<f64>,
-    /// The bound that was asked for; `None`: none.
+    /// The requested bound; `None` if there is none.
     pub bound: Option<f64>,
-    /// Share of the turns that kept to it; `None` without a bound or without turns.
+    /// Share of the time slices within the bound; `None` without a bound or without time slices.
     pub within_bound: Option<f64>,
-    /// Turns that were timed.
+    /// Number of timed time slices.
     pub timed: u64,
-    /// Turns that were to be timed and are in none of these figures: a scavenger gave way at once, since
-    /// what it had asked for itself would not have been there.
+    /// Skipped time slices that would have been timed, and are in none of these figures: the scavenger
+    /// yielded at once, because the line that it had prefetched for itself would not have arrived.
     #[serde(default)]
     pub skipped: u64,
-    /// All of them, by time; spans without any may be left out.
+    /// Histogram of all timed time slices; empty bins may be left out.
     pub histogram: Vec<DurationBin>,
 }
 
-/// A planned yield, and what became of it.
+/// A planned yield and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestedSite {
-    /// Whose code it stands in.
+    /// Program that contains it: primary or scavenger.
     pub side: HarvestRole,
-    /// Path of its file.
+    /// Path of the file with the code.
     pub module: String,
-    /// Address in the file.
+    /// Address of the instruction in the file.
     pub offset: u64,
-    /// Function that it stands in; empty where it has no name.
+    /// Function that contains it; empty if it has no name.
     pub symbol: String,
-    /// What it is for.
+    /// Purpose of the yield.
     pub kind: YieldKind,
-    /// What became of it.
+    /// State at the end of the run.
     pub state: SiteState,
-    /// Why it was taken out, or never stood; left out otherwise.
+    /// Why it was removed or never installed; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// CPU time of its program that the plan says it turns to other work, as a share; `None`
-    /// where the plan does not know, and for yields that bound the time between yields.
+    /// CPU time that becomes available to other programs according to the plan, as a share of its program's
+    /// CPU time; `None` if the plan does not know it, and for bound yields.
     pub predicted_gain: Option<f64>,
 }
 
-/// What kept the primary's slowdown, or the latency of its requests, in bounds.
+/// Guard that keeps the primary's slowdown, or the latency of its requests, within bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SlowdownGuard {
-    /// Times that the primary's pace was looked at.
+    /// Number of checks of the primary's progress.
     pub checks: u64,
-    /// Times that yields of the primary were taken out.
+    /// Number of times that yields of the primary were removed.
     #[serde(default)]
     pub yields_taken_out: u64,
-    /// Times that yields were put back.
+    /// Number of times that yields were installed again.
     #[serde(default)]
     pub yields_put_back: u64,
-    /// Yields that were out at the end.
+    /// Number of yields that were removed at the end.
     #[serde(default)]
     pub yields_out: u64,
-    /// Times that scavengers were let in less from then on.
+    /// Number of times that the share of time with scavengers was reduced.
     pub steps_out: u64,
-    /// Times that they were let in more again.
+    /// Number of times that it was increased again.
     pub steps_in: u64,
-    /// Share of the time that they were let in at the end: 1 is always.
+    /// Share of the time in which scavengers were allowed at the end: 1 is always.
     pub final_share: f64,
 }
 
-/// Who gave scavengers a processor beside the stalls.
+/// Source of CPU time for scavengers in addition to the stalls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestSlots {
-    /// Who, at the end.
+    /// Source at the end of the run.
     pub mode: SlotMode,
-    /// Why: a lower-case fragment, as in `no hardware threads beside the primary's`.
+    /// Reason, as a lower-case fragment such as `no hardware threads beside the primary's`.
     pub why: String,
-    /// Wall time in which a scavenger had a hardware thread beside the primary's, in seconds.
+    /// Wall time in which a scavenger was assigned an SMT sibling of the primary's CPU, in seconds.
     #[serde(default)]
     pub smt_s: f64,
-    /// CPU time that scavengers had there, in seconds; a part of their `own_thread_s`.
+    /// CPU time of scavengers on SMT siblings, in seconds; part of their `own_thread_s`.
     #[serde(default)]
     pub beside_s: f64,
-    /// Times that these were given to scavengers, or taken away, because of the primary's bounds.
+    /// Number of times that siblings were given to scavengers or withdrawn because of the primary's bounds.
     #[serde(default)]
     pub changes: u64,
-    /// The CPUs that scavengers had beside the primary's.
+    /// CPUs that scavengers used in addition to the primary's.
     #[serde(default)]
     pub cpus: Vec<CpuId>,
 }

@@ -1,4 +1,4 @@
-//! `measure latency`: a dependent chase over size × stride × pattern × page × node × copies.
+//! `measure latency`: latency of a dependent chase over size × stride × pattern × page × node × copies.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::names::named;
 use crate::{CpuId, NodePolicy, PageKind, Samples};
 
 named! {
-    /// The order in which a chase visits a buffer.
+    /// Order in which a chase visits a buffer.
     #[derive(
         Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         JsonSchema,
@@ -17,26 +17,26 @@ named! {
     pub enum Pattern {
         /// One random cycle over all elements.
         Random = "random",
-        /// A ring of pointers, each one stride forward, as lat_mem_rd walks it.
+        /// A ring of pointers, each one stride ahead, as in lat_mem_rd.
         Stride = "stride",
-        /// Random inside a page, then the next page at random: the TLB stays out of it.
+        /// Random within a page, then the next page at random, so that TLB misses are rare.
         PageRandom = "page-random",
-        /// One random cycle whose elements hold a scrambled offset instead of a pointer, so
-        /// that prefetchers which follow pointers cannot.
+        /// One random cycle whose elements hold a scrambled offset instead of a pointer, so that
+        /// prefetchers cannot follow pointers.
         Indexed = "indexed",
     }
 }
 
 named! {
-    /// Whether the chase also writes the lines it visits.
+    /// Whether the chase also writes the visited lines.
     #[derive(
         Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         JsonSchema,
     )]
     pub enum Access {
-        /// Loads only: lines leave a cache without being written back.
+        /// Loads only: a cache evicts lines without writing them back.
         Clean = "clean",
-        /// Every visited line is written too, and has to be written back when it leaves.
+        /// Every visited line is also written, so a cache must write it back on eviction.
         Dirty = "dirty",
     }
 }
@@ -45,21 +45,21 @@ named! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PrefetchState {
-    /// As the machine was found.
+    /// As found on the machine.
     Default,
-    /// All that can be controlled are off.
+    /// All prefetchers that can be controlled are off.
     Off,
-    /// The data stream control register of a POWER processor has this value.
+    /// The data stream control register (DSCR) of a POWER processor has this value.
     #[serde(untagged)]
     Dscr(Dscr),
-    /// The named one is off.
+    /// The named prefetcher is off.
     #[serde(untagged)]
     Without(String),
 }
 
-/// A value of the data stream control register of POWER processors, `dscr=N` in documents: the
-/// prefetch depth in the low three bits (0 the processor's own, 1 none, 2 shallowest … 7
-/// deepest), 8 for store streams, 16 for strides of more than a line (Power ISA).
+/// Value of the data stream control register of POWER processors, `dscr=N` in documents: the prefetch depth
+/// in the low three bits (0 the processor's default, 1 none, 2 shallowest … 7 deepest), 8 for store
+/// streams, 16 for strides of more than a line (Power ISA).
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -68,16 +68,16 @@ pub enum PrefetchState {
 pub struct Dscr(u8);
 
 impl Dscr {
-    /// The largest value whose bits are all meant here.
+    /// Largest value in which all bits have a meaning here.
     pub const MOST: u8 = 31;
 
-    /// `None` for a value with other bits.
+    /// Checks a value; `None` if it has other bits.
     #[must_use]
     pub fn new(value: u8) -> Option<Self> {
         (value <= Self::MOST).then_some(Self(value))
     }
 
-    /// The register's value.
+    /// Value of the register.
     #[must_use]
     pub const fn value(self) -> u8 {
         self.0
@@ -108,7 +108,7 @@ impl TryFrom<String> for Dscr {
 }
 
 impl PrefetchState {
-    /// The state of a name in documents and on the command line.
+    /// Parses a name as used in documents and on the command line.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         match name {
@@ -133,29 +133,29 @@ impl fmt::Display for PrefetchState {
     }
 }
 
-/// One point of a latency curve.
+/// Latency of one chase under one set of conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LatencyPoint {
-    /// Bytes that one copy walks over.
+    /// Size of the buffer of one copy in bytes.
     pub size_bytes: u64,
     /// Distance between elements in bytes.
     pub stride_bytes: u64,
-    /// Order of the visits.
+    /// Order in which elements are visited.
     pub pattern: Pattern,
     /// Clean or dirty lines.
     pub access: Access,
-    /// Pages behind the buffer, as verified.
+    /// Page kind of the buffer, as verified.
     pub page: PageKind,
     /// CPU of the first copy.
     pub cpu: CpuId,
-    /// Where the buffer lies.
+    /// Node of the buffer.
     pub node: NodePolicy,
     /// State of the prefetchers.
     pub prefetch: PrefetchState,
-    /// Copies that ran at once, each on its own CPU and buffer.
+    /// Number of copies that ran at once, each on its own CPU and buffer.
     pub threads: u32,
-    /// Load-to-use latency (the first cycle included), median over the batches of the
-    /// faster mode; over all copies.
+    /// Load-to-use latency in nanoseconds, including the first cycle: median over the batches of the faster
+    /// mode, over all copies.
     pub ns: f64,
     /// Lower end of the 95 % interval of `ns`.
     pub ns_low: f64,
@@ -163,50 +163,49 @@ pub struct LatencyPoint {
     pub ns_high: f64,
     /// `ns` in core clock cycles.
     pub cycles: f64,
-    /// Number of batches behind `ns`.
+    /// Number of batches that `ns` is based on.
     pub samples: u32,
-    /// The batches, and what disturbed them.
+    /// Raw batches and perturbations.
     pub batches: Samples,
-    /// Share of the buffer that the page kind covers, where it is less than asked
-    /// (0 to 1); `null` when all of it is as asked.
+    /// Share of the buffer with the requested page kind (0 to 1); `null` if all of it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_share: Option<f64>,
-    /// Whether comparison with other patterns says that prefetchers shortened this point.
+    /// Prefetchers shortened this point, according to a comparison with other patterns; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch_taint: Option<PrefetchTaint>,
 }
 
-/// A point whose latency a prefetcher shortened.
+/// Evidence that a prefetcher shortened a point's latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrefetchTaint {
-    /// The pattern that it was compared with.
+    /// Pattern that the point was compared with.
     pub against: Pattern,
-    /// This point's latency divided by that pattern's at the same size.
+    /// Latency of the point ÷ that of the other pattern at the same size.
     pub ratio: f64,
 }
 
-/// What one copy sees of a cache against what several see.
+/// Effective cache size for one copy, compared with several copies at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CoreDifference {
-    /// Copies in the crowded run.
+    /// Number of copies in the run with several.
     pub threads: u32,
-    /// Size of the outermost cache as one copy sees it, in bytes.
+    /// Effective size of the outermost cache with one copy, in bytes.
     pub alone_bytes: u64,
-    /// The same with `threads` copies at once.
+    /// Effective size of the outermost cache with `threads` copies, in bytes.
     pub crowded_bytes: u64,
-    /// What it means: a shared cache, or lateral cast-out from a private one.
+    /// Interpretation: a shared cache, or lateral cast-out from a private one.
     pub meaning: String,
 }
 
-/// The part `latency`.
+/// Result of `measure latency`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Latency {
-    /// All points, in order of page, pattern, access, node, copies, stride and size.
+    /// All measured points, in order of page, pattern, access, node, copies, stride and size.
     pub points: Vec<LatencyPoint>,
-    /// Comparison of one copy with several, where several were measured.
+    /// Comparisons of one copy with several, if several were measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crowding: Vec<CoreDifference>,
-    /// Combinations that were asked for and could not be had: what and why.
+    /// Requested combinations that could not be measured, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.
@@ -228,7 +227,7 @@ mod tests {
                 PrefetchState::Without("l2-streamer".to_owned()),
                 "l2-streamer",
             ),
-            // Not a value of the register.
+            // 32 is beyond the bits of the register.
             (PrefetchState::Without("dscr=32".to_owned()), "dscr=32"),
         ] {
             assert_eq!(state.to_string(), name);

@@ -1,12 +1,11 @@
-//! What the crates of membound say to each other.
+//! Types that the crates of membound exchange, and the schemas of its documents.
 //!
-//! Newtypes for things that must not be mixed up, the [`Figure`] with its interval and
-//! basis, and the schemas of every document that the command writes. There is no logic
-//! here: a measurement is made in `membound-measure`, levels are found in
-//! `membound-model`, text and pages come from `membound-report`.
+//! Newtypes for values that must not be mixed up, the [`Figure`] with its interval and basis, and the
+//! schemas of every document that the command writes. There is no logic here: `membound-measure` measures,
+//! `membound-model` finds levels, `membound-report` formats text and pages.
 //!
-//! Units are part of a field's name: `_ns`, `_bytes`, `_cycles` (core clock cycles, not
-//! timer ticks), `_gb_s` (10⁹ bytes a second), `_hz`.
+//! Units are part of a field's name: `_ns`, `_bytes`, `_cycles` (core clock cycles, not timer ticks),
+//! `_gb_s` (10⁹ bytes per second), `_hz`.
 
 #![forbid(unsafe_code)]
 

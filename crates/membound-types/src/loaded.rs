@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NodePolicy, PageKind, Samples};
 
-/// What the injecting threads do.
+/// Reads and writes of the injecting threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficMix {
-    /// Lines read in each round of the injector.
+    /// Lines read per round of an injector.
     pub reads: u32,
-    /// Lines written in each round of the injector.
+    /// Lines written per round of an injector.
     pub writes: u32,
 }
 
 impl TrafficMix {
-    /// Most lines of either kind that a mix may name when it is read from text.
+    /// Largest number of reads or writes that is accepted when a mix is parsed.
     pub const MOST: u32 = 16;
 }
 
@@ -46,21 +46,20 @@ impl FromStr for TrafficMix {
     }
 }
 
-/// One point.
+/// Latency at one level of traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LoadedPoint {
     /// Read:write mix of the traffic.
     pub mix: TrafficMix,
-    /// Injecting threads.
+    /// Number of injecting threads.
     pub injectors: u32,
-    /// Pause between rounds of an injector, in steps of about a core cycle; `null` when it is
+    /// Pause between rounds of an injector, in steps of about a core cycle; `null` if the injectors are
     /// idle.
     pub delay_steps: Option<u32>,
-    /// Traffic that the injectors reached, in 10⁹ bytes a second: lines read and written, all
-    /// injectors together; the read of a line before it is written (write-allocate) is not
-    /// counted.
+    /// Traffic that the injectors reached, in 10⁹ bytes per second: lines read and written by all injectors
+    /// together, without the read that precedes the write of a line (write-allocate).
     pub gb_s: f64,
-    /// Latency of a chase in DRAM meanwhile, in nanoseconds.
+    /// Latency of a chase in DRAM during the traffic, in nanoseconds.
     pub ns: f64,
     /// Lower end of the 95 % interval of `ns`.
     pub ns_low: f64,
@@ -68,22 +67,22 @@ pub struct LoadedPoint {
     pub ns_high: f64,
     /// `ns` in core clock cycles.
     pub cycles: f64,
-    /// The batches of the chase.
+    /// Raw batches of the chase.
     pub batches: Samples,
 }
 
-/// The part `loaded`.
+/// Result of `measure loaded`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Loaded {
-    /// All points.
+    /// All measured points.
     pub points: Vec<LoadedPoint>,
-    /// Pages behind the chase and the traffic.
+    /// Page kind of the chase and the traffic.
     pub page: PageKind,
-    /// Where they lie.
+    /// Node of the chase and the traffic.
     pub node: NodePolicy,
-    /// Bytes under the chase.
+    /// Size of the chase's buffer in bytes.
     pub chase_bytes: u64,
-    /// What could not be had, and why.
+    /// Points that could not be measured, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.

@@ -1,4 +1,4 @@
-//! The machine as it declares itself, the conditions of a run, and the machine profile.
+//! The machine according to its own description, the conditions of a run, and the machine profile.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +14,32 @@ use crate::{
 /// The host, its CPU and declared caches, the timer, and the conditions of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineInfo {
-    /// Host name.
+    /// Host name of the machine.
     pub host: String,
-    /// When the run began, RFC 3339 in UTC.
+    /// Start of the run, RFC 3339 in UTC.
     pub date: String,
     /// Version of membound that wrote this.
     pub membound_version: String,
-    /// The processor.
+    /// The processor according to its own description.
     pub cpu: Cpu,
-    /// Caches as sysfs or CPUID declare them, innermost first.
+    /// Caches as declared by sysfs or CPUID, innermost first.
     pub caches: Vec<Cache>,
     /// Usable memory in bytes.
     pub memory_bytes: u64,
-    /// The clock that everything was timed with.
+    /// Clock used for all timing.
     pub timer: Timer,
-    /// What else can change a figure.
+    /// Conditions that can change a figure.
     pub conditions: Conditions,
 }
 
-/// The processor as it declares itself.
+/// The processor according to its own description.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cpu {
     /// `x86_64`, `aarch64`, `powerpc64`.
     pub architecture: String,
     /// Vendor string, such as `AuthenticAMD`.
     pub vendor: String,
-    /// Marketing name, as far as it is shown.
+    /// Marketing name, as far as the machine reports it.
     pub model_name: String,
     /// CPUID display family (x86).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,83 +50,83 @@ pub struct Cpu {
     /// CPUID stepping (x86).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stepping: Option<u32>,
-    /// Microarchitecture where family and model name one, such as `Zen 5`.
+    /// Microarchitecture, if family and model identify one, such as `Zen 5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub microarchitecture: Option<String>,
-    /// Reorder buffer entries as published for that microarchitecture.
+    /// Published number of reorder buffer entries of that microarchitecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_rob: Option<u32>,
     /// Logical CPUs online.
     pub online: Vec<CpuId>,
     /// Logical CPUs that this process may run on.
     pub allowed: Vec<CpuId>,
-    /// Groups of logical CPUs that share a core; empty where there is no SMT.
+    /// Groups of logical CPUs that share a core; empty without SMT.
     pub smt_siblings: Vec<Vec<CpuId>>,
 }
 
 named! {
-    /// What a cache holds.
+    /// Content of a cache.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum CacheKind {
         /// Data only.
         Data = "data",
         /// Instructions only.
         Instruction = "instruction",
-        /// Both.
+        /// Data and instructions.
         Unified = "unified",
     }
 }
 
-/// A cache as declared.
+/// A cache as declared by the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
-    /// 1, 2, 3, …
+    /// Level: 1, 2, 3, …
     pub level: u32,
-    /// What it holds.
+    /// Content of the cache.
     pub kind: CacheKind,
     /// Declared capacity in bytes.
     pub size_bytes: u64,
-    /// Declared line size in bytes, when declared.
+    /// Declared line size in bytes; absent if not declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line_bytes: Option<u32>,
-    /// Declared associativity, when declared.
+    /// Declared associativity; absent if not declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ways: Option<u32>,
-    /// CPUs that share it.
+    /// Logical CPUs that share the cache.
     pub shared_by: Vec<CpuId>,
-    /// `sysfs` or `cpuid`.
+    /// Source of the declaration: `sysfs` or `cpuid`.
     pub source: String,
 }
 
-/// The clock used for timing.
+/// Clock used for timing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timer {
     /// `tsc`, `cntvct`, `timebase` or `clock_monotonic_raw`.
     pub name: String,
-    /// Ticks a second.
+    /// Ticks per second.
     pub rate_hz: f64,
-    /// Smallest step between two readings that differ, in ticks.
+    /// Smallest step between two different readings, in ticks.
     pub quantum_ticks: u64,
-    /// Cost of two readings in a row, in nanoseconds.
+    /// Cost of two consecutive readings, in nanoseconds.
     pub overhead_ns: f64,
-    /// Whether the rate is declared constant over frequency and sleep states.
+    /// True if the rate is declared constant over frequency and sleep states.
     pub invariant: bool,
-    /// Core clock while measuring, by a chain of dependent adds, in hertz.
+    /// Core clock during the measurement in hertz, measured with a chain of dependent adds.
     pub core_clock_hz: f64,
 }
 
-/// What can change a figure without the machine being another one.
+/// Conditions that can change a figure on the same machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Conditions {
-    /// Transparent huge pages.
+    /// Setting for transparent huge pages.
     pub thp: Outcome<ThpState>,
     /// Frequency governor of the measuring CPU.
     pub governor: Outcome<String>,
-    /// Whether the clock may rise above its nominal rate.
+    /// True if the clock may exceed its nominal rate.
     pub turbo: Outcome<bool>,
     /// Hypervisor's name; `null` on bare metal.
     pub hypervisor: Option<String>,
-    /// Prefetcher name → on, where the state can be read.
+    /// State of each prefetcher by name (true is on), if it can be read.
     pub prefetchers: Outcome<BTreeMap<String, bool>>,
     /// Kernel release.
     pub kernel: String,
@@ -139,11 +139,11 @@ named! {
     /// The kernel's setting for transparent huge pages.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum ThpState {
-        /// Every mapping that is large enough.
+        /// For every mapping that is large enough.
         Always = "always",
-        /// Mappings that ask with `madvise`.
+        /// For mappings that request them with `madvise`.
         Madvise = "madvise",
-        /// None.
+        /// For no mapping.
         Never = "never",
     }
 }
@@ -155,7 +155,7 @@ impl<T> Default for Outcome<T> {
 }
 
 named! {
-    /// Cache or memory.
+    /// Kind of a level: cache or memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum LevelKind {
         /// A cache.
@@ -165,60 +165,60 @@ named! {
     }
 }
 
-/// A level of the hierarchy, found from the latency curve.
+/// Level of the memory hierarchy, found from the latency curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
-    /// `L1`, `L2`, `L3`, …, `DRAM`.
+    /// Name: `L1`, `L2`, `L3`, …, `DRAM`.
     pub name: String,
     /// Cache or memory.
     pub kind: LevelKind,
     /// Effective size in bytes: where the curve leaves the plateau; `null` for memory.
     pub size_bytes: Option<u64>,
-    /// Lower end of the size's interval.
+    /// Lower end of the interval of `size_bytes`.
     pub size_low_bytes: Option<u64>,
-    /// Upper end of the size's interval.
+    /// Upper end of the interval of `size_bytes`.
     pub size_high_bytes: Option<u64>,
-    /// Load-to-use latency on the plateau.
+    /// Load-to-use latency on the plateau, in nanoseconds.
     pub latency_ns: f64,
-    /// Lower end of the range that holds nine tenths of the plateau's points (a plateau may
-    /// be tilted), or of their intervals where that is wider.
+    /// Lower end of the range of nine tenths of the plateau's points (a plateau may be tilted), or of their
+    /// intervals if that range is wider.
     pub latency_low_ns: f64,
     /// Upper end of that range.
     pub latency_high_ns: f64,
-    /// The same in core clock cycles.
+    /// `latency_ns` in core clock cycles.
     pub latency_cycles: f64,
-    /// Line size found from stride curves, else as declared; see [`Level::line_basis`].
+    /// Line size from stride curves, else as declared; see [`Level::line_basis`].
     pub line_bytes: Option<u32>,
-    /// How `line_bytes` was got.
+    /// Basis of `line_bytes`.
     pub line_basis: Option<crate::Basis>,
-    /// What sysfs or CPUID declare for this level.
+    /// Size declared by sysfs or CPUID for this level, in bytes.
     pub declared_bytes: Option<u64>,
-    /// A sentence where effective and declared size differ, or the level is private and
-    /// spills into a neighbour's.
+    /// A sentence if effective and declared size differ, or if the level is private and evicts lines into a
+    /// neighbour's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// The line size found from stride curves.
+/// Line size found from stride curves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LineSize {
-    /// Bytes.
+    /// Line size in bytes.
     pub bytes: u32,
-    /// Bytes that come in together when a neighbour is fetched along with the line
-    /// (adjacent-line prefetch); equal to `bytes` where it is not.
+    /// Bytes fetched together if a neighbouring line is fetched with a line (adjacent-line prefetch);
+    /// otherwise equal to `bytes`.
     pub sector_bytes: u32,
-    /// How it was got.
+    /// Basis of the line size.
     pub basis: crate::Basis,
 }
 
-/// A machine profile: everything that `measure` found, and the levels.
+/// Machine profile: all results of `measure`, and the levels found from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineProfile {
     /// [`crate::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
     /// Always [`Kind::Machine`].
     pub kind: Kind,
-    /// Cut short, or a part failed.
+    /// True if the run was cut short, or a part failed.
     #[serde(default)]
     pub incomplete: bool,
     /// Host, CPU, declared caches, timer and conditions.
@@ -228,28 +228,28 @@ pub struct MachineProfile {
     pub levels: Vec<Level>,
     /// Line size found from stride curves.
     pub line: Outcome<LineSize>,
-    /// The hierarchy model fitted to the windows, or to the latency curve without windows.
+    /// Hierarchy model fitted to the windows, or to the latency curve if there are no windows.
     #[serde(default)]
     pub model: Outcome<Model>,
-    /// Latency that the levels were found from.
+    /// Result of `measure latency`, from which the levels were found.
     pub latency: Outcome<Latency>,
-    /// Memory-level parallelism and windows.
+    /// Result of `measure mlp`: memory-level parallelism and windows of the core.
     pub mlp: Outcome<Mlp>,
-    /// Seidl's windows.
+    /// Result of `measure window`: Seidl's windows.
     pub window: Outcome<Window>,
-    /// Bandwidth.
+    /// Result of `measure bandwidth`.
     pub bandwidth: Outcome<Bandwidth>,
-    /// Latency under load.
+    /// Result of `measure loaded`: latency under load.
     pub loaded: Outcome<Loaded>,
-    /// Address translation.
+    /// Result of `measure tlb`: address translation.
     pub tlb: Outcome<Tlb>,
-    /// Hardware prefetchers.
+    /// Result of `measure prefetch`: hardware prefetchers.
     pub prefetch: Outcome<Prefetch>,
-    /// Node by node.
+    /// Result of `measure numa`: nodes by nodes.
     pub numa: Outcome<Numa>,
-    /// Core to core.
+    /// Result of `measure c2c`: cores by cores.
     pub c2c: Outcome<CoreToCore>,
-    /// What the latency sampler's patch shows of loads served from known levels.
+    /// Histograms of the latency sampler's patch for loads of known levels.
     #[serde(default)]
     pub calibration: Outcome<Calibration>,
     /// Wall time of the run in seconds.
@@ -258,23 +258,22 @@ pub struct MachineProfile {
     pub core_clock_hz: Option<Figure>,
 }
 
-/// What several CPUs of a machine measured, one after the other, in one run.
+/// Machine profiles measured on several CPUs, one after the other, in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Processors {
     /// [`crate::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
     /// Always [`Kind::Processors`].
     pub kind: Kind,
-    /// Cut short, or a part failed on one of them.
+    /// True if the run was cut short, or a part failed on one of the CPUs.
     #[serde(default)]
     pub incomplete: bool,
-    /// A profile for each, in the order in which they were asked for; its label `cpu` says
-    /// which one measured.
+    /// One profile per CPU, in the requested order; its label `cpu` names the measuring CPU.
     pub profiles: Vec<MachineProfile>,
 }
 
 impl MachineProfile {
-    /// One of this machine in which no part was asked for.
+    /// Profile of this machine in which no part was requested.
     #[must_use]
     pub fn unmeasured(machine: MachineInfo) -> Self {
         fn not_asked<T>() -> Outcome<T> {

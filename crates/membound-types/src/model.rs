@@ -1,4 +1,4 @@
-//! `membound model`: a topology, what was fitted to it, and what follows for other sizes.
+//! `membound model`: a topology, the model fitted to it, and predictions for other sizes.
 //!
 //! The model is that of S. Seidl, Access Delays Related to the Main Memory Hierarchy on
 //! SGI Origin2000 (1997); equation numbers below are that paper's. A window of `w` bytes,
@@ -8,10 +8,9 @@
 //! t(a, w) = t₁(w) + Σᵢ (tᵢ₊₁(w) − tᵢ(w)) · max(0, 1 − (Sᵢ/a)^γᵢ) + TLB + page table
 //! ```
 //!
-//! with `Sᵢ` the bytes that levels 1…i hold together and `tᵢ(w)` the sum of the components
-//! on the path to level i. With every γ equal to 1 this is the paper's expected value
-//! (equation 5) in closed form; chases that visit a buffer in a cycle leave a cache faster
-//! and have a γ of their own.
+//! with `Sᵢ` the bytes that levels 1…i hold together and `tᵢ(w)` the sum of the components on the path to
+//! level i. With every γ equal to 1 this is the paper's expected value (equation 5) in closed form; chases
+//! that visit a buffer in a cycle leave a cache faster and have a different γ.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +20,19 @@ use serde::{Deserialize, Serialize};
 use crate::names::named;
 use crate::{ExpectedHits, Figure, Kind, LevelKind, Outcome, WindowPoint};
 
-/// One measured value that a model is fitted to.
+/// A measured value that a model is fitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observation {
-    /// Window in bytes; `null` for a latency curve, where the value is that of one load.
+    /// Window size in bytes; `null` for a latency curve, where the value is that of one load.
     pub window_bytes: Option<u64>,
-    /// Area that windows or loads fall into, in bytes.
+    /// Size of the area that windows or loads fall into, in bytes.
     pub area_bytes: u64,
     /// Time of one window or one load in nanoseconds.
     pub ns: f64,
-    /// Lower end of its 95 % interval, where one was measured.
+    /// Lower end of the 95 % interval of `ns`, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_low: Option<f64>,
-    /// Upper end of its 95 % interval, where one was measured.
+    /// Upper end of the 95 % interval of `ns`, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_high: Option<f64>,
 }
@@ -51,10 +50,10 @@ impl From<&WindowPoint> for Observation {
 }
 
 named! {
-    /// What the fitted values are times of.
+    /// Kind of operation whose times are fitted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum FitData {
-        /// Windows in areas.
+        /// Windows in areas of memory.
         Window = "window",
         /// Loads of a chase.
         Latency = "latency",
@@ -62,16 +61,16 @@ named! {
 }
 
 named! {
-    /// What a residual is divided by.
+    /// Divisor of residuals in a fit.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Weights {
         /// The modelled value, iterated: unbiased at any relative noise.
         #[default]
         Model = "model",
-        /// The measured value, as equation 8 has it: biased towards low values by about
-        /// the square of the relative noise.
+        /// The measured value, as in equation 8: biased towards low values by about the square of the
+        /// relative noise.
         Measured = "measured",
-        /// Nothing: absolute errors.
+        /// No divisor: absolute errors.
         Equal = "equal",
     }
 }
@@ -80,35 +79,35 @@ named! {
     /// Whether level sizes are given or fitted.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SizeMode {
-        /// As the topology says.
+        /// Sizes are taken from the topology.
         #[default]
         Fixed = "fixed",
-        /// Effective sizes are fitted too, beginning at the topology's.
+        /// Effective sizes are fitted too, starting from the topology's.
         Free = "free",
     }
 }
 
 named! {
-    /// What the size of a level counts.
+    /// Meaning of the size of a level.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SizeMeaning {
-        /// The level's own bytes: levels lie one after the other (equation 2).
+        /// The level's own bytes: levels follow each other (equation 2).
         #[default]
         Own = "own",
-        /// All bytes up to and including the level: where a measured curve leaves it.
+        /// All bytes up to and including the level, which is where a measured curve leaves it.
         Reach = "reach",
     }
 }
 
 named! {
-    /// What a parameter stands for.
+    /// Meaning of a parameter.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum ParameterRole {
-        /// The part of a component that every window costs once.
+        /// Cost of a component once per window.
         Constant = "constant",
-        /// The part of a component that every line of a window costs.
+        /// Cost of a component per line of a window.
         PerLine = "per-line",
-        /// A component's cost of one load (latency curves).
+        /// Cost of a component per load (latency curves).
         PerLoad = "per-load",
         /// Cost of a TLB miss (equation 6).
         TlbMiss = "tlb-miss",
@@ -121,79 +120,77 @@ named! {
     }
 }
 
-/// A hierarchy before anything is measured: components, and which of them lie on the path
-/// to each level.
+/// A memory hierarchy before measurement: components, and which of them are on the path to each level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Topology {
-    /// Name, as `--topology` takes it.
+    /// Name, as accepted by `--topology`.
     pub name: String,
-    /// A sentence for the reader.
+    /// One sentence that describes the topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What level sizes count.
+    /// Meaning of level sizes.
     pub sizes: SizeMeaning,
-    /// Components, in the order in which they are reported.
+    /// Components, in the order of the report.
     pub components: Vec<Component>,
     /// Levels, innermost first.
     pub levels: Vec<TopologyLevel>,
-    /// TLB terms, innermost first; none switches equation 6 off.
+    /// TLB terms, innermost first; empty disables equation 6.
     #[serde(default)]
     pub tlb: Vec<TlbTerm>,
-    /// Page-table term; `null` switches equation 7 off.
+    /// Page-table term; `null` disables equation 7.
     #[serde(default)]
     pub page_table: Option<PageTableTerm>,
-    /// Bytes that one operation of the attainable rate works on (Table 2: a sign change of
-    /// a double, 8).
+    /// Bytes per operation of the attainable rate (Table 2: the sign change of a double, 8).
     pub bytes_per_operation: u32,
 }
 
-/// A piece of hardware (or the program itself) that takes time on the way to data.
+/// A part of the hardware (or the program itself) that takes time on the path to data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Component {
-    /// Symbol of its per-line part, as in `t_s`; the constant part is the symbol with a 0
-    /// after it, `t_s0`.
+    /// Symbol of its per-line part, as in `t_s`; the constant part has the symbol followed by a 0, `t_s0`.
     pub symbol: String,
-    /// What it is.
+    /// Name for the reader.
     pub name: String,
-    /// Bytes that its per-line part is related to.
+    /// Number of bytes that the per-line part refers to.
     pub line_bytes: u32,
-    /// Belongs to the measuring program, not to the machine: left out of attainable rates.
+    /// True if it belongs to the measuring program rather than the machine: it is left out of attainable
+    /// rates.
     #[serde(default)]
     pub application: bool,
-    /// Known per-line part in nanoseconds (a published table); used by `show` and by a fit
-    /// only when `fixed`.
+    /// Known per-line part in nanoseconds (from a published table); used by `show`, and by a fit only if
+    /// `fixed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_line_ns: Option<f64>,
-    /// Known constant part in nanoseconds.
+    /// Known constant part in nanoseconds, used likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constant_ns: Option<f64>,
-    /// Whether a fit takes the known parts as they are.
+    /// True if a fit uses the known parts unchanged.
     #[serde(default)]
     pub fixed: bool,
 }
 
-/// A level: how much it holds and what lies on the path to it.
+/// A level: its size, and the components on the path to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TopologyLevel {
-    /// Name.
+    /// Name of the level.
     pub name: String,
     /// Cache or a section of memory.
     pub kind: LevelKind,
-    /// Size in bytes as [`Topology::sizes`] counts; `null` where it has to be given, and
-    /// for an outermost level without end.
+    /// Size in bytes, with the meaning of [`Topology::sizes`]; `null` if it has to be given, and for an
+    /// unlimited outermost level.
     pub size_bytes: Option<u64>,
-    /// Component symbol → how many times it is passed.
+    /// Number of times that each component is passed, by symbol.
     pub path: BTreeMap<String, u32>,
-    /// Exponent γ with which accesses leave this level; 1 for independent random windows.
+    /// Exponent γ of the transition out of this level; 1 for independent random windows.
     pub steepness: f64,
 }
 
-/// A level of the TLB (equation 6).
+/// Term of one level of the TLB (equation 6).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlbTerm {
-    /// Symbol of the cost of a miss, `t_tlb`.
+    /// Symbol of the cost of a miss, as in `t_tlb`.
     pub symbol: String,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
     /// Page size in bytes.
     pub page_bytes: u64,
@@ -206,49 +203,49 @@ pub struct TlbTerm {
 /// from `start_bytes` on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PageTableTerm {
-    /// Symbol of its factor, `t_pt`.
+    /// Symbol of its factor, as in `t_pt`.
     pub symbol: String,
-    /// Area from which it counts. The paper: 2²⁸.
+    /// Area in bytes from which on the term applies. The paper: 2²⁸.
     pub start_bytes: u64,
-    /// Reference of the logarithms. The paper: 2²⁶, hence a jump of 2/26·t_pt at the start.
+    /// Reference size of the logarithms in bytes. The paper: 2²⁶, hence a jump of 2/26·t_pt at the start.
     pub reference_bytes: u64,
     /// Known factor in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_ns: Option<f64>,
 }
 
-/// A fitted parameter, or a given one.
+/// A fitted or given parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Parameter {
     /// Symbol, as in `t_hh`.
     pub symbol: String,
-    /// Value; of a parameter that cannot be identified, the minimum-norm answer.
+    /// Value; for a parameter that cannot be identified, the minimum-norm solution.
     pub value: f64,
-    /// `ns`, `bytes` or `1`.
+    /// Unit of the value: `ns`, `bytes` or `1`.
     pub unit: String,
-    /// The operation that the value is related to: `128 Bytes`, `1 window`, `1 TLB miss`.
+    /// Operation that the value refers to: `128 Bytes`, `1 window`, `1 TLB miss`.
     pub related_to: String,
-    /// Standard error; `null` for a given value and for one that cannot be identified.
+    /// Standard error; `null` for a given value and for a value that cannot be identified.
     pub std_error: Option<f64>,
-    /// Lower end of the 95 % interval; `null` where there is no standard error.
+    /// Lower end of the 95 % interval; `null` without standard error.
     pub low: Option<f64>,
-    /// Upper end of the 95 % interval.
+    /// Upper end of the 95 % interval; `null` without standard error.
     pub high: Option<f64>,
-    /// Whether the data determine this value by itself.
+    /// True if the data determine this value by itself.
     pub identifiable: bool,
-    /// Why not, where it is not.
+    /// Why the data do not determine it; absent if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether the value was given (`--fix`, or in the topology).
+    /// True if the value was given (`--fix`, or in the topology).
     #[serde(default)]
     pub fixed: bool,
-    /// What it stands for.
+    /// Meaning of the parameter.
     pub role: ParameterRole,
-    /// What the component is, for people.
+    /// Readable name of the component.
     pub name: String,
 }
 
-/// A sum of parameters that the data determine although they do not determine its terms.
+/// A sum of parameters that the data determine, although they do not determine its terms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Combination {
     /// Symbols of the terms.
@@ -259,7 +256,7 @@ pub struct Combination {
     pub value: f64,
     /// Unit of the value.
     pub unit: String,
-    /// Standard error.
+    /// Standard error of the value.
     pub std_error: f64,
     /// Lower end of the 95 % interval.
     pub low: f64,
@@ -267,114 +264,113 @@ pub struct Combination {
     pub high: f64,
 }
 
-/// A level as the model has it after the fit.
+/// A level after the fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelLevel {
-    /// Name.
+    /// Name of the level.
     pub name: String,
     /// Cache or memory.
     pub kind: LevelKind,
-    /// Size in bytes as the topology counts it; `null` for one without end.
+    /// Size in bytes, with the topology's meaning; `null` for an unlimited level.
     pub size_bytes: Option<u64>,
-    /// Lower end of the size's interval, where the size was fitted or found.
+    /// Lower end of the interval of `size_bytes`, if the size was fitted or found.
     pub size_low_bytes: Option<u64>,
-    /// Upper end of the size's interval.
+    /// Upper end of the interval of `size_bytes`.
     pub size_high_bytes: Option<u64>,
-    /// Bytes that this level and those inside it hold together; `null` without end.
+    /// Bytes that this level and all inner levels hold together; `null` for an unlimited level.
     pub reach_bytes: Option<u64>,
-    /// Exponent γ with which accesses leave this level.
+    /// Exponent γ of the transition out of this level.
     pub steepness: f64,
-    /// Bytes that `ns_per_line` is related to: the longest line on the path.
+    /// Number of bytes that `ns_per_line` refers to: the longest line on the path.
     pub line_bytes: u32,
-    /// Hardware time of one line from this level, per-line parts only, in nanoseconds; for
-    /// a latency curve the time of one load. Missing where the data do not determine it.
+    /// Hardware time of one line from this level in nanoseconds, only per-line parts; for a latency curve,
+    /// the time of one load. Missing if the data do not determine it.
     pub ns_per_line: Outcome<Figure>,
-    /// Time of one load from this level in nanoseconds, where the model is of a latency
-    /// curve and the data determine it.
+    /// Time of one load from this level in nanoseconds, if the model is of a latency curve and the data
+    /// determine it.
     #[serde(default)]
     pub latency_ns: Option<f64>,
-    /// Rate that an infinitely fast processor would attain from this level, in 10⁶
-    /// operations a second (Table 2: MFLOPS). Missing for a latency curve.
+    /// Rate that an infinitely fast processor would reach from this level, in 10⁶ operations per second
+    /// (Table 2: MFLOPS). Missing for a latency curve.
     pub rate_mops: Outcome<Figure>,
-    /// The same as 10⁹ bytes a second.
+    /// The same rate in 10⁹ bytes per second.
     pub rate_gb_s: Outcome<Figure>,
-    /// Bytes that the TLB reaches where that is less than this level holds, and the advice
-    /// that follows; absent otherwise.
+    /// Bytes that the TLB reaches if that is less than this level holds, with advice; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tlb_note: Option<String>,
 }
 
-/// How well the model meets the data.
+/// Quality of a fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Residual {
     /// Median of |model ÷ measured − 1|.
     pub median_relative: f64,
     /// Largest |model ÷ measured − 1|.
     pub max_relative: f64,
-    /// Root mean square of the weighted residuals over the degrees of freedom: with
-    /// relative weights, the relative noise that the fit sees.
+    /// Root mean square of the weighted residuals over the degrees of freedom: with relative weights, the
+    /// relative noise of the data.
     pub sigma: f64,
-    /// Median of |model ÷ measured − 1| at points that were left out of the fit, over
-    /// five fits that each leave out every fifth area; `null` with too few points.
+    /// Median of |model ÷ measured − 1| at points left out of the fit, over five fits that each leave out
+    /// every fifth area; `null` with too few points.
     pub left_out_median_relative: Option<f64>,
 }
 
-/// Whether constants that the paper found to vanish do so here.
+/// Test whether the constants that vanish in the paper also vanish here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VanishingTest {
-    /// Symbols of the constants tested together.
+    /// Symbols of the constants that are tested together.
     pub symbols: Vec<String>,
-    /// F statistic of the fit without them against the fit with them.
+    /// F statistic of the fit without the constants against the fit with them.
     pub f: f64,
-    /// Probability of such an F when all of them are zero.
+    /// Probability of an F at least this large if all constants are zero.
     pub p_value: f64,
-    /// Largest share of any modelled time that they make up, 0 to 1.
+    /// Largest share of any modelled time due to the constants, 0 to 1.
     pub largest_share: f64,
-    /// Whether they vanish: indistinguishable from zero, or below 2 % of every time.
+    /// True if they vanish: not significantly different from zero, or below 2 % of every time.
     pub vanish: bool,
 }
 
-/// A measured value beside the model's.
+/// A measured value with the model's value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FittedPoint {
-    /// What was measured.
+    /// The measured value.
     #[serde(flatten)]
     pub measured: Observation,
-    /// What the model says, in nanoseconds.
+    /// Value of the model, in nanoseconds.
     pub model_ns: f64,
 }
 
-/// Where the values come from that a model was fitted to.
+/// Origin of the values that a model was fitted to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelSource {
-    /// Files, as they were named; empty inside a machine profile.
+    /// Files as given by the user; empty within a machine profile.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Host, where the files say.
+    /// Host name, if the files contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Which of the curves in them: kernel, pages, node, …
+    /// The fitted curve within the files: kernel, pages, node, …
     pub series: String,
 }
 
-/// How a fit was done.
+/// Method of a fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FitMethod {
-    /// What the data are.
+    /// Kind of the data.
     pub data: FitData,
-    /// What residuals are divided by.
+    /// Divisor of the residuals.
     pub weights: Weights,
     /// Whether sizes were fitted.
     pub sizes: SizeMode,
-    /// Values fitted to.
+    /// Number of values in the fit.
     pub points: usize,
-    /// Parameters that the data determine, combinations included.
+    /// Number of parameters that the data determine, including combinations.
     pub rank: usize,
-    /// Iterations until the weights (and sizes) stood still.
+    /// Iterations until the weights (and sizes) converged.
     pub iterations: usize,
-    /// Condition number of the scaled design in the directions that are determined.
+    /// Condition number of the scaled design matrix in the determined directions.
     pub condition: f64,
-    /// How the number of levels was chosen, where it was.
+    /// How the number of levels was chosen; absent if it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<String>,
 }
@@ -382,80 +378,79 @@ pub struct FitMethod {
 /// A fitted hierarchy model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Model {
-    /// Version of the schema of the writer.
+    /// Version of the writer's schema.
     pub schema_version: u32,
     /// Always [`Kind::Model`].
     pub kind: Kind,
-    /// Where the data come from.
+    /// Origin of the data.
     pub source: ModelSource,
-    /// The topology, with the sizes that the fit used.
+    /// The topology, with the sizes used by the fit.
     pub topology: Topology,
-    /// How it was fitted.
+    /// Method of the fit.
     pub method: FitMethod,
-    /// Every parameter, fitted or given.
+    /// All parameters, fitted or given.
     pub parameters: Vec<Parameter>,
-    /// What is determined of the parameters that are not.
+    /// Sums that are determined although their terms are not.
     pub combinations: Vec<Combination>,
-    /// Covariance of `parameters` in their order and units, in the directions that the data
-    /// determine; rows and columns of given parameters are zero.
+    /// Covariance of `parameters`, in their order and units, in the directions that the data determine;
+    /// rows and columns of given parameters are zero.
     pub covariance: Vec<Vec<f64>>,
-    /// Levels.
+    /// Levels with their fitted values, innermost first.
     pub levels: Vec<ModelLevel>,
-    /// Fit against data; missing where the values show no level to fit.
+    /// Quality of the fit; missing if the values show no level to fit.
     pub residual: Outcome<Residual>,
-    /// Test of the constants; `null` where the data cannot tell or there are none.
+    /// Test of the constants; `null` if the data cannot decide or there are none.
     pub vanishing: Option<VanishingTest>,
-    /// Every value with the model's.
+    /// All measured values with the model's values.
     pub points: Vec<FittedPoint>,
-    /// What the reader should know: areas beyond all levels, points left out and why.
+    /// Notes for the reader: areas beyond all levels, points left out and why.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// A modelled time for a window or a load that was not measured.
+/// Predicted time of a window or a load that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PredictedPoint {
-    /// Window in bytes; `null` for a single load.
+    /// Window size in bytes; `null` for a single load.
     pub window_bytes: Option<u64>,
-    /// Area or buffer in bytes.
+    /// Size of the area or buffer in bytes.
     pub area_bytes: u64,
-    /// Distance between the elements of a chase; `null` for windows.
+    /// Distance between the elements of a chase in bytes; `null` for windows.
     pub stride_bytes: Option<u64>,
-    /// Time of a window or a load in nanoseconds, with the 95 % interval in which a
-    /// measurement would lie.
+    /// Time of a window or a load in nanoseconds, with the 95 % interval for a measurement of it.
     pub ns: Outcome<Figure>,
     /// Share of the accesses that each level is expected to serve.
     pub expected: Vec<ExpectedHits>,
-    /// Why this point is less certain than its interval says.
+    /// Why this point is less certain than its interval suggests; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caution: Option<String>,
 }
 
-/// `membound model predict`.
+/// Document of `membound model predict`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prediction {
-    /// Version of the schema of the writer.
+    /// Version of the writer's schema.
     pub schema_version: u32,
     /// Always [`Kind::Prediction`].
     pub kind: Kind,
-    /// Where the model comes from.
+    /// Origin of the model.
     pub source: ModelSource,
-    /// Name of its topology.
+    /// Name of the model's topology.
     pub topology: String,
-    /// The points, in the order asked for.
+    /// Predicted points, in the requested order.
     pub points: Vec<PredictedPoint>,
 }
 
-/// `membound model show`: a topology with its components and attainable rates.
+/// Document of `membound model show`: a topology with its components and attainable rates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TopologyDocument {
-    /// Version of the schema of the writer.
+    /// Version of the writer's schema.
     pub schema_version: u32,
     /// Always [`Kind::Topology`].
     pub kind: Kind,
-    /// The topology.
+    /// The topology, as given or built in.
     pub topology: Topology,
-    /// Known values of its components (the paper's Table 1).
+    /// Known values of the components (the paper's Table 1).
     pub parameters: Vec<Parameter>,
     /// Levels with their attainable rates (Table 2).
     pub levels: Vec<ModelLevel>,

@@ -1,10 +1,9 @@
-//! Names of enum values: the same in documents, on the command line and in messages.
+//! Names of enum values, which are the same in documents, on the command line and in messages.
 
-/// Defines an enum whose values have names, written where discriminants would stand.
+/// Defines an enum whose values have names, written in place of discriminants.
 ///
-/// The name is what serde writes and reads, `name()` and `Display` show, and `FromStr`
-/// understands; `ALL` holds every value in the order of declaration. What a person reads
-/// as a title instead of a name is left to the crate that shows it.
+/// serde writes and reads the name, `name()` and `Display` return it, and `FromStr` parses it; `ALL` lists
+/// all values in the order of declaration. Readable titles are left to the crate that displays them.
 macro_rules! named {
     (
         $(#[$of_enum:meta])*
@@ -18,7 +17,7 @@ macro_rules! named {
         }
 
         impl $Enum {
-            /// Every value, in the order of declaration.
+            /// All values, in the order of declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Value),+];
 
             /// The name used on the command line and in documents.

@@ -1,25 +1,25 @@
-//! `measure prefetch`: which access patterns the hardware prefetches.
+//! `measure prefetch`: access patterns that the hardware prefetches.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Outcome, PrefetchState, Samples};
 
-/// An access pattern that a prefetcher might know.
+/// Access pattern that a prefetcher may recognise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "name")]
 pub enum PrefetchPattern {
     /// Every `stride_bytes`-th byte, upwards.
     Forward {
-        /// Distance in bytes.
+        /// Distance between accesses in bytes.
         stride_bytes: u64,
     },
     /// Every `stride_bytes`-th byte, downwards.
     Backward {
-        /// Distance in bytes.
+        /// Distance between accesses in bytes.
         stride_bytes: u64,
     },
-    /// `streams` forward streams, line by line, taking turns.
+    /// `streams` forward streams, one line of each in turn.
     Interleaved {
         /// Number of streams.
         streams: u32,
@@ -35,39 +35,39 @@ pub enum PrefetchPattern {
     /// A forward stream that crosses into the next page: only the first line of each page
     /// is timed.
     NextPage,
-    /// Nothing to predict: the reference.
+    /// Unpredictable: the reference.
     Random,
 }
 
 /// One pattern with one state of the prefetchers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PrefetchPoint {
-    /// Pattern.
+    /// Access pattern.
     pub pattern: PrefetchPattern,
     /// State of the prefetchers.
     pub prefetch: PrefetchState,
-    /// Time per load in nanoseconds; where only one of several loads is timed, of that one.
+    /// Time per load in nanoseconds; if only one of several loads is timed, of that load.
     pub ns: f64,
-    /// Random loads of the same footprint, page kind and TLB locality, in nanoseconds.
+    /// Time of random loads with the same footprint, page kind and TLB locality, in nanoseconds.
     pub random_ns: f64,
     /// `ns ÷ random_ns`.
     pub ratio: f64,
-    /// Whether the ratio is beyond what noise explains: the hardware fetched ahead.
+    /// True if the ratio is lower than noise explains, so the hardware prefetched.
     pub prefetched: bool,
-    /// The batches.
+    /// Raw batches.
     pub batches: Samples,
 }
 
-/// The part `prefetch`.
+/// Result of `measure prefetch`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prefetch {
-    /// All points.
+    /// All measured points.
     pub points: Vec<PrefetchPoint>,
     /// Prefetchers that could be switched, or why none could.
     pub controls: Outcome<Vec<String>>,
-    /// Bytes under the patterns.
+    /// Size of the area of the patterns, in bytes.
     pub area_bytes: u64,
-    /// What could not be had, and why.
+    /// Combinations that could not be measured, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.

@@ -1,8 +1,8 @@
 //! `membound report`: where a program waited for memory.
 //!
-//! Shares are fractions of the CPU time of all threads unless a name says otherwise. What
-//! counts as stalled is the time in which the oldest unretired instruction waited for
-//! memory beyond the cost of a hit in the innermost cache.
+//! Shares are fractions of the CPU time of all threads unless a name says otherwise. Stalled time is time
+//! in which the oldest unretired instruction waited for memory, beyond the cost of a hit in the innermost
+//! cache.
 
 mod bandwidth;
 mod detail;
@@ -28,102 +28,102 @@ pub use self::sharing::*;
 pub use self::time::*;
 use crate::{Figure, HardwareView, Kind, NotMeasured, Outcome};
 
-/// A profile: what a run says.
+/// Profile: the analysis of a recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Profile {
     /// [`crate::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
     /// Always [`Kind::Profile`].
     pub kind: Kind,
-    /// The run was cut short: what stands here is true of the part that was recorded.
+    /// True if the run was cut short: the content is valid for the recorded part.
     #[serde(default)]
     pub incomplete: bool,
-    /// What was run, and how it was recorded.
+    /// The program, and how it was recorded.
     pub run: RunInfo,
-    /// The part of the run that this document speaks of; absent when that is the whole run.
+    /// Part of the run that this document covers; absent for the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<SelectedPart>,
-    /// Wall time in seconds; of the selected span, where one was selected.
+    /// Wall time in seconds; of the selected span if one was selected.
     pub elapsed_s: f64,
-    /// How the threads' time divides.
+    /// Division of the threads' time into stall, other CPU time and idle time.
     pub time: TimeSplit,
-    /// Share of CPU time that was stalled on memory, and by level.
+    /// Share of CPU time that was stalled on memory, in total and by level.
     pub memory_bound: MemoryBound,
-    /// Code whose samples could not be told apart, most time first.
+    /// Code whose samples could not be attributed to an access, most time first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenCode>,
-    /// Average latency of the accesses that were looked at, weighted by executions.
+    /// Average latency of the timed accesses, weighted by executions.
     pub latency: Outcome<AverageLatency>,
-    /// What a reader should look at first, most important first.
+    /// Findings for the reader, most important first.
     pub findings: Vec<Insight>,
-    /// By function, most stalled first.
+    /// Figures by function, most stalled first.
     pub functions: Vec<CodeRow>,
-    /// By source line.
+    /// Figures by source line, most stalled first.
     pub lines: Vec<CodeRow>,
-    /// By instruction.
+    /// Figures by instruction, most stalled first.
     pub instructions: Vec<CodeRow>,
-    /// By thread.
+    /// Figures by thread, most stalled first.
     pub threads: Vec<ThreadRow>,
-    /// By level.
+    /// Stall by level of the memory hierarchy, innermost first.
     pub levels: Vec<LevelRow>,
-    /// Accesses that the processor sampled itself, in imported runs.
+    /// Accesses that the processor sampled; only in imported runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareView>,
-    /// By object.
+    /// Figures by object, most stalled first.
     pub objects: Vec<ObjectRow>,
-    /// By function and object together, most stalled first.
+    /// Figures by pair of function and object, most stalled first.
     #[serde(default)]
     pub function_objects: Vec<FunctionObjectRow>,
-    /// Live bytes over time, by object.
+    /// Live bytes over time, in total and by object.
     pub memory: Outcome<MemoryUse>,
-    /// Lines of memory that threads fight over without sharing data.
+    /// Cache lines that threads contend for without sharing data.
     pub false_sharing: Vec<SharedLine>,
-    /// Lines whose data threads do share and write.
+    /// Cache lines whose data threads share and write.
     pub true_sharing: Vec<SharedLine>,
-    /// Nodes of pages against nodes of threads.
+    /// Accesses by node of the page and node of the thread.
     pub numa: Outcome<NumaView>,
-    /// Traffic by domain.
+    /// Memory traffic by domain.
     pub bandwidth: Vec<BandwidthDomain>,
-    /// The machine's nodes and what moved between them.
+    /// The machine's nodes and the traffic between them.
     #[serde(default)]
     pub platform: Platform,
-    /// What it would wait for on other machines, where some were given.
+    /// Predictions for other machines; empty if none were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Elsewhere>,
-    /// What recording cost.
+    /// Cost of recording.
     pub overhead: Overhead,
-    /// What is not here, by the name of the table that misses it.
+    /// Missing data, by the name of the table that lacks it.
     #[serde(default)]
     pub missing: Vec<Missing>,
 }
 
-/// What the program would wait for on another machine.
+/// Prediction of how the program would run on another machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Elsewhere {
-    /// The machine.
+    /// Name of the other machine.
     pub machine: String,
-    /// Share of CPU time that would be stalled.
+    /// Predicted share of CPU time that is stalled.
     pub memory_bound: Figure,
-    /// By level.
+    /// `memory_bound` by level.
     pub levels: LevelShares,
-    /// Time without stalls there ÷ here: the number of core clock cycles is taken to be the same. The
-    /// interval also holds the ratio of the latencies of the first caches. Missing where a clock is not
-    /// known: the time without stalls is then taken to stay as it is.
+    /// Time without stalls there ÷ here, assuming the same number of core clock cycles. The interval
+    /// includes the ratio of the first caches' latencies. Missing if a clock is unknown; the time without
+    /// stalls is then assumed to stay the same.
     #[serde(default)]
     pub compute_ratio: Outcome<Figure>,
-    /// Run time there ÷ run time here, by the stalls and by `compute_ratio`.
+    /// Run time there ÷ run time here, from the stalls and `compute_ratio`.
     pub time_ratio: Figure,
-    /// Bandwidth that each core would ask of memory, in 10⁹ bytes a second.
+    /// Memory bandwidth that each core would need, in 10⁹ bytes per second.
     pub per_core_gb_s: f64,
-    /// The most that machine was measured to do, all cores together.
+    /// Highest bandwidth measured on that machine with all cores, in 10⁹ bytes per second.
     pub machine_max_gb_s: Outcome<f64>,
 }
 
-/// Something that is not here.
+/// Something that the document lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
     /// Name of the table or field.
     pub table: String,
-    /// Why, and what would change it.
+    /// Reason, and remedy if there is one.
     pub why: NotMeasured,
 }

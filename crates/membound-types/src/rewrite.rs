@@ -1,5 +1,5 @@
-//! What can be patched in a binary (`rewrite plan`), and what a program did with
-//! everything patched (`rewrite check`).
+//! Analysis of what can be patched in a binary (`rewrite plan`), and results of a fully patched program
+//! (`rewrite check`).
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use crate::names::named;
 use crate::{Kind, Outcome};
 
 named! {
-    /// What a patch does before the instruction that it stands at.
+    /// Action of a patch before the instruction that it replaces.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum PatchBody {
-        /// Nothing: the instruction runs in a trampoline, no more.
+        /// Nothing: the instruction only executes in a trampoline.
         Displace = "displace",
         /// Counts executions.
         #[default]
         Count = "count",
-        /// Writes rubbish into every register and flag that is held to be dead.
+        /// Overwrites every register and flag that the analysis considers dead.
         Rubbish = "rubbish",
-        /// Counts, and now and then times the load and records it.
+        /// Counts executions; sometimes times the access and records it.
         Sample = "sample",
-        /// Records address and site while a burst is on.
+        /// Records address and site during a burst.
         Record = "record",
         /// Prefetches the operand and calls the agent's yield.
         Yield = "yield",
@@ -30,112 +30,113 @@ named! {
 }
 
 named! {
-    /// What a memory access does.
+    /// Kind of a memory access.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum AccessKind {
-        /// Reads memory.
+        /// The instruction reads memory.
         Load = "load",
-        /// Writes memory.
+        /// The instruction writes memory.
         Store = "store",
-        /// Reads and writes the same operand.
+        /// The instruction reads and writes the same operand.
         Both = "both",
     }
 }
 
-/// Memory accesses and what becomes of them.
+/// Numbers of memory accesses by result of patching.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PatchCounts {
-    /// Instructions that access memory by an operand: `patched` and all `refused` together.
+    /// Instructions with a memory operand: the sum of `patched` and all of `refused`.
     pub accesses: u64,
-    /// Those that read.
+    /// Accesses that read.
     pub loads: u64,
-    /// Those that write. One that does both stands in both.
+    /// Accesses that write; one that reads and writes counts as both.
     pub stores: u64,
-    /// Those that get a patch.
+    /// Accesses that get a patch.
     pub patched: u64,
-    /// Those that get none, by reason.
+    /// Accesses without a patch, by reason.
     pub refused: BTreeMap<String, u64>,
 }
 
-/// `membound rewrite check --json F -- CMD`.
+/// Document of `membound rewrite check --json F -- CMD`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewriteCheck {
     /// Version of this schema.
     pub schema_version: u32,
-    /// [`Kind::RewriteCheck`].
+    /// Always [`Kind::RewriteCheck`].
     pub kind: Kind,
-    /// The program was not seen to its end, or parts of it could not be observed.
+    /// True if the program was not observed until its end, or parts of it could not be observed.
     pub incomplete: bool,
-    /// What was not seen to its end, and why; left out when nothing is missing.
+    /// Parts that were not observed until their end, with reasons; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missed: Vec<String>,
-    /// Version of the writer.
+    /// Version of membound that wrote this.
     pub membound_version: String,
-    /// The command line that ran.
+    /// Command line of the program.
     pub command: Vec<String>,
-    /// What the patches did.
+    /// Action of the patches.
     pub body: PatchBody,
-    /// Whether increments were locked, so that threads lose none.
+    /// True if counters were incremented with locked instructions, so that no count is lost between
+    /// threads.
     pub exact: bool,
-    /// The program's exit code, when it ended by itself.
+    /// Exit code, if the program ended by itself.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, when one did.
+    /// Signal that ended the program, if one did.
     pub signal: Option<i32>,
-    /// Whether the program itself ran with patches.
+    /// True if the program itself ran with patches.
     pub patched: bool,
-    /// Why it did not.
+    /// Why it ran without patches; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What was recorded, with a body that records; left out otherwise.
+    /// Recorded accesses; only with a body that records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<CheckedRecords>,
-    /// Executables and libraries, those that executed most first.
+    /// Executables and libraries, sorted by number of executions, most first.
     pub modules: Vec<CheckedModule>,
-    /// Every program that ran, in the order of their starts: an exec begins a new one.
+    /// All programs that ran, in the order of their starts; an exec starts a new entry.
     pub processes: Vec<CheckedProcess>,
     /// Wall time from the start of the command to its end, in seconds.
     pub elapsed_s: f64,
 }
 
-/// One file whose code ran, over all processes.
+/// Executed file, summed over all processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedModule {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// Accesses in it, and what became of them.
+    /// Accesses in the file, by result of patching.
     #[serde(flatten)]
     pub counts: PatchCounts,
-    /// Times that patched accesses were executed, or why they were not counted.
+    /// Number of executions of patched accesses, or why they were not counted.
     pub executions: Outcome<u64>,
-    /// Its recorded accesses, with a body that records; left out otherwise.
+    /// Recorded accesses; only with a body that records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<CheckedSamples>,
-    /// Distinct lines of 64 bytes among the recorded accesses, those of different programs
-    /// apart; left out like `samples`.
+    /// Number of distinct 64-byte lines among the recorded accesses; lines of different programs are
+    /// distinct. Absent like `samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<Outcome<u64>>,
-    /// Why nothing of it was patched.
+    /// Why nothing in the file was patched; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpatched: Option<String>,
-    /// Address spaces in which it was patched.
+    /// Number of address spaces in which the file was patched.
     pub placements: u64,
-    /// The accesses of the functions asked for, by address; left out when none were.
+    /// Accesses of the requested functions, by address; absent if none were requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sites: Vec<CheckedSite>,
 }
 
-/// One patched access.
+/// A patched access.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedSite {
-    /// Address in the file.
+    /// Address of the instruction in the file.
     pub address: u64,
-    /// Function that it belongs to.
+    /// Function that contains it.
     pub function: String,
-    /// What it does.
+    /// Kind of the access.
     pub access: AccessKind,
-    /// Times it was executed, or why that is not known.
+    /// Number of executions, or why it is unknown.
     pub executions: Outcome<u64>,
-    /// Its recorded accesses, with a body that records; left out otherwise.
+    /// Recorded accesses; only with a body that records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<CheckedSamples>,
 }
@@ -143,128 +144,127 @@ pub struct CheckedSite {
 /// Recorded accesses of one file or one instruction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedSamples {
-    /// Accesses that were timed.
+    /// Number of timed accesses.
     pub timed: u64,
-    /// Accesses recorded without a time.
+    /// Number of accesses recorded without a time.
     pub untimed: u64,
-    /// Those among both that store.
+    /// Number of stores among both.
     pub stores: u64,
-    /// Median of the timed ones in ticks of the time stamp counter, fences and reading the
-    /// counter included.
+    /// Median of the timed accesses in ticks of the time stamp counter, including fences and the reading of
+    /// the counter.
     pub median_ticks: Outcome<u32>,
-    /// What nine in ten of the timed ones did not exceed, in the same ticks.
+    /// 90th percentile of the timed accesses, in the same ticks.
     pub p90_ticks: Outcome<u32>,
 }
 
-/// Records of a run.
+/// Recording settings of a run, and numbers of records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedRecords {
-    /// Mean executions of an access from one sample to the next, where it samples.
+    /// Mean number of executions between two samples of an access, with a sampling body.
     pub period: Option<u32>,
-    /// Length of a burst in milliseconds, where it records in bursts.
+    /// Length of a burst in milliseconds, with a body that records bursts.
     pub burst_ms: Option<f64>,
-    /// From the start of one burst to that of the next, in milliseconds.
+    /// Time from the start of one burst to the start of the next, in milliseconds.
     pub burst_every_ms: Option<f64>,
-    /// Accesses that were collected.
+    /// Number of collected accesses.
     pub recorded: u64,
-    /// Accesses that were to be recorded and found no room: a thread fills its room faster than
-    /// it is emptied, or there are too many threads.
+    /// Number of accesses that could not be recorded: a thread filled its buffer faster than it was
+    /// emptied, or there were too many threads.
     pub lost: u64,
-    /// Collected accesses by code that is not known any more.
+    /// Number of collected accesses whose code is no longer known.
     pub unattributed: u64,
 }
 
 /// One program of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedProcess {
-    /// Process number.
+    /// Process identifier.
     pub pid: u32,
-    /// Its executable.
+    /// Path of its executable.
     pub path: String,
-    /// Whether it ran with patches.
+    /// True if it ran with patches.
     pub patched: bool,
-    /// Why it did not.
+    /// Why it ran without patches; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// `membound rewrite plan BINARY --json F`.
+/// Document of `membound rewrite plan BINARY --json F`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RewritePlan {
     /// Version of this schema.
     pub schema_version: u32,
-    /// [`Kind::RewritePlan`].
+    /// Always [`Kind::RewritePlan`].
     pub kind: Kind,
-    /// Version of the writer.
+    /// Version of membound that wrote this.
     pub membound_version: String,
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// What the plan is kept by: `build-id:…` or `sha256:…` in hexadecimal.
+    /// Identity under which the plan is stored: `build-id:…` or `sha256:…` in hexadecimal.
     pub identity: String,
-    /// What the patches would do.
+    /// Action of the planned patches.
     pub body: PatchBody,
-    /// Whether jump tables were resolved.
+    /// True if jump tables were resolved.
     pub tables_resolved: bool,
-    /// Functions found.
+    /// Number of functions.
     pub functions_found: u64,
-    /// Basic blocks found.
+    /// Number of basic blocks.
     pub blocks: u64,
-    /// Functions not every branch of which is known.
+    /// Number of functions with branches that are not all known.
     pub unresolved: u64,
-    /// Accesses in all functions.
+    /// Accesses in all functions, by result of patching.
     #[serde(flatten)]
     pub counts: PatchCounts,
-    /// Every function that accesses memory, those with most refusals first; with
-    /// `--function`, those asked for.
+    /// All functions that access memory, most refusals first; with `--function`, the requested functions.
     pub functions: Vec<PlannedFunction>,
 }
 
-/// One function of a plan.
+/// A function of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedFunction {
-    /// Its first address in the file.
+    /// Address of its first byte in the file.
     pub address: u64,
-    /// Its name, demangled; its address where it has none.
+    /// Demangled name; the address if it has no name.
     pub name: String,
-    /// Its extent.
+    /// Size of the function in bytes.
     pub size_bytes: u64,
-    /// Basic blocks in it.
+    /// Number of its basic blocks.
     pub blocks: u64,
-    /// Its accesses.
+    /// Accesses in the function, by result of patching.
     #[serde(flatten)]
     pub counts: PatchCounts,
-    /// Why not every branch into it is known.
+    /// Why some branches into it are unknown; absent if all are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unresolved: Option<String>,
-    /// Its instructions, with `--function`; left out otherwise.
+    /// Instructions; only with `--function`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instructions: Vec<PlannedInstruction>,
 }
 
-/// One instruction of a listing.
+/// An instruction of a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedInstruction {
-    /// Its address in the file.
+    /// Address in the file.
     pub address: u64,
-    /// Its bytes in hexadecimal.
+    /// Machine code in hexadecimal.
     pub bytes: String,
-    /// It, disassembled.
+    /// Disassembled text.
     pub text: String,
-    /// Number of its block within the function.
+    /// Number of its basic block within the function.
     pub block: u32,
-    /// What is alive before it.
+    /// Live registers and flags before the instruction.
     pub live: String,
-    /// What is dead before it: all that is not in `live`.
+    /// Dead registers and flags before the instruction: all that are not in `live`.
     pub dead: String,
-    /// What it does to memory by an operand, if anything.
+    /// Kind of its memory access; absent if it has no memory operand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<AccessKind>,
-    /// First address of the displaced group that it belongs to, if any.
+    /// First address of the displaced group that contains it; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
-    /// Whether it gets a patch of its own.
+    /// True if the instruction gets a patch of its own.
     pub patched: bool,
-    /// Why it gets none although it accesses memory.
+    /// Why it gets no patch although it accesses memory; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

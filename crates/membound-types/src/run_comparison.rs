@@ -7,73 +7,74 @@ use crate::{
     AverageLatency, Figure, Gate, InsightKind, Kind, MemoryBound, Outcome, RunSide, TimeSplit,
 };
 
-/// `membound compare` of runs.
+/// Document of `membound compare` for runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunComparison {
     /// [`crate::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
     /// Always [`Kind::RunComparison`].
     pub kind: Kind,
-    /// The files, the first is the reference.
+    /// Compared runs; the first is the reference.
     pub runs: Vec<ComparedRun>,
-    /// The base and the new side, where runs were put together; else empty.
+    /// The base and the new side, if runs were pooled; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<RunSide>,
-    /// What `--fail-on` asked for, in the order given.
+    /// Results of `--fail-on`, in the given order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<Gate>,
     /// Functions, lines and objects whose stall changed, largest change first.
     pub changes: Vec<RunChange>,
-    /// What came and went: false sharing that is gone, new findings.
+    /// Findings that appeared or vanished, such as false sharing that is gone.
     pub findings: Vec<InsightChange>,
-    /// Sentences that sum it up.
+    /// Summary in sentences.
     pub summary: Vec<String>,
 }
 
-/// One of the runs.
+/// One of the compared runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedRun {
-    /// File.
+    /// File of the run.
     pub file: String,
-    /// Command.
+    /// Command line of the program.
     pub command: String,
-    /// When.
+    /// Start of the run, RFC 3339 in UTC.
     pub date: String,
-    /// Cut short.
+    /// True if the run was cut short.
     pub incomplete: bool,
     /// Wall time in seconds.
     pub elapsed_s: f64,
-    /// How the time divides.
+    /// Division of the threads' time.
     pub time: TimeSplit,
-    /// Its stalled share.
+    /// Stalled share of CPU time.
     pub memory_bound: MemoryBound,
-    /// Its average latency.
+    /// Average latency of timed accesses.
     pub latency: Outcome<AverageLatency>,
 }
 
-/// A group in all runs.
+/// Stall of one function, line or object in all runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunChange {
-    /// `function`, `line`, `object`.
+    /// Kind: `function`, `line` or `object`.
     pub group: String,
-    /// Its name.
+    /// Name of the function, line or object.
     pub name: String,
-    /// Stalled seconds in each run, or in each side where there are sides; `null` where it was
-    /// not seen.
+    /// Stall in seconds in each run, or in each side if there are sides; `null` if the group was not
+    /// observed.
     pub stall_s: Vec<Option<Figure>>,
-    /// Last minus first, in seconds.
+    /// Last minus first value, in seconds.
     pub change_s: f64,
-    /// Whether the change is more than noise.
+    /// True if the change exceeds noise.
     pub significant: bool,
 }
 
-/// A finding that one run has and another has not.
+/// A finding that some runs have and others lack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InsightChange {
-    /// What it is about.
+    /// Kind of the finding.
     pub kind: InsightKind,
-    /// What it says.
+    /// Text of the finding.
     pub text: String,
-    /// Whether each run has it, or most runs of each side where there are sides.
+    /// For each run, whether it has the finding; for each side, if there are sides, whether most of its
+    /// runs have it.
     pub present: Vec<bool>,
 }

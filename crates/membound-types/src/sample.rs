@@ -1,21 +1,21 @@
-//! What every measured point carries beside its figure: raw samples and disturbances.
+//! Raw samples and perturbations, which every measured point contains in addition to its figure.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 
-/// The raw samples of a point and how the sampling ended.
+/// Raw samples of a point, and why sampling ended.
 ///
-/// Each entry of `raw` is the mean over one timed batch, in the unit of the point's
-/// figure; every statistic of the point can be computed again from them.
+/// Each entry of `raw` is the mean over one timed batch, in the unit of the point's figure; every statistic
+/// of the point can be computed from them again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Samples {
-    /// Batch means, in the order in which they were taken.
+    /// Batch means, in the order of measurement.
     pub raw: Vec<f64>,
-    /// Why no more samples were taken.
+    /// Why sampling ended.
     pub stopped: Stopped,
-    /// What disturbed the point.
+    /// Perturbations of the point.
     pub disturbed: Disturbance,
 }
 
@@ -23,9 +23,9 @@ named! {
     /// Why sampling of a point ended.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Stopped {
-        /// The interval is as narrow as was asked.
+        /// The interval became as narrow as requested.
         Converged = "converged",
-        /// The time for it was spent.
+        /// The time budget was used up.
         #[default]
         Budget = "budget",
         /// The user or a signal ended the run.
@@ -33,24 +33,24 @@ named! {
     }
 }
 
-/// What disturbed a point while it was measured. All zero for a quiet point.
+/// Perturbations while a point was measured. All zero for an unperturbed point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Disturbance {
-    /// Batches thrown away because something below was seen during them, and repeated.
+    /// Perturbed batches that were discarded and repeated.
     pub repeated_batches: u32,
-    /// Batches that were disturbed each time they were tried, and kept for want of better.
+    /// Batches that were perturbed in every attempt, and kept because there were no better ones.
     #[serde(default)]
     pub kept_batches: u32,
-    /// Involuntary context switches seen.
+    /// Number of involuntary context switches.
     pub involuntary_switches: u32,
-    /// Batches that began and ended on different CPUs.
+    /// Number of batches that started and ended on different CPUs.
     pub migrations: u32,
-    /// Time stolen by the hypervisor while the point was measured, in milliseconds.
+    /// Time in milliseconds that the hypervisor took during the measurement.
     pub steal_ms: f64,
-    /// Visits between whose begin and end the core clock changed by more than 2 %.
+    /// Number of visits during which the core clock changed by more than 2 %.
     pub clock_changes: u32,
-    /// The samples fall into two groups; this is the slower one's median, in the unit of
-    /// the point's figure.
+    /// Median of the slower group in the unit of the point's figure, if the samples form two groups; absent
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_mode: Option<f64>,
     /// Share of the samples in the slower group, 0 to 1.
@@ -59,14 +59,14 @@ pub struct Disturbance {
 }
 
 impl Disturbance {
-    /// Whether anything at all was seen.
+    /// True if any perturbation was observed.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether something is left in the figure: two modes, or disturbed batches that had
-    /// to be kept. What was repeated in quiet is not.
+    /// True if the figure is still affected: by two modes, or by perturbed batches that had to be kept.
+    /// Batches that were repeated without perturbation do not count.
     #[must_use]
     pub const fn unresolved(&self) -> bool {
         self.slow_mode.is_some() || self.kept_batches > 0

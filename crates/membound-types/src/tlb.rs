@@ -1,97 +1,96 @@
-//! `measure tlb`: reach, cost of a miss, and whether misses overlap.
+//! `measure tlb`: reach, cost of a miss, and overlap of misses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Basis, Figure, Outcome, PageKind, Samples};
 
-/// One point: a chase with one line on each of `pages` pages.
+/// Chase with one line on each of `pages` pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlbPoint {
-    /// Page kind.
+    /// Kind of the pages.
     pub page: PageKind,
-    /// Pages visited.
+    /// Number of visited pages.
     pub pages: u64,
-    /// Time per load with one line a page, in nanoseconds.
+    /// Time per load with one line per page, in nanoseconds.
     pub ns: f64,
-    /// Time per load over the same number of lines packed together, in nanoseconds.
+    /// Time per load with the same number of lines packed together, in nanoseconds.
     pub packed_ns: f64,
-    /// The difference in core clock cycles: what translation costs.
+    /// Cost of translation: the difference in core clock cycles.
     pub translation_cycles: f64,
-    /// The batches of the spread chase.
+    /// Raw batches of the spread chase.
     pub batches: Samples,
 }
 
 /// A level of the TLB, found from the points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlbLevel {
-    /// Page kind.
+    /// Kind of the pages.
     pub page: PageKind,
-    /// 1, 2, …
+    /// Level: 1, 2, …
     pub level: u32,
-    /// Entries that can be reached.
+    /// Number of usable entries.
     pub entries: Figure,
-    /// Bytes that these entries cover.
+    /// Bytes covered by the entries.
     pub reach_bytes: u64,
-    /// Cost of a miss here that the next level answers (or a page walk), in cycles.
+    /// Cost in core clock cycles of a miss that the next level (or a page walk) answers.
     pub miss_cycles: Figure,
 }
 
 /// Whether TLB misses are served in parallel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlbOverlap {
-    /// Page kind.
+    /// Kind of the pages.
     pub page: PageKind,
-    /// Independent chains.
+    /// Number of independent chains.
     pub chains: u32,
-    /// Cycles that translation costs per load with so many chains.
+    /// Cost of translation per load in core clock cycles, with this number of chains.
     pub translation_cycles: f64,
-    /// Translation cost of one chain ÷ of this many: 1 is none, `chains` is full overlap.
+    /// Cost of translation with one chain ÷ with `chains`: 1 is no overlap, `chains` is full overlap.
     pub overlap: f64,
 }
 
-/// What the TLB reaches with one kind of pages, beside the size of a cache.
+/// Reach of the TLB with one kind of pages, compared with the size of a cache.
 ///
-/// Where the reach is smaller, loads that hit the cache still wait for page walks: the
-/// advice of document 002 is to use larger pages there.
+/// If the reach is smaller, loads that hit the cache still wait for page walks: document 002 advises larger
+/// pages then.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TlbReach {
-    /// Cache level's name.
+    /// Name of the cache level.
     pub level: String,
-    /// Its size in bytes.
+    /// Size of the cache in bytes.
     pub size_bytes: u64,
-    /// `estimated` for the effective size found, `declared` where no levels were found.
+    /// `estimated` for the effective size, `declared` if no levels were found.
     pub size_basis: Basis,
-    /// Page kind.
+    /// Kind of the pages.
     pub page: PageKind,
-    /// Bytes that are reached without a page walk.
+    /// Bytes reached without a page walk.
     pub reach_bytes: u64,
-    /// Level of the TLB beyond which walks begin; `null` where none was met, and
-    /// `reach_bytes` is then the most that was visited: the reach is at least so large.
+    /// TLB level beyond which page walks begin; `null` if none was found. `reach_bytes` is then the largest
+    /// visited size, and the reach is at least that.
     pub tlb_level: Option<u32>,
-    /// Whether the reach is at least the size of the cache; `null` where that was not met.
+    /// True if the reach is at least the size of the cache; `null` if that could not be decided.
     pub covered: Option<bool>,
-    /// What to do where it is not.
+    /// Advice if the reach is smaller; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-/// The part `tlb`.
+/// Result of `measure tlb`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tlb {
-    /// All points.
+    /// All measured points.
     pub points: Vec<TlbPoint>,
-    /// Levels found.
+    /// Levels found from the points.
     pub levels: Vec<TlbLevel>,
-    /// Reach beside the size of each cache: every cache, innermost first, with every page
-    /// kind.
+    /// Reach compared with each cache: every cache, innermost first, with every page kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reach: Vec<TlbReach>,
-    /// Overlap of misses.
+    /// Overlap of misses, by page kind and number of chains.
     pub overlap: Vec<TlbOverlap>,
-    /// Page walks served at once, by the largest overlap seen.
+    /// Page walks served at once, from the largest observed overlap.
     pub parallel_walks: Outcome<f64>,
-    /// What could not be had, and why.
+    /// Points that could not be measured, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 
-/// A logical CPU as the kernel numbers it.
+/// A logical CPU, by the kernel's number.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -21,7 +21,7 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// A NUMA node as the kernel numbers it.
+/// A NUMA node, by the kernel's number.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -43,7 +43,7 @@ named! {
     pub enum PageKind {
         /// Base pages of 4 KiB (or the machine's base page), huge pages refused.
         Base = "4k",
-        /// Transparent huge pages, asked for with `MADV_HUGEPAGE`.
+        /// Transparent huge pages, requested with `MADV_HUGEPAGE`.
         Thp = "thp",
         /// Pages of 2 MiB from the hugetlb pool.
         Huge2M = "2m",
@@ -52,20 +52,20 @@ named! {
     }
 }
 
-/// Where the pages of a buffer lie: `"local"`, `"interleave"` or a node's number.
+/// Node policy of a buffer: `"local"`, `"interleave"` or a node's number.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(untagged)]
 pub enum NodePolicy {
-    /// On one node, independent of the CPU that asks for them.
+    /// On one node, independent of the CPU that first touches them.
     Node(NodeId),
-    /// On the node of the measuring CPU, or page by page over all nodes.
+    /// On the node of the measuring CPU, or interleaved over all nodes.
     Named(NamedPolicy),
 }
 
 named! {
-    /// The node policies that have a name instead of a number.
+    /// Node policies with a name instead of a number.
     #[derive(
         Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         JsonSchema,
@@ -73,7 +73,7 @@ named! {
     pub enum NamedPolicy {
         /// On the node of the measuring CPU.
         Local = "local",
-        /// Page by page over all nodes with memory.
+        /// Interleaved page by page over all nodes with memory.
         Interleave = "interleave",
     }
 }
@@ -81,7 +81,7 @@ named! {
 impl NodePolicy {
     /// On the node of the measuring CPU.
     pub const LOCAL: Self = Self::Named(NamedPolicy::Local);
-    /// Page by page over all nodes with memory.
+    /// Interleaved page by page over all nodes with memory.
     pub const INTERLEAVE: Self = Self::Named(NamedPolicy::Interleave);
 }
 

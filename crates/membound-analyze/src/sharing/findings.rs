@@ -539,9 +539,10 @@ fn confirmed(
     })
 }
 
-/// Share of the elapsed time that would be saved if these accesses hit. Contending threads run at once, so
-/// the run is longer by what the slowest of them waits; at least their average is saved if they wait for
-/// each other.
+/// Share of the elapsed time that would be saved if these accesses hit.
+///
+/// Contending threads run at once, so the run is longer by what the slowest of them waits; at least their
+/// average is saved if they wait for each other.
 fn gain(
     context: &Context<'_>,
     by_thread: &BTreeMap<ThreadId, f64>,

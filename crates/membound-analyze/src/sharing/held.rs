@@ -278,12 +278,13 @@ fn together(
     times
 }
 
-/// CPU time in nanoseconds that the threads would save, and the saved share of the wall time. The program
-/// took `elapsed_ns`, and would have taken `stretch` times less without recording. The run ends when the
-/// last of the threads ends, which gives the lower bound of the saving; the upper bound is the saving of
-/// the thread that is slowed down most. If the two are close, it is mostly chance which thread is slowed
-/// down more, and their middle is reported. If not, one thread loses little, and the other, which may only
-/// poll, makes nothing end sooner: the lower bound is reported.
+/// CPU time in nanoseconds that the threads would save, and the saved share of the wall time.
+///
+/// The program took `elapsed_ns`, and would have taken `stretch` times less without recording. The run ends
+/// when the last of the threads ends, which gives the lower bound of the saving; the upper bound is the
+/// saving of the thread that is slowed down most. If the two are close, it is mostly chance which thread is
+/// slowed down more, and their middle is reported. If not, one thread loses little, and the other, which
+/// may only poll, makes nothing end sooner: the lower bound is reported.
 pub(crate) fn saved(
     elapsed_ns: f64,
     stretch: f64,

@@ -82,8 +82,10 @@ impl Caches {
     }
 
     /// Highest measured bandwidth in GB/s of `threads` threads with a mix of which the share `written` (0
-    /// to 1) is written. Between the mixes of two kernels it is what a program reaches that runs the two in
-    /// turn, so that the value can be reached.
+    /// to 1) is written.
+    ///
+    /// Between the mixes of two kernels it is what a program reaches that runs the two in turn, so that the
+    /// value can be reached.
     pub(crate) fn most_of(&self, written: f64, threads: f64) -> Outcome<f64> {
         let counts = self.mixes.iter().map(|mix| mix.threads);
         let wanted = threads.round().max(1.0) as u32;
@@ -95,9 +97,10 @@ impl Caches {
         between(of_threads, written).map_or_else(|| self.most_gb_s.clone(), Outcome::Known)
     }
 
-    /// Highest measured bandwidth of one place in a machine with several nodes. For memory: of its own
-    /// node's CPUs with the same mix. For a link: of any kernel in that direction, either reads by the
-    /// destination's CPUs or writes by the source's.
+    /// Highest measured bandwidth of one place in a machine with several nodes.
+    ///
+    /// For memory: of its own node's CPUs with the same mix. For a link: of any kernel in that direction,
+    /// either reads by the destination's CPUs or writes by the source's.
     pub(crate) fn most_at(&self, place: Place, written: f64) -> Outcome<f64> {
         let of_pair = |cpus: u16, memory: u16| {
             let pairs = self.of_pairs.iter();

@@ -107,9 +107,10 @@ struct Extra {
     script: &'static str,
 }
 
-/// Wraps `body` with what every page has: policy, style, shapes of markers, tooltip and script. `version`
-/// is the membound version that wrote the document; `data` follows the body and is not displayed. The body
-/// must contain the button `#scheme`.
+/// Wraps `body` with what every page has: policy, style, shapes of markers, tooltip and script.
+///
+/// `version` is the membound version that wrote the document; `data` follows the body and is not displayed.
+/// The body must contain the button `#scheme`.
 fn shell(title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
     shell_with(Extra::default(), title, version, body, data)
 }

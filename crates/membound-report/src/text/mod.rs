@@ -178,8 +178,9 @@ pub fn calibration(document: &Document<Calibration>, style: Style) -> String {
 }
 
 /// Formats `model show`: a topology under `title` with its known values (the paper's Table 1), and the rate
-/// that each level can reach (its Table 2). Without `parameters`, shows the components of the topology and
-/// where values come from.
+/// that each level can reach (its Table 2).
+///
+/// Without `parameters`, shows the components of the topology and where values come from.
 #[must_use]
 pub fn model_show(
     title: &str,

@@ -5,47 +5,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Basis, NamedShare, Outcome};
 
-/// Traffic of a domain.
+/// Traffic of one domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BandwidthDomain {
-    /// `DRAM`: all memory; `DRAM 0`: that of node (or package) 0; `interconnect 0→1`: what goes from node 0
-    /// to node 1.
+    /// `DRAM`: all memory; `DRAM 0`: memory of node (or package) 0; `interconnect 0→1`: transfers from node
+    /// 0 to node 1.
     pub domain: String,
-    /// How it was got.
+    /// How the traffic was obtained.
     pub basis: Basis,
-    /// Over time.
+    /// Traffic over time.
     pub timeline: Vec<BandwidthMoment>,
     /// Share of the time by bandwidth.
     pub histogram: Vec<BandwidthBin>,
-    /// The most that this machine was measured to do with as many threads at once as the
-    /// program had, for the program's mix of bytes read and written.
+    /// Highest bandwidth measured on this machine with the program's number of concurrent threads and its
+    /// mix of reads and writes, in 10⁹ bytes per second.
     pub machine_max_gb_s: Outcome<f64>,
-    /// Average over the run.
+    /// Average over the run, in 10⁹ bytes per second.
     pub average_gb_s: f64,
-    /// Objects that cause it: name and share of the traffic.
+    /// Objects that cause the traffic: name and share of it.
     pub objects: Vec<NamedShare>,
-    /// Source lines that cause it.
+    /// Source lines that cause the traffic: name and share of it.
     pub lines: Vec<NamedShare>,
 }
 
-/// Traffic of a while.
+/// Average traffic of one moment of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BandwidthMoment {
-    /// Beginning, in seconds since the run's.
+    /// Start of the moment, in seconds since the run began.
     pub t_s: f64,
-    /// Read, in 10⁹ bytes a second.
+    /// Bytes read, in 10⁹ bytes per second.
     pub read_gb_s: f64,
-    /// Written, in 10⁹ bytes a second.
+    /// Bytes written, in 10⁹ bytes per second.
     pub write_gb_s: f64,
 }
 
-/// A step of the histogram.
+/// Bin of the histogram of bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BandwidthBin {
-    /// From this bandwidth on.
+    /// Lower edge in 10⁹ bytes per second.
     pub from_gb_s: f64,
-    /// Up to this.
+    /// Upper edge in 10⁹ bytes per second.
     pub to_gb_s: f64,
-    /// Share of the time.
+    /// Share of the time within the bin.
     pub fraction: f64,
 }

@@ -1,47 +1,47 @@
-//! What pages, flame graphs and exports need beside the JSON document.
+//! Data that pages, flame graphs and exports need in addition to the JSON document.
 
 use crate::Share;
 
-/// What the page, flame graphs and exports need beside a [`crate::Profile`]: samples by time,
-/// thread, call chain and object. Not part of the JSON document.
+/// Samples by time, thread, call chain and object, which the page, flame graphs and exports need in
+/// addition to a [`crate::Profile`]. Not part of the JSON document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
     /// Names that frames and objects refer to.
     pub names: Vec<String>,
-    /// Frames, inlined ones apart.
+    /// Frames; inlined functions are frames of their own.
     pub frames: Vec<DetailFrame>,
-    /// Call chains; a parent stands before its children.
+    /// Call chains; parents come before their children.
     pub stacks: Vec<DetailStack>,
-    /// Threads in the order of [`crate::Profile::threads`]: position there.
+    /// For each thread of [`crate::Profile::threads`], its position there.
     pub threads: Vec<u32>,
     /// Objects: position in [`crate::Profile::objects`].
     pub objects: u32,
-    /// Samples, by time.
+    /// Samples, sorted by time.
     pub samples: Vec<DetailSample>,
-    /// Accesses that a processor sampled itself, by time.
+    /// Accesses that the processor sampled, sorted by time.
     pub accesses: Vec<DetailAccess>,
     /// Source and assembly of hot functions.
     pub listings: Vec<Listing>,
-    /// The run divided into periods of equal length, in order; only pages have them, elsewhere it is empty.
+    /// Periods of equal length that the run is divided into, in order; empty except for pages.
     pub periods: Vec<Period>,
 }
 
-/// What rows of the profile's tables did in one period of the run.
+/// Figures of the profile's rows in one period of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Period {
-    /// When it begins, in seconds since the run began.
+    /// Start, in seconds since the run began.
     pub from_s: f64,
-    /// When it ends.
+    /// End, in seconds since the run began.
     pub to_s: f64,
-    /// Of [`crate::Profile::functions`].
+    /// Rows of [`crate::Profile::functions`].
     pub functions: Vec<PeriodRow>,
-    /// Of [`crate::Profile::lines`].
+    /// Rows of [`crate::Profile::lines`].
     pub lines: Vec<PeriodRow>,
-    /// Of [`crate::Profile::instructions`].
+    /// Rows of [`crate::Profile::instructions`].
     pub instructions: Vec<PeriodRow>,
-    /// Of [`crate::Profile::objects`].
+    /// Rows of [`crate::Profile::objects`].
     pub objects: Vec<PeriodRow>,
-    /// Of [`crate::Profile::threads`].
+    /// Rows of [`crate::Profile::threads`].
     pub threads: Vec<PeriodRow>,
 }
 
@@ -50,95 +50,95 @@ pub struct Period {
 pub struct PeriodRow {
     /// Position in the profile's table.
     pub row: u32,
-    /// What it did in the period; shares are of the period's CPU time.
+    /// Figures of the row in the period; shares refer to the period's CPU time.
     pub share: Share,
 }
 
-/// A frame.
+/// Frame of a call chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DetailFrame {
-    /// Function, in [`Detail::names`].
+    /// Name of the function: position in [`Detail::names`].
     pub function: u32,
-    /// Source file, in [`Detail::names`].
+    /// Source file: position in [`Detail::names`].
     pub file: Option<u32>,
-    /// Line.
+    /// Source line, from 1.
     pub line: Option<u32>,
-    /// Module, in [`Detail::names`].
+    /// Path of the module: position in [`Detail::names`].
     pub module: u32,
     /// Address in the module.
     pub address: u64,
-    /// Whether its caller is the function that it was inlined into.
+    /// True if the function was inlined into its caller.
     pub inlined: bool,
 }
 
-/// A call chain.
+/// Call chain, as a frame and the caller's chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DetailStack {
-    /// The caller's, in [`Detail::stacks`].
+    /// Chain of the caller: position in [`Detail::stacks`].
     pub parent: Option<u32>,
-    /// The frame, in [`Detail::frames`].
+    /// Innermost frame: position in [`Detail::frames`].
     pub frame: u32,
 }
 
-/// A sample.
+/// One timer sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DetailSample {
-    /// When, in seconds since the run began.
+    /// Time in seconds since the run began.
     pub t_s: f64,
     /// Position in [`crate::Profile::threads`].
     pub thread: u32,
-    /// Its call chain, in [`Detail::stacks`], the waited-for access innermost.
+    /// Call chain with the waited-for access innermost: position in [`Detail::stacks`].
     pub stack: u32,
-    /// Position in [`crate::Profile::objects`].
+    /// Position in [`crate::Profile::objects`]; `None` if unknown.
     pub object: Option<u32>,
-    /// CPU time that it stands for, in seconds.
+    /// CPU time that the sample represents, in seconds.
     pub weight_s: f64,
-    /// The part of it that was stalled.
+    /// Stalled part of `weight_s`, in seconds.
     pub stall_s: f64,
-    /// The stalled part's level, as a position in [`crate::Profile::levels`].
+    /// Level of the stalled part: position in [`crate::Profile::levels`].
     pub level: Option<u8>,
 }
 
-/// An access that a processor sampled itself. It stands for no time.
+/// An access that the processor sampled. It represents no time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DetailAccess {
-    /// When, in seconds since the run began.
+    /// Time in seconds since the run began.
     pub t_s: f64,
     /// Position in [`crate::Profile::threads`].
     pub thread: u32,
-    /// Its call chain, in [`Detail::stacks`].
+    /// Call chain: position in [`Detail::stacks`].
     pub stack: u32,
-    /// Where the line came from: position in [`crate::HardwareView::levels`].
+    /// Source of the line: position in [`crate::HardwareView::levels`].
     pub level: u32,
-    /// Core clock cycles that it took, where that was measured.
+    /// Latency in core clock cycles, if measured.
     pub latency_cycles: Option<u32>,
-    /// The address that was accessed, where the processor says it.
+    /// Accessed address, if the processor reports it.
     pub address: Option<u64>,
-    /// Events of the processor's counter that it stands for.
+    /// Events of the processor's counter that the access represents.
     pub events: u64,
 }
 
-/// Source or assembly with figures.
+/// Source and assembly of one function, with figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
-    /// Function.
+    /// Name of the function.
     pub function: String,
-    /// Module.
+    /// Path of its module.
     pub module: String,
-    /// Source file, when it could be read.
+    /// Path of the source file, if it could be read.
     pub file: Option<String>,
-    /// Its lines: number, text, share of all CPU time, share stalled.
+    /// Source lines with their figures.
     pub source: Vec<ListedLine>,
-    /// Instructions: address, text, shares, source line.
+    /// Instructions with their figures.
     pub assembly: Vec<ListedInstruction>,
 }
 
-/// A line of source.
+/// Source line of a listing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListedLine {
-    /// Number, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// Text.
+    /// Text of the line.
     pub text: String,
     /// Share of all CPU time.
     pub time_fraction: f64,
@@ -146,23 +146,23 @@ pub struct ListedLine {
     pub stall_fraction: f64,
 }
 
-/// An instruction.
+/// Instruction of a listing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ListedInstruction {
     /// Address in the module.
     pub address: u64,
-    /// Text in Intel's syntax.
+    /// Text in Intel syntax.
     pub text: String,
-    /// Source line.
+    /// Source line of the instruction, if known.
     pub line: Option<u32>,
     /// Share of all CPU time.
     pub time_fraction: f64,
     /// Share of all CPU time stalled here.
     pub stall_fraction: f64,
-    /// Executions, where they were counted.
+    /// Executions, if counted.
     pub executions: Option<f64>,
-    /// Lower end of their 95 % interval.
+    /// Lower end of the 95 % interval of `executions`.
     pub executions_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of the 95 % interval of `executions`.
     pub executions_high: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! What a reader should look at first, with advice.
+//! Findings that a reader should look at first, with advice.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,39 +7,39 @@ use crate::Figure;
 use crate::names::named;
 
 named! {
-    /// What a finding is about.
+    /// Kind of a finding.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     pub enum InsightKind {
         /// A large share of time is stalled.
         MemoryBound = "memory-bound",
         /// One object has much of the stall.
         HotObject = "hot-object",
-        /// Threads fight over a line without sharing data.
+        /// Threads contend for a line without sharing data.
         FalseSharing = "false-sharing",
         /// Threads write the same data.
         TrueSharing = "true-sharing",
-        /// Pages lie on other nodes than the threads that use them.
+        /// Pages are on other nodes than the threads that use them.
         Placement = "placement",
-        /// Traffic is near what the machine can do.
+        /// Traffic is near the machine's limit.
         Bandwidth = "bandwidth",
-        /// Time goes into address translation.
+        /// Much time is spent on address translation.
         Translation = "translation",
-        /// There is nothing to gain here.
+        /// Hardly any time is stalled, so there is little to gain.
         NotMemoryBound = "not-memory-bound",
     }
 }
 
-/// Something worth a look.
+/// A finding with advice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Insight {
-    /// What it is about.
+    /// Kind of the finding.
     pub kind: InsightKind,
-    /// One sentence that says what was found, with its figures.
+    /// Description with figures, in one sentence.
     pub text: String,
-    /// One sentence that says what to do; empty if nothing.
+    /// Advice in one sentence; empty if there is none.
     pub advice: String,
-    /// Share of the wall time that following the advice would save, where it can be said.
+    /// Share of the wall time that following the advice would save, if it can be estimated.
     pub predicted_gain: Option<Figure>,
-    /// The threshold that was passed, in words.
+    /// Threshold that was exceeded, in words.
     pub threshold: String,
 }

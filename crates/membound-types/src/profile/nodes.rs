@@ -1,77 +1,77 @@
-//! NUMA nodes: which node's pages a program accessed, and what moved between nodes.
+//! NUMA nodes: accesses by node of the page, and traffic between nodes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// On which nodes pages lie, and from which nodes they are accessed.
+/// Nodes on which pages lie, and nodes from which threads access them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NumaView {
-    /// Nodes of the machine.
+    /// Number of nodes of the machine.
     pub nodes: u32,
-    /// Share of the accesses to pages of the accessing thread's node.
+    /// Share of the accesses that go to pages of the accessing thread's node.
     pub local_fraction: f64,
-    /// Ends of its 95 % interval; `None` in documents of versions that did not find it.
+    /// Ends of the 95 % interval of `local_fraction`; `None` in documents of older versions.
     #[serde(default)]
     pub local_interval: Option<[f64; 2]>,
-    /// Share of all accesses by node of the thread (first index) and of the page (second index).
+    /// Share of all accesses by node of the thread (first index) and node of the page (second index).
     pub matrix: Vec<Vec<f64>>,
-    /// By object: name, local share, share of all accesses to other nodes.
+    /// Local and remote accesses by object.
     pub objects: Vec<NumaRow>,
-    /// By source line.
+    /// Local and remote accesses by source line.
     pub lines: Vec<NumaRow>,
 }
 
-/// Local and remote accesses of something.
+/// Local and remote accesses of one object or source line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NumaRow {
     /// Object or source line.
     pub name: String,
     /// Share of its accesses that are local.
     pub local_fraction: f64,
-    /// Ends of its 95 % interval; `None` in documents of versions that did not find it.
+    /// Ends of the 95 % interval of `local_fraction`; `None` in documents of older versions.
     #[serde(default)]
     pub local_interval: Option<[f64; 2]>,
     /// Its share of all accesses to other nodes.
     pub remote_share: f64,
-    /// Node that most of its pages lie on.
+    /// Node with most of its pages.
     pub node: Option<u16>,
-    /// What to do; empty if nothing.
+    /// Advice; empty if there is none.
     pub advice: String,
 }
 
-/// The nodes of a machine, their memories and what connects them, with average traffic.
+/// The machine's nodes, their memories and interconnects, with average traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {
-    /// By number.
+    /// Nodes, sorted by number.
     pub nodes: Vec<PlatformNode>,
-    /// From every node to every other one, where traffic is known by node.
+    /// Links from every node to every other, if traffic by node is known.
     pub links: Vec<PlatformLink>,
 }
 
 /// A node: CPUs and memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlatformNode {
-    /// Its number.
+    /// Number of the node.
     pub node: u16,
-    /// Its CPUs.
+    /// Logical CPUs of the node.
     pub cpus: Vec<u32>,
-    /// How many of them the program kept busy on average.
+    /// Average number of its CPUs that the program kept busy.
     pub busy_cpus: f64,
-    /// Average traffic of its memory, in 10⁹ bytes a second, where it is known.
+    /// Average traffic of its memory in 10⁹ bytes per second, if known.
     pub dram_gb_s: Option<f64>,
-    /// The most that its memory was measured to move with the same part of writes.
+    /// Highest bandwidth measured for its memory with the same share of writes, in 10⁹ bytes per second.
     pub dram_max_gb_s: Option<f64>,
 }
 
-/// What goes from one node to another.
+/// Traffic from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlatformLink {
-    /// Where bytes come from.
+    /// Node that sends the bytes.
     pub from: u16,
-    /// Where they go.
+    /// Node that receives the bytes.
     pub to: u16,
-    /// Average traffic, in 10⁹ bytes a second.
+    /// Average traffic, in 10⁹ bytes per second.
     pub gb_s: f64,
-    /// The most that was measured in this direction.
+    /// Highest bandwidth measured in this direction, in 10⁹ bytes per second.
     pub max_gb_s: Option<f64>,
 }

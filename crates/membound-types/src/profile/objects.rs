@@ -1,4 +1,4 @@
-//! Objects: their stalls, their fields, and how much memory they held over time.
+//! Objects: their stalls, fields, and live bytes over time.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,139 +6,138 @@ use serde::{Deserialize, Serialize};
 use crate::names::named;
 use crate::{NamedShare, Share};
 
-/// An object, or all blocks of one allocating call chain.
+/// An object; all heap blocks of one allocating call chain are one object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ObjectRow {
-    /// `file:line (size)` of the allocation, symbol, thread or path.
+    /// `file:line (size)` of the allocation, or symbol, thread or path.
     pub name: String,
-    /// What it is.
+    /// Kind of memory.
     pub kind: ObjectClass,
-    /// Bytes of one block (the median where they differ).
+    /// Size of one block in bytes (the median if sizes differ).
     pub size_bytes: u64,
     /// Call chain of the allocation, innermost first.
     pub alloc_stack: Vec<CallFrame>,
-    /// Blocks that were allocated; an estimate where they were sampled.
+    /// Number of allocated blocks; an estimate if blocks were sampled.
     pub blocks: u64,
-    /// Fewest blocks that there were, with 95 % confidence, where they were sampled.
+    /// Lower bound of `blocks` with 95 % confidence, if blocks were sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks_low: Option<u64>,
-    /// Most blocks that there were, likewise.
+    /// Upper bound of `blocks` with 95 % confidence, if blocks were sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks_high: Option<u64>,
-    /// Bytes of all of them.
+    /// Bytes of all blocks together.
     pub total_bytes: u64,
-    /// Average lifetime of a block in seconds, where it was freed.
+    /// Average lifetime of a block in seconds, if blocks were freed.
     pub lifetime_s: Option<f64>,
-    /// Whether threads fight over lines of it.
+    /// True if threads contend for lines of the object without sharing data.
     pub false_sharing: bool,
-    /// Share of its accesses to pages of the accessing thread's node.
+    /// Share of its accesses that go to pages of the accessing thread's node.
     pub node_local_fraction: Option<f64>,
-    /// The figures.
+    /// Samples, stall, executions and latency.
     #[serde(flatten)]
     pub share: Share,
-    /// Where inside: hot fields and lines, by offset.
+    /// Accessed fields or stretches within the object, by offset.
     pub offsets: Vec<OffsetRow>,
-    /// Lines of code that stall on it, most stalled first: name and share of all CPU time.
+    /// Source lines that stall on the object, most stalled first: name and share of all CPU time.
     pub code: Vec<NamedShare>,
 }
 
 named! {
-    /// What an object is.
+    /// Kind of an object's memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     pub enum ObjectClass {
-        /// Blocks of an allocator.
+        /// Blocks of a heap allocator.
         Heap = "heap",
-        /// Memory mapped without a file.
+        /// Anonymous mapping.
         Mapped = "mapped",
         /// A mapped file.
         File = "file",
-        /// A variable of a module.
+        /// A global variable of a module.
         Global = "global",
         /// A thread's stack.
         Stack = "stack",
-        /// Nothing more is known.
+        /// Unknown memory.
         Unknown = "unknown",
     }
 }
 
-/// One frame of an allocation's call chain.
+/// Frame of an allocation's call chain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallFrame {
-    /// Function.
+    /// Name of the function.
     pub function: String,
-    /// Source file.
+    /// Path of the source file, if known.
     pub file: Option<String>,
-    /// Line.
+    /// Source line, if known.
     pub line: Option<u32>,
-    /// File of the code.
+    /// Path of the module with the code.
     pub module: String,
 }
 
-/// A place inside an object.
+/// Accesses at one offset of an object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OffsetRow {
-    /// Bytes from the beginning of the block.
+    /// Bytes from the start of the block.
     pub offset: u64,
-    /// Bytes accessed there.
+    /// Number of bytes accessed there.
     pub bytes: u32,
-    /// Accesses seen.
+    /// Observed accesses.
     pub accesses: u64,
     /// Share of the object's stall.
     pub stall_fraction: f64,
-    /// Average latency.
+    /// Average latency in nanoseconds, if measured.
     pub avg_latency_ns: Option<f64>,
 }
 
-/// What a function did to an object.
+/// Accesses of one function to one object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionObjectRow {
-    /// Function, as in `functions`.
+    /// Function, named as in `functions`.
     pub function: String,
     /// File of the function's code.
     pub module: String,
-    /// Object, as in `objects`.
+    /// Object, named as in `objects`.
     pub object: String,
-    /// The figures.
+    /// Samples, stall, executions and latency.
     #[serde(flatten)]
     pub share: Share,
 }
 
-/// Memory that was allocated and not freed yet, over time. Allocated bytes count, whether they were used
-/// or not.
+/// Live bytes over time: allocated and not yet freed, whether used or not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryUse {
-    /// Most live bytes at once.
+    /// Largest number of live bytes at once.
     pub peak_bytes: u64,
-    /// When that was, in seconds since the run began.
+    /// Time of the peak, in seconds since the run began.
     pub peak_s: f64,
-    /// Live bytes of all objects.
+    /// Live bytes of all objects together.
     pub timeline: Vec<MemoryMoment>,
-    /// By object, largest peak first.
+    /// Live bytes by object, largest peak first.
     pub objects: Vec<MemoryRow>,
 }
 
-/// Live bytes from a moment on.
+/// Live bytes from one moment to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryMoment {
-    /// Since when, in seconds since the run began; until the next moment.
+    /// Start of the moment, in seconds since the run began.
     pub t_s: f64,
-    /// Live bytes.
+    /// Live bytes until the next moment.
     pub bytes: u64,
 }
 
-/// Live bytes of an object over time.
+/// Live bytes of one object over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryRow {
     /// Object, named as in `objects`.
     pub name: String,
-    /// What it is.
+    /// Kind of the object's memory.
     pub kind: ObjectClass,
-    /// Most live bytes at once.
+    /// Largest number of live bytes at once.
     pub peak_bytes: u64,
-    /// When that was, in seconds since the run began.
+    /// Time of the peak, in seconds since the run began.
     pub peak_s: f64,
-    /// Live bytes at the end.
+    /// Live bytes at the end of the run.
     pub end_bytes: u64,
-    /// Over time.
+    /// Live bytes over time.
     pub timeline: Vec<MemoryMoment>,
 }

@@ -1,4 +1,4 @@
-//! Samples and stalls of a function, line, instruction, thread or level.
+//! Figures of functions, lines, instructions, threads and levels.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Figures that every grouping has.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Share {
-    /// Timer samples.
+    /// Number of timer samples.
     pub samples: u64,
     /// CPU time in seconds.
     pub time_s: f64,
@@ -14,125 +14,125 @@ pub struct Share {
     pub time_fraction: f64,
     /// Share of all CPU time that was stalled here.
     pub stall_fraction: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of `stall_fraction`.
     pub stall_low: f64,
-    /// Upper end of its 95 % interval.
+    /// Upper end of the 95 % interval of `stall_fraction`.
     pub stall_high: f64,
     /// `stall_fraction` by level.
     pub levels: LevelShares,
-    /// Executions of loads, where they were counted.
+    /// Executions of loads, if counted.
     pub loads: Option<f64>,
-    /// Lower end of their 95 % interval.
+    /// Lower end of the 95 % interval of `loads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loads_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of the 95 % interval of `loads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loads_high: Option<f64>,
-    /// Executions of stores, where they were counted.
+    /// Executions of stores, if counted.
     pub stores: Option<f64>,
-    /// Lower end of their 95 % interval.
+    /// Lower end of the 95 % interval of `stores`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stores_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of the 95 % interval of `stores`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stores_high: Option<f64>,
-    /// Executions that missed the last cache, where executions were counted and timed: an access that
-    /// was prefetched in time is a hit.
+    /// Executions that missed the last cache, if executions were counted and timed; an access that was
+    /// prefetched in time is a hit.
     #[serde(default)]
     pub llc_misses: Option<f64>,
-    /// Lower end of their 95 % interval.
+    /// Lower end of the 95 % interval of `llc_misses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llc_misses_low: Option<f64>,
-    /// Upper end of it.
+    /// Upper end of the 95 % interval of `llc_misses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub llc_misses_high: Option<f64>,
-    /// Average latency, where it was measured.
+    /// Average latency in nanoseconds, if measured.
     pub avg_latency_ns: Option<f64>,
-    /// The same in core clock cycles.
+    /// Average latency in core clock cycles, if measured.
     pub avg_latency_cycles: Option<f64>,
-    /// Past a threshold beyond which it is worth a look.
+    /// True if the row exceeds a threshold and is worth a look.
     pub flagged: bool,
-    /// How sure the attribution of samples to instructions is, 0 to 1.
+    /// Confidence of the attribution of samples to instructions, 0 to 1.
     pub confidence: f64,
 }
 
-/// A stall share by level; the parts sum to the whole.
+/// A stall share divided by level; the parts sum to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelShares {
-    /// Innermost cache (and the second where `l1_and_l2_together`).
+    /// First cache (and the second if `l1_and_l2_together`).
     pub l1: f64,
     /// Second cache.
     pub l2: f64,
     /// Third cache.
     pub l3: f64,
-    /// Memory of the own node.
+    /// Memory of the thread's own node.
     pub dram: f64,
     /// Memory of another node, or another core's cache.
     pub remote: f64,
-    /// Not known.
+    /// Level unknown.
     pub unknown: f64,
 }
 
-/// A name with a share of all CPU time.
+/// A name with a share; the containing field says of which whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedShare {
-    /// What.
+    /// Name of a function, line or object.
     pub name: String,
-    /// Share of all CPU time.
+    /// Share of all CPU time, or of the whole that the containing field names.
     pub fraction: f64,
 }
 
-/// A function, a line or an instruction.
+/// Figures of a function, a line or an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeRow {
-    /// Function, `file:line`, or instruction in Intel's syntax.
+    /// Function, `file:line`, or instruction in Intel syntax.
     pub name: String,
-    /// Function that it is in.
+    /// Name of the containing function.
     pub function: String,
-    /// File of the code.
+    /// Path of the module with the code.
     pub module: String,
-    /// Source file.
+    /// Path of the source file, if known.
     pub file: Option<String>,
-    /// Line.
+    /// Source line, if known.
     pub line: Option<u32>,
-    /// Address in the module; of functions where they begin.
+    /// Address in the module; for a function, of its start.
     pub address: Option<u64>,
-    /// The figures.
+    /// Samples, stall, executions and latency.
     #[serde(flatten)]
     pub share: Share,
 }
 
-/// A thread.
+/// Figures of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThreadRow {
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Its process.
+    /// Process identifier.
     pub pid: u32,
-    /// Its number.
+    /// Thread identifier.
     pub tid: u32,
-    /// How long it lived.
+    /// Lifetime of the thread, in seconds.
     pub lifetime_s: f64,
-    /// The part of that it was on no CPU.
+    /// Time in which the thread was on no CPU, in seconds.
     pub idle_s: f64,
-    /// The figures.
+    /// Samples, stall, executions and latency.
     #[serde(flatten)]
     pub share: Share,
 }
 
-/// A level of the hierarchy.
+/// Stall on one level of the memory hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelRow {
     /// `L1`, `L1+L2`, `L2`, `L3`, `DRAM`, `remote`, `unknown`.
     pub name: String,
-    /// Share of all CPU time stalled on it.
+    /// Share of all CPU time that was stalled on the level.
     pub stall_fraction: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of `stall_fraction`.
     pub stall_low: f64,
-    /// Upper end.
+    /// Upper end of the 95 % interval of `stall_fraction`.
     pub stall_high: f64,
-    /// Share of the executions that were served from it.
+    /// Share of the executions that the level served.
     pub accesses_fraction: Option<f64>,
-    /// Its latency on this machine, from the machine profile.
+    /// Latency of the level on this machine in nanoseconds, from the machine profile.
     pub latency_ns: Option<f64>,
 }

@@ -1,94 +1,93 @@
-//! What was run, which part of it a profile covers, and what recording cost.
+//! The program, the part of the run that a profile covers, and the cost of recording.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What was run.
+/// The program and the recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunInfo {
-    /// Command and arguments; empty when a process was attached to.
+    /// Command and arguments; empty if membound attached to a process.
     pub command: Vec<String>,
-    /// Process that was attached to.
+    /// Process that membound attached to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<u32>,
-    /// Host.
+    /// Host name.
     pub host: String,
-    /// Processor, from the machine profile.
+    /// Model name of the processor, from the machine profile.
     pub cpu: String,
-    /// When, RFC 3339 in UTC.
+    /// Start of the run, RFC 3339 in UTC.
     pub date: String,
-    /// Version of membound that recorded.
+    /// Version of membound that recorded the run.
     pub membound_version: String,
-    /// Exit code, when it ended by itself.
+    /// Exit code, if the program ended by itself.
     pub exit_code: Option<i32>,
-    /// Signal that ended it.
+    /// Signal that ended the program, if one did.
     pub signal: Option<i32>,
-    /// Processes seen.
+    /// Number of observed processes.
     pub processes: u64,
-    /// Threads seen.
+    /// Number of observed threads.
     pub threads: u64,
-    /// `cpu-clock` or `agent-timer`; in imported runs also `cycles` or `none`.
+    /// Sampling clock: `cpu-clock` or `agent-timer`; in imported runs also `cycles` or `none`.
     pub timer: String,
-    /// What the run was imported from, where another profiler recorded it.
+    /// Origin of the run, if another profiler recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<String>,
-    /// Timer samples.
+    /// Number of timer samples.
     pub samples: u64,
-    /// Samples as if all had the same weight: (Σw)² ÷ Σw².
+    /// Effective number of samples of equal weight: (Σw)² ÷ Σw².
     pub effective_samples: f64,
-    /// Accesses whose latency was measured.
+    /// Number of accesses with a measured latency.
     pub timed_accesses: u64,
-    /// Whether accesses were to be timed and their addresses recorded, in one process at least.
+    /// True if recording of latencies and addresses of accesses was enabled, in at least one process.
     #[serde(default)]
     pub latencies_recorded: bool,
-    /// Whether allocations were followed, in one process at least.
+    /// True if allocations were recorded, in at least one process.
     #[serde(default)]
     pub objects_recorded: bool,
 }
 
-/// A part of a run.
+/// Selected part of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SelectedPart {
-    /// Beginning of the span, in seconds since the run began.
+    /// Start of the span, in seconds since the run began.
     pub from_s: f64,
-    /// End of the span.
+    /// End of the span, in seconds since the run began.
     pub to_s: f64,
-    /// Numbers of the selected threads; empty: all threads.
+    /// Identifiers of the selected threads; empty for all threads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tids: Vec<u32>,
 }
 
-/// What recording cost.
+/// Cost of recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
-    /// By how much longer the program took because it was recorded, as a share of what it would
-    /// have taken: an estimate.
+    /// Estimated slowdown of the program due to recording, as a share of its time without recording.
     #[serde(default)]
     pub cost_fraction: f64,
-    /// CPU time of membound's own process beside the program, in seconds.
+    /// CPU time of membound's own process, in seconds.
     pub own_cpu_s: f64,
-    /// Share of the program's samples that lay in membound's code inside it.
+    /// Share of the program's samples that were in membound's code within it.
     pub inside_fraction: f64,
-    /// Longest time in milliseconds that a thread of the program stood still or waited for a change of
-    /// running text; absent where no text was to be changed.
+    /// Longest time in milliseconds that a thread of the program was stopped, or waited for a change of its
+    /// code; absent if no code was to be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_stop_ms: Option<f64>,
-    /// Changes of running text by the longest stop of each; empty without any.
+    /// Histogram of the changes of running code by the longest stop that each caused; empty without
+    /// changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<StopCount>,
-    /// Timer samples that were lost.
+    /// Number of lost timer samples.
     pub lost_samples: u64,
-    /// Timed accesses that were lost.
+    /// Number of lost timed accesses.
     pub lost_accesses: u64,
-    /// Allocation events that were lost.
+    /// Number of lost allocation events.
     pub lost_allocations: u64,
 }
 
-/// Changes of running text that stopped threads for about as long.
+/// Bin of the histogram of changes of running code by their longest stop.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StopCount {
-    /// The longest stop of each was shorter than this, in milliseconds, and not shorter than half of it
-    /// (unless it is the first of a histogram).
+    /// Upper edge in milliseconds; the lower edge is half of it, or 0 in the first bin of a histogram.
     pub below_ms: f64,
     /// Number of changes.
     pub changes: u64,

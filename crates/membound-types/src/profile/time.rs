@@ -1,67 +1,67 @@
-//! How the threads' time divides, and which part of the CPU time was stalled on memory.
+//! Division of the threads' time, and the stalled share of CPU time.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How the threads' lifetimes divide, in seconds over all threads.
+/// Division of the threads' lifetimes, in seconds summed over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimeSplit {
-    /// Not on a CPU: waiting for locks, files, other threads, or a turn.
+    /// Time on no CPU: waiting for locks, files, other threads, or to be scheduled.
     pub idle_s: f64,
-    /// Stalled on memory.
+    /// CPU time stalled on memory.
     pub memory_stall_s: f64,
-    /// On a CPU otherwise.
+    /// Other CPU time.
     pub other_s: f64,
     /// CPU time: `memory_stall_s + other_s`.
     pub cpu_s: f64,
 }
 
-/// The share of CPU time that was stalled on memory.
+/// Share of CPU time that was stalled on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryBound {
-    /// The share, 0 to 1.
+    /// The stalled share, 0 to 1.
     pub fraction: f64,
-    /// Lower end of its 95 % interval.
+    /// Lower end of the 95 % interval of `fraction`.
     pub low: f64,
-    /// Upper end of its 95 % interval.
+    /// Upper end of the 95 % interval of `fraction`.
     pub high: f64,
-    /// Part of it in the innermost cache; together with the second where the timer cannot
-    /// tell them apart, see `l1_and_l2_together`.
+    /// Part of `fraction` in the innermost cache; also in the second cache if the timer cannot separate the
+    /// two, see `l1_and_l2_together`.
     pub l1: f64,
-    /// In the second cache.
+    /// Part of `fraction` in the second cache.
     pub l2: f64,
-    /// In the third cache.
+    /// Part of `fraction` in the third cache.
     pub l3: f64,
-    /// In memory of the thread's own node.
+    /// Part of `fraction` in memory of the thread's own node.
     pub dram: f64,
-    /// In memory of another node, or another core's cache.
+    /// Part of `fraction` in memory of another node, or another core's cache.
     pub remote: f64,
-    /// At a level that is not known.
+    /// Part of `fraction` at an unknown level.
     pub unknown: f64,
-    /// Share of CPU time in code whose samples could not be attributed to an access
-    /// (the profile's `unseen` says why). It is not part of `fraction`, but `high` holds it.
+    /// Share of CPU time in code whose samples could not be attributed to an access (the profile's `unseen`
+    /// gives reasons). It is not part of `fraction`, but `high` includes it.
     #[serde(default)]
     pub unseen: f64,
-    /// `l1` holds both and `l2` is 0.
+    /// True if `l1` includes the second cache and `l2` is 0.
     pub l1_and_l2_together: bool,
 }
 
-/// Code whose samples could not be attributed to an access.
+/// CPU time in code whose samples could not be attributed to an access.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnseenCode {
-    /// Why: a lower-case fragment, with the file's name where there is one.
+    /// Reason, as a lower-case fragment, with the file's name if there is one.
     pub reason: String,
     /// Share of all CPU time, 0 to 1.
     pub fraction: f64,
 }
 
-/// Average latency.
+/// Average latency of timed accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AverageLatency {
-    /// In nanoseconds.
+    /// Latency in nanoseconds.
     pub ns: f64,
-    /// In core clock cycles.
+    /// Latency in core clock cycles.
     pub cycles: f64,
-    /// Past the threshold beyond which it is worth a look.
+    /// True if it exceeds the threshold and is worth a look.
     pub flagged: bool,
 }

@@ -24,7 +24,7 @@ use crate::{facts, units};
 pub(super) struct Panel {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    /// Whether its part was not measured.
+    /// True if its part was not measured.
     pub(super) missing: bool,
     reading: &'static str,
     body: Markup,
