@@ -89,9 +89,11 @@ impl Matrix {
         self.local() / self.total().max(f64::MIN_POSITIVE)
     }
 
-    /// Ends of the 95 % interval of the local fraction: the ratio estimate of a cluster sample (Cochran, Sampling
-    /// Techniques, 1977, 9A.1). Windows are the clusters, because chance decides which threads run during a window. One
-    /// window gives no variance, hence `[0, 1]`.
+    /// Ends of the 95 % interval of the local fraction.
+    ///
+    /// The ratio estimate of a cluster sample (Cochran, Sampling Techniques, 1977, 9A.1). Windows are the
+    /// clusters, because chance decides which threads run during a window. One window gives no variance,
+    /// hence `[0, 1]`.
     fn local_interval(&self) -> [f64; 2] {
         let count = self.windows.len();
         if count < 2 {

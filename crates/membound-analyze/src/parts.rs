@@ -392,9 +392,10 @@ impl Division<'_> {
         }
     }
 
-    /// If blocks were sampled, moves shares from memory of unknown objects to the recorded objects: each
-    /// gets the share of its unrecorded blocks according to its weight (Horvitz and Thompson's estimate),
-    /// as far as the unknown memory has any.
+    /// If blocks were sampled, moves shares from memory of unknown objects to the recorded objects.
+    ///
+    /// Each gets the share of its unrecorded blocks according to its weight (Horvitz and Thompson's
+    /// estimate), as far as the unknown memory has any.
     fn with_untold(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
         let extra = |(group, share): &(GroupId, f64)| {
             (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share

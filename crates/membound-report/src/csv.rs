@@ -133,9 +133,10 @@ pub fn fitted(model: &Model) -> String {
     out
 }
 
-/// Table of all predicted points: `window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,
-/// missing`, then a column `share NAME` for each level. A field that does not apply is empty; `missing`
-/// says why there is no time.
+/// Table of all predicted points.
+///
+/// The header is `window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,missing`, then a column
+/// `share NAME` for each level. A field that does not apply is empty; `missing` says why there is no time.
 #[must_use]
 pub fn prediction(prediction: &Prediction) -> String {
     let mut seen = BTreeSet::new();

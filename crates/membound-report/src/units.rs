@@ -219,8 +219,8 @@ pub fn short_count(value: f64) -> String {
     format!("{}{unit}", number(value * factor))
 }
 
-/// Formats an estimated count, with its interval if an end differs by more than a tenth: `1.24 G [0.9, 2.6
-/// G]`.
+/// Formats an estimated count, with its interval if an end differs by more than a tenth, as in `1.24 G
+/// [0.9, 2.6 G]`.
 #[must_use]
 pub fn count_in_interval(value: f64, low: Option<f64>, high: Option<f64>) -> String {
     let text = short_count(value);

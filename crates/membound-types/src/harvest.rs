@@ -173,7 +173,7 @@ pub struct HarvestSite {
     pub text: String,
     /// Purpose of a yield there.
     pub kind: YieldKind,
-    /// The yield is taken every this many executions; 1 is each time.
+    /// Number of executions per yield: 1 yields at each, k at every k-th.
     pub every: u32,
     /// True if the plan has a yield there.
     pub chosen: bool,

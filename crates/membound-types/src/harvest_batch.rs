@@ -144,7 +144,7 @@ pub struct BatchJob {
     pub number: u64,
     /// The command as listed.
     pub command: String,
-    /// Exit code; `None` if a signal ended the job.
+    /// Exit code, if the job ended by itself.
     pub exit_code: Option<i32>,
     /// Signal that ended the job, if one did.
     pub signal: Option<i32>,

@@ -251,7 +251,7 @@ pub struct FollowedPlan {
 pub struct HarvestedPrimary {
     /// Command line; empty with `--no-primary`, where scavengers yield to each other.
     pub command: Vec<String>,
-    /// Exit code; `None` if a signal ended the primary.
+    /// Exit code, if the primary ended by itself.
     pub exit_code: Option<i32>,
     /// Signal that ended the primary, if one did.
     pub signal: Option<i32>,
@@ -336,7 +336,7 @@ pub struct Scavenger {
     pub command: Vec<String>,
     /// Number of the copy, from 0.
     pub copy: u32,
-    /// Exit code; `None` if the scavenger did not end by itself.
+    /// Exit code, if the scavenger ended by itself.
     pub exit_code: Option<i32>,
     /// Signal that ended the scavenger, if one did.
     pub signal: Option<i32>,

@@ -315,7 +315,7 @@ pub struct PageWalks {
     pub further_against_cycles: Figure,
     /// Difference of the two: growth of the excess with each further load.
     pub excess_cycles: Figure,
-    /// Page walks at once; if the excess does not grow, missing with what is known instead.
+    /// Page walks at once; missing if the excess does not grow, with the reason.
     pub walks: Outcome<Figure>,
     /// Lower bound of the page walks at once.
     pub walks_at_least: f64,

@@ -16,8 +16,8 @@ pub enum Weight {
     Stall,
 }
 
-/// Writes one line per call chain, outermost function first, with its weight in nanoseconds: `main;f;g
-/// 1234000`. Inlined functions end in `_[i]`. Chains without weight are left out.
+/// Writes one line per call chain, outermost function first, with its weight in nanoseconds, as in
+/// `main;f;g 1234000`. Inlined functions end in `_[i]`. Chains without weight are left out.
 #[must_use]
 pub fn folded(detail: &Detail, weight: Weight) -> String {
     let chains = Chains::new(detail);

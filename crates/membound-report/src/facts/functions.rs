@@ -1,7 +1,8 @@
 //! Shortens function names for readers.
 
-/// `name` without template arguments and parameters, which are usually the longest part: `std::map<int,
-/// int>::find(int const&) const` becomes `std::map::find`.
+/// `name` without template arguments and parameters, which are usually the longest part.
+///
+/// `std::map<int, int>::find(int const&) const` becomes `std::map::find`.
 pub(crate) fn plain(name: &str) -> String {
     let mut out = String::new();
     let mut skipped = 0_usize;

@@ -524,7 +524,7 @@ pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
     }
 }
 
-/// Describes who gave scavengers CPU time beside the stalls, and why.
+/// Describes the source of CPU time for scavengers in addition to the stalls, and the reason.
 pub(crate) fn slots(slots: &HarvestSlots) -> String {
     let who = match slots.mode {
         SlotMode::Stalls => "scavengers ran in stalls only",
