@@ -1,4 +1,4 @@
-//! How long a run of a million samples and a million timed accesses takes to analyse.
+//! Measures the time to analyse a run of a million samples and a million timed accesses.
 //!
 //! `cargo run --release -p membound-analyze --example analyze_a_million -- [RUN [MACHINE]]`
 //!
@@ -84,7 +84,7 @@ fn main() {
     }
 }
 
-/// A generator that is the same everywhere: Knuth's MMIX constants.
+/// Random numbers that are the same everywhere: Knuth's MMIX generator.
 struct Random(u64);
 
 impl Random {
@@ -164,7 +164,7 @@ fn frame(run: &mut RunData, function: &str, line: u32) -> FrameId {
     id
 }
 
-/// Sites, and the chains that their samples have: some sites are called in several ways.
+/// Creates sites and the call chains of their samples; some sites are called in several ways.
 fn code(run: &mut RunData) -> Vec<StackId> {
     let mut parents = Vec::new();
     for _ in 0..CHAINS {

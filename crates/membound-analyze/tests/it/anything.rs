@@ -1,4 +1,4 @@
-//! Whatever a run holds, tables agree with each other and nothing panics.
+//! Tables agree with each other and nothing panics, whatever the run contains.
 
 use membound_analyze::{Extent, Options};
 use membound_run::{
@@ -47,7 +47,7 @@ fn skeleton(machine: bool) -> RunData {
     run
 }
 
-/// Fills a skeleton with events that make no sense together.
+/// Fills a skeleton with events that are inconsistent with each other.
 fn nonsense(seed: u64, events: u64, machine: bool) -> RunData {
     let mut run = skeleton(machine);
     let mut random = Random(seed);
@@ -83,7 +83,7 @@ fn nonsense(seed: u64, events: u64, machine: bool) -> RunData {
             t_ns: random.below(1_200_000_000),
             thread: ThreadId(random.below(3) as u32),
             site: SiteId(random.below(sites) as u32),
-            // Some before the object and some behind it.
+            // Some addresses are before the object and some behind it.
             address: (address + random.below(size + 200)).saturating_sub(100),
             ticks: (random.below(5) > 0).then(|| random.below(2000) as u32),
             hit: (random.below(5) > 0).then(|| random.below(200) as u32),

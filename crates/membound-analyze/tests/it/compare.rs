@@ -1,4 +1,4 @@
-//! Runs side by side.
+//! Comparisons of runs.
 
 use membound_analyze::compare;
 use membound_run::{RunData, SiteKind};
@@ -62,7 +62,7 @@ fn padding_shows_as_faster_and_false_sharing_as_gone() {
         .find(|finding| finding.kind == InsightKind::FalseSharing)
         .unwrap();
     assert_eq!(gone.present, [true, false]);
-    // The padded array is the same object although its size is another.
+    // The padded array counts as the same object although its size changed.
     let object = comparison
         .changes
         .iter()
@@ -75,7 +75,7 @@ fn padding_shows_as_faster_and_false_sharing_as_gone() {
 
 #[test]
 fn two_runs_of_one_program_are_the_same() {
-    // Sampled twice: other samples and other accesses of the same truth.
+    // Two runs of one program: different samples and accesses.
     let run = |seed: u64| {
         let mut program = Synthetic::new(4.0, 2);
         let main = program.thread("main");
@@ -94,7 +94,7 @@ fn two_runs_of_one_program_are_the_same() {
             program.access(main, 0, site, start..start + length, &like);
         }
         let mut run = program.finish();
-        // Another tenth of the samples is lost in each.
+        // Each run loses another tenth of the samples.
         let mut drop = random.clone();
         run.samples.retain(|_| drop.share() > 0.1);
         for sample in &mut run.samples {
@@ -122,7 +122,7 @@ fn cpu_time_is_told_where_elapsed_time_tells_something_else() {
     let run = linear_regression(64, From::L1, 2.5);
     let (profiles, comparison) = compared(&[&run, &run]);
     assert!(!comparison.summary.join(" ").contains("CPU time: "));
-    // The second had to wait for a CPU.
+    // In the second run the program had to wait for a CPU.
     let mut waited = profiles[1].clone();
     waited.elapsed_s *= 2.0;
     let comparison = membound_analyze::compare(&[("a", &profiles[0]), ("b", &waited)]);

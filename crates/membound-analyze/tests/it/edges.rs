@@ -1,4 +1,4 @@
-//! Runs that lack something, and listings.
+//! Runs with missing data, and listings.
 
 use membound_analyze::{Options, Sources, analyze};
 use membound_run::{Gap, Module, ModuleId, RunData, SiteKind};
@@ -291,7 +291,7 @@ fn listings_have_figures_by_line_and_instruction() {
     assert!((instruction.stall_fraction - row.stall_fraction).abs() < 1e-9);
     assert!(instruction.executions.unwrap() > 1e6);
     assert_eq!(instruction.text, "nop [rax]");
-    // A function whose source is not there has its assembly.
+    // A function without source text has its assembly.
     let rest = views
         .detail
         .listings

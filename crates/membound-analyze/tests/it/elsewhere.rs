@@ -1,4 +1,4 @@
-//! The same run on machines whose difference is known.
+//! Predictions for machines with a known difference.
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteKind, ThreadId};
@@ -20,7 +20,7 @@ fn chase_and_compute() -> RunData {
     program.access(main, 0, walk, 0.0..2.0, &like);
     program.plain(main, compute, 2.0..4.0);
     let mut run = program.finish();
-    // Lines in an order without pattern: a step that shares no factor with their number.
+    // Visit lines in an irregular order: by a step that shares no factor with their number.
     let line = |at: u64| at * 2_654_435_761 % (BYTES / 64) * 64;
     let accesses = (0..20_000).map(|at| (0, array.address + line(at), false));
     run.bursts.push(Burst {
@@ -85,14 +85,14 @@ fn memory_of_twice_the_latency_gives_twice_its_stall_and_the_same_computing() {
 fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
     let mut run = chase_and_compute();
     let (_, used) = on(&run, &machine());
-    // All that it asks for on average is all that this machine gives.
+    // The program's average demand equals the bandwidth of this machine.
     let gb_s = used.per_core_gb_s;
     run.meta.machine = Some(Box::new(with_bandwidth(gb_s)));
     let (_, same) = on(&run, &with_bandwidth(gb_s));
     near(same.time_ratio.value, 1.0, 1e-6, "the same machine");
     let (here, half) = on(&run, &with_bandwidth(gb_s / 2.0));
     near(half.time_ratio.value, 2.0, 1e-6, "half of the bandwidth");
-    // The time that computes stays; what comes on top waits for memory.
+    // Computing takes the same time; the rest waits for memory.
     let computing = (1.0 - half.memory_bound.value) * half.time_ratio.value;
     near(
         computing,
@@ -107,7 +107,7 @@ fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
 #[test]
 fn computing_goes_by_the_clock_and_the_interval_holds_the_first_cache() {
     let run = chase_and_compute();
-    // Half of the clock, and a first cache that takes a cycle less: 1.6 times as long.
+    // Half of the clock, and a first cache with a latency of one cycle less: 1.6 times as long.
     let other = with_latency(with_clock(machine(), 0.5), "L1", 1.6);
     let (here, there) = on(&run, &other);
     let ratio = there.compute_ratio.known().unwrap();

@@ -1,4 +1,4 @@
-//! Gates: how often they raise a false alarm, what they see, and what they refuse.
+//! Gates: rate of false alarms, detection of changes, and refused expressions.
 
 use std::slice::from_ref;
 
@@ -27,7 +27,7 @@ fn profile(share: f64) -> Profile {
     views(&program.finish()).profile
 }
 
-/// The same program run again, with `bound` of its time stalled; its own interval is far too
+/// Another run of the same program, with the share `bound` of its time stalled; its own interval is far too
 /// narrow.
 fn again(of: &Profile, bound: f64) -> Profile {
     let mut run = of.clone();
@@ -39,7 +39,7 @@ fn again(of: &Profile, bound: f64) -> Profile {
     run
 }
 
-/// A program without rows, which is copied quickly.
+/// A program without rows, which is fast to copy.
 fn bare() -> Profile {
     let mut bare = profile(0.4);
     bare.functions.clear();
@@ -50,13 +50,13 @@ fn bare() -> Profile {
     bare
 }
 
-/// From a normal distribution (Irwin and Hall's sum of twelve).
+/// Normally distributed number (Irwin and Hall's sum of twelve).
 fn normal(random: &mut Random, mean: f64, deviation: f64) -> f64 {
     let sum: f64 = (0..12).map(|_| random.share()).sum();
     mean + deviation * (sum - 6.0)
 }
 
-/// The runs of a side under the name of a file.
+/// The runs of a side, with the name of a file.
 fn named<'a>(file: &'a str, runs: &'a [Profile]) -> Vec<(&'a str, &'a Profile)> {
     runs.iter().map(|run| (file, run)).collect()
 }
@@ -75,7 +75,8 @@ fn verdict(base: &[Profile], new: &[Profile], expression: &str) -> GateVerdict {
     gate.verdict
 }
 
-/// Failed and passed of `times` comparisons of sides of `runs` runs that differ by `change`.
+/// Numbers of failed and passed among `times` comparisons of sides with `runs` runs each that differ by
+/// `change`.
 fn simulated(
     times: usize,
     runs: usize,
@@ -104,7 +105,7 @@ fn simulated(
 
 #[test]
 fn equal_programs_raise_a_false_alarm_in_one_of_fifty_at_most() {
-    // Without a limit, which is the hardest, with few runs and with many, quiet and noisy.
+    // With a limit of 0, which is the hardest case: few runs and many, quiet and noisy.
     for runs in [2, 3, 5, 10] {
         for deviation in [0.005, 0.02, 0.06] {
             let (failed, _) = simulated(2000, runs, 0.0, deviation, "memory-bound +0pt");
@@ -177,8 +178,8 @@ fn as_many_runs_as_are_called_for_are_enough() {
         open.text
     );
     assert!(open.runs_needed.is_some(), "{open:?}");
-    // 57 by the true spread, and some for what is left out at the ends; that of three runs says
-    // it roughly.
+    // 57 for the true spread, and some more for the runs left out at the ends; three runs give only a rough
+    // value.
     let (_, passed) = simulated(300, 70, 0.0, 0.04, "memory-bound +3pt");
     assert!(passed >= 275, "{passed} of 300");
 }
@@ -215,7 +216,7 @@ fn lines_functions_and_objects_are_held_to_points_and_to_growth() {
     // 149 of 150 ns of a load are stalled.
     near(gate.base.value, 0.4 * 149.0 / 150.0, 0.02, "base");
     near(gate.change.unwrap().value, 0.5, 0.08, "growth");
-    // One run a side is held to its own interval.
+    // With one run per side, the run's own interval counts.
     assert_eq!(
         verdict(&base[..1], &more[..1], "line work.c:20 +10%"),
         GateVerdict::Failed
@@ -280,11 +281,11 @@ fn what_no_run_has_and_what_was_not_recorded_is_refused() {
         "false-sharing new",
         "`false-sharing new`: a.run has no latencies: no process could be patched",
     );
-    // The others need neither.
+    // The other expressions need neither.
     assert!(judged(from_ref(&run), &[without], "function work +5%").is_ok());
 }
 
-/// Two threads that add to words of one line, or of a line each.
+/// Two threads that add to words of one line, or each to a line of its own.
 fn fight(apart: bool) -> Profile {
     let from = if apart { From::L1 } else { From::Core };
     let element = if apart { 64 } else { 8 };
@@ -324,7 +325,8 @@ fn new_false_sharing_fails_and_old_does_not() {
             GateVerdict::Passed
         );
     }
-    // One of three new runs: it may be chance. One run of the base has it: it is not new.
+    // One of three new runs has the finding, which may be chance. If one run of the base has it, it is not
+    // new.
     let some = [fought.clone(), apart.clone(), apart.clone()];
     let none = [apart.clone(), apart.clone()];
     assert_eq!(

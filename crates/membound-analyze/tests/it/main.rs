@@ -1,4 +1,4 @@
-//! Runs with a built-in truth, and what is said of them.
+//! Analyses runs with a known truth, and checks the results.
 
 mod anything;
 mod compare;
@@ -17,7 +17,7 @@ mod unseen;
 use membound_analyze::{Options, Views, analyze};
 use membound_run::RunData;
 
-/// What is said of `run` when nothing special is asked.
+/// Analyses `run` with default options.
 fn views(run: &RunData) -> Views {
     analyze(run, &Options::default())
 }

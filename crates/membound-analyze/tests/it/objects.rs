@@ -1,4 +1,4 @@
-//! Stalls by object: who allocated it, what it has, where inside.
+//! Stalls by object: allocating line, figures, and offsets within the object.
 
 use membound_run::{Allocations, Gap, Object, ObjectKind, ProcessId, SiteKind};
 use membound_types::ObjectClass;
@@ -83,7 +83,7 @@ fn an_object_of_hits_has_executions_and_no_stall() {
         1.0,
         "latency of hits",
     );
-    // Levels are each object's own, although one instruction accesses both.
+    // Each object has its own levels, although one instruction accesses both.
     let levels = &hot.share.levels;
     assert!(levels.dram >= 0.95 * hot.share.stall_fraction, "{levels:?}");
 }
@@ -170,7 +170,7 @@ fn what_much_was_allocated_of_has_a_row_without_a_sampled_access() {
         .iter()
         .map(|row| (row.name.as_str(), row.blocks))
         .collect();
-    // The one with an access first; a hundredth of the bytes is enough, and 0.9 % are not.
+    // The object with an access comes first; a hundredth of the bytes suffices for a row, 0.9 % do not.
     assert_eq!(
         rows[1..],
         [("node.c:11 (96 B)", 1100), ("node.c:9 (96 B)", 98_500)],
@@ -214,7 +214,7 @@ fn lost_events_widen_the_interval_of_blocks() {
     assert_eq!(interval(None, 0), None);
     assert_eq!(interval(None, 7), Some((10_000, 10_007)));
     assert_eq!(interval(Some(1e6), 0), Some((8040, 11_960)));
-    // Each stands for 101 blocks.
+    // Each sampled block represents 101 blocks.
     assert_eq!(interval(Some(1e6), 7), Some((8040, 11_960 + 707)));
 }
 
@@ -326,7 +326,7 @@ fn containers_are_called_by_who_uses_them() {
     let profile = views(&program.finish()).profile;
     let row = &profile.objects[0];
     assert_eq!(row.name, "grid.cpp:14 (1 MiB)");
-    // The chain is kept whole but for the allocator itself.
+    // The whole chain is kept except for the allocator itself.
     assert!(
         row.alloc_stack[0]
             .function

@@ -1,4 +1,4 @@
-//! Pages and the threads that use them.
+//! Nodes of pages and of the threads that use them.
 
 use membound_run::{PageNode, ProcessId, RunData, SiteKind};
 use membound_types::{InsightKind, Outcome};
@@ -123,7 +123,7 @@ fn timer_samples_stand_in_where_no_access_was_recorded() {
         "{}",
         numa.objects[0].advice
     );
-    // Addresses that are only near what was accessed tell nothing of its page.
+    // Inexact addresses say nothing about the page of the access.
     for sample in &mut run.samples {
         sample.exact = false;
     }

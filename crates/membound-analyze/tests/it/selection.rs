@@ -1,4 +1,4 @@
-//! Parts of runs: spans of time and threads.
+//! Selected parts of runs: spans of time and threads.
 
 use membound_analyze::{Options, Selection, Views, analyze};
 use membound_run::{LiveBytes, ProcessId, RunData, SiteKind, ThreadId};
@@ -77,7 +77,7 @@ fn where_nothing_was_counted_in_the_span_the_rate_of_the_whole_run_holds() {
     let like = Like::chase(From::Dram, &[large]);
     program.access(main, 0, walk, 0.0..20.0, &like);
     let mut run = program.finish();
-    // Counted and timed in the first two seconds only.
+    // Count and time only in the first two seconds.
     run.executions[0].count /= 10;
     run.executions[0].cpu_ns /= 10;
     run.executions[0].to_ns = 2_000_000_000;
@@ -224,7 +224,7 @@ fn live_bytes_are_told_by_object_and_of_all() {
         moments(&scratch.timeline),
         [(t_s(2), 8000), (t_s(3), 500), (t_s(6), 0)]
     );
-    // What was live when a span begins is live in it.
+    // Memory that is live when a span begins counts in the span.
     let part = select(&run, Some((t_s(4), t_s(9))), None).profile;
     let memory = part.memory.known().unwrap();
     assert_eq!(moments(&memory.timeline), [(t_s(4), 1500), (t_s(5), 1000)]);
@@ -249,7 +249,7 @@ fn periods_say_what_a_selected_span_says() {
         let latency_ns = row.share.avg_latency_ns.unwrap();
         near(latency_ns / from.latency_ns(), 1.0, 0.05, "latency");
         loads += row.share.loads.unwrap();
-        // Each half of the run has its own object, whose row is that of the whole run.
+        // Each half of the run has its own object, and finds its row in the whole run's table.
         let [object] = period.objects.as_slice() else {
             panic!("{:?}", period.objects);
         };

@@ -1,4 +1,4 @@
-//! Lines that threads fight over, and those that they do not.
+//! Lines that threads contend for, and lines for which they do not.
 
 use std::ops::Range;
 
@@ -110,7 +110,7 @@ fn sums_of_two_threads_in_one_line_are_false_sharing() {
     assert_eq!(names, ["sum.c:10", "sum.c:12"]);
     near(line.avg_latency_ns.unwrap(), 60.0, 3.0, "latency");
     near(line.l1_latency_ns.unwrap(), 1.0, 0.2, "latency of a hit");
-    // All accesses of one and three of five of the other are to this line.
+    // All accesses of one thread and three of five of the other go to this line.
     let expected = 59.0 / 60.0 * 0.8;
     near(line.stall_fraction, expected, 0.05, "cost");
     let gain = line.predicted_gain.unwrap();
@@ -119,8 +119,8 @@ fn sums_of_two_threads_in_one_line_are_false_sharing() {
     assert!(line.advice.contains("alignas(64)"), "{}", line.advice);
     assert!(line.advice.contains("stddefines.h:52"), "{}", line.advice);
     assert!(profile.objects[0].false_sharing);
-    // What to do about it comes before what the level alone would advise, which on one node is
-    // nothing about nodes.
+    // Advice about the line replaces the advice that the level alone would give; on one node there is no
+    // advice about nodes.
     let [insight, verdict] = profile.findings.as_slice() else {
         panic!("{:?}", profile.findings);
     };
@@ -130,7 +130,7 @@ fn sums_of_two_threads_in_one_line_are_false_sharing() {
     assert!(verdict.advice.contains("sharing first"), "{verdict:?}");
     assert!(verdict.text.contains("other cores' caches"), "{verdict:?}");
     assert!(!verdict.text.contains("node"), "{verdict:?}");
-    // The object is told once, as what it is.
+    // The object is reported once, as false sharing.
     assert!(
         profile
             .findings
@@ -204,7 +204,7 @@ fn reading_the_same_line_is_no_sharing_to_complain_of() {
     let table = two.program.global("table", 64);
     let read = two.site(20, SiteKind::Load);
     let fill = two.site(30, SiteKind::Store);
-    // One thread fills it, then both read it.
+    // One thread fills the table, then both read it.
     two.work(0, fill, 0.0..1.0, From::L1, &table, 0..64);
     for which in 0..2 {
         two.work(which, read, 1.0..10.0, From::L3, &table, 0..64);
@@ -284,7 +284,7 @@ fn many_lines_of_one_array_are_one_finding() {
     let threads: Vec<ThreadId> = (0..4).map(|_| program.thread("worker")).collect();
     let array = program.heap(&[("main", "main.c", 3)], 160);
     let add = program.site(("sum", "sum.c", 4), SiteKind::Both, 8);
-    // Elements of 40 bytes: two lines with several threads, and one that is the last one's.
+    // Elements of 40 bytes: two lines with several threads, and one that only the last thread uses.
     for (which, thread) in threads.iter().enumerate() {
         let to = Target {
             address: array.address + 40 * which as u64,
@@ -376,7 +376,7 @@ fn watchpoints_confirm_who_was_there() {
     assert_eq!(line.confidence, 1.0);
 }
 
-/// A thread that waits for a flag, and one that counts in `counter` bytes of the same 272.
+/// A thread that waits for a flag, and a thread that counts in the bytes `counter` of the same 272.
 fn flag_beside_counter(counter: Range<u64>) -> Profile {
     let mut two = Two::new();
     let object = two.array(272);
@@ -411,8 +411,8 @@ fn a_small_object_of_one_thread_may_come_from_memory() {
     assert!(two.profile().memory_bound.dram > 0.5);
 }
 
-/// A run with trials of both threads on the first line that they fight over: a step takes them so many
-/// nanoseconds alone, and with the other one.
+/// Adds trials of both threads on the first contended line to a run: a step takes `alone_ns` nanoseconds
+/// alone, and `both_ns` together with the other thread.
 fn tried(mut run: RunData, alone_ns: f64, both_ns: f64) -> RunData {
     let line = only(&views(&run).profile.false_sharing).line_address;
     for trial in 0..3_u32 {

@@ -18,7 +18,7 @@ fn chase_beside_hits(share: f64, from: From) -> (RunData, f64) {
     let hits = program.site(("spin", "spin.c", 30), SiteKind::Load, 8);
     let like = Like::chase(from, &[table]);
     let mut truth = 0.0;
-    // In rounds, so that windows and phases do not coincide with the run's halves.
+    // Alternate, so that windows and phases do not coincide with the run's halves.
     for round in 0..4 {
         let (start, end) = (f64::from(round), f64::from(round + 1));
         let turn = start + share;
@@ -96,7 +96,7 @@ fn what_the_interval_leaves_open_is_not_said() {
 
 #[test]
 fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
-    // What it waits for looks like another core's cache to the timer, but there is no other.
+    // To the timer, the accesses look like another core's cache, but there is no other core in use.
     let (run, _) = chase_beside_hits(0.75, From::Core);
     let profile = views(&run).profile;
     assert!(profile.memory_bound.fraction > 0.5);
@@ -105,7 +105,7 @@ fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
 
 #[test]
 fn a_thread_that_hands_over_to_another_gets_nothing_from_other_cores() {
-    // As a process that waits for its child: never both at once, however often they take turns.
+    // Like a process that waits for its child: the two alternate, but never run at once.
     let mut program = Synthetic::new(4.0, 2);
     let threads = [program.thread("parent"), program.thread("child")];
     let table = program.heap(&[("make", "make.c", 5), ("main", "main.c", 3)], 64 << 20);
@@ -113,7 +113,7 @@ fn a_thread_that_hands_over_to_another_gets_nothing_from_other_cores() {
     let like = Like::chase(From::Core, &[table]);
     for turn in 0..40 {
         let start = f64::from(turn) * 0.1;
-        // The hand-over lies inside of a stretch of 20 ms.
+        // The hand-over lies within a stretch of 20 ms.
         program.access(threads[0], 0, chase, start..start + 0.05, &like);
         program.access(threads[1], 1, chase, start + 0.05..start + 0.1, &like);
     }
@@ -162,8 +162,8 @@ fn latencies_that_overlap_count_only_as_far_as_they_are_waited_for() {
     };
     program.access(main, 0, gather, 0.0..10.0, &like);
     let profile = views(&program.finish()).profile;
-    // All of the time lies at the access, 31 of every 46 ns of it are not memory's, and
-    // nothing can tell that from outside but that it is not more than the time.
+    // All of the time is at the access. 31 of every 46 ns are not due to memory, but nothing shows that;
+    // the stall is only bounded by the time.
     assert!(profile.memory_bound.fraction <= 1.0);
     assert!(profile.memory_bound.high >= like.stall_ns() / (like.stall_ns() + 31.0));
 }
@@ -172,7 +172,7 @@ fn latencies_that_overlap_count_only_as_far_as_they_are_waited_for() {
 fn time_that_no_sample_saw_is_other_time() {
     let (mut run, _) = chase_beside_hits(1.0, From::Dram);
     let before = views(&run).profile;
-    // As much time again in the kernel.
+    // The thread spends the same time again in the kernel.
     run.threads[0].cpu_ns = run.threads[0].cpu_ns.map(|cpu_ns| 2 * cpu_ns);
     run.threads[0].end_ns = Some(10_000_000_000);
     run.meta.elapsed_ns = 10_000_000_000;
@@ -246,7 +246,7 @@ fn parts_sum_to_the_whole_in_every_table() {
     near(weights, 4.0, 1e-6, "weights");
 }
 
-/// Asserts that tables agree with the whole.
+/// Asserts that the rows of tables sum to the whole.
 pub(crate) fn sums(profile: &Profile) {
     let bound = &profile.memory_bound;
     let levels = bound.l1 + bound.l2 + bound.l3 + bound.dram + bound.remote + bound.unknown;
@@ -382,7 +382,7 @@ fn a_window_that_was_sampled_more_densely_does_not_count_more() {
         .retain(|access| access.t_ns >= 5_000_000_000 || random.share() < 0.1);
     for run in [&even, &uneven] {
         let profile = views(run).profile;
-        // 14 of 15 ns and 149 of 150 ns wait, each for half of the time.
+        // 14 of 15 ns and 149 of 150 ns are stalled, each for half of the time.
         let bound = &profile.memory_bound;
         near(bound.l3, 0.467, 0.04, "L3");
         near(bound.dram, 0.497, 0.04, "DRAM");

@@ -1,4 +1,4 @@
-//! Traffic that is known: a triad over arrays that no cache holds.
+//! Known traffic: a triad over arrays that fit no cache.
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteId, SiteKind, ThreadId};
@@ -10,8 +10,8 @@ use crate::synthetic::{From, Like, Synthetic, machine, machine_that_moves};
 const WORK_NS: f64 = 3.0;
 const SECONDS: f64 = 2.0;
 
-/// A triad over three arrays of so many bytes; one of its loads was counted, and a piece of
-/// all three accesses recorded. Executions of the loop in a nanosecond.
+/// A triad over three arrays of `bytes` each; one of its loads was counted, and a burst of all three
+/// accesses recorded. Also returns the executions of the loop per nanosecond.
 fn triad(bytes: u64) -> (RunData, f64) {
     let mut program = Synthetic::new(SECONDS, 1);
     let thread = program.thread("main");
@@ -143,7 +143,7 @@ fn what_was_not_recorded_is_said() {
 #[test]
 fn a_triad_near_what_the_machine_s_triad_reaches_is_bound_by_bandwidth() {
     let (mut run, per_ns) = triad(128 << 20);
-    // Of what kernels of other mixes reach, this triad uses a third.
+    // The triad uses a third of the bandwidth that kernels of other mixes reach.
     let triads = 32.0 * per_ns * 1.1;
     run.meta.machine = Some(Box::new(machine_that_moves(&[
         (BandwidthKernel::Read, 0.8 * triads),
@@ -175,8 +175,8 @@ fn a_mix_between_two_kernels_lies_between_them() {
     ])));
     let profile = analyze(&run, &Options::default()).profile;
     let most = profile.bandwidth[0].machine_max_gb_s.known().copied();
-    // Half of the way from what is read only to what is written as often as read: half of the bytes by
-    // either kernel, each at its own rate.
+    // Halfway between the read-only mix and equal reads and writes: half of the bytes by either kernel,
+    // each at its own rate.
     near(
         most.unwrap(),
         1.0 / (0.5 / 20.0 + 0.5 / 40.0),
@@ -185,7 +185,7 @@ fn a_mix_between_two_kernels_lies_between_them() {
     );
 }
 
-/// Three nodes' worth of machine, of which two are there: CPUs 0 and 1 on node 0, CPU 2 on node 1.
+/// Profile with two of three nodes: CPUs 0 and 1 on node 0, CPU 2 on node 1.
 fn on_two_nodes(run: &mut RunData, cpu_of_thread: u16) {
     run.meta.nodes = 2;
     run.meta.cpu_nodes = vec![0, 0, 1];
@@ -201,7 +201,7 @@ fn on_two_nodes(run: &mut RunData, cpu_of_thread: u16) {
 #[test]
 fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconnect() {
     let (mut run, per_ns) = triad(128 << 20);
-    // One of the arrays was timed, and lies on node 0; of the other two nothing is known at first.
+    // One of the arrays was timed, and lies on node 0; the nodes of the other two are unknown at first.
     on_two_nodes(&mut run, 2);
     let profile = analyze(&run, &Options::default()).profile;
     let average = |profile: &membound_types::Profile, name: &str| {
@@ -219,7 +219,7 @@ fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconne
     let told = profile.missing.iter().find(|it| it.table == "bandwidth");
     let told = &told.expect("two arrays lie nobody knows where").why.reason;
     assert!(told.contains("75 %"), "{told}");
-    // Accesses to the others, one of them written, say where they lie.
+    // Accesses to the other arrays, one of them written, show their nodes.
     let pages: Vec<(usize, SiteId, bool)> = vec![(1, SiteId(1), false), (2, SiteId(2), true)];
     for (object, site, store) in pages {
         for at in 0..100_u64 {
@@ -245,7 +245,7 @@ fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconne
         "node 0",
     );
     near(average(&profile, "DRAM 1"), 0.0, 0.1 * per_ns, "node 1");
-    // What is read comes to node 1, what is written goes to node 0.
+    // Reads move bytes to node 1, writes move bytes to node 0.
     near(
         average(&profile, "interconnect 0→1"),
         24.0 * per_ns,
@@ -276,7 +276,7 @@ fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconne
         "diagram",
     );
     assert_eq!(platform.links.len(), 2);
-    // On its own node nothing goes anywhere.
+    // Accesses on the own node use no link.
     for access in &mut run.accesses {
         access.node = Some(1);
     }

@@ -1,4 +1,4 @@
-//! Code that could not be decoded is not known to compute.
+//! Code that could not be decoded does not count as computing.
 
 use membound_run::{Gap, Module, ModuleId, ModuleKind, RunData, SiteKind};
 use membound_types::InsightKind;
@@ -50,7 +50,7 @@ fn a_program_of_jit_code_is_not_said_to_compute() {
     let latency = profile.latency.why_missing().unwrap();
     assert!(latency.reason.contains("(JIT)"), "{}", latency.reason);
     assert!(!latency.reason.contains("hot enough"));
-    // The function's own row has the interval as well.
+    // The function's own row has the interval too.
     let row = profile.functions.iter().find(|row| row.name == "hidden");
     assert!(row.unwrap().share.stall_high > 0.94);
     let row = profile.functions.iter().find(|row| row.name == "rest");

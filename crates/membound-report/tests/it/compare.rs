@@ -66,7 +66,7 @@ fn labels_stand_over_the_columns_and_in_the_documents_table() {
         let heads = page.named("th").filter(|head| head.text == label);
         assert!(heads.count() >= 2, "{label} heads no column");
     }
-    // Names too long to stand over a column are letters that the list of profiles explains.
+    // If names are too long for columns, letters replace them, which the list of profiles explains.
     let many = shown(&fixture::many_profiles(3));
     assert!(
         many.contains("C against A") && many.contains("C  cluster-west-002"),

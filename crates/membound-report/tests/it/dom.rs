@@ -1,4 +1,4 @@
-//! A page as a browser's parser sees it.
+//! Parses a page as a browser does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use markup5ever_rcdom::{Handle, NodeData, RcDom};
 pub(crate) struct Element {
     pub(crate) name: String,
     pub(crate) attributes: BTreeMap<String, String>,
-    /// All text inside it.
+    /// All text within the element.
     pub(crate) text: String,
-    /// Names of the elements around it, outermost first.
+    /// Names of the enclosing elements, outermost first.
     pub(crate) around: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl Element {
 /// A parsed page.
 pub(crate) struct Page {
     pub(crate) elements: Vec<Element>,
-    /// What the parser had to mend.
+    /// Errors that the parser corrected.
     pub(crate) errors: Vec<String>,
 }
 
@@ -48,8 +48,8 @@ impl Page {
         Self { elements, errors }
     }
 
-    /// A page in which there is nothing to mend: no id twice, no link that leads nowhere, and no
-    /// value that is no number.
+    /// Checks that the page is sound: no parse error, no duplicate id, no broken link, and no value that is
+    /// not a number.
     pub(crate) fn sound(name: &str, html: &str) -> Self {
         let page = Self::parse(html);
         assert!(page.errors.is_empty(), "{name}: {:?}", page.errors);

@@ -1,4 +1,4 @@
-//! What other programs read: lat_mem_rd's output and CSV.
+//! Formats for other programs: lat_mem_rd's output and CSV.
 
 use membound_report::{csv, lat_mem_rd};
 use membound_types::{Access, Latency, PageKind, Pattern, Timer};
@@ -9,7 +9,7 @@ fn timer() -> Timer {
     fixture::machine().timer
 }
 
-/// The part with the points that `keep` wants.
+/// The part with only the points for which `keep` is true.
 fn narrowed(keep: impl Fn(&membound_types::LatencyPoint) -> bool) -> Latency {
     let profile = fixture::profile(Extent::Quick);
     let mut latency = profile.latency.known().expect("it is there").clone();
@@ -21,7 +21,7 @@ fn strided() -> Latency {
     narrowed(|p| p.pattern == Pattern::Stride && p.page == PageKind::Thp && p.threads == 1)
 }
 
-/// Reads the output as the scripts do that were written for lat_mem_rd.
+/// Reads the output like scripts written for lat_mem_rd.
 fn read_back(output: &str) -> Vec<(u64, Vec<(f64, f64)>)> {
     let mut blocks = Vec::new();
     for block in output.split_terminator("\n\n") {

@@ -1,4 +1,4 @@
-//! Explorations of a harvest: as text, and as a page, from a document whose figures are made up.
+//! Explorations of a harvest as text and page, from a synthetic document.
 
 use membound_report::page;
 use membound_report::text::{self, Style};
@@ -13,7 +13,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// A median with an interval that is `part` of it wide to each side.
+/// A median with an interval that extends by the share `part` of it to each side.
 fn around(value: f64, part: f64) -> Option<ExploreFigure> {
     let wide = value.abs() * part;
     Some(ExploreFigure {
@@ -23,12 +23,12 @@ fn around(value: f64, part: f64) -> Option<ExploreFigure> {
     })
 }
 
-/// With digits that a reader of JSON gives back as they were.
+/// Rounds to digits that survive writing and reading JSON.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// A harvest of two programs of 2 s each that are done in `all_s`.
+/// A harvest of two programs of 2 s each that finish within `all_s`.
 fn harvest(setting: &str, at: Option<f64>, slowdown: f64, all_s: f64) -> ExploreRow {
     let primary_s = 2.0 * (1.0 + slowdown);
     ExploreRow {
@@ -186,7 +186,7 @@ fn schedulers() -> Vec<ExploreRow> {
     ]
 }
 
-/// All tables but that of objectives, of a program that is its own scavenger.
+/// All tables except that of objectives, for a program that is its own scavenger.
 fn full() -> HarvestExplore {
     let table = |sweep: ExploreSweep| {
         let rows = match sweep {
@@ -235,7 +235,7 @@ fn full() -> HarvestExplore {
     }
 }
 
-/// A server whose requests are told, beside scavengers without an end.
+/// A server with observed requests, beside endless scavengers.
 fn server() -> HarvestExplore {
     let told = |mut row: ExploreRow, change: f64| {
         row.p95_ns = around(20_000.0 * (1.0 + change), 0.02);

@@ -1,4 +1,4 @@
-//! What membound-report makes of whole documents.
+//! Formats whole documents as text, pages and exports.
 
 mod compare;
 mod dom;

@@ -23,7 +23,7 @@ fn show_generic(style: Style) -> String {
     text::model_show("generic", &fixture::generic_topology(), &[], &[], style)
 }
 
-/// Every text there is, by name.
+/// All texts by name.
 fn all(style: Style) -> Vec<(&'static str, String)> {
     vec![
         ("model_show_origin", show_origin(style)),
@@ -329,7 +329,7 @@ fn a_profile_shows_its_model_or_why_there_is_none() {
     assert!(!text::machine(&without, Style::default()).contains("model:"));
 }
 
-/// The fields of each line, none of which may be quoted.
+/// Fields of each line; asserts that none is quoted.
 fn fields(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split(',').collect()).collect()
 }

@@ -1,4 +1,4 @@
-//! Whatever numbers stand in a document, no drawing and no text says NaN or infinity.
+//! No drawing and no text contains NaN or infinity, whatever numbers a document contains.
 
 use membound_report::{csv, page, text};
 use membound_types::{
@@ -10,7 +10,7 @@ use crate::compare::fixture as comparison;
 use crate::dom::Page;
 use crate::fixture::{self, Extent};
 
-/// Puts `values` in turns into every figure of the profile.
+/// Sets the figures of the profile to `values`, one after the other.
 fn spoil(profile: &mut MachineProfile, values: &[f64]) {
     let mut turn = values.iter().copied().cycle();
     let mut next = || turn.next().unwrap_or(f64::NAN);
@@ -100,7 +100,7 @@ fn spoil(profile: &mut MachineProfile, values: &[f64]) {
     }
 }
 
-/// Puts numbers into every figure of a model, sizes included.
+/// Sets every figure of a model, including sizes.
 fn spoil_model(model: &mut Model, next: &mut impl FnMut() -> f64) {
     for parameter in &mut model.parameters {
         parameter.value = next();
@@ -154,7 +154,7 @@ fn spoil_prediction(prediction: &mut Prediction, next: &mut impl FnMut() -> f64)
     }
 }
 
-/// Puts numbers into every figure of a comparison.
+/// Sets every figure of a comparison.
 fn spoil_comparison(comparison: &mut Comparison, next: &mut impl FnMut() -> f64) {
     for figure in &mut comparison.figures {
         for value in figure.values.iter_mut().flatten() {
@@ -217,7 +217,7 @@ fn compared(next: &mut impl FnMut() -> f64) -> ComparedValue {
     }
 }
 
-/// Comparisons full of `values`, in every form.
+/// Checks all forms of comparisons full of `values`.
 fn check_comparison(values: &[f64]) {
     let mut turn = values.iter().copied().cycle();
     let mut next = || turn.next().unwrap_or(f64::NAN);
@@ -245,7 +245,7 @@ fn figure(next: &mut impl FnMut() -> f64) -> Figure {
     }
 }
 
-/// Models and predictions full of `values`, in every form.
+/// Checks all forms of models and predictions full of `values`.
 fn check_model(values: &[f64]) {
     let mut turn = values.iter().copied().cycle();
     let mut next = || turn.next().unwrap_or(f64::NAN);
@@ -280,7 +280,7 @@ fn check_lines(shown: &str) {
     }
 }
 
-/// Every number in every coordinate is one that a browser can draw.
+/// Asserts that every coordinate is a number that a browser can draw.
 fn check_drawing(html: &str) {
     let page = Page::parse(html);
     assert!(page.errors.is_empty(), "{:?}", page.errors);

@@ -249,7 +249,7 @@ fn values_can_be_read_without_a_pointer_and_without_a_script() {
             figure.attribute("id")
         );
     }
-    // Each marker carries its value as a title, which a browser shows by itself.
+    // Each marker contains its value as a title, which a browser shows without a script.
     let marks = page
         .elements
         .iter()

@@ -91,7 +91,7 @@ fn check() -> RewriteCheck {
     }
 }
 
-/// The same with a body that records.
+/// The same check with a body that records.
 fn recorded(body: PatchBody) -> RewriteCheck {
     let sampling = body == PatchBody::Sample;
     let ticks = |ticks| {

@@ -1,10 +1,9 @@
-//! Text as a terminal shows it.
+//! Checks text as a terminal shows it.
 
 use membound_report::text::Style;
 use textwrap::core::display_width;
 
-/// At every width no line is wider than the terminal, none ends in blanks, and colour changes no
-/// letter.
+/// At every width no line is wider than the terminal, none ends in spaces, and colour changes no character.
 pub(crate) fn check(name: &str, text: impl Fn(Style) -> String) {
     for width in [40, 60, 80, 132] {
         let without = text(Style {
@@ -22,12 +21,12 @@ pub(crate) fn check(name: &str, text: impl Fn(Style) -> String) {
     }
 }
 
-/// The text without escapes.
+/// The text without escape sequences.
 pub(crate) fn plain(text: &str) -> String {
     let mut parts = text.split('\x1b');
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        // An escape ends with its first letter.
+        // An escape sequence ends with its first letter.
         out.push_str(part.split_once('m').map_or("", |(_, rest)| rest));
     }
     out

@@ -1,4 +1,4 @@
-//! Text for a terminal, at 80 columns and at others.
+//! Text for a terminal, 80 columns wide and other widths.
 
 use membound_report::text::{self, Style};
 use membound_types::{
@@ -18,7 +18,7 @@ fn document<P: Clone>(profile: &MachineProfile, kind: Kind, part: &Outcome<P>) -
     }
 }
 
-/// Every text there is, by name.
+/// All texts by name.
 fn all(profile: &MachineProfile, style: Style) -> Vec<(&'static str, String)> {
     let p = profile;
     vec![
@@ -69,8 +69,8 @@ fn at_eighty_columns() {
     }
 }
 
-/// The first curve in three settings of POWER's register: without prefetch twice as slow, with
-/// streams of strides as it was found.
+/// The first curve in three settings of POWER's prefetch register: without prefetch twice as slow, with
+/// strided streams as found.
 fn in_three_settings() -> MachineProfile {
     let mut profile = fixture::two_nodes(8);
     let Outcome::Known(latency) = &mut profile.latency else {

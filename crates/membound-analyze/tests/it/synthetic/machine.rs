@@ -1,5 +1,4 @@
-//! A machine that never was: levels with known latencies, and what a timer of coarse steps
-//! makes of them.
+//! A synthetic machine: levels with known latencies, and a timer with coarse steps.
 
 use membound_types::{
     Bandwidth, BandwidthKernel, BandwidthPoint, CalibratedLevel, Calibration, Cpu, Level,
@@ -9,7 +8,7 @@ use membound_types::{
 
 use super::random::Random;
 
-/// Where an access is served.
+/// Level that serves an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     L1,
@@ -44,7 +43,7 @@ impl From {
         }
     }
 
-    /// Ticks of a timed access: the latency, what the timing costs, and the timer's steps.
+    /// Ticks of a timed access: the latency and the cost of timing, rounded to the timer's steps.
     pub(crate) fn ticks(self, random: &mut Random) -> u32 {
         const TIMING_TICKS: f64 = 40.0;
         const STEP: f64 = 2.0;
@@ -54,13 +53,13 @@ impl From {
     }
 }
 
-/// Rate of the time stamp counter.
+/// Frequency of the time stamp counter in Hz.
 pub(crate) const TICK_HZ: f64 = 2.5e9;
 
-/// Core clock.
+/// Core clock in Hz.
 pub(crate) const CORE_HZ: f64 = 4e9;
 
-/// The machine's profile.
+/// Profile of the synthetic machine.
 pub(crate) fn machine() -> MachineProfile {
     let mut random = Random(7);
     let level = |from: From, kind, size_bytes| Level {
@@ -137,7 +136,7 @@ fn calibrated(from: From, random: &mut Random) -> CalibratedLevel {
     }
 }
 
-/// A machine whose kernels moved so much with one thread, write-allocate included.
+/// A machine whose kernels reached these bandwidths with one thread, including write-allocate.
 pub(crate) fn machine_that_moves(kernels: &[(BandwidthKernel, f64)]) -> MachineProfile {
     let point = |&(kernel, gb_s): &(BandwidthKernel, f64)| BandwidthPoint {
         kernel,

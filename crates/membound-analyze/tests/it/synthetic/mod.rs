@@ -1,5 +1,4 @@
-//! Runs of programs that never ran, with a truth that is known: how long each access takes,
-//! where it is served from, whose memory it is.
+//! Synthetic runs with a known truth: latency, level and object of each access.
 
 mod machine;
 mod random;
@@ -15,23 +14,23 @@ use membound_run::{
 pub(crate) use machine::{From, machine, machine_that_moves};
 pub(crate) use random::Random;
 
-/// Timer period.
+/// Sampling period of the timer.
 const PERIOD_NS: u64 = 1_000_000;
 
-/// Executions between two that the latency sampler takes. More than in a real run, where
-/// sites are sampled in short windows and not all the time.
+/// Executions between two samples of the latency sampler. More than in a real run, where sites are sampled
+/// in short windows instead of all the time.
 const SITE_PERIOD: u32 = 50_000;
 
-/// What an access of a site is like.
+/// Properties of a site's accesses.
 #[derive(Clone, Debug)]
 pub(crate) struct Like {
-    /// Where it is served, with weights.
+    /// Levels that serve it, with weights.
     pub from: Vec<(From, f64)>,
-    /// How much of the latency beyond a hit is waited for, 0 to 1: the rest is overlapped.
+    /// Share of the latency beyond a hit that is not overlapped, 0 to 1.
     pub exposed: f64,
-    /// What else passes for each execution, in nanoseconds.
+    /// Other work per execution, in nanoseconds.
     pub work_ns: f64,
-    /// What it accesses, with weights.
+    /// Accessed memory, with weights.
     pub to: Vec<(Target, f64)>,
 }
 
@@ -41,14 +40,14 @@ pub(crate) struct Target {
     pub object: Option<ObjectId>,
     pub address: u64,
     pub bytes: u64,
-    /// Distance of the places that are accessed.
+    /// Distance between accessed addresses, in bytes.
     pub stride: u64,
-    /// Where accesses of this target are served, if not as the others.
+    /// Level that serves accesses of this target, if it differs from the others.
     pub from: Option<From>,
 }
 
 impl Like {
-    /// All from one level, each waited for.
+    /// Accesses all served from one level, each fully waited for.
     pub(crate) fn chase(from: From, to: &[Target]) -> Self {
         Self {
             from: vec![(from, 1.0)],
@@ -84,14 +83,14 @@ impl Like {
     }
 }
 
-/// An access with its places in code.
+/// A site with its frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub site: SiteId,
     pub stack: StackId,
 }
 
-/// A run in the making.
+/// A run under construction.
 pub(crate) struct Synthetic {
     pub run: RunData,
     random: Random,
@@ -103,7 +102,7 @@ pub(crate) struct Synthetic {
 pub(crate) type At = (&'static str, &'static str, u32);
 
 impl Synthetic {
-    /// A complete run of one process on `cpus` CPUs of one node, without threads.
+    /// An empty run of one process on `cpus` CPUs of one node, without threads.
     pub(crate) fn new(seconds: f64, cpus: u32) -> Self {
         let run = RunData {
             meta: Meta {
@@ -205,7 +204,7 @@ impl Synthetic {
         id
     }
 
-    /// An access at `at` and the instruction behind it, where its samples lie.
+    /// Adds a site at `at`, and the following instruction, on which its samples lie.
     pub(crate) fn site(&mut self, at: At, kind: SiteKind, bytes: u32) -> Place {
         let frame = self.frame(&[at]);
         let behind = self.frame(&[(at.0, at.1, at.2 + 1)]);
@@ -236,7 +235,7 @@ impl Synthetic {
         self.block(stack, bytes)
     }
 
-    /// Another block of a chain.
+    /// Adds another block of a chain.
     pub(crate) fn block(&mut self, stack: StackId, bytes: u64) -> Target {
         let address = self.next_heap;
         self.next_heap += bytes.next_multiple_of(4096) + 4096;
@@ -288,8 +287,8 @@ impl Synthetic {
         )
     }
 
-    /// `thread` does nothing but the access at `place` during `span`, in seconds, on `cpu`.
-    /// Every access is counted; as many as the latency sampler takes are timed.
+    /// `thread` executes only the access at `place` during `span`, in seconds, on `cpu`. All accesses are
+    /// counted; those that the latency sampler selects are timed.
     pub(crate) fn access(
         &mut self,
         thread: ThreadId,
@@ -338,8 +337,8 @@ impl Synthetic {
         });
     }
 
-    /// `thread` does something else during `span`, in code that was decoded: the recorder says
-    /// of every such instruction that it waited for no memory.
+    /// `thread` executes other code during `span`, which was decoded: the recorder attributes to each such
+    /// instruction that it waited for no memory.
     pub(crate) fn plain(&mut self, thread: ThreadId, stack: StackId, span: Range<f64>) {
         let frame = self.run.stacks[stack.index()].frame;
         if self.run.attributions.iter().all(|it| it.frame != frame) {
@@ -363,7 +362,7 @@ impl Synthetic {
         self.place_in(target)
     }
 
-    /// Where a timer finds the thread: by how long accesses take, not by how many there are.
+    /// Target and address that a timer sample hits: by duration of accesses rather than by number.
     fn waited_for(&mut self, like: &Like) -> (Target, u64) {
         let total: f64 = like.from.iter().map(|(_, share)| share).sum();
         let usual: f64 = like
@@ -417,7 +416,7 @@ impl Synthetic {
         *cpu_ns = cpu_ns.map(|cpu_ns| cpu_ns + count * PERIOD_NS);
     }
 
-    /// The run, its events by time and its windows with the CPU time of all threads.
+    /// The finished run: events sorted by time, and windows with the CPU time of all threads.
     pub(crate) fn finish(mut self) -> RunData {
         self.run.samples.sort_by_key(|sample| sample.t_ns);
         self.run.accesses.sort_by_key(|access| access.t_ns);
@@ -443,7 +442,7 @@ impl Synthetic {
         self.run
     }
 
-    /// Code of all that was made so far: instructions of four bytes.
+    /// Adds machine code for everything that was created so far: instructions of four bytes.
     pub(crate) fn code(&mut self) {
         let bytes = (self.next_code - 0x40_1000) as usize;
         self.run.code.push(Code {

@@ -1,4 +1,4 @@
-//! Numbers that are the same in every run.
+//! Random numbers that are the same in every run.
 
 /// Steele, Lea and Flood's SplitMix64.
 #[derive(Clone, Debug)]

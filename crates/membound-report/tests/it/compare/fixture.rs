@@ -164,7 +164,7 @@ pub(crate) fn against_a_median() -> Comparison {
     comparison
 }
 
-/// As many profiles as nobody reads side by side.
+/// More profiles than a reader compares side by side.
 pub(crate) fn many_profiles(count: usize) -> Comparison {
     let mut comparison = two_profiles();
     let (summary, later) = (
@@ -467,8 +467,7 @@ fn curves() -> Vec<ComparedCurve> {
     ]
 }
 
-/// Rows in which the rule gives a whole number, a fraction, more than was measured, and
-/// nothing.
+/// Rows for which the rule gives a whole number, a fraction, more than was measured, and nothing.
 fn conditions() -> Vec<ConditionRow> {
     let cycles = |value: f64, half: f64| {
         Outcome::Known(ComparedValue {

@@ -1,6 +1,5 @@
-//! Harvests that could have been: a store of keys with four scavengers of which one crashed and
-//! one was refused, one of which nothing but its end is known, one that was cut short, and one
-//! without a primary.
+//! Synthetic harvests: a key-value store with four scavengers of which one crashed and one was refused, one
+//! of which only the end is known, one that was cut short, and one without a primary.
 
 use membound_types::{
     CpuId, DurationBin, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
@@ -16,12 +15,12 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// With digits that a reader of JSON gives back as they were.
+/// Rounds to digits that survive writing and reading JSON.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// Durations around `middle_ns` with a tail behind them, in spans of an eighth of an octave.
+/// Histogram of durations around `middle_ns` with a tail, in bins of an eighth of an octave.
 fn around(middle_ns: f64, requests: f64) -> Vec<DurationBin> {
     (-16..40)
         .map(|step| {
@@ -37,7 +36,7 @@ fn around(middle_ns: f64, requests: f64) -> Vec<DurationBin> {
         .collect()
 }
 
-/// Percentiles as the histogram has them: the ends of the spans that they lie in.
+/// Percentiles according to the histogram: the ends of the bins that contain them.
 fn latencies(middle_ns: f64, requests: f64) -> Latencies {
     let histogram = around(middle_ns, requests);
     let total: u64 = histogram.iter().map(|bin| bin.count).sum();
@@ -197,7 +196,7 @@ fn options() -> HarvestRunOptions {
     }
 }
 
-/// All that there can be.
+/// A harvest with every field present.
 pub(crate) fn full() -> HarvestRun {
     let mut crashed = scavenger("./compress -9 logs.tar", 2, ScavengerState::Crashed);
     crashed.signal = Some(11);
@@ -291,7 +290,7 @@ fn missing(field: &str, reason: &str, remedy: Option<&str>) -> Missing {
     }
 }
 
-/// Nothing but that it ran.
+/// A harvest of which only the end is known.
 pub(crate) fn bare() -> HarvestRun {
     let mut options = options();
     (options.bound_ns, options.max_slowdown) = (None, None);
@@ -332,7 +331,7 @@ pub(crate) fn bare() -> HarvestRun {
     }
 }
 
-/// Ended by a signal in the middle: parts are known.
+/// A harvest ended by a signal in the middle: some parts are known.
 pub(crate) fn cut_short() -> HarvestRun {
     let mut run = full();
     run.incomplete = true;
@@ -363,7 +362,7 @@ pub(crate) fn cut_short() -> HarvestRun {
     run
 }
 
-/// Programs that take turns with each other.
+/// Programs that yield to each other.
 pub(crate) fn no_primary() -> HarvestRun {
     let mut run = full();
     run.primary = HarvestedPrimary::default();

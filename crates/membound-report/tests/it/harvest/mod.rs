@@ -1,4 +1,4 @@
-//! Harvests: as a document, as text, and as a page.
+//! Harvests as document, text and page.
 
 pub(crate) mod fixture;
 
@@ -22,7 +22,7 @@ const SECTIONS: [&str; 9] = [
     "notes",
 ];
 
-/// Harm in every context that a name gets into.
+/// A name that is dangerous in every context.
 const EVIL: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
 
 fn all() -> [(&'static str, HarvestRun); 5] {
@@ -35,7 +35,7 @@ fn all() -> [(&'static str, HarvestRun); 5] {
     ]
 }
 
-/// The full one with harm in every name, and figures that are none.
+/// The full harvest with dangerous names, and with figures that are not finite.
 fn hostile() -> HarvestRun {
     let mut run = fixture::full();
     let evil = || EVIL.to_owned();
@@ -67,7 +67,7 @@ fn hostile() -> HarvestRun {
     run
 }
 
-/// The text on one line.
+/// The text joined to one line.
 fn flowing(run: &HarvestRun) -> String {
     let text = text::harvest_run(run, Style::default());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -183,8 +183,8 @@ fn classes_of_time_are_those_of_document_003() {
         (it.in_stalls_s, it.in_waits_s, it.own_thread_s) = (Some(2.1), 0.5, own_s);
     }
     run.slots.beside_s = 4.2;
-    // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 9 s elsewhere, 4.2 of these
-    // beside it.
+    // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 9 s elsewhere, of
+    // which 4.2 on SMT siblings.
     let text = flowing(&run);
     assert!(
         text.contains("memory stalls 7.40 s 5.10 s turns at yields"),
@@ -418,7 +418,7 @@ fn both_latencies_and_the_bound_are_drawn() {
     );
     let limit = page.with_class("limit").find(|it| !it.text.is_empty());
     assert_eq!(limit.map(|it| it.text.as_str()), Some("bound 300 ns"));
-    // The steps hold all turns: what stands at or before the bound is the document's share.
+    // The steps contain all time slices: the part up to the bound equals the document's share.
     let shares = |group: &str| -> f64 {
         let from = html.find(&format!("data-n=\"{group}\"")).expect("a group");
         let end = html[from..].find("</g>").expect("it ends") + from;

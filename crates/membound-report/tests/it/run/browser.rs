@@ -1,4 +1,4 @@
-//! The page in a browser: what is pressed and dragged filters what is shown.
+//! The page in a browser: clicking and dragging filters the content.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::fixture;
 use super::page::hostile;
 use crate::dom::Page;
 
-/// Long enough for a browser on a machine that has other things to do.
+/// Timeout of the browser, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Helpers for the scripts of tests, and what went wrong on the page.
+/// Helpers for the scripts of tests, and a list of the page's errors.
 const TOOLS: &str = r##"
   const errors = window.errors;
   const $ = (query) => document.querySelector(query);
@@ -37,7 +37,7 @@ const TOOLS: &str = r##"
   const total = () => membound.current().total;
 "##;
 
-/// The browser, where there is one.
+/// Path of the browser, if there is one.
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -45,7 +45,7 @@ fn browser() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// What the browser makes of the page at `address`; `folder` is for its own files.
+/// Output of the browser for the page at `address`; `folder` is for its own files.
 fn shown(browser: &Path, folder: &Path, address: &str) -> String {
     let mut child = Command::new(browser)
         .args([
@@ -86,8 +86,8 @@ fn shown(browser: &Path, folder: &Path, address: &str) -> String {
     String::from_utf8(text.expect("the page is dumped")).expect("UTF-8")
 }
 
-/// Opens the page, runs `script` in it, and gives what it returns. `None` (and said so)
-/// without a browser.
+/// Opens the page, runs `script` in it, and returns its result. Without a browser prints a note and returns
+/// `None`.
 fn open(html: &str, address: &str, script: &str) -> Option<Value> {
     let Some(browser) = browser() else {
         membound_testkit::skipped("chromium is not installed");
@@ -168,7 +168,7 @@ fn selecting_a_span_filters_everything() {
         (number(&out["stalled"]) / stall_s - 1.0).abs() < 0.02,
         "{stall_s} {out}"
     );
-    // In the beginning only the main thread runs, and only two of the eight sites.
+    // At the beginning only the main thread runs, and only two of the eight sites.
     assert_eq!(names(&out["tables"]["thread"]), ["simulate"]);
     assert_eq!(
         names(&out["tables"]["function"]),
@@ -526,8 +526,8 @@ fn a_page_of_a_span_counts_from_its_beginning() {
     );
 }
 
-/// A run of four periods: its first row loads 1000 times at 100 ns in each of the first two,
-/// and 10 times at 10 ns in each of the others.
+/// A run of four periods: its first row loads 1000 times at 100 ns in each of the first two periods, and 10
+/// times at 10 ns in each of the others.
 fn in_periods() -> (String, f64) {
     let (profile, mut detail) = fixture::simulation();
     let period = |index: u32| {

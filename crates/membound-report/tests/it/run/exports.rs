@@ -1,4 +1,4 @@
-//! Exports hold what the samples hold, and their readers' rules.
+//! Exports contain the samples, and obey the rules of their readers.
 
 use std::io::Cursor;
 
@@ -16,7 +16,7 @@ use super::protobuf::Message;
 
 const EVIL: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
 
-/// The simulation with a name in it that means harm to every format.
+/// The simulation with a name that is dangerous in every format.
 pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::simulation();
     for name in &mut detail.names {
@@ -92,7 +92,7 @@ fn a_folded_chain_runs_from_the_outside_in() {
         )),
         "{text}"
     );
-    // What is not stalled has no line.
+    // A chain without stall has no line.
     assert!(!text.contains("sim::rng::next()"), "{text}");
     assert!(export::folded(&detail, Weight::Time).contains("sim::rng::next()"));
 }
@@ -136,7 +136,7 @@ fn broken_references_break_no_export() {
     }
 }
 
-/// Rows of a CSV as RFC 4180 says.
+/// Rows of a CSV according to RFC 4180.
 fn rows(text: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let (mut row, mut field, mut inside) = (Vec::new(), String::new(), false);
@@ -283,7 +283,7 @@ fn pprof_says_what_the_samples_say() {
     assert_eq!(read.string(read.message.number(14)), "stall");
 }
 
-/// The simulation with three accesses that its processor sampled.
+/// The simulation with three accesses that the processor sampled.
 pub(super) fn with_accesses() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::simulation();
     let level = |name: &str, accesses, fraction, latency_cycles| HardwareLevelRow {
@@ -448,7 +448,7 @@ fn pprof_has_the_mapping_of_the_program_first() {
     assert!(all.len() > 1, "{all:?}");
     for path in all {
         let name = path.rsplit('/').next().unwrap();
-        // As a shell finds it, and without its version.
+        // The command as a shell finds it, and without its version.
         for command in [name, &name[..name.len() - 1]] {
             profile.run.command = vec![format!("./{command}"), "argument".to_owned()];
             assert_eq!(paths(&profile)[0], path);
@@ -471,7 +471,7 @@ fn pprof_puts_inlined_functions_into_one_location() {
     assert!(lines.contains(&2) && lines.contains(&1), "{lines:?}");
 }
 
-/// The length of a table and that each of its columns has it.
+/// Length of a table; asserts that each of its columns has that length.
 fn table<'a>(value: &'a Value, columns: &[&str]) -> (&'a Value, usize) {
     let length = value["length"].as_u64().expect("a table has a length") as usize;
     for column in columns {
@@ -483,7 +483,7 @@ fn table<'a>(value: &'a Value, columns: &[&str]) -> (&'a Value, usize) {
     (value, length)
 }
 
-/// Every entry of a column is null or lies below `limit`.
+/// Asserts that every entry of a column is null or below `limit`.
 fn refers(table: &Value, column: &str, limit: usize) {
     for entry in table[column].as_array().expect("a column") {
         assert!(
@@ -573,7 +573,7 @@ fn check_firefox(profile: &Profile, detail: &Detail) -> Value {
         refers(functions, "resource", resource_count);
         refers(resources, "lib", libraries);
         refers(resources, "name", strings);
-        // A caller stands before those it calls.
+        // A caller comes before its callees.
         for (index, prefix) in stacks["prefix"]
             .as_array()
             .expect("a column")

@@ -1,4 +1,4 @@
-//! Profiles of runs: as text, as a page, and for other programs.
+//! Profiles of runs as text, page and exports.
 
 mod browser;
 mod exports;

@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::fixture;
 use crate::dom::Page;
 
-/// Harm in every context that a name from a binary gets into.
+/// A name from a binary that is dangerous in every context.
 pub(super) const EVIL: &str =
     "</script></title></style><img src=x onerror=\"window.hacked=1\">\"'`&\u{2028}<!--<script>${1}";
 
-/// The simulation with harm in every name.
+/// The simulation with dangerous names.
 pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::two_nodes();
     let evil = || EVIL.to_owned();
@@ -150,7 +150,7 @@ fn names_stay_text() {
     let (profile, detail) = hostile();
     let page = Page::parse(&page::profile(&profile, &detail));
     let heading = page.named("h1").next().expect("there is a heading");
-    // A shell would need quotes, and so the page shows them.
+    // A shell would need quotes, and the page shows them.
     assert_eq!(heading.text, format!("'{}'", EVIL.replace('\'', "'\\''")));
     let data = data(&page);
     assert!(
@@ -171,7 +171,7 @@ fn cells_hold_the_time_of_the_samples() {
     }
 }
 
-/// The cells sum to the samples, and refer to what there is.
+/// Checks that the cells sum to the samples, and that all references are valid.
 fn check_cells(name: &str, data: &Value, detail: &Detail) {
     let numbers = |value: &Value| -> Vec<i64> {
         let list = value.as_array().expect("a column");
@@ -245,7 +245,7 @@ fn a_million_samples_fit_into_eight_megabytes() {
     let end = start + html[start..].find("</script>").expect("it ends");
     let data: Value = serde_json::from_str(&html[start..end]).expect("it is JSON");
     check_cells("large", &data, &detail);
-    // Each of 64 threads keeps its part.
+    // Each of 64 threads keeps its share.
     let threads = data["threads"].as_array().expect("threads").len();
     assert_eq!(threads, 64);
 }
@@ -314,7 +314,7 @@ fn every_section_is_there_or_says_why_not() {
             sharing.text
         );
     }
-    // A line of 64 bytes for each of two threads.
+    // One line of 64 bytes for each of two threads.
     let bytes = page.with_class("byte").count();
     assert_eq!(bytes, 128);
     assert_eq!(page.with_class("watched").count(), 2);

@@ -1,5 +1,5 @@
-//! Reading of protocol buffers, as far as pprof's schema needs it: written from the
-//! encoding's description, apart from the writer that it checks.
+//! Reads protocol buffers, as far as pprof's schema needs it. Written from the description of the encoding,
+//! independently of the writer that it checks.
 
 /// A field's value.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl Message {
         self.bytes(field).map(Self::parse)
     }
 
-    /// The number in a field; 0 when it is not there.
+    /// Number in a field; 0 if the field is missing.
     pub(crate) fn number(&self, field: u64) -> u64 {
         self.fields
             .iter()
@@ -60,7 +60,7 @@ impl Message {
             .unwrap_or(0)
     }
 
-    /// Numbers in one packed field.
+    /// Numbers of one packed field.
     pub(crate) fn packed(&self, field: u64) -> Vec<u64> {
         let mut out = Vec::new();
         for bytes in self.bytes(field) {

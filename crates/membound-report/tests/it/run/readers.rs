@@ -1,5 +1,5 @@
-//! Exports as the programs read them that they are for: every sum that a reader gives is that of
-//! the samples, to the nanosecond. `cargo xtask readers` brings the readers to `target/readers`.
+//! Reads exports with the programs that they are for: every sum of a reader equals that of the samples, to
+//! the nanosecond. `cargo xtask readers` installs the readers in `target/readers`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use super::fixture;
 type Times = [u64; 2];
 type Table = BTreeMap<String, Times>;
 
-/// What the samples say.
+/// Sums computed from the samples.
 struct Truth {
     samples: u64,
     total: Times,
-    /// By kind as the readers' scripts call it, then by name. Functions are those of innermost frames.
+    /// By kind as named by the readers' scripts, then by name. Functions are those of innermost frames.
     by: BTreeMap<&'static str, Table>,
     /// Stalled time by chain, outermost first.
     chains: BTreeMap<String, u64>,
@@ -67,7 +67,7 @@ impl Truth {
         self.by.get(kind).cloned().unwrap_or_default()
     }
 
-    /// One of the two times of each name, without those that are 0.
+    /// One of the two times for each name, without zeros.
     fn one(&self, kind: &str, which: usize) -> BTreeMap<String, u64> {
         let table = self.table(kind).into_iter();
         table
@@ -76,7 +76,7 @@ impl Truth {
             .collect()
     }
 
-    /// Holds what a script printed to it.
+    /// Compares the output of a script with the truth.
     fn check(&self, found: &Value, kinds: &[&str]) {
         assert_eq!(found["samples"], self.samples);
         assert_eq!(found["total"], serde_json::json!(self.total));
@@ -110,7 +110,7 @@ fn chain(detail: &Detail, stack: u32) -> Vec<String> {
     out
 }
 
-/// Runs with time in fractions of a nanosecond, with many threads, with names that mean harm, and with nothing.
+/// Runs with fractions of nanoseconds, with many threads, with dangerous names, and without data.
 fn runs() -> Vec<(Profile, Detail)> {
     vec![
         fixture::simulation(),
@@ -120,14 +120,14 @@ fn runs() -> Vec<(Profile, Detail)> {
     ]
 }
 
-/// Those whose names are the same in folded stacks, which give `;` and control characters another meaning.
+/// Runs whose names are unchanged in folded stacks, where `;` and control characters have another meaning.
 fn plain_runs() -> Vec<(Profile, Detail)> {
     let mut runs = runs();
     runs.remove(2);
     runs
 }
 
-/// A file below `target/readers`. `None` (and said so) where it is not.
+/// A file below `target/readers`. If it is missing, prints a note and returns `None`.
 fn reader(path: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../target/readers")
@@ -141,7 +141,7 @@ fn reader(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// The Node.js that came with the Python packages.
+/// The Node.js that was installed with the Python packages.
 fn node() -> Option<PathBuf> {
     let libraries = reader("python/lib")?;
     let entries = std::fs::read_dir(libraries).expect("a directory").flatten();
@@ -159,7 +159,7 @@ fn script(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// What a program prints; its failure is the test's.
+/// Output of a program; the test fails if the program does.
 fn printed(command: &mut Command) -> String {
     let output = command.output().expect("the reader starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -167,7 +167,7 @@ fn printed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A file with `bytes`, in a directory of its own.
+/// Writes `bytes` to a file in a directory of its own.
 fn file(bytes: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("export");
@@ -175,7 +175,7 @@ fn file(bytes: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
     (place, path)
 }
 
-/// What `read.py` says of an export.
+/// Result of `read.py` for an export.
 fn python(format: &str, bytes: &[u8]) -> Option<Value> {
     let python = reader("python/bin/python")?;
     let (_place, path) = file(bytes);
@@ -220,7 +220,7 @@ fn opentelemetrys_schema_gives_every_sample() {
     }
 }
 
-/// Holds rows that a reader gives to the samples.
+/// Compares the rows that a reader returns with the samples.
 fn check_rows(found: &Value, profile: &Profile, detail: &Detail) {
     Truth::of(profile, detail).check(found, &["functions", "threads", "objects", "levels"]);
     assert_eq!(found["ordered"], true);
@@ -289,7 +289,7 @@ fn speedscopes_importer_gives_every_sample() {
     }
 }
 
-/// Totals by function in the flame graph that inferno draws.
+/// Totals by function in inferno's flame graph equal those of the samples.
 #[test]
 fn infernos_flame_graph_has_the_folded_weights() {
     let Some(inferno) = reader("bin/inferno-flamegraph") else {
@@ -302,7 +302,7 @@ fn infernos_flame_graph_has_the_folded_weights() {
         draw.arg("--minwidth=0").arg(path);
         let output = draw.output().expect("inferno starts");
         if truth.total[1] == 0 {
-            // It refuses what has no stacks.
+            // inferno refuses input without stacks.
             assert!(!output.status.success());
             continue;
         }
@@ -328,7 +328,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// `pprof` with an export, and times whole.
+/// Runs `pprof` on an export, with unrounded times.
 fn pprof(options: &[&str], path: &Path) -> Option<String> {
     let mut command = Command::new(reader("bin/pprof")?);
     command.args(["-symbolize=none", "-unit=nanoseconds", "-nodecount=1000000"]);
@@ -351,7 +351,7 @@ fn gos_pprof_gives_every_function() {
                 .filter_map(|line| line.split("ns").next()?.trim().parse().ok())
                 .filter(|ns| *ns > 0)
                 .collect();
-            // Names are shortened there: the sums are compared.
+            // pprof shortens names, so only the sums are compared.
             let mut expected: Vec<u64> = truth.one("functions", which).into_values().collect();
             flat.sort_unstable();
             expected.sort_unstable();
@@ -414,7 +414,7 @@ fn gos_pprof_gives_every_tag_and_count() {
     );
 }
 
-/// The profiler's command line, which keeps what it loaded in a process of its own.
+/// The profiler's command line, which keeps a loaded profile in its own process.
 struct Profiler {
     node: PathBuf,
     program: PathBuf,
@@ -455,7 +455,7 @@ impl Drop for Profiler {
     }
 }
 
-/// Milliseconds as nanoseconds.
+/// Converts milliseconds to nanoseconds.
 fn from_ms(value: &Value) -> u64 {
     (value.as_f64().expect("a number") * 1e6).round() as u64
 }
