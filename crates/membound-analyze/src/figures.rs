@@ -10,7 +10,7 @@ use crate::selection::Span;
 /// Figures of one access.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessFigures {
-    /// The access.
+    /// Identifier of the access.
     pub site: SiteId,
     /// Function that contains the access, not an inlined one; empty if unknown.
     pub function: String,
@@ -51,7 +51,7 @@ pub struct Figures {
     pub samples: f64,
     /// Why no access has [`AccessFigures::served`]; `None` if they may have it.
     pub no_levels: Option<String>,
-    /// By [`SiteId`].
+    /// Figures of each access, by [`SiteId`].
     pub accesses: Vec<AccessFigures>,
 }
 

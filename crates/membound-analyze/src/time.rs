@@ -30,7 +30,7 @@ impl ThreadTime {
 /// The times of all threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Times {
-    /// By [`ThreadId`].
+    /// Times of each thread, by [`ThreadId`].
     pub threads: Vec<ThreadTime>,
     /// CPU time of all threads in nanoseconds: the whole that shares refer to.
     pub total_ns: f64,

@@ -84,13 +84,13 @@ choices! {
         /// Share of CPU time stalled.
         #[default]
         Stall = "stall",
-        /// CPU time.
+        /// CPU time of the row, stalled or not.
         Time = "time",
-        /// Average latency.
+        /// Average latency of accesses, where it was timed.
         Latency = "latency",
-        /// Executions of loads.
+        /// Executions of loads, where they were counted.
         Loads = "loads",
-        /// Executions of stores.
+        /// Executions of stores, where they were counted.
         Stores = "stores",
         /// Executions that missed the last cache.
         Misses = "misses",

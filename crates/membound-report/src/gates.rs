@@ -18,7 +18,7 @@ pub enum Undecided {
     /// It passes, and a line says so.
     #[default]
     Passes,
-    /// It fails.
+    /// It fails, like a gate whose limit is exceeded.
     Fails,
 }
 

@@ -30,7 +30,7 @@ pub enum Error {
     Several {
         /// Condition that has several values.
         what: &'static str,
-        /// The values.
+        /// Values of the condition, as text.
         found: String,
         /// Command-line option that selects one value.
         narrow: &'static str,

@@ -27,11 +27,11 @@ named! {
     /// Width of the vectors that a kernel uses.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
     pub enum VectorWidth {
-        /// 128 bits.
+        /// 128-bit vectors.
         V128 = "128",
-        /// 256 bits.
+        /// 256-bit vectors.
         V256 = "256",
-        /// 512 bits.
+        /// 512-bit vectors.
         V512 = "512",
     }
 }

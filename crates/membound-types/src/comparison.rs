@@ -69,11 +69,11 @@ pub struct ComparedProfile {
     pub date: String,
     /// Model name of the processor.
     pub cpu: String,
-    /// Kernel release.
+    /// Release of the kernel.
     pub kernel: String,
     /// Hypervisor's name; `null` on bare metal.
     pub hypervisor: Option<String>,
-    /// `--cond NAME=VALUE` labels.
+    /// Labels given with `--cond NAME=VALUE`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// True if the measurement was cut short, or a part failed.

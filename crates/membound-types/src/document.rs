@@ -13,55 +13,55 @@ named! {
     /// Kind of a JSON document, named by the command that writes it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Kind {
-        /// `membound doctor`.
+        /// Properties and capabilities of a machine (`membound doctor`).
         Doctor = "doctor",
         /// A machine profile: several parts of `measure`.
         Machine = "machine",
         /// `measure --cpu 0,1`: a machine profile for each CPU.
         Processors = "processors",
-        /// `measure latency`.
+        /// Latency curves (`measure latency`).
         Latency = "latency",
-        /// `measure mlp`.
+        /// Memory-level parallelism and windows of the core (`measure mlp`).
         Mlp = "mlp",
-        /// `measure window`.
+        /// Seidl's windows (`measure window`).
         Window = "window",
-        /// `measure bandwidth`.
+        /// Bandwidth by kernel (`measure bandwidth`).
         Bandwidth = "bandwidth",
-        /// `measure loaded`.
+        /// Latency under load (`measure loaded`).
         Loaded = "loaded",
-        /// `measure tlb`.
+        /// Address translation (`measure tlb`).
         Tlb = "tlb",
-        /// `measure prefetch`.
+        /// Hardware prefetchers (`measure prefetch`).
         Prefetch = "prefetch",
-        /// `measure numa`.
+        /// Nodes by nodes (`measure numa`).
         Numa = "numa",
-        /// `measure c2c`.
+        /// Cores by cores (`measure c2c`).
         C2c = "c2c",
-        /// `measure calibration`.
+        /// Histograms of the latency sampler's patch (`measure calibration`).
         Calibration = "calibration",
-        /// `model fit`.
+        /// Fitted hierarchy model (`model fit`).
         Model = "model",
-        /// `model show`.
+        /// Topology with attainable rates (`model show`).
         Topology = "topology",
-        /// `model predict`.
+        /// Predicted times (`model predict`).
         Prediction = "prediction",
-        /// `compare`.
+        /// Comparison of machine profiles (`compare`).
         Comparison = "comparison",
-        /// `rewrite plan`.
+        /// What can be patched in a binary (`rewrite plan`).
         RewritePlan = "rewrite-plan",
-        /// `rewrite check`.
+        /// Results of a fully patched program (`rewrite check`).
         RewriteCheck = "rewrite-check",
-        /// `report`.
+        /// Analysis of a recorded run (`report`).
         Profile = "profile",
-        /// `compare` of runs.
+        /// Comparison of runs (`compare`).
         RunComparison = "run-comparison",
-        /// `harvest plan`.
+        /// Plan of yields (`harvest plan`).
         HarvestPlan = "plan",
-        /// `harvest run`.
+        /// Result of a harvest (`harvest run`).
         Harvest = "harvest",
-        /// `harvest explore`.
+        /// Comparison of harvest settings (`harvest explore`).
         HarvestExplore = "harvest-explore",
-        /// `harvest batch`.
+        /// Result of a batch of jobs (`harvest batch`).
         HarvestBatch = "harvest-batch",
     }
 }

@@ -123,9 +123,9 @@ named! {
         L1 = "l1",
         /// A fill buffer: the line was already being fetched.
         LineFill = "line-fill",
-        /// The second cache.
+        /// The second-level cache.
         L2 = "l2",
-        /// The third cache.
+        /// The third-level cache.
         L3 = "l3",
         /// A fourth cache, or a memory-side cache.
         L4 = "l4",
@@ -141,7 +141,7 @@ named! {
         Persistent = "persistent",
         /// Memory attached through CXL.
         Cxl = "cxl",
-        /// A device.
+        /// Memory of a device.
         Device = "device",
         /// Uncached memory.
         Uncached = "uncached",

@@ -51,7 +51,7 @@ named! {
         Bounds = "bounds",
         /// The access is a store or a locked operation: a read prefetch beforehand does not help it.
         NotALoad = "not-a-load",
-        /// The file with its code could not be read.
+        /// Its code is in no readable file.
         NoFile = "no-file",
         /// A patch cannot be placed there.
         CannotPatch = "cannot-patch",

@@ -16,7 +16,7 @@ named! {
         Auto = "auto",
         /// Whenever stored plans promise a gain.
         On = "on",
-        /// Never.
+        /// Jobs are never run together in a harvest.
         Off = "off",
     }
 }

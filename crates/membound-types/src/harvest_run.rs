@@ -36,7 +36,7 @@ named! {
         Auto = "auto",
         /// They may while the primary keeps the bounds that it has.
         On = "on",
-        /// Never.
+        /// They never may.
         Off = "off",
     }
 }

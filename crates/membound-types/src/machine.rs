@@ -35,7 +35,7 @@ pub struct MachineInfo {
 /// The processor according to its own description.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cpu {
-    /// `x86_64`, `aarch64`, `powerpc64`.
+    /// Instruction set: `x86_64`, `aarch64`, `powerpc64`.
     pub architecture: String,
     /// Vendor string, such as `AuthenticAMD`.
     pub vendor: String,
@@ -56,7 +56,7 @@ pub struct Cpu {
     /// Published number of reorder buffer entries of that microarchitecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_rob: Option<u32>,
-    /// Logical CPUs online.
+    /// Logical CPUs that are online.
     pub online: Vec<CpuId>,
     /// Logical CPUs that this process may run on.
     pub allowed: Vec<CpuId>,
@@ -128,9 +128,9 @@ pub struct Conditions {
     pub hypervisor: Option<String>,
     /// State of each prefetcher by name (true is on), if it can be read.
     pub prefetchers: Outcome<BTreeMap<String, bool>>,
-    /// Kernel release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// `--cond NAME=VALUE` labels.
+    /// Labels given with `--cond NAME=VALUE`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
@@ -170,7 +170,7 @@ named! {
 pub struct Level {
     /// Name: `L1`, `L2`, `L3`, …, `DRAM`.
     pub name: String,
-    /// Cache or memory.
+    /// Whether the level is a cache or memory.
     pub kind: LevelKind,
     /// Effective size in bytes: where the curve leaves the plateau; `null` for memory.
     pub size_bytes: Option<u64>,

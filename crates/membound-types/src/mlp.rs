@@ -84,13 +84,13 @@ pub struct Misses {
 /// One cell of the plane of N loads and K fillers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MlpCell {
-    /// Parallel or sequential.
+    /// Whether the last load could overlap with the earlier ones.
     pub mode: MlpMode,
     /// Number of loads: N (parallel) or n (sequential).
     pub loads: u32,
     /// Number of fillers: before the last load (K), or between all loads in a sequential cell.
     pub fillers: u32,
-    /// Kind of filler.
+    /// Kind of the filler instructions.
     pub filler: Filler,
     /// Bytes over which the loads are spread.
     pub area_bytes: u64,
@@ -332,7 +332,7 @@ const fn nop() -> Filler {
 /// Times of one cell, measured repeatedly on new pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacementPoint {
-    /// Parallel or sequential.
+    /// Whether the last load could overlap with the earlier ones.
     pub mode: MlpMode,
     /// Number of loads: N (parallel) or n (sequential).
     pub loads: u32,
@@ -379,7 +379,7 @@ pub struct PlacementOutlier {
     pub steal_ms: f64,
     /// Involuntary context switches meanwhile.
     pub involuntary_switches: u32,
-    /// Probable reason.
+    /// Probable reason for the deviation.
     pub reason: String,
 }
 

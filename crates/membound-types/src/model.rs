@@ -132,7 +132,7 @@ pub struct Topology {
     pub sizes: SizeMeaning,
     /// Components, in the order of the report.
     pub components: Vec<Component>,
-    /// Levels, innermost first.
+    /// Levels of the hierarchy, innermost first.
     pub levels: Vec<TopologyLevel>,
     /// TLB terms, innermost first; empty disables equation 6.
     #[serde(default)]
@@ -269,7 +269,7 @@ pub struct Combination {
 pub struct ModelLevel {
     /// Name of the level.
     pub name: String,
-    /// Cache or memory.
+    /// Whether the level is a cache or memory.
     pub kind: LevelKind,
     /// Size in bytes, with the topology's meaning; `null` for an unlimited level.
     pub size_bytes: Option<u64>,

@@ -10,7 +10,7 @@ use crate::{BandwidthPoint, CpuId, NodeId, Outcome, PageKind, Samples};
 pub struct NumaPair {
     /// Node of the measuring CPU.
     pub cpu_node: NodeId,
-    /// The measuring CPU.
+    /// CPU that measured.
     pub cpu: CpuId,
     /// Node of the memory.
     pub memory_node: NodeId,

@@ -21,7 +21,7 @@ pub enum PrefetchPattern {
     },
     /// `streams` forward streams, one line of each in turn.
     Interleaved {
-        /// Number of streams.
+        /// Number of streams that take turns.
         streams: u32,
     },
     /// Random pairs: a random line, then its neighbour in the same aligned 128 bytes; only

@@ -34,7 +34,7 @@ pub(crate) enum Basis {
         /// Executions that the access represents.
         weight: f64,
     },
-    /// Timer sample.
+    /// Timer sample, with its time in nanoseconds.
     Sample { weight_ns: u64 },
 }
 

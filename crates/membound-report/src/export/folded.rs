@@ -9,7 +9,7 @@ use super::chains::Chains;
 /// Weight of a call chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weight {
-    /// CPU time.
+    /// CPU time of the call chain.
     Time,
     /// The part of the CPU time that was stalled on memory.
     #[default]

@@ -8,7 +8,7 @@ use crate::units;
 /// A perturbed point.
 #[derive(Clone, Debug)]
 pub(crate) struct Disturbed {
-    /// Part of `measure`.
+    /// Part of `measure` that contains the point.
     pub(crate) part: Kind,
     /// Description of the point for the reader.
     pub(crate) point: String,

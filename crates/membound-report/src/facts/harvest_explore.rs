@@ -309,7 +309,7 @@ pub(crate) fn change(share: f64) -> String {
     }
 }
 
-/// Formats a factor.
+/// Formats a factor with two decimals.
 pub(crate) fn times(factor: f64) -> String {
     if factor.is_finite() {
         format!("{factor:.2}")

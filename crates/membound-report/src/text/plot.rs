@@ -27,7 +27,7 @@ pub(super) enum Across {
 /// Scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Up {
-    /// By their logarithms.
+    /// Logarithmic scale.
     Logarithmic,
     /// Linear, from zero on.
     FromZero,

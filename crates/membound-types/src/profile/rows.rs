@@ -61,7 +61,7 @@ pub struct Share {
 pub struct LevelShares {
     /// First cache (and the second if `l1_and_l2_together`).
     pub l1: f64,
-    /// Second cache.
+    /// Second cache (0 if `l1_and_l2_together`).
     pub l2: f64,
     /// Third cache.
     pub l3: f64,

@@ -10,7 +10,7 @@ pub struct TimeSplit {
     pub idle_s: f64,
     /// CPU time stalled on memory.
     pub memory_stall_s: f64,
-    /// Other CPU time.
+    /// CPU time that was not stalled on memory.
     pub other_s: f64,
     /// CPU time: `memory_stall_s + other_s`.
     pub cpu_s: f64,

@@ -22,7 +22,7 @@ const OBJECT: usize = 24;
 /// Share of CPU time below which an object is not shown.
 const NOTHING: f64 = 0.0005;
 
-/// Grouping of code.
+/// Kind of code that rows stand for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     Function,
