@@ -172,6 +172,7 @@ impl Groups {
             }
         }
         let lost_events = crate::missing::count(run, "objects");
+        // A lost event may have been a block of any group that has an allocating call chain.
         for group in &mut groups {
             group.count_what_was_seen(run);
             if matches!(group.kind, ObjectKind::Heap | ObjectKind::Mapped) && group.stack.is_some()

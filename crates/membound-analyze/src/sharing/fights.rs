@@ -72,6 +72,7 @@ impl Fights {
                     .of(SiteId(index))
                     .map(|(position, _)| touches.weight(position))
                     .sum();
+                // Timed latency beyond a hit: the cost of transferring the line.
                 let excess = counts.mean()? - machine.l1_ticks?;
                 Some(Contended {
                     share: counts.seen / all,

@@ -78,6 +78,7 @@ pub(crate) fn function_of(context: &Context<'_>, site: SiteId) -> FunctionId {
     context.places.function_of(frame)
 }
 
+/// Adds the traffic of one burst to its sites: touches that miss each cache, and bytes that miss the last.
 fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, SiteMoves>) {
     let around = Around {
         footprint: piece.footprint,
@@ -100,6 +101,7 @@ fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, S
         let written = outermost.then(|| piece.stream.written_back(&misses));
         let mut sums: Vec<(f64, f64)> = vec![(0.0, 0.0); piece.sites.len()];
         let mut bytes: BTreeMap<(u16, GroupId), Bytes> = BTreeMap::new();
+        // Consecutive touches mostly have the same key: sum them before the lookup in the map.
         let mut last: Option<((u16, GroupId), Bytes)> = None;
         for (at, touch) in touches.iter().enumerate() {
             let sum = &mut sums[usize::from(touch.site)];

@@ -77,6 +77,8 @@ impl Rates {
                 && let Some(stride) = of_site.stride
                 && bytes_per_ns * stride > 0.0
             {
+                // `stride` bytes per execution, so this is repetitions of the burst per nanosecond. Of the
+                // function's sites, the one with most advances decides.
                 let per_ns = bytes_per_ns / stride / of_site.executions;
                 let known = advanced.entry(function).or_default();
                 if steps.len() > known.0 {
@@ -89,6 +91,7 @@ impl Rates {
         for (function, time_ns) in &times {
             let by_count = counted.get(function).filter(|sums| sums.0 > 0.0);
             let rate = match (advanced.get(function), by_count) {
+                // Advances are preferred: patches slow down the windows in which executions were counted.
                 (Some((_, per_ns)), _) => Rate {
                     per_ns: *per_ns,
                     through: Through::Advances,
@@ -155,6 +158,7 @@ fn advances(context: &Context<'_>, moves: &Moves) -> FxHashMap<SiteId, Vec<(f64,
     advances
 }
 
+/// Collects the advances of one thread, whose `samples` are in order of time.
 fn of_one(
     context: &Context<'_>,
     moves: &Moves,
@@ -169,9 +173,12 @@ fn of_one(
         cpu_ns += sample.weight_ns;
         let frame = context.run.stacks[sample.stack.index()].frame;
         let function = context.places.function_of(frame);
+        // Between samples in another function or in patched code, the loop may have been left or slowed.
         if inside.replace(function) != Some(function) || patched.at(sample.t_ns) {
             away = number;
         }
+        // An instruction that waits for several accesses does not tell which of them the address belongs
+        // to.
         let ([wait], Some(address), true) = (context.waits.of(frame), sample.address, sample.exact)
         else {
             continue;

@@ -136,6 +136,7 @@ impl Cells {
                 (key, cell)
             })
             .collect();
+        // Sorted by key and bin, so that equal cells are neighbours and groups are contiguous.
         all.sort_unstable_by_key(|(key, cell)| (*key, cell.bin));
         all.dedup_by(|(key, cell), (kept_key, kept)| {
             let same = key == kept_key && cell.bin == kept.bin;
