@@ -1,14 +1,15 @@
-//! Lanes: what lets guests run at the yields of the program's threads.
+//! Run queues: they let scavengers run at the yields of the program's threads.
 //!
-//! A thread that yields is given a [`Block`] at its first yield that matters. Guests that were
-//! parked at a yield of their own lie ready on their own threads (`berth`), and the thread takes
-//! what it has room for when it is asked to come here by an `owner` of 0: nobody else changes its
-//! ring. Only where the kernel has it blocked, or it has ended, may the warden (`warden`) take its contexts away, under
-//! the block's lock. What sends a guest home in the middle of its turn (a system call, a fault, a
-//! signal to the program) is in `leave`.
+//! A thread gets a [`Block`] (thread slot) at its first yield that matters. Scavengers that are parked at a
+//! yield of their own lie ready on their home threads (`berth`). A thread takes as many as its run queue
+//! has room for when an `owner` of 0 makes it enter the agent; no other thread changes its ring. The one
+//! exception is the monitor thread (`warden`): under the slot's lock it may take the contexts of a thread
+//! that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the
+//! middle of its time slice: a system call, a fault, a signal to the program.
 //!
-//! What blocks and contexts are is in `block`, who comes into a block's ring in `ring`, and what turns
-//! are timed by in `timing`. See [`membound_wire::Lane`] for the order in which yields read and write.
+//! `block` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
+//! times slices. See [`membound_wire::Lane`] for the order in which yields read and write. Times are
+//! nanoseconds, or ticks of the time stamp counter where a name says so.
 
 pub(crate) mod alternate;
 pub(crate) mod berth;
@@ -39,48 +40,48 @@ use block::{BLOCKS, POOL, Use, take_block};
 pub(crate) use block::{Block, Context};
 use ring::{YIELDED, announce_room};
 
-/// Address of the [`Board`].
+/// Address of the [`Board`]; 0 before [`begin`].
 static BOARD: AtomicUsize = AtomicUsize::new(0);
-/// The process whose lanes these are.
+/// Number of the process whose threads have the run queues: a forked child has none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// 1: guests run on their own threads, whatever the launcher wished.
+/// 1: scavengers without a run queue run in idle time, whatever [`Board::idle`] says.
 static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
 
-/// What the launcher says, and is told.
+/// The shared control page: settings of the launcher and counters of the agent; `None` before [`begin`].
 pub(crate) fn board() -> Option<&'static Board> {
     let address = BOARD.load(Ordering::Acquire);
-    // SAFETY: the launcher has mapped it, and it stays mapped. Its words are changed by the other
-    // side at any time; all are read and written as single words.
+    // SAFETY: the launcher has mapped the page, and it stays mapped. The launcher changes its words at any
+    // time; all are read and written as single words.
     (address != 0).then(|| unsafe { &*(address as *const Board) })
 }
 
-/// A word of the board that the agent writes.
+/// The counter at `offset` of the control page, which the agent writes.
 fn told(offset: usize) -> Option<&'static AtomicU64> {
     let address = BOARD.load(Ordering::Acquire);
     // SAFETY: as above.
     (address != 0).then(|| unsafe { &*((address + offset) as *const AtomicU64) })
 }
 
-/// Adds to a word of the board.
+/// Adds `more` to the counter at `offset` of the control page.
 fn tell(offset: usize, more: u64) {
     if let Some(word) = told(offset) {
         word.fetch_add(more, Ordering::Relaxed);
     }
 }
 
-/// Nanoseconds of ticks of the time stamp counter.
+/// Converts ticks of the time stamp counter to nanoseconds.
 fn ns_of(ticks: u64) -> u64 {
     let each = board().map_or(1024, |board| u64::from(board.ticks.max(1)));
     ticks.saturating_mul(1024) / each
 }
 
-/// Ticks of the time stamp counter in so many nanoseconds.
+/// Converts nanoseconds to ticks of the time stamp counter.
 fn ticks_of(ns: u64) -> u64 {
     let each = board().map_or(1024, |board| u64::from(board.ticks));
     ns.saturating_mul(each) / 1024
 }
 
-/// What is to become of contexts without a lane.
+/// The idle policy: what scavengers without a run queue do.
 fn idle() -> Idle {
     if IDLE_WISH.load(Ordering::Acquire) != 0 {
         return Idle::Harvest;
@@ -92,12 +93,12 @@ fn idle() -> Idle {
     }
 }
 
-/// Whether the process is there for its guests alone.
+/// True if the process has no primary and exists only for its scavengers.
 fn has_peers() -> bool {
     board().is_some_and(|board| board.peers != 0)
 }
 
-/// Begins to give lanes to the program's threads: `address` of a [`Board`].
+/// Begins to give run queues to the program's threads; `command.address` is that of a [`Board`].
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     let refused = |errno| Failure::new(errno, Refusal::None);
     if command.length < size_of::<Board>() as u64 || command.address == 0 {
@@ -113,13 +114,14 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     POOL.store(pool.keep(), Ordering::Release);
     trap::install(&trap::OF_CHANGES)?;
     let _quiet = Quiet::new();
-    // It may wait for others all its life: nothing is given to it before it yields.
+    // The launching thread may wait for others all its life: its run queue gets no contexts before it
+    // yields.
     adopt(sys::thread()).map_err(refused)?.close();
     YIELDED.store(0, Ordering::Release);
     warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
 }
 
-/// Whether programs may set the bases of `fs` and `gs` themselves (`FSGSBASE`).
+/// True if programs may set the bases of `fs` and `gs` themselves (`FSGSBASE`).
 fn bases_are_ours() -> bool {
     const AT_HWCAP2: u64 = 26;
     const FSGSBASE: u64 = 2;
@@ -128,12 +130,12 @@ fn bases_are_ours() -> bool {
     read.is_ok() && ours
 }
 
-/// Whether there are lanes in this process.
+/// True if this process has run queues.
 pub(crate) fn here() -> bool {
     POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
 }
 
-/// A phase, in which contexts are let in or nobody is.
+/// A phase: scavengers are admitted during all of it, or during none of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase {
     pub(crate) lets_in: bool,
@@ -141,7 +143,7 @@ pub(crate) struct Phase {
     pub(crate) since: u64,
 }
 
-/// The present phase.
+/// The present phase; before [`begin`] none admits scavengers.
 pub(crate) fn phase() -> Phase {
     if POOL.load(Ordering::Acquire) == 0 {
         return Phase {
@@ -152,7 +154,7 @@ pub(crate) fn phase() -> Phase {
     warden::phase()
 }
 
-/// Gives the calling thread a lane of its own. Signals are blocked.
+/// Gives the calling thread a run queue of its own. The caller has blocked signals.
 fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     let block = take_block(Use::Free).ok_or(Errno::ENOSPC)?;
     let fs = assembly::thread_pointer();
@@ -171,13 +173,14 @@ fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     Ok(block)
 }
 
-/// [`membound_wire::Entry::Yield`]: a yield that found its lane another thread's, or closed.
+/// [`membound_wire::Entry::Yield`]: a yield whose run queue belongs to another thread, or that was asked to
+/// enter.
 pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     let Some(block) = Block::of_thread().filter(|_| !filters::shut_in()) else {
         return;
     };
     let quiet = Quiet::new();
-    // A child of vfork runs in our memory with its parent's bases.
+    // A child of `vfork` runs in its parent's memory with the parent's bases.
     if !here() {
         return;
     }
@@ -186,7 +189,8 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     let is_own = block.thread.load(Ordering::Acquire) == thread;
     let stack = alternate::present();
     if stack.is_ok_and(alternate::is_in_use) {
-        // While a guest runs the kernel would take that stack for unused, and begin it anew.
+        // While a scavenger runs, `rsp` is outside the alternate stack. The kernel would take that stack
+        // for unused and put the next signal's frame over those of the program's handler.
         if is_own {
             block.next.store(0, Ordering::SeqCst);
         }
@@ -196,7 +200,7 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
         let own = if is_own {
             Some(block)
         } else {
-            // With a lane of its own it does not come here at each of its yields.
+            // With a run queue of its own the thread does not enter the agent at each of its yields.
             adopt(thread).ok()
         };
         if let Some(own) = own {
@@ -205,7 +209,7 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
         return;
     }
     if is_own {
-        // A handler may run on a stack that the kernel has taken from the thread for that long.
+        // During a handler the kernel may have disabled the thread's alternate stack (`SS_AUTODISARM`).
         if stack.and_then(|now| block.alternate.provide(now)).is_err() {
             block.hush();
             return;
@@ -217,13 +221,13 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
             announce_room();
         }
     } else {
-        // Without a lane it runs on alone, and asks again.
+        // If this fails, the thread runs without a run queue and asks again at its next yield.
         let _ = adopt(thread);
     }
 }
 
-/// The calling thread is about to make a process or a thread. A child of vfork has its memory, bases
-/// and lane, but no guests: it must ask before it yields.
+/// The calling thread is about to make a process or a thread. A child of `vfork` has its memory, bases and
+/// run queue, but may not run its scavengers: it must ask before it yields.
 pub(crate) fn before_child() {
     if let Some(block) = Block::own() {
         let _quiet = Quiet::new();
@@ -231,9 +235,9 @@ pub(crate) fn before_child() {
     }
 }
 
-/// A handler of the program's begins, or has ended, with the frame at `context`: on an alternate
-/// stack it has no turns, nor with a mask that guests cannot be heard with. `mask` is the thread's
-/// from now on.
+/// A handler of the program begins, or has ended, with the frame at `context`. The thread has no time
+/// slices while it runs on an alternate stack, nor while its mask blocks signals that scavengers need.
+/// `mask` gives the thread's mask from now on.
 pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
     let Some(block) = Block::own() else {
         return;
@@ -246,19 +250,19 @@ pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
     }
 }
 
-/// The calling thread is about to end: what it has is for others.
+/// The calling thread is about to end: its contexts and its slot become free for others.
 pub(crate) fn thread_ends() {
     if let Some(block) = Block::own() {
         let _quiet = Quiet::new();
-        // Whoever has the block next sets its selector and runs on its stack, while this thread's last call
-        // is to come.
+        // The next thread that gets the slot writes its selector and runs on its alternate stack, while
+        // this thread has yet to make its last system call.
         own_thread::keep_calls();
         block.alternate.take_back();
         warden::reclaim(block, true);
     }
 }
 
-/// Whether a thread of the process is none of the program's.
+/// True if a thread of this process is one of membound's and not the program's.
 pub(crate) fn is_agents(thread: u32) -> bool {
     guest::is_own_thread(thread) || warden::is_own(thread) || listen::is_own(thread)
 }

@@ -1,9 +1,9 @@
-//! A guest's own thread, where there are lanes: it runs the guest up to a yield, gives it to a
-//! lane, and has it back for its system calls.
+//! A scavenger's home thread in a process with run queues: it runs the scavenger up to a yield, offers it
+//! to run queues, and runs its system calls when it comes back.
 //!
-//! While nobody has room for the guest, it runs on here in time that nobody else wants, if that is
-//! wished ([`Idle::Harvest`]); otherwise it waits. One that is wanted beside the program's threads
-//! runs here whoever has room, while guests are let in.
+//! While no run queue has room for the scavenger, the idle policy decides: with [`Idle::Harvest`] the home
+//! thread runs it in idle time, otherwise it waits. A scavenger that is wanted on another hardware thread
+//! of the primary's core runs here while scavengers are admitted, whether a run queue has room or not.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -18,27 +18,29 @@ use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
 
-/// Signals that a guest's own thread blocks: what is sent to the process is for the program.
+/// Signals that a home thread blocks: signals sent to the process are for the program.
 pub(crate) const MASK: u64 = !trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::OF_CHANGES);
-/// Credit of a guest that runs here for want of a lane: how often it is asked for.
+/// Credit of a scavenger that runs at home: it comes back to its home thread after about 50 µs of counted
+/// run time.
 const SOAKING: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
-/// How long it waits for room before it looks again.
+/// Longest wait for room, in nanoseconds, before the home thread tries again.
 const PATIENCE_NS: u64 = 100_000_000;
-/// How long it waits for a thread that has room to come to a yield.
+/// Longest wait, in nanoseconds, for a thread whose run queue has room to come to a yield.
 const TAKING_NS: u64 = 5_000_000;
-/// How often, until it runs on its own though nobody has yielded.
+/// Waits for room after which the scavenger runs at home although no thread of the program has yielded yet.
 const MOST_WAITS: u32 = 10;
 
+/// State: the scavenger is on its home thread.
 const HOME: u32 = 0;
-/// A lane has it, or is being given it.
+/// State: a run queue has the scavenger, or is being given it.
 const AWAY: u32 = 1;
-/// Nobody has it, and any lane may take it.
+/// State: the context lies ready, and any run queue may take it.
 const READY: u32 = 2;
 
 global_asm!(
     ".pushsection .text.membound_berth, \"ax\", @progbits",
-    // rdi: the context, rsi: the frame of the signal that it is to return from, 0 when it is parked.
-    // Returns when it yields.
+    // rdi: the context; rsi: the address of its signal frame, from which it resumes, 0 if it is parked.
+    // Returns when the context yields.
     ".globl membound_lane_run",
     ".hidden membound_lane_run",
     "membound_lane_run:",
@@ -92,18 +94,18 @@ unsafe extern "C" {
     fn membound_lane_run(context: &Context, frame: u64);
 }
 
-/// What is to be done at home before a guest goes on.
+/// Pending request: what the home thread does before the scavenger goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
-    /// Nothing.
+    /// Nothing: run on.
     Run,
-    /// The system call that its frame asks for.
+    /// Make the system call that the signal frame asks for.
     Call,
-    /// To stay for a while: it did not come back to a yield.
+    /// Stay at home for the back-off time: the scavenger did not come back to a yield.
     Rest,
-    /// The same, for a short while: the kernel had its turn.
+    /// Stay at home for the shortest back-off time: the kernel used the time slice, for page faults.
     Pause,
-    /// Its end, by this signal.
+    /// End with this signal.
     Die(u32),
 }
 
@@ -130,31 +132,32 @@ impl Errand {
     }
 }
 
-/// What a guest's thread has of its guest.
+/// State with which a scavenger is handed over between its home thread and run queues.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Berth {
     pub(crate) context: Context,
-    /// [`HOME`] while its own thread has it.
+    /// [`HOME`], [`AWAY`] or [`READY`].
     state: AtomicU32,
-    /// An [`Errand`] as its word.
+    /// The pending request, an [`Errand`] as its word.
     errand: AtomicU32,
-    /// Address of the `ucontext` with which the guest goes on, 0 when it is parked. The context
-    /// does not say it: the guest may have been about to park, with its stack pointer written.
+    /// Address of the `ucontext` from which the scavenger resumes; 0: it is parked. The context itself
+    /// cannot tell: the scavenger may have been interrupted while parking, with its stack pointer already
+    /// written.
     frame: AtomicU64,
-    /// Address of the thread's block, 0 without one.
+    /// Address of the home thread's slot; 0: none.
     block: AtomicU64,
-    /// The thread's alternate stack.
+    /// The home thread's alternate stack: address and bytes.
     alternate: [AtomicUsize; 2],
-    /// 1 while it runs in idle time and would rather have a lane.
+    /// 1 while it runs in idle time although it would rather be in a run queue.
     soaks: AtomicU32,
-    /// 1: it is to run in idle time, and no lane is to have it.
+    /// 1: it is to run in idle time, and no run queue may have it.
     kept: AtomicU32,
-    /// Until when it is to stay at home, by the kernel's clock.
+    /// End of its back-off, in nanoseconds of `CLOCK_MONOTONIC`.
     rests_until_ns: AtomicU64,
-    /// Loads that it had come by when the warden looked last.
+    /// [`Self::loads`] at the last poll of the monitor thread.
     seen_loads: AtomicU64,
-    /// CPU time of its own thread when it was judged last whether that pays.
+    /// CPU time of its home thread when idle-time execution was last judged.
     pub(super) judged: soak::Seen,
 }
 
@@ -177,11 +180,11 @@ impl Berth {
 
     fn of(context: &Context) -> &'static Self {
         let address = context.address() as usize - offset_of!(Self, context);
-        // SAFETY: contexts that go home are those of berths, which are static.
+        // SAFETY: every context that goes home is part of a `Berth`, and these are static.
         unsafe { &*(address as *const Self) }
     }
 
-    /// Remembers where faults of the guest are heard.
+    /// Remembers the home thread's alternate stack, on which the scavenger's faults are handled.
     pub(crate) fn set_alternate_stack(&self, stack: usize, bytes: usize) {
         let [place, length] = &self.alternate;
         place.store(stack, Ordering::Relaxed);
@@ -194,7 +197,7 @@ impl Berth {
         (address != 0).then(|| unsafe { &*(address as *const Block) })
     }
 
-    /// The guest has set the base of its `fs`.
+    /// The scavenger has set the base of its `fs`.
     pub(crate) fn set_fs(&self, base: u64) {
         self.context.fs.store(base, Ordering::Relaxed);
         if let Some(block) = self.block() {
@@ -202,29 +205,30 @@ impl Berth {
         }
     }
 
-    /// Whether it is to run in idle time, and no lane is to have it.
+    /// True if it is to run in idle time, and no run queue may have it.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.load(Ordering::Acquire) != 0
     }
 
-    /// Whether a lane has its guest.
+    /// True if a run queue has the scavenger.
     pub(super) fn is_away(&self) -> bool {
         self.state.load(Ordering::Acquire) == AWAY
     }
 
-    /// Has it run in idle time from now on.
+    /// Makes it run in idle time from now on.
     pub(super) fn keep(&self) {
         self.judged.forget();
         self.kept.store(1, Ordering::Release);
     }
 
-    /// Lanes may have it again; `thread` is its own, which is to come to a yield soon.
+    /// Run queues may have it again. `thread`, its home thread, leaves `SCHED_IDLE` so that it comes to a
+    /// yield soon.
     pub(super) fn let_go(&self, thread: u32) {
         self.kept.store(0, Ordering::Release);
         schedule(thread, SCHED_OTHER);
     }
 
-    /// The guest is over.
+    /// The scavenger has ended: frees its thread slot.
     pub(crate) fn clear(&self) {
         self.kept.store(0, Ordering::Release);
         if let Some(block) = self.block() {
@@ -234,7 +238,7 @@ impl Berth {
     }
 }
 
-/// The alternate stack of the thread whose context this is: address and bytes.
+/// The alternate stack of the context's home thread: address and bytes.
 pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
     let [place, length] = &Berth::of(context).alternate;
     [
@@ -243,30 +247,31 @@ pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
     ]
 }
 
-/// Whether no lane is to have the guest whose context this is.
+/// True if no run queue may have the scavenger of this context.
 pub(super) fn keeps_off_lanes(context: &Context) -> bool {
     Guest::of(Berth::of(context)).keeps_off_lanes()
 }
 
-/// Gives a context, which is in no ring any more, back to its own thread. It is parked, or a signal
-/// has interrupted it: then `frame` is the address of the `ucontext`, else 0.
+/// Gives a context, which must be in no ring any more, back to its home thread. `frame` is the address of
+/// its `ucontext` if a signal interrupted it, 0 if it is parked.
 pub(super) fn send_home(context: &Context, frame: u64, errand: Errand) {
     let berth = Berth::of(context);
     berth.frame.store(frame, Ordering::Relaxed);
     berth.errand.store(errand.word(), Ordering::Relaxed);
+    // Last, with Release: the home thread reads `frame` and `errand` once it has loaded HOME with Acquire.
     berth.state.store(HOME, Ordering::Release);
     sys::wake_all(&berth.state);
 }
 
-/// Has the calling thread's system calls handed over while its guest runs, where there are lanes.
-/// Returns whether there are.
+/// Gets the calling home thread a slot, so that the scavenger's system calls are dispatched to the agent.
+/// Returns `false` in a process without run queues.
 pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
     if !here() {
         return Ok(false);
     }
     let block = take_block(Use::FreeHome).ok_or(Errno::ENOSPC)?;
     block.settle(sys::thread(), 0)?;
-    // The place, and the block, may have been another guest's.
+    // The state and the slot may have been another scavenger's.
     berth
         .seen_loads
         .store(berth.loads(block), Ordering::Relaxed);
@@ -276,7 +281,7 @@ pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Runs the guest, which begins at `resume` with this stack pointer, for as long as it lives.
+/// Runs the scavenger, which begins at `resume` with this stack pointer, until it ends.
 pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     let berth = guest.berth();
     let context = &berth.context;
@@ -295,7 +300,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         match errand {
             Errand::Run => {}
             Errand::Call => {
-                // On a busy processor its turn would not come soon otherwise.
+                // In `SCHED_IDLE` the call would wait long for a busy processor.
                 schedule(0, SCHED_OTHER);
                 leave::in_frame(frame, |registers| {
                     guest::make_call(guest, registers);
@@ -312,14 +317,16 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         if let Some(block) = berth.block() {
             let credit = if soaks { SOAKING } else { 0 };
             block.credit.store(credit, Ordering::Relaxed);
-            // The warden calls it. Who is beside the program's threads asks by itself whether it may go on.
+            // The monitor thread clears `alone` and the credit to call the scavenger to a yield. One that
+            // runs on another hardware thread of the primary's core returns by itself, to ask whether it
+            // may go on.
             let alone = soaks && (has_peers() || !guest.is_beside());
             block.alone.store(u8::from(alone), Ordering::Relaxed);
-            // Its ring is itself: a miss goes on as the same, for as long as it has credit.
+            // A ring of one: at a miss the scavenger itself goes on, for as long as it has credit.
             context.next.store(context.address(), Ordering::Relaxed);
             block.first.store(0, Ordering::Relaxed);
         }
-        // SAFETY: the context is parked, or has its frame, and is this thread's alone.
+        // SAFETY: the context is parked or has its frame, and belongs to this thread alone.
         unsafe { membound_lane_run(context, frame) };
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
@@ -364,9 +371,9 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     }
 }
 
-/// Looks at all guests' own threads: has those come back from their next yield on that may take turns in a
-/// lane now, where one `takes` them, and adds up how far each has come. Returns whether a lane has one that is
-/// to be in none.
+/// Polls all home threads: calls those to their next yield whose scavengers may take time slices now, if a
+/// run queue `takes` them, and adds up the scavengers' progress. Returns true if a run queue has a
+/// scavenger that must leave it.
 pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
     let mut leaves = false;
     guest::each_berth(|_, berth| {
@@ -387,7 +394,8 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
     leaves
 }
 
-/// Guests that may take turns with each other now: who is in a lane, lies ready, or runs alone for want of one.
+/// Number of scavengers that may take time slices with each other now: those in a run queue, those that lie
+/// ready, and those that run alone for want of a run queue.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
     guest::each_berth(|_, berth| {
@@ -400,8 +408,9 @@ pub(super) fn candidates(now_ns: u64) -> u32 {
     count
 }
 
-/// Calls guests that run in idle time to their next yield: a lane has room. Where the program keeps the
-/// processors busy there is no idle time, and they would not come to it for seconds.
+/// Takes scavengers that run in idle time out of `SCHED_IDLE`, so that they come to their next yield: a run
+/// queue has room. Where the program keeps the processors busy there is no idle time, and they would not
+/// come to a yield for seconds.
 pub(super) fn call_soaking() {
     guest::each_berth(|thread, berth| {
         if berth.is_soaking() {
@@ -410,25 +419,26 @@ pub(super) fn call_soaking() {
     });
 }
 
-/// Whether a guest runs in idle time.
+/// True if any scavenger runs in idle time for want of a run queue.
 pub(super) fn any_soaks() -> bool {
     let mut any = false;
     guest::each_berth(|_, berth| any |= berth.is_soaking());
     any
 }
 
-/// How often a guest was kept at home lately, after turns that did not end.
+/// Number of recent back-offs, for slices that did not end.
 #[derive(Debug, Default)]
 struct Rests {
     times: u32,
 }
 
 impl Rests {
-    /// Without another one for so long, the next one is as the first.
+    /// Nanoseconds without a back-off after which the count starts again.
     const FORGOTTEN_NS: u64 = 60_000_000_000;
 
-    /// How long the next one takes, `since_ns` after the last one ended. One that is no fault of the guest's is as
-    /// short as the first, and none of those that are counted.
+    /// Length of the next back-off in nanoseconds, `since_ns` after the last one ended. An
+    /// [`Errand::Pause`] is not the scavenger's fault: it lasts as long as a first back-off and is not
+    /// counted.
     fn next_ns(&mut self, since_ns: u64, errand: Errand) -> u64 {
         if since_ns > Self::FORGOTTEN_NS {
             self.times = 0;
@@ -441,18 +451,21 @@ impl Rests {
     }
 }
 
-/// Lets a lane take the guest and waits until it is back; `false` when it is to run on here.
+/// Offers the scavenger to run queues and waits until it is back; `false` if it is to run on at home.
 ///
-/// Lanes take guests, rather than be given them: on a busy processor this thread would not come to
-/// give its guest away when one has room.
+/// Run queues take scavengers instead of being given them: on a busy processor this thread would not be
+/// scheduled in time to hand its scavenger over when a run queue has room.
 fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
     if finish::is_over() {
-        // Nobody is left to yield to it.
+        // No thread is left that could yield to it.
         return false;
     }
     let mut waits = 0;
     loop {
+        // Read before the offer: if a run queue gets room after this, the wait below returns at once.
         let room = ROOM.load(Ordering::Acquire);
+        // SeqCst, as `open` in `refill`: either that thread finds READY, or `asked_to_take` finds its queue
+        // open.
         berth.state.store(READY, Ordering::SeqCst);
         let mut takers = 0;
         for block in blocks() {
@@ -468,7 +481,7 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             berth.await_return();
             return true;
         }
-        // A program that has not come to a yield for so long may never come to one.
+        // A program that has not come to a yield in all these waits may never come to one.
         let runs = soaks || has_peers() || berth.is_kept() || has_yielded() || waits > MOST_WAITS;
         if harvests && runs {
             return false;
@@ -487,7 +500,7 @@ impl Berth {
         }
     }
 
-    /// Has it stay at home from now on, for as long as `rests` says.
+    /// Starts a back-off, whose length `rests` determines.
     fn rest(&self, rests: &mut Rests, errand: Errand) {
         let now_ns = sys::monotonic_ns();
         let last_ns = self.rests_until_ns.load(Ordering::Relaxed);
@@ -496,29 +509,30 @@ impl Berth {
             .store(now_ns.saturating_add(rest_ns), Ordering::Relaxed);
     }
 
-    /// How long it is yet to stay at home.
+    /// Nanoseconds of its back-off that are left.
     fn rest_left_ns(&self, now_ns: u64) -> u64 {
         let until_ns = self.rests_until_ns.load(Ordering::Relaxed);
         until_ns.saturating_sub(now_ns)
     }
 
-    /// Loads with a yield that it has come by, in lanes and alone on its own thread, whose block this is.
+    /// Loads with a yield that the scavenger has executed, in run queues and alone on its home thread,
+    /// whose slot is `block`.
     fn loads(&self, block: &Block) -> u64 {
         let alone = block.turns.load(Ordering::Relaxed);
         alone.wrapping_add(self.context.yields.load(Ordering::Relaxed))
     }
 
-    /// Whether any lane may take it.
+    /// True if any run queue may take it.
     pub(crate) fn is_ready(&self) -> bool {
         self.state.load(Ordering::Acquire) == READY
     }
 
-    /// Has it at home from now on, unless a lane has it already; whether it is.
+    /// Keeps the scavenger at home from now on; `false` if a run queue has it already.
     pub(crate) fn stays_home(&self) -> bool {
         self.take_back() || self.state.load(Ordering::Acquire) == HOME
     }
 
-    /// No lane may take it any more; `false`: one has.
+    /// Withdraws the offer; `false` if a run queue has taken the scavenger.
     fn take_back(&self) -> bool {
         let taken_back =
             self.state
@@ -526,7 +540,8 @@ impl Berth {
         taken_back.is_ok()
     }
 
-    /// Takes the context, if it lies ready.
+    /// Takes the context for a run queue, if it lies ready. The exchange lets exactly one of all run queues
+    /// and the home thread win.
     pub(crate) fn take(&self) -> Option<&Context> {
         let taken = self
             .state
@@ -538,8 +553,8 @@ impl Berth {
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
 
-/// The program begins: guests' own threads get what time nobody else wants, also those that have
-/// not come to a yield, and little where they go back to work.
+/// The program begins: home threads get only the time that no other thread wants, including those that have
+/// not come to a yield, and have the least weight where they leave `SCHED_IDLE`.
 pub(crate) fn stand_back() {
     if has_peers() {
         return;
@@ -553,7 +568,8 @@ pub(crate) fn stand_back() {
     });
 }
 
-/// Guests' own threads are to end, also where the program keeps the processors busy.
+/// Home threads are to end: they leave `SCHED_IDLE`, so that they can also where the program keeps
+/// processors busy.
 pub(super) fn step_forward() {
     guest::each_thread(|thread| schedule(thread, SCHED_OTHER));
 }

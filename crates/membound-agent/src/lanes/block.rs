@@ -1,4 +1,4 @@
-//! Threads' lanes and contexts as both sides lay them out, and where blocks come from.
+//! Thread slots and contexts as the code of yields lays them out, and the pool that slots come from.
 
 use core::arch::asm;
 use core::mem::offset_of;
@@ -16,20 +16,20 @@ use super::{board, here, leave, soak};
 use crate::own_thread;
 use crate::sys::{self, Errno, call, check, number};
 
-/// Threads that can have a lane at one time.
+/// Threads that can have a slot at one time.
 pub(super) const BLOCKS: usize = 4096;
 
-/// How a program rounds when it begins, as [`WireContext::rounding`] has it: to nearest, with all
+/// Rounding state of a program that begins, laid out as [`WireContext::rounding`]: to nearest, all
 /// exceptions masked and, in the x87, the longest mantissa.
 pub(super) const ROUNDING_AT_FIRST: u64 = 0x037f_0000_1f80;
 
-/// Address of the blocks, 0 before there are any. Memory that a forked child finds empty: its
-/// threads have no lanes.
+/// Address of the slots; 0 before there are any. A forked child finds this memory zeroed: its threads have
+/// no run queues.
 pub(super) static POOL: AtomicUsize = AtomicUsize::new(0);
-/// Blocks that were ever used.
+/// Slots that were ever used: those below this index.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// A context, as [`membound_wire::Context`] says.
+/// A context, laid out as [`membound_wire::Context`].
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Context {
@@ -66,14 +66,14 @@ impl Context {
         (&raw const *self) as u64
     }
 
-    /// The context at an address that a ring holds.
+    /// The context at an address found in a ring.
     pub(super) fn at(address: u64) -> &'static Self {
-        // SAFETY: only contexts of guests and of blocks get into one, and both stay.
+        // SAFETY: a ring holds only contexts of scavengers and of slots, and neither are ever unmapped.
         unsafe { &*(address as *const Self) }
     }
 }
 
-/// A thread's lane, and what the agent knows of the thread.
+/// A thread slot: a thread's run queue (the fields of [`Lane`]), and what the agent knows of the thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Block {
@@ -98,45 +98,49 @@ pub(crate) struct Block {
     /// Written by yields.
     pub(super) rounding: AtomicU64,
     pub(super) own_bits: AtomicU64,
-    /// Begins a turn that is timed.
+    /// Context that starts the timing of a slice.
     pub(super) stopwatch: Context,
-    /// Takes a turn and does nothing in it.
+    /// Context that takes a slice and returns at once.
     pub(super) nobody: Context,
-    /// A context of the ring; 0: it is empty.
+    /// Address of one context of the ring; 0: the ring is empty.
     pub(super) ring: AtomicU64,
     /// A [`Use`] as its number.
     pub(super) used: AtomicU32,
-    /// Its thread.
+    /// Number of its thread.
     pub(super) thread: AtomicU32,
     /// Contexts in the ring.
     pub(super) count: AtomicU32,
-    /// 1 while somebody changes the ring: the thread, or whoever takes from it.
+    /// 1 while the ring is being changed, by the slot's thread or by one that takes contexts from it.
     pub(super) lock: AtomicU32,
-    /// 1 while it takes contexts.
+    /// 1 while the run queue takes contexts.
     pub(super) open: AtomicU32,
     /// See [`Block::change_next`].
     pub(super) changing: AtomicU32,
-    /// Turns when the warden looked last, and its thread's CPU time.
+    /// Value of `turns` at the monitor thread's last poll.
     pub(super) seen_turns: AtomicU64,
+    /// CPU time of the thread at that poll, in nanoseconds.
     pub(super) seen_cpu_ns: AtomicU64,
-    /// The latter when it was judged last who runs in idle time.
+    /// CPU time of the thread when idle-time execution was last judged.
     pub(super) judged: soak::Seen,
-    /// 1: it had guests then.
+    /// 1: the ring had contexts at that time.
     pub(super) had_guests: AtomicU32,
-    /// CPU time that its present turn has taken, as far as the warden has seen.
+    /// CPU time of the present slice up to the monitor thread's last poll, in nanoseconds.
     pub(super) turn_ns: AtomicU64,
-    /// Looks that have found it, page faults of the thread at the first of them, and 1 where there had been
-    /// more when it was called out of one.
+    /// Polls that have found the present slice.
     pub(super) turn_looks: AtomicU32,
+    /// 1: the thread had page faults during the slice that the monitor thread has ended.
     pub(super) has_faulted: AtomicU32,
+    /// Page faults of the thread at the first poll that found the slice.
     pub(super) turn_faults: AtomicU64,
-    /// Looks in a row that have found one context alone in the ring.
+    /// Consecutive polls that have found one context alone in the ring.
     pub(super) lonely_looks: AtomicU32,
-    /// Its thread's CPU time when it was asked to give up its guests; 0: it was not.
+    /// Its thread's CPU time when the thread was asked to give up its contexts, in nanoseconds; 0: it was
+    /// not.
     pub(super) asked_ns: AtomicU64,
-    /// 1: its thread blocks signals that guests need, and has no turns.
+    /// 1: its thread blocks signals that scavengers need, and has no time slices.
     pub(super) deaf: AtomicU32,
-    /// Turns that are to be timed yet, the last of them recorded: whoever had the processor before has left it cold.
+    /// Slices that are still to be timed. Only the last of them are recorded: the code that had the
+    /// processor before has left caches and predictors cold.
     pub(super) to_time: AtomicU32,
     pub(super) waits: Waits,
     pub(super) alternate: Alternate,
@@ -145,7 +149,7 @@ pub(crate) struct Block {
     recent: Recent,
 }
 
-/// Lines that were yielded for lately, see [`RECENT_OFFSET`].
+/// The recent-miss filter, see [`RECENT_OFFSET`].
 #[derive(Debug)]
 #[repr(C, align(4096))]
 struct Recent([AtomicU16; RECENT_LINES]);
@@ -180,23 +184,23 @@ const _: () = assert!(
         && offset_of!(Block, stopwatch) == size_of::<Lane>()
 );
 
-/// What a block is used for.
+/// Use of a thread slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Use {
-    /// Nobody has it, or it was a thread's and is to be one's again.
+    /// Free: never used, or left by a thread of the program.
     Free = 0,
-    /// Somebody is filling it.
+    /// A thread is initialising it.
     Taken = 1,
-    /// A thread of the program's.
+    /// A thread of the program has it.
     Thread = 2,
-    /// A guest's own thread.
+    /// A home thread has it.
     Home = 3,
-    /// It was a guest's, and is to be one's again: nothing is given to such ones.
+    /// Left by a home thread, for another home thread only: no contexts are given to it.
     FreeHome = 4,
 }
 
-/// The blocks that were ever used.
+/// All slots that were ever used.
 pub(super) fn blocks() -> &'static [Block] {
     let pool = POOL.load(Ordering::Acquire);
     if pool == 0 {
@@ -207,13 +211,13 @@ pub(super) fn blocks() -> &'static [Block] {
     unsafe { core::slice::from_raw_parts(pool as *const Block, count) }
 }
 
-/// Those that threads of the program's have.
+/// The slots of the program's threads.
 pub(super) fn lanes() -> impl Iterator<Item = &'static Block> {
     let is_lane = |block: &&Block| block.used.load(Ordering::Acquire) == Use::Thread as u32;
     blocks().iter().filter(is_lane)
 }
 
-/// A block for whoever comes: one that was left as `free`, else one that was never used.
+/// Allocates a slot: one that was left as `free`, else one that was never used. `None`: all are in use.
 pub(super) fn take_block(free: Use) -> Option<&'static Block> {
     let take = |block: &Block, free: Use| {
         let taken = block.used.compare_exchange(
@@ -233,30 +237,32 @@ pub(super) fn take_block(free: Use) -> Option<&'static Block> {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .ok()?;
         let block = blocks().get(index)?;
-        // Another one may have found it first.
+        // Another thread may have taken it first.
         if take(block, Use::Free) {
             return Some(block);
         }
     }
 }
 
-/// The base of `gs`.
+/// Base of the calling thread's `gs`.
 #[inline(always)]
 fn gs_base() -> u64 {
     let base;
-    // SAFETY: there are lanes only where the instruction may be used.
+    // SAFETY: there are slots only where the kernel permits the instruction (see `begin`).
     unsafe { asm!("rdgsbase {}", out(reg) base, options(nostack, preserves_flags, nomem)) };
     base
 }
 
-/// Sets the base of `fs`.
+/// Sets the base of the calling thread's `fs`.
 pub(super) fn set_fs(base: u64) {
-    // SAFETY: nothing of the agent's uses fs, and the caller knows whose turn it is.
+    // SAFETY: no code of the agent uses fs, and the caller knows whether the program or a scavenger runs
+    // next.
     unsafe { asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags, nomem)) };
 }
 
 impl Block {
-    /// The block that the calling thread has, or has inherited.
+    /// The slot that the calling thread's `gs` names: its own, or one inherited from the thread that made
+    /// it.
     pub(super) fn of_thread() -> Option<&'static Self> {
         let pool = POOL.load(Ordering::Acquire) as u64;
         if pool == 0 {
@@ -270,20 +276,20 @@ impl Block {
             .then(|| unsafe { &*(base as *const Self) })
     }
 
-    /// The block of the calling thread, if it has one of its own: one that has not yielded yet has the
-    /// lane of the thread that made it, and so has a child of vfork.
+    /// The slot of the calling thread, if it has one of its own. A thread that has not yielded yet, and a
+    /// child of `vfork`, still have that of the thread that made them.
     pub(crate) fn own() -> Option<&'static Self> {
         let block = Self::of_thread()?;
         let is_own = here() && block.thread.load(Ordering::Acquire) == sys::thread();
         is_own.then_some(block)
     }
 
-    /// The block whose lane this is, if a context is on it, or is about to be.
+    /// The slot of the calling thread, if a context runs on the thread or is about to.
     pub(crate) fn with_context() -> Option<&'static Self> {
         let block = Self::of_thread()?;
         let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
             && block.current.load(Ordering::Relaxed) != 0;
-        // As in `own`, and asks the kernel for turns alone.
+        // As in `own`, but the kernel is asked for the thread's number only during time slices.
         (on && block.thread.load(Ordering::Acquire) == sys::thread()).then_some(block)
     }
 
@@ -291,7 +297,9 @@ impl Block {
         (&raw const *self) as u64
     }
 
-    /// Makes it the calling thread's: its calls are handed over from now on while a context runs.
+    /// Initialises the slot for the calling thread `thread`, whose base of `fs` is `fs`. From now on its
+    /// system calls are dispatched to the agent while a context runs. Relaxed stores suffice: the caller
+    /// publishes the slot by storing `used` with Release afterwards.
     pub(super) fn settle(&'static self, thread: u32, fs: u64) -> Result<(), Errno> {
         const SET_GS: usize = 0x1001;
         for word in [
@@ -333,14 +341,16 @@ impl Block {
         check(set).map(drop)
     }
 
-    /// Has both sides keep to themselves which floating-point exceptions they had, where somebody reads it.
+    /// Makes each side keep its own floating-point exception flags, if the program or a scavenger reads
+    /// them.
     pub(super) fn keep_exceptions_apart(&self) {
         let read = board().is_none_or(|board| board.own_exceptions != 0);
         let own_bits = if read { EVERY_BIT } else { NO_EXCEPTIONS };
         self.own_bits.store(own_bits, Ordering::Relaxed);
     }
 
-    /// Keeps everybody else from the ring while `change` runs. Signals are blocked.
+    /// Runs `change` with the slot's lock held. Signals must be blocked: a handler of the program on the
+    /// same thread would enter the agent at its yield and wait for the lock for ever.
     pub(super) fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
         while self.lock.swap(1, Ordering::AcqRel) != 0 {
             sys::wait_while(&self.lock, 1, 1_000_000);
@@ -348,7 +358,7 @@ impl Block {
         self.release_after(change)
     }
 
-    /// The same, unless somebody else does so now: then `change` does not run.
+    /// As [`Self::locked`], but does not wait: `None`, without running `change`, if the lock is held.
     pub(super) fn locked_at_once<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
         let is_free = self.lock.swap(1, Ordering::AcqRel) == 0;
         is_free.then(|| self.release_after(change))

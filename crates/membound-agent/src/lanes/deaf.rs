@@ -1,8 +1,9 @@
-//! Threads of the program that block signals by which guests leave them.
+//! Threads of the program whose signal mask blocks a signal that scavengers need.
 //!
-//! The kernel kills a process one of whose threads makes a call that is dispatched, or a fault, while
-//! it blocks the signal of that. So a thread has no turns while its mask has one of these; it is asked
-//! anew whenever the mask changes, by itself, at the begin of a handler or at its end.
+//! The kernel kills a process when one of its threads makes a dispatched system call, or faults, while it
+//! blocks the signal that reports it. So a thread has no time slices while its mask has one of these
+//! signals. It enters the agent anew whenever its mask changes: by its own call, at the start of a handler
+//! or at the handler's end.
 
 use core::sync::atomic::Ordering;
 
@@ -11,24 +12,25 @@ use super::ring::announce_room;
 use super::warden;
 use crate::trap;
 
-/// Signals that must come to a thread on which guests run.
+/// Signals that a thread with scavengers must not block: those of faults and dispatched calls, and
+/// [`trap::CALL`].
 const NEEDED: u64 = trap::mask(&trap::OF_GUESTS) | trap::mask(&[trap::CALL]);
 
-/// Whether a thread with this mask hears no guest.
+/// True if a thread with this mask cannot be interrupted on behalf of a scavenger.
 pub(super) fn is_deaf(mask: u64) -> bool {
     mask & NEEDED != 0
 }
 
 impl Block {
-    /// Its thread's mask is this now, or is about to be.
+    /// Tells the run queue that its thread's mask is `mask` now, or is about to be.
     pub(crate) fn on_mask(&self, mask: u64) {
         if is_deaf(mask) != (self.deaf.load(Ordering::Relaxed) != 0) {
             self.ask_at_once();
         }
     }
 
-    /// The thread has no turns until it is asked again; its guests are for others. By itself, with
-    /// signals blocked.
+    /// Suspends the run queue until its thread is asked again, and sends its scavengers home. Called by the
+    /// thread itself, with signals blocked.
     pub(super) fn hush(&'static self) {
         self.locked(|| {
             self.open.store(0, Ordering::SeqCst);

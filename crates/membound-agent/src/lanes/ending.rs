@@ -1,8 +1,8 @@
-//! The end of all guests before the program puts itself behind a filter of its system calls.
+//! Ends all scavengers before the program installs a filter on its system calls (seccomp).
 //!
-//! Such a filter may be one for all threads of the process, and kill it for whatever it does not know: a
-//! guest's calls, the warden's, and those by which the program's threads take guests and send them home. So
-//! nobody of these is left when it comes.
+//! Such a filter may cover all threads of the process and kill it for any call it does not know: a
+//! scavenger's, the monitor thread's, or those by which the program's threads take scavengers and send them
+//! home. So all of these must have ended before it is installed.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,39 +11,39 @@ use super::{berth, here, ring, warden};
 use crate::sys::{self, Quiet};
 use crate::{guest, threads, trap};
 
-/// From one look whether guests are still there to the next.
+/// Nanoseconds between two polls whether scavengers are still there.
 const LOOK_NS: u64 = 1_000_000;
-/// Looks after which they are left alone: a call that cannot be interrupted, say. Half a minute: whom the
-/// kernel runs in idle time alone has few milliseconds a second to end in where others want the processors,
-/// and the program is killed for whoever is left.
+/// Polls after which remaining scavengers are left alone, for example in a call that cannot be interrupted.
+/// Half a minute: a thread in `SCHED_IDLE` gets only a few milliseconds a second to end in while others
+/// want the processors, and any scavenger that remains gets the program killed.
 const PATIENCE: u32 = 30_000;
 
-/// Set when guests are to end.
+/// Set when scavengers are to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// Set when the warden is.
+/// Set when the monitor thread is to end.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether guests are to end, and nobody may have a turn any more.
+/// True if scavengers are to end, and none may have a time slice any more.
 pub(crate) fn is_near() -> bool {
     ENDING.load(Ordering::Acquire)
 }
 
-/// Whether the warden is to end.
+/// True if the monitor thread is to end.
 pub(super) fn is_over() -> bool {
     OVER.load(Ordering::Acquire)
 }
 
-/// What a signal of ours carries.
+/// Value by which a signal that this module sends is recognised.
 fn magic() -> u64 {
     end_guests as *const () as u64
 }
 
-/// Whether a signal with this information has a guest end.
+/// True if a signal with this information tells a scavenger to end.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }
 
-/// Ends all guests and the warden, and comes back when they are gone.
+/// Ends all scavengers and the monitor thread, and returns when they are gone or have been given up.
 pub(crate) fn end_guests() {
     if !here() || ENDING.swap(true, Ordering::SeqCst) {
         return;
@@ -75,15 +75,15 @@ pub(crate) fn end_guests() {
 }
 
 impl Block {
-    /// Has no guest in its ring any more: its thread sends them home at its next yield, and where it comes
-    /// to none, it is done here.
+    /// Empties the ring: the thread sends its contexts home at its next yield. If it comes to no yield,
+    /// they are sent home here.
     fn give_up(&'static self) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
         let thread = self.thread.load(Ordering::Acquire);
         let Some(cpu_ns) = sys::cpu_ns(thread) else {
-            // The warden finds that it has ended.
+            // The monitor thread finds that it has ended.
             return;
         };
         if self.owner.load(Ordering::SeqCst) != 0 || self.asked_ns.load(Ordering::Relaxed) == 0 {
@@ -92,8 +92,9 @@ impl Block {
             return;
         }
         self.locked_at_once(|| {
-            // Whatever it does next, it comes to the agent first, and waits there for the lock. A yield that
-            // it had begun when it was asked is over.
+            // With `owner` 0 the thread's next yield enters the agent and waits there for the lock. A
+            // thread that has run for long since it was asked, or waits in a call, is past any yield begun
+            // before that.
             let is_asked = self.owner.load(Ordering::SeqCst) == 0;
             let has_moved_on = threads::has_moved_on(thread, self.asked_ns.load(Ordering::Relaxed));
             if is_asked && has_moved_on && self.current.load(Ordering::Acquire) == 0 {

@@ -1,5 +1,5 @@
-//! The end of a program whose scavengers are to finish: its threads end, its descriptors are closed,
-//! and the process stays until its last guest has ended, or a signal asks it to end.
+//! Lets scavengers finish after the program has ended: the program's threads end, its descriptors are
+//! closed, and the process stays until its last scavenger has ended or a signal asks it to end.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,26 +8,27 @@ use crate::handlers::{self, Disposition};
 use crate::sys::{self, Quiet, call, number};
 use crate::{guest, own_thread, threads, trap};
 
-/// Between two looks whether threads, and guests, are still there.
+/// Nanoseconds between two polls whether threads, and scavengers, are still there.
 const LOOK_NS: u64 = 1_000_000;
-/// Looks after which threads that do not end are left alone.
+/// Polls after which threads that do not end are left alone.
 const PATIENCE: u32 = 1000;
-/// Signals by which somebody ends a program: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM`.
+/// Signals by which users end programs: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM`.
 const ENDING: [u64; 4] = [HANGUP, 2, 3, 15];
 const HANGUP: u64 = 1;
 
 /// Set when the program has ended.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread of the program's that is called is to end.
+/// True if a thread of the program that gets [`trap::CALL`] is to end.
 pub(crate) fn is_over() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The program is about to end its process with this code. Returns where nobody is to finish.
+/// The program is about to end its process with this code. Returns if no scavenger is to finish.
 ///
-/// Others end it here: back in the program, with a lane that may be another thread's by now, all of its
-/// handlers' yields would come to the agent, and timers that are as fast would keep it from its end.
+/// The program's other threads end in the agent: back in the program, with a run queue that may be another
+/// thread's by now, all yields of their handlers would enter the agent, and frequent timers would keep them
+/// from ending.
 pub(crate) fn program_ends(code: u64) {
     if here() {
         warden::account_for_all();
@@ -40,7 +41,7 @@ pub(crate) fn program_ends(code: u64) {
     super::thread_ends();
     IDLE_WISH.store(1, Ordering::Release);
     end_others();
-    // Whoever waits for the end of what the program writes is not to wait for its guests.
+    // A reader of the program's output that waits for end of file must not wait for its scavengers.
     let _ = own_thread::close_from(0);
     while !guest::none_left() && !is_asked_to_end() {
         sys::nap(LOOK_NS);
@@ -49,8 +50,8 @@ pub(crate) fn program_ends(code: u64) {
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Whether a signal has come since the program has ended by which somebody ends programs. None of those
-/// that it ignores, nor a `SIGHUP` that it has a handler for, which seldom means that.
+/// True if, since the program has ended, a signal has come by which users end programs. A signal that the
+/// program ignores does not count, nor a `SIGHUP` with a handler, which seldom means that.
 fn is_asked_to_end() -> bool {
     let mut pending = 0_u64;
     // SAFETY: the kernel writes one word.
@@ -69,7 +70,7 @@ fn is_asked_to_end() -> bool {
         })
 }
 
-/// Has every other thread of the program's end itself.
+/// Makes every other thread of the program end itself.
 fn end_others() {
     let own = sys::thread();
     let process = sys::process();

@@ -1,9 +1,10 @@
-//! Where a guest's turn ends in the middle: a system call, a fault, or a signal to the program.
+//! Ends a scavenger's time slice in the middle: for a system call, a fault, or a signal to the program.
 //!
-//! The kernel has put the signal's frame onto the guest's stack, on which the guest is to go on at
-//! home by returning from it. So the handler first leaves that stack for the thread's own, where
-//! nothing is alive below its parked place, and only then gives the guest away. A signal to the
-//! program is sent again and comes as soon as the thread's mask is back, on the thread's own stack.
+//! The kernel has put the signal's frame onto the scavenger's stack, and the scavenger is to resume on its
+//! home thread by returning from that frame. So the handler first switches to the thread's own stack, where
+//! nothing is alive below the parked stack pointer, and only then gives the scavenger away: from that
+//! moment its home thread may use the scavenger's stack. A signal to the program is sent again and arrives,
+//! on the thread's own stack, as soon as the thread's mask is restored.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -21,10 +22,11 @@ use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::{assembly, memory};
 
-/// Bytes of a signal's information that are kept.
+/// Bytes of a signal's information (`siginfo_t`) that are kept.
 const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
+/// Bytes below the stack pointer that a function may use (System V ABI).
 const RED_ZONE: u64 = 128;
 
 global_asm!(
@@ -65,26 +67,26 @@ unsafe extern "C" {
     fn membound_lane_go();
 }
 
-/// What is kept from the handler to the thread's own stack.
+/// What the handler passes on to the code that runs on the thread's own stack.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Leaving {
-    /// The mask that the thread is to have again.
+    /// The signal mask that is restored at the end.
     mask: AtomicU64,
-    /// Address of the `ucontext` with which the guest goes on; 0: it stays parked, in the ring.
+    /// Address of the `ucontext` from which the scavenger resumes; 0: it stays parked, in the ring.
     frame: AtomicU64,
-    /// An [`Errand`] as its word.
+    /// The scavenger's pending request, an [`Errand`] as its word.
     errand: AtomicU32,
-    /// The signal that is to be sent again; 0: none.
+    /// The signal that is sent to the thread again; 0: none.
     signal: AtomicU32,
     information: [AtomicU64; INFORMATION_BYTES / 8],
 }
 
-/// A signal as the kernel brings it.
+/// A signal as the kernel delivers it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub(crate) signal: u64,
-    /// Address of its information.
+    /// Address of its `siginfo_t`.
     pub(crate) information: usize,
     /// Address of the `ucontext`.
     pub(crate) context: usize,
@@ -101,25 +103,27 @@ impl Arrived {
         unsafe { memory::get(self.context + MASK_OFFSET) }
     }
 
-    /// Sends it to the calling thread again.
+    /// Sends the signal to the calling thread again.
     fn send_again(self) {
         sys::send_again(sys::thread(), self.signal as u32, self.information);
     }
 }
 
-/// A signal to the program. Where the calling thread runs a context: what the handler is to go on
-/// to in place of the program's own, 0 for nothing.
+/// Handles a signal to the program. If the calling thread runs a context, returns the address at which the
+/// thread goes on instead of in the program's handler; 0: the handler just returns.
 pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let block = Block::with_context()?;
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
-        // It came between another one and this very question. The program's restorer calls the
-        // kernel itself, which is none of the guest's. With `SA_NODEFER` it would come again at once
-        // where it was not blocked, and again.
+        // The signal interrupted another signal's handler of the agent before that had blocked signals.
+        // This handler returns through the program's restorer, whose system call must not be dispatched as
+        // if it were the scavenger's: hence selector 0. All signals stay blocked in the interrupted
+        // handler: with `SA_NODEFER` the signal that is sent again would otherwise interrupt it again and
+        // again.
         sys::set_mask(u64::MAX);
         block.selector.store(0, Ordering::Relaxed);
-        // SAFETY: the frame is the handler's to change.
+        // SAFETY: a handler may change its own frame.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };
         arrived.send_again();
         return Some(0);
@@ -130,7 +134,7 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
         .signal
         .store(arrived.signal as u32, Ordering::Relaxed);
     for (index, word) in leaving.information.iter().enumerate() {
-        // SAFETY: the kernel has filled in as many bytes.
+        // SAFETY: the kernel has filled in that many bytes.
         let value = unsafe { memory::get(arrived.information + 8 * index) };
         word.store(value, Ordering::Relaxed);
     }
@@ -138,12 +142,12 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     Some(block.leave(arrived, Errand::Run))
 }
 
-/// A system call or a fault, with all signals blocked. Where the calling thread runs a context:
-/// what the handler is to go on to.
+/// Handles a system call or a fault, with all signals blocked. If the calling thread runs a context,
+/// returns the address at which the thread goes on.
 pub(crate) fn on_trap(arrived: Arrived, errand: Errand) -> Option<u64> {
     let block = Block::with_context()?;
     if block.parked() {
-        // It is none of a guest's.
+        // The context is parked, so the call or fault is not a scavenger's.
         return None;
     }
     block.leaving.signal.store(0, Ordering::Relaxed);
@@ -153,14 +157,14 @@ pub(crate) fn on_trap(arrived: Arrived, errand: Errand) -> Option<u64> {
     Some(block.leave(arrived, errand))
 }
 
-/// A turn that takes too long, with all signals blocked. Where the calling thread is still in it: what
-/// the handler is to go on to.
+/// Ends a time slice that takes too long, with all signals blocked. If the thread is still in it, returns
+/// the address at which the thread goes on.
 pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
     let block = Block::with_context()?;
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
     if block.parked() || (begin..end).contains(&ip) {
-        // It has ended it, or another signal is about to.
+        // The scavenger has ended the slice, or another signal's handler is about to end it.
         return None;
     }
     block.leaving.signal.store(0, Ordering::Relaxed);
@@ -169,13 +173,13 @@ pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
 }
 
 impl Block {
-    /// Whether what `current` names has not begun its turn, or has ended it.
+    /// True if the context in `current` has not begun its slice, or has ended it: it has a `resume`.
     fn parked(&self) -> bool {
         let current = self.current.load(Ordering::Relaxed);
         !self.is_member(current) || Context::at(current).resume.load(Ordering::Relaxed) != 0
     }
 
-    /// Prepares for `membound_lane_go`, and returns its address.
+    /// Fills `leaving` for `membound_lane_go`, and returns the address of that.
     fn leave(&self, arrived: Arrived, errand: Errand) -> u64 {
         let leaving = &self.leaving;
         leaving.mask.store(arrived.mask(), Ordering::Relaxed);
@@ -186,7 +190,7 @@ impl Block {
                 frame = arrived.context as u64;
             } else {
                 frame = on_own_stack(arrived).unwrap_or_else(|| {
-                    // There is no room left on its stack.
+                    // The scavenger's stack has no room left for the frame.
                     const SEGV: u32 = 11;
                     errand = Errand::Die(SEGV);
                     arrived.context as u64
@@ -199,8 +203,8 @@ impl Block {
     }
 }
 
-/// The `ucontext` on the stack that it is about: a frame on an alternate stack is the thread's, and
-/// is used again. `None` where there is no room.
+/// Address of the signal's `ucontext` on the interrupted stack. A frame on the alternate stack is copied
+/// there, since the thread uses its alternate stack again. `None` if there is no room.
 fn on_own_stack(arrived: Arrived) -> Option<u64> {
     const NEAR: u64 = 64 << 10;
     const PLAIN_BYTES: usize = 512;
@@ -223,26 +227,26 @@ fn on_own_stack(arrived: Arrived) -> Option<u64> {
     }
     let place = (stack.checked_sub(RED_ZONE)?.checked_sub(bytes as u64)?) & !63;
     let context = place.checked_sub(CONTEXT_BYTES as u64)? & !15;
-    // What handlers at home push lies below it.
+    // Handlers on the home thread push below it.
     if !sys::readable(context.checked_sub(4096)?) {
         return None;
     }
     copy(vectors, place as usize, bytes);
     copy(arrived.context, context as usize, CONTEXT_BYTES);
     let pointer = if vectors == 0 { 0 } else { place };
-    // SAFETY: it is the copy.
+    // SAFETY: this is the copy that was just made.
     unsafe { memory::put(context as usize + AREA_OFFSET, pointer) };
     Some(context)
 }
 
-/// Copies bytes of a frame to where there is none yet.
+/// Copies `bytes` bytes of a signal frame.
 fn copy(from: usize, to: usize, bytes: usize) {
-    // SAFETY: the caller knows both places, which do not overlap.
+    // SAFETY: the caller has checked both addresses; the ranges do not overlap.
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
 }
 
-/// On the thread's own stack, with all signals blocked: gives the guest away, and returns where the
-/// thread goes on.
+/// Gives the scavenger away and returns the address at which the thread goes on. Runs on the thread's own
+/// stack, with all signals blocked.
 extern "C" fn left(block: &'static Block) -> u64 {
     let leaving = &block.leaving;
     let frame = leaving.frame.load(Ordering::Relaxed);
@@ -252,6 +256,8 @@ extern "C" fn left(block: &'static Block) -> u64 {
     } else {
         block.unlink(context);
     }
+    // In the order that `Lane` prescribes: the selector before `current`, since handlers of the program,
+    // which make system calls, run once `current` is 0; `fs` before `borrowed`.
     block.selector.store(0, Ordering::Relaxed);
     block.current.store(0, Ordering::Relaxed);
     if block.borrowed.load(Ordering::Relaxed) != 0 {
@@ -263,9 +269,10 @@ extern "C" fn left(block: &'static Block) -> u64 {
         let errand = Errand::of_word(leaving.errand.load(Ordering::Relaxed));
         if !matches!(errand, Errand::Die(_)) {
             alternate::put_back(frame as usize, berth::alternate_stack(context));
-            // SAFETY: it is the frame of a handler that has been left.
+            // SAFETY: no code runs on this frame any more: its handler was left.
             unsafe { memory::put(frame as usize + MASK_OFFSET, berth::MASK) };
         }
+        // After all changes to the frame: from here on the home thread may resume from it.
         berth::send_home(context, frame, errand);
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
@@ -275,15 +282,15 @@ extern "C" fn left(block: &'static Block) -> u64 {
     resume
 }
 
-/// Gives the thread its mask again: what was waiting comes now.
+/// Restores the thread's signal mask; pending signals arrive here.
 extern "C" fn unmask(mask: u64) {
     sys::set_mask(mask);
 }
 
-/// Makes a call that a frame asks for, and puts its result there.
+/// Makes the system call that a frame asks for, and puts its result into the frame.
 pub(super) fn in_frame(frame: u64, make: impl FnOnce(&mut Registers)) {
     let place = frame as usize + REGISTERS_OFFSET;
-    // SAFETY: the frame is the guest's own by now.
+    // SAFETY: the frame is the scavenger's own, and its home thread does not run the scavenger now.
     let mut registers: Registers = unsafe { memory::get(place) };
     make(&mut registers);
     // SAFETY: as above.

@@ -1,9 +1,10 @@
-//! Guests that do not come back to a yield.
+//! Takes home scavengers that do not come back to a yield.
 //!
-//! Between two yields a guest has the program's thread for itself. One whose turn goes on and on, in a
-//! loop that no plan knew of, is taken home by a signal that the warden sends, and stays there for a
-//! while: longer every time, so that what the program loses by it stays small. Where the kernel had the
-//! turn for a page's first use, or where there is no program to lose anything, it is a short while.
+//! Between two yields a scavenger has the program's thread for itself. If a time slice does not end, for
+//! example in a loop that no plan knew of, the monitor thread sends a signal by which the scavenger goes
+//! home. There it stays for a back-off that doubles each time, so that the program loses little. Where the
+//! kernel used the slice, for a page's first use, or where there is no program to lose anything, the
+//! back-off is as short as the first.
 
 use core::sync::atomic::Ordering;
 
@@ -12,26 +13,27 @@ use super::block::Block;
 use super::{has_peers, warden};
 use crate::{sys, threads, trap};
 
-/// CPU time that a turn may take.
+/// CPU time that a slice may take, in nanoseconds.
 const LONGEST_NS: u64 = 3_000_000;
-/// Looks that have to find the same turn: the time of a virtual processor that was another's counts as ours.
+/// Polls that must find the same slice: CPU time includes time during which the hypervisor ran another
+/// guest.
 const LOOKS: u32 = 2;
-/// How long a guest stays at home the first time; each time twice as long, up to 1024 times.
+/// First back-off in nanoseconds; it doubles each time, [`MOST_DOUBLINGS`] times at most.
 const FIRST_REST_NS: u64 = 10_000_000;
 const MOST_DOUBLINGS: u32 = 10;
 
-/// What a signal of ours carries.
+/// Value by which a signal that this module sends is recognised.
 fn magic() -> u64 {
     watch as *const () as u64
 }
 
-/// Whether a signal with this information says that a turn is overdue.
+/// True if a signal with this information says that a time slice is overdue.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }
 
-/// Looks at a thread that has begun `turned` turns and had this CPU time since the last look, and calls
-/// it out of one that is overdue; returns whether it is.
+/// Checks a thread that, since the last poll, has begun `turned` slices and used `ran_ns` of CPU time. If
+/// its slice is overdue, sends it the signal that ends the slice, and returns true.
 pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> bool {
     let current = block.current.load(Ordering::Acquire);
     if turned > 0 || !block.is_member(current) {
@@ -60,7 +62,7 @@ pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> boo
     is_overdue
 }
 
-/// What a guest's own thread is to do after the warden has ended the guest's turn in this block.
+/// Pending request for the scavenger whose slice in this thread slot the monitor thread has ended.
 pub(super) fn errand(block: &Block) -> Errand {
     if block.has_faulted.load(Ordering::Relaxed) != 0 {
         Errand::Pause
@@ -69,7 +71,7 @@ pub(super) fn errand(block: &Block) -> Errand {
     }
 }
 
-/// How long a guest is to stay at home that was taken there so often before.
+/// Back-off in nanoseconds of a scavenger that has had `times` before.
 pub(super) fn rest_ns(times: u32) -> u64 {
     if has_peers() {
         return FIRST_REST_NS;

@@ -1,61 +1,62 @@
-//! When the warden looks at lanes again, and for which of its looks contexts are let in. All in units of
-//! [`UNIT_NS`], which is as often as it ever looks.
+//! Decides when the monitor thread polls next, and during which polls scavengers are admitted. Times are in
+//! units of [`UNIT_NS`], the shortest poll interval.
 //!
-//! A look takes a thread that shares its processor with the warden some fifty microseconds in a virtual
-//! machine, and whoever waits for that thread longer still, so that looks are rare where there is little to
-//! see.
+//! A poll costs a thread that shares its processor with the monitor thread some fifty microseconds in a
+//! virtual machine, and threads that wait for that thread even more. So polls are rare where there is
+//! little to see.
 
-/// From one look to the next where there is something to be seen.
+/// Shortest poll interval, in nanoseconds: used while there is something to observe.
 pub(super) const UNIT_NS: u64 = 2_000_000;
-/// Looks in a row at which nobody yields or waits, after each so many of which they come half as often, as a
-/// power of two: a program that only computes is not to be disturbed. Also, at first, those at which turns
-/// ended by themselves.
+/// Consecutive idle polls (no thread yields or waits) after which the poll interval doubles, as a power of
+/// two: a program that only computes must not be disturbed. It is also the initial value for polls that
+/// find only slices that ended by themselves.
 const ENOUGH: u32 = 5;
-/// Most times that they come half as often: where nobody yields, and where turns end by themselves.
+/// How often the poll interval doubles at most: where no thread yields, and where slices end by themselves.
 const MOST_HALVINGS_AT_REST: u32 = 4;
 const MOST_HALVINGS_IN_TURNS: u32 = 3;
-/// The same at most for turns that ended by themselves, where some did not.
+/// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like [`ENOUGH`].
 const MOST_ENOUGH: u32 = 10;
-/// Parts of the whole that [`membound_wire::Board::share`] counts in.
+/// The whole of which [`membound_wire::Board::share`] is a part.
 pub(super) const WHOLE: u32 = 1024;
-/// Looks at first after each of which turns are timed, those up to which every fourth one is followed by
-/// that, and later every which one: a turn that is timed lets nothing before it overlap with it. Looks that
-/// find no turns are not counted.
+/// Slices are timed after each of the first `ALL_TIMED` polls, then after every fourth up to `OFTEN_TIMED`,
+/// then after every `TIMED`th: a timed slice keeps the loads before it from overlapping with it. Polls that
+/// find no slices are not counted.
 const ALL_TIMED: u32 = 64;
 const OFTEN_TIMED: u32 = 1024;
 const TIMED: u32 = 16;
 
-/// What the warden found in a lane, or in all of them.
+/// What the monitor thread found at one run queue, or at all of them; later variants outweigh earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Seen {
-    /// Its thread computes, and nobody else has to do with it.
+    /// Its thread computes, and no scavenger needs anything.
     Rest,
-    /// Its thread waits, and there is nobody to be taken from it.
+    /// Its thread waits, and has no contexts that could be taken from it.
     Waits,
-    /// Turns, which end by themselves; whether one was under way.
+    /// Slices that end by themselves; `open`: one was under way.
     Turns { open: bool },
-    /// One has its turn and does not end it, or its thread waits with others in its ring, or has ended.
+    /// A slice does not end, or the thread waits with contexts in its ring, or the thread has ended.
     Motion,
-    /// One was called out of its turn.
+    /// A scavenger was called out of its slice.
     Overdue,
 }
 
 impl Seen {
-    /// What was found in two lanes.
+    /// Combines what was found at two run queues.
     pub(super) fn and(self, other: Self) -> Self {
         self.max(other)
     }
 }
 
-/// How often lanes are looked at.
+/// Poll interval of the monitor thread, from what its last polls found.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Looks in a row that found nobody, and those that found turns that ended by themselves.
+    /// Consecutive polls that found nothing.
     rest: u32,
+    /// Consecutive polls that found slices that ended by themselves.
     turns: u32,
-    /// Of the latter, those after which looks come half as often, as a power of two.
+    /// Value of `turns` at which the poll interval doubles, as a power of two.
     enough: u32,
-    /// Whether the turn that was under way is to be seen to end.
+    /// True while the next poll must show that the slice that was under way has ended.
     open: bool,
 }
 
@@ -74,18 +75,19 @@ impl Pace {
         1 << self.halvings()
     }
 
-    /// How many times looks come half as often.
+    /// How often the poll interval is doubled now.
     fn halvings(&self) -> u32 {
         let at_rest = (self.rest >> ENOUGH).min(MOST_HALVINGS_AT_REST);
         let in_turns = (self.turns >> self.enough).min(MOST_HALVINGS_IN_TURNS);
         if self.open { 0 } else { at_rest.max(in_turns) }
     }
 
-    /// Whether nobody has yielded or waited for long.
+    /// True if no thread has yielded or waited for long.
     pub(super) const fn is_at_rest(&self) -> bool {
         self.rest >> ENOUGH > 0
     }
 
+    /// Takes note of what the last poll found.
     pub(super) fn has_seen(&mut self, seen: Seen) {
         self.open = self.halvings() > 0 && seen == Seen::Turns { open: true };
         match seen {
@@ -98,8 +100,8 @@ impl Pace {
         }
     }
 
-    /// Whether turns are timed after a look that so many with turns were before: as often by time, later,
-    /// however often looks come.
+    /// True if slices are timed after this poll; `looks` polls with slices were before it. Doubled poll
+    /// intervals leave the number of timed slices a second as it is.
     pub(super) fn is_timed_after(&self, looks: u32) -> bool {
         let every = match looks {
             0..ALL_TIMED => 1,
@@ -110,12 +112,13 @@ impl Pace {
     }
 }
 
-/// Which part of the time contexts are let in.
+/// Divides time into phases in which scavengers are admitted and phases in which they are not.
 #[derive(Debug)]
 pub(super) struct Phases {
     lets_in: bool,
+    /// Share of admitted time that is due, in parts of [`WHOLE`].
     parts: u32,
-    /// Units for which it stays as it is.
+    /// Units that are left of the present phase.
     left: u32,
 }
 
@@ -128,19 +131,19 @@ impl Phases {
         }
     }
 
-    /// Begins with a phase in which they are.
+    /// Starts with a phase in which scavengers are admitted.
     pub(super) const fn begin(&mut self) {
         self.parts = WHOLE;
         self.left = 0;
     }
 
-    /// Of so many units until the next look, those that it may stay as it is.
+    /// Units until the next poll: `units`, but no longer than the present phase.
     pub(super) fn units(&self, units: u32) -> u32 {
         units.min(self.left.max(1))
     }
 
-    /// Whether contexts are let in, so many units later, where that has `share` of the time, in phases of
-    /// `length`. Phases that follow each other without a change are one, up to `most` units.
+    /// Returns whether scavengers are admitted `units` later, where they are for `share` of the time, in
+    /// phases of `length` units. Consecutive phases without a change are merged, up to `most` units.
     pub(super) fn after(&mut self, units: u32, share: u32, length: u32, most: u32) -> bool {
         self.left = self.left.saturating_sub(units);
         if self.left == 0 {
@@ -192,10 +195,10 @@ mod tests {
         let mut pace = Pace::new();
         assert_eq!(seen(&mut pace, CLOSED, 1000), 8);
         assert_eq!(seen(&mut pace, OPEN, 1), 1);
-        // It has ended, though another is under way.
+        // The observed slice has ended, though another one is under way.
         assert_eq!(seen(&mut pace, OPEN, 1), 8);
         assert_eq!(seen(&mut pace, OPEN, 1), 1);
-        // It has not.
+        // The observed slice has not ended.
         assert_eq!(seen(&mut pace, Seen::Motion, 1), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 1);
     }
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
     }
 
-    /// Units with contexts and without, and looks, of so many units.
+    /// Of `units` units: those with contexts and without, and the number of polls.
     fn phases(share: u32, length: u32, pace: u32, units: u32) -> (u32, u32, u32) {
         let mut phases = Phases::new();
         phases.begin();
@@ -243,14 +246,14 @@ mod tests {
             for (with, without, _) in [often, rare] {
                 let wanted = f64::from(share) / f64::from(WHOLE);
                 let found = f64::from(with) / f64::from(with + without);
-                // Phases are whole.
+                // A phase is never cut short.
                 assert!(
                     (found - wanted).abs() < 0.02,
                     "{share}, {length}: {found} is not {wanted}"
                 );
             }
             assert!(often.2 >= 4096);
-            // Where nearly all have a turn all the time, it takes few looks.
+            // Where contexts are admitted nearly always, few polls are needed.
             assert!(share < 1000 || rare.2 < 4096 / 5, "{share}: {}", rare.2);
         }
     }

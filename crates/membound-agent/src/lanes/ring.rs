@@ -1,5 +1,5 @@
-//! The ring of contexts that a lane goes round: who gets into it and out, and what the thread's next
-//! yield finds.
+//! The ring of contexts of a run queue: which contexts enter and leave it, and what the thread's next yield
+//! finds.
 
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
@@ -10,41 +10,44 @@ use super::block::{Block, Context, Use};
 use super::{board, has_peers, warden};
 use crate::{guest, sys};
 
-/// 1 once a thread of the program's has come to a yield.
+/// 1 once a thread of the program has come to a yield.
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
-/// Counts the occasions on which a guest may find a lane.
+/// Futex word: counts the occasions on which a scavenger may find a run queue with room.
 pub(super) static ROOM: AtomicU32 = AtomicU32::new(0);
 
-/// Looks in a row after which a context that is alone in a ring is sent home: one whose neighbour only makes a
-/// call is to stay.
+/// Consecutive polls after which a context that is alone in a ring is sent home. More than one, since a
+/// neighbour may be away only for a system call.
 const LONELY_LOOKS: u32 = 2;
 
-/// What [`Block::changing`] is while the thread changes what its next turn is, and when a handler came between.
+/// Values of [`Block::changing`]: the thread is changing what its next slice is.
 const CHANGES: u32 = 1;
+/// The same, and a handler has interrupted it.
 const INTERRUPTED: u32 = 2;
 
-/// Whether a thread of the program's has come to a yield.
+/// True if a thread of the program has come to a yield.
 pub(super) fn has_yielded() -> bool {
     YIELDED.load(Ordering::Acquire) != 0
 }
 
-/// A guest may find a lane.
+/// Wakes home threads that wait for a run queue with room.
 pub(super) fn announce_room() {
     ROOM.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ROOM);
 }
 
 impl Block {
-    /// Whether a context of the ring is meant.
+    /// True if this value of `next` or `current` is a context of the ring.
     pub(super) fn is_member(&self, context: u64) -> bool {
         context > ASK && context != self.stopwatch.address() && context != self.nobody.address()
     }
 
-    /// Takes what it has room for into its ring, and says what the next yield does. By its own
-    /// thread, under the lock, between turns.
+    /// Takes as many contexts as there is room for, and sets what the next yield finds. Called by the
+    /// thread itself, under the lock, between slices.
     pub(super) fn refill(&self) {
         self.send_away();
         let base = self.base.load(Ordering::Relaxed);
+        // SeqCst, and before `take_ready` looks: a home thread stores READY and then reads `open`, so one
+        // side sees the other.
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
         if YIELDED.swap(1, Ordering::AcqRel) == 0 {
@@ -54,7 +57,8 @@ impl Block {
         let begin = self.begin();
         if begin == 0 {
             self.next.store(0, Ordering::SeqCst);
-            // Somebody may have become ready, and asked, since it was looked for them.
+            // A home thread may have offered its scavenger, and asked, after `take_ready` looked. Its `ASK`
+            // in `next` has just been overwritten; its 0 in `owner`, stored before, has not.
             if self.owner.load(Ordering::SeqCst) != base {
                 self.ask();
             }
@@ -70,7 +74,7 @@ impl Block {
         self.begin_with(before, begin);
     }
 
-    /// Has turns be as they are to be in stalls.
+    /// Sets span and skips of the slices in stalls, as opposed to those in waits.
     pub(super) fn set_turns(&self) {
         if let Some(board) = board() {
             self.span.store(board.span, Ordering::Relaxed);
@@ -78,8 +82,8 @@ impl Block {
         }
     }
 
-    /// The context of its ring that has the next turn: what is next, if that is one of them. Others may have
-    /// been put there by a thread that a handler, with turns of its own, came between.
+    /// The context that has the next slice: `next` if that is in the ring, else the ring's first. `next`
+    /// may name another context where a handler, with slices of its own, interrupted a change of it.
     fn begin(&self) -> u64 {
         let next = self.next.load(Ordering::Relaxed);
         let ring = self.ring.load(Ordering::Relaxed);
@@ -93,9 +97,10 @@ impl Block {
         if at == next { next } else { ring }
     }
 
-    /// Has `change` say what the next turn of its own thread is, from what that is now. Where a handler comes
-    /// between, in which the thread has had turns, the ring may be another one than it was when `change`
-    /// looked at it: then the thread asks. Handlers do the same.
+    /// Lets `change` decide the thread's next slice from the present one. A handler that interrupts
+    /// `change` may itself have time slices, after which the ring may differ from what `change` has read;
+    /// then the thread asks the agent instead. Handlers use this too. Relaxed accesses and compiler fences
+    /// suffice, since a handler runs on the same thread.
     pub(super) fn change_next(&self, change: impl FnOnce()) {
         let of_interrupted = self.changing.swap(CHANGES, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -107,7 +112,8 @@ impl Block {
         self.changing.store(of_interrupted, Ordering::Relaxed);
     }
 
-    /// A handler begins: what its thread is about to change is not to be relied on, now and afterwards.
+    /// A handler begins: if it interrupts a change of the next slice, the thread asks now, and again after
+    /// the change.
     pub(super) fn interrupt_change(&self) {
         if self.changing.load(Ordering::Relaxed) != 0 {
             self.changing.store(INTERRUPTED, Ordering::Relaxed);
@@ -115,7 +121,7 @@ impl Block {
         }
     }
 
-    /// Sends home those that no lane is to have. They are parked: it is the thread's own turn.
+    /// Sends home the contexts that no run queue may have. They are parked, since the thread itself runs.
     fn send_away(&self) {
         if self.current.load(Ordering::Relaxed) != 0 {
             return;
@@ -136,13 +142,13 @@ impl Block {
         }
     }
 
-    /// Whether a context has been alone in the ring for so long that it runs better on its own thread, where
-    /// there is no program whose stalls it fills.
+    /// True if a context has been alone in the ring for so long that it should run on its home thread, in a
+    /// process without a primary whose stalls it could fill.
     fn is_lonely(&self) -> bool {
         has_peers() && self.lonely_looks.load(Ordering::Relaxed) >= LONELY_LOOKS
     }
 
-    /// Looks whether there is a context alone in the ring.
+    /// Counts polls that find a single context in the ring, and asks the thread when they are enough.
     pub(super) fn look_for_lonely(&self) {
         if !has_peers() {
             return;
@@ -156,7 +162,7 @@ impl Block {
         }
     }
 
-    /// Takes contexts that lie ready, for as many as it may have.
+    /// Takes contexts that lie ready, up to the limit of the run queue.
     fn take_ready(&self) {
         if has_peers() && self.count.load(Ordering::Acquire) + guest::count_ready() < 2 {
             return;
@@ -174,14 +180,16 @@ impl Block {
         self.count.load(Ordering::Acquire) < most
     }
 
-    /// Nothing is given to it until its thread yields.
+    /// Closes the run queue: no contexts are given to it until its thread yields.
     pub(super) fn close(&self) {
         self.open.store(0, Ordering::SeqCst);
         self.ask_at_once();
     }
 
-    /// Makes the thread come to the agent at its next yield.
+    /// Makes the thread enter the agent at its next yield. Called by any thread.
     pub(super) fn ask(&self) {
+        // `owner` first: `refill` stores 0 to `next` and then reads `owner`, so it finds every request
+        // whose ASK it has overwritten. ASK replaces only 0, at which a yield would not look at `owner`.
         self.owner.store(0, Ordering::SeqCst);
         let _ = self
             .next
@@ -202,8 +210,8 @@ impl Block {
         }
     }
 
-    /// Takes a context out of the ring. By the block's own thread, or under the lock while that
-    /// is known to be blocked.
+    /// Takes a context out of the ring. Called by the slot's own thread, or under the lock while the kernel
+    /// has that thread blocked.
     pub(super) fn unlink(&self, context: &Context) {
         let address = context.address();
         let next = context.next.load(Ordering::Relaxed);
@@ -220,19 +228,19 @@ impl Block {
         if self.ring.load(Ordering::Relaxed) == address {
             self.ring.store(rest, Ordering::Relaxed);
         }
-        // What the next yield finds: it asks, which also sets right what named this one.
+        // `next` may still name this context: the next yield asks the agent, which sets `next` anew.
         self.ask_at_once();
         self.count.fetch_sub(1, Ordering::AcqRel);
         announce_room();
     }
 
-    /// As [`Self::ask`], by its own thread: whatever was next is so no longer.
+    /// As [`Self::ask`], by the slot's own thread, whatever `next` was.
     pub(super) fn ask_at_once(&self) {
         self.next.store(ASK, Ordering::SeqCst);
         self.owner.store(0, Ordering::SeqCst);
     }
 
-    /// Whether it would take a context now.
+    /// True if the run queue would take a context now.
     pub(super) fn takes(&self) -> bool {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
@@ -240,7 +248,7 @@ impl Block {
             && (!has_peers() || berth::candidates(sys::monotonic_ns()) > 1)
     }
 
-    /// The same, and then it is asked to look for one.
+    /// As [`Self::takes`]; if true, asks the thread to look for a context.
     pub(super) fn asked_to_take(&self) -> bool {
         let takes = self.takes();
         if takes {
@@ -286,7 +294,7 @@ mod tests {
         assert_eq!(ring_of(&[]).begin(), 0);
     }
 
-    /// The thread was about to go on as a context that its handler's turns have sent home since.
+    /// The thread was about to resume a context that slices in its handler have sent home meanwhile.
     #[test]
     fn a_thread_asks_when_a_handler_had_turns_while_it_changed_the_next_one() {
         let own = [const { Context::new() }; 2];
@@ -306,7 +314,7 @@ mod tests {
         });
         let found = [&block.next, &block.owner].map(|word| word.load(Ordering::Relaxed));
         assert_eq!(found, [ASK, 0]);
-        // Without a handler it does not, nor does a handler that comes at another time.
+        // It does not ask without a handler, nor when a handler comes at another time.
         block.change_next(|| block.next.store(own[1].address(), Ordering::Relaxed));
         block.interrupt_change();
         assert_eq!(block.next.load(Ordering::Relaxed), own[1].address());
