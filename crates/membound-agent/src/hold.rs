@@ -1,10 +1,10 @@
-//! Trials that show what a fight for a line costs: all threads of a fight but one are held in the
-//! handler of [`trap::CALL`] for less than a millisecond, and what the remaining one executes in
-//! its CPU time is compared with what it executes when none is held.
+//! Trials that measure the cost of false sharing or contention for a cache line: all threads that write the
+//! line but one are held in the handler of [`trap::CALL`] for less than a millisecond. What the remaining
+//! thread executes in its CPU time is compared with what it executes when none is held.
 //!
-//! The control thread makes a trial from beginning to end. A held thread waits with a limit of its
-//! own, so that it goes on when the control thread does not come back, or the launcher dies. Only
-//! threads that run are called: one that sleeps in the kernel would be woken for it.
+//! The control thread makes a trial from beginning to end. A held thread waits with a time limit of its
+//! own, so that it goes on if the control thread does not come back, or the launcher dies. Only running
+//! threads are called: a call would wake one that sleeps in the kernel.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,49 +20,50 @@ use crate::memory;
 use crate::sys::{self, Errno};
 use crate::{assembly, threads, trap};
 
-/// How long the threads that were called may take to come.
+/// Time that called threads may take to arrive in the handler, in nanoseconds.
 const ARRIVAL_NS: u64 = 250_000;
-/// Longest wait between two looks whether they came.
+/// Longest wait between two checks whether they have arrived, in nanoseconds.
 const ARRIVAL_POLL_NS: u64 = 40_000;
-/// Pause after a span: at least, and about twice that on average.
+/// Pause after a span, in nanoseconds: at least this, and about twice this on average.
 const PAUSE_NS: u64 = 60_000;
-/// After an `execve` began, for how long no thread is called: a signal that finds the new program
-/// without a handler would end it.
+/// Nanoseconds after the start of an `execve` during which no thread is called: the signal would end the
+/// new program, which has no handler for it.
 const EXEC_NS: u64 = 1_000_000_000;
-/// How long an `execve` waits at most for a call that is under way.
+/// Longest time that an `execve` waits for a call that is under way, in nanoseconds.
 const CALL_NS: u64 = 2_000_000;
-/// [`trap::CALL`] in a mask.
+/// [`trap::CALL`] as a signal mask.
 const CALLS: u64 = 1 << (trap::CALL - 1);
-/// A frame pointer lies at most so far above the stack pointer.
+/// Most bytes that a frame pointer may lie above the stack pointer.
 const FRAME_BYTES: u64 = 4096;
-/// Of memory: what is on a page can be read where its first byte can.
+/// Bytes of a page of memory: a page can be read if its first byte can.
 const PAGE_BYTES: u64 = 4096;
 const FRAME_POINTER: usize = 5;
 
-/// What is called for, so that it is told from calls for earlier spans.
+/// Number of the present call, which distinguishes it from earlier ones.
 static TURN: AtomicU32 = AtomicU32::new(0);
-/// Threads that are to be held, a bit for each; they wait for it to change.
+/// Threads that are to be held, one bit for each seat; a futex word.
 static HELD: AtomicU32 = AtomicU32::new(0);
-/// Counts the threads that came in this turn.
+/// Threads that have arrived in this turn; a futex word.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
-/// Counts the threads that went on by themselves in this span.
+/// Threads that went on in this span because their time limit expired.
 static LATE: AtomicU32 = AtomicU32::new(0);
-/// 1 while signals are being sent.
+/// 1 while signals are being sent; a futex word.
 static CALLING: AtomicU32 = AtomicU32::new(0);
-/// When a thread last began an `execve`.
+/// When a thread last began an `execve`, in nanoseconds; 0: never.
 static EXEC: AtomicU64 = AtomicU64::new(0);
-/// Address of the line.
+/// Address of the cache line.
 static LINE: AtomicU64 = AtomicU64::new(0);
 /// The threads of the trial.
 static SEATS: [Seat; HOLD_THREADS] = [const { Seat::new() }; HOLD_THREADS];
 
-/// A thread of the trial, and what it last told of itself.
+/// A thread of the trial, and the progress that it last reported.
 struct Seat {
     thread: AtomicU32,
-    /// The turn in which it last came.
+    /// The turn in which it last arrived.
     came: AtomicU32,
-    /// Where its stack and its frame were when the trial began; 0: not known yet.
+    /// Stack pointer when the trial began, from which words are copied; 0: not known yet.
     stack: AtomicU64,
+    /// Frame pointer at that time; 0: the register held none.
     frame: AtomicU64,
     wall_ns: AtomicU64,
     cpu_ns: AtomicU64,
@@ -82,7 +83,7 @@ impl Seat {
         }
     }
 
-    /// In the thread's handler: keeps what its words are now.
+    /// Stores the thread's times and words. Called in its signal handler.
     fn look(&self, state: &State) {
         self.wall_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
         self.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
@@ -110,7 +111,7 @@ impl Seat {
     }
 }
 
-/// Copies words from an address on, as far as its page goes; others stay as they are.
+/// Copies words from an address on, up to the end of its page; the rest of `words` keeps its values.
 fn copy(words: &[AtomicU64], from: u64) {
     if from == 0 || !sys::readable(from) {
         return;
@@ -124,28 +125,30 @@ fn copy(words: &[AtomicU64], from: u64) {
     }
 }
 
-/// What a signal of a trial carries.
+/// Value by which a signal of a trial is recognised.
 fn magic() -> u64 {
     (&raw const TURN) as u64
 }
 
-/// Whether a signal with this information is a call of a trial.
+/// True if a signal with this information is a call of a trial.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }
 
-/// In the signal handler: tells how far the thread is, and where it is to be held, waits until the
-/// span is over, for [`HOLD_LIMIT_NS`] at most. `state` is the thread's.
+/// Called in the signal handler: reports the thread's progress and, if the thread is to be held, waits
+/// until the span is over, for [`HOLD_LIMIT_NS`] at most. `state` holds the thread's registers.
 pub(crate) fn stand(state: &State) {
     let turn = TURN.load(Ordering::Acquire);
     let own = sys::thread();
     let seats = SEATS.iter().zip(0_u32..);
     let mut seats = seats.filter(|(seat, _)| seat.thread.load(Ordering::Acquire) == own);
     let Some((seat, index)) = seats.next() else {
-        // It came too late, and the trial is over.
+        // The signal came too late: the trial is over.
         return;
     };
     seat.look(state);
+    // The progress before `came`, with Release: the control thread reads the seat after it has seen the
+    // turn.
     seat.came.store(turn, Ordering::Release);
     ARRIVED.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ARRIVED);
@@ -164,16 +167,18 @@ pub(crate) fn stand(state: &State) {
     }
 }
 
-/// Before an `execve`: no thread is called from now on, and a call that was sent has arrived.
+/// Called before an `execve`: afterwards no thread is called, and a call that was being sent has been sent.
 pub(crate) fn before_exec() {
+    // SeqCst, as the store of `CALLING` in `call`: either this thread sees the call, or the call sees
+    // `EXEC`.
     EXEC.store(sys::monotonic_ns(), Ordering::SeqCst);
-    // Not as a lock: the caller may be a child of `vfork`, which never comes back.
+    // A wait with a limit and no lock: the caller may be a child of `vfork`, which never returns.
     if CALLING.load(Ordering::SeqCst) != 0 {
         sys::wait_while(&CALLING, 1, CALL_NS);
     }
 }
 
-/// Makes the [`Trial`] at `address`; the number of spans measured.
+/// Makes the [`Trial`] at `address`; returns the number of spans measured.
 pub(crate) fn run(address: u64) -> Result<u64, Failure> {
     // SAFETY: the launcher has mapped it and changes nothing while it waits for the reply.
     let trial: Trial = unsafe { memory::get(address as usize) };
@@ -211,7 +216,7 @@ pub(crate) fn run(address: u64) -> Result<u64, Failure> {
     result.map(|()| u64::from(trying.done))
 }
 
-/// A trial under way.
+/// A trial in progress.
 struct Trying {
     trial: Trial,
     address: usize,
@@ -228,8 +233,8 @@ impl Trying {
                 return Err(Failure::new(Errno::EBUSY, Refusal::TrapBlocked));
             }
         }
-        // In each round a span for every thread and one without: in random order, so that
-        // nothing that the program does by the clock looks like an effect.
+        // Each round has one span for every thread and one with none held, in random order, so that
+        // periodic behaviour of the program does not look like an effect.
         let mut kinds = [HOLD_NONE; HOLD_THREADS + 1];
         for (kind, index) in kinds.iter_mut().zip(0..self.trial.threads) {
             *kind = index;
@@ -256,7 +261,7 @@ impl Trying {
         Ok(())
     }
 
-    /// One span in which only the thread `runs` runs, or all do; whether it was measured.
+    /// Measures one span in which only the thread `runs` runs, or all do; `false` if it was given up.
     fn span(&mut self, runs: u32) -> bool {
         let all = (1_u32 << self.trial.threads) - 1;
         let (held, seen) = match runs {
@@ -300,7 +305,7 @@ impl Trying {
         }
         self.each(at, |place, seat| {
             let grown = |to: usize, now: &AtomicU64| {
-                // SAFETY: it is a word of the span's.
+                // SAFETY: it is a word of this span.
                 let before: u64 = unsafe { memory::get(to) };
                 put64(to, now.load(Ordering::Relaxed).wrapping_sub(before));
             };
@@ -316,7 +321,7 @@ impl Trying {
         true
     }
 
-    /// Calls `visit` with the place of each thread's progress in the span at `at`.
+    /// Calls `visit` with the address of each thread's progress in the span at `at`.
     fn each(&self, at: usize, visit: impl Fn(usize, &Seat)) {
         let places = (at + offset_of!(Span, threads)..).step_by(size_of::<Progress>());
         for (seat, place) in SEATS.iter().zip(places).take(self.trial.threads as usize) {
@@ -324,7 +329,7 @@ impl Trying {
         }
     }
 
-    /// Calls the threads of a mask; whether all came. None is called that does not run.
+    /// Calls the threads in `mask`; true if all have arrived. Gives up if one of them is not running.
     fn call(&self, mask: u32) -> bool {
         if mask == 0 {
             return true;
@@ -376,7 +381,7 @@ impl Trying {
     }
 }
 
-/// Changes the places of two, without a way to panic.
+/// Swaps two elements; without indexing, which could panic.
 fn swap(kinds: &mut [u32], one: usize, other: usize) {
     if let (Some(&first), Some(&second)) = (kinds.get(one), kinds.get(other)) {
         for (at, kind) in [(one, second), (other, first)] {
@@ -393,8 +398,7 @@ fn put64(place: usize, value: u64) {
     unsafe { memory::put(place, value) };
 }
 
-/// Whether a thread blocks the signal by which it would be called; a thread that the kernel says nothing of
-/// counts as one.
+/// True if a thread blocks the signal that would call it, or if the kernel does not report its mask.
 fn blocks_calls(thread: u32) -> bool {
     threads::blocked_signals(thread).is_none_or(|mask| mask & CALLS != 0)
 }
@@ -413,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_calls_or_is_in_a_system_call_is_known() {
-        // It is asked in a system call of its own.
+        // The thread that is asked about is in a system call.
         assert!(!threads::is_running(sys::thread()));
         assert!(!blocks_calls(sys::thread()));
         assert!(!threads::is_running(u32::MAX), "there is no such thread");
@@ -431,7 +435,7 @@ mod tests {
         assert_eq!(words[2].load(Ordering::Relaxed), 7);
     }
 
-    /// Two threads that count in a line, one of them held in turn: the other one counts on.
+    /// Two threads increment words in one line, one of them held in turn: the other one goes on counting.
     #[test]
     fn a_trial_holds_one_thread_while_the_other_counts() {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
@@ -469,9 +473,9 @@ mod tests {
             // SAFETY: the trial has written it.
             unsafe { memory::get(at) }
         };
-        // A thread that others keep from its CPU does not get on, held or not.
+        // A thread that waits for a processor makes no progress, held or not.
         let ran = |it: &Progress| 2 * it.cpu_ns > it.wall_ns;
-        // Where one of them has no CPU of its own for a while, spans are given up.
+        // If one of them has no processor of its own for a while, spans are given up.
         let begun = std::time::Instant::now();
         let (mut measured, mut alone) = (0, 0);
         while (measured < 6 || alone == 0) && begun.elapsed() < PATIENCE {

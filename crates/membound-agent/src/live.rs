@@ -5,7 +5,8 @@
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
 //!    serialised. From now on no thread gets in: it traps, and goes on in the trampoline.
 //! 3. Every thread is seen once outside those bytes.
-//! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised.
+//! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised. The
+//! trap on the first byte stays until every core has the new tail, so no core executes a mixture.
 //!
 //! A thread whose signal frame leads back inside a group is moved when its handler ends
 //! ([`areas::inside`](crate::areas::inside)); such frames are the only places where such an address
@@ -214,8 +215,8 @@ impl LiveEdits<'_> {
 
     /// Writes one stage for all edits of a part that are not left out.
     fn write(&mut self, part: Part, stage: Stage) -> Result<(), Failure> {
-        // SAFETY: the stages are so ordered that a thread finds, at every moment, either
-        // an instruction or a trap; that the cores agree is seen to between them.
+        // SAFETY: the stages are in such an order that a thread finds, at every moment, either an
+        // instruction or a trap; the caller serialises the cores between them.
         unsafe {
             self.edits
                 .write(part, |group, edit| apply(group, edit, stage))

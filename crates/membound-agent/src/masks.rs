@@ -1,11 +1,11 @@
-//! Signal masks and sets of the program, in which the agent's signals must not stand: those of the timers,
-//! so that a thread that blocks all signals is sampled all the same, and those of changes of text
-//! ([`trap::OF_CHANGES`]), so that a thread that sleeps with all signals blocked (an allocator's background
-//! thread, one in `sigwait`) does not keep text from being changed.
+//! Keeps the agent's signals unblocked in the program's threads: those of the timers, so that a thread that
+//! blocks all signals is sampled all the same, and those of changes of text ([`trap::OF_CHANGES`]), so that
+//! a thread that sleeps with all signals blocked (an allocator's background thread, one in `sigwait`) does
+//! not keep text from being changed.
 //!
-//! What a thread believes to block is kept here, so that it reads back what it wrote. A
-//! program that names such a signal alone, not among all others, means the number for itself, and
-//! gets it.
+//! This module remembers which signals a thread believes to block, so that it reads back the mask that it
+//! has set. A program that names such a signal alone, not among all others, wants the number for itself,
+//! and gets it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,19 +15,20 @@ use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
 use crate::{children, lanes, memory, quiesce, tick, trap};
 
-/// Threads whose beliefs can be kept.
+/// Most threads whose beliefs can be kept.
 const MOST: usize = 4096;
-/// Entries looked at, from a thread's first choice on.
+/// Entries searched, from the one that the thread's number selects.
 const REACH: usize = 64;
 const BLOCK: u64 = 0;
 const UNBLOCK: u64 = 1;
 const SETMASK: u64 = 2;
 const EFAULT: isize = -14;
-/// The signals of changes of text, as a mask; SIGTRAP of them.
+/// The signals of changes of text, as a mask.
 const OF_CHANGES: u64 = trap::mask(&trap::OF_CHANGES);
+/// SIGTRAP as a mask.
 const TRAP: u64 = 1 << 4;
 
-/// What a thread believes to block, though it does not.
+/// Signals that a thread believes to block, though it does not.
 struct Belief {
     thread: AtomicU32,
     signals: AtomicU64,
@@ -39,7 +40,7 @@ static BELIEFS: [Belief; MOST] = [const {
         signals: AtomicU64::new(0),
     }
 }; MOST];
-/// How many there may be: with none, nothing needs to be looked up.
+/// Number of entries in use: while it is 0, no entry is searched for.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn choices(thread: u32) -> impl Iterator<Item = &'static Belief> {
@@ -54,12 +55,12 @@ fn belief(thread: u32) -> Option<&'static Belief> {
     choices(thread).find(|belief| belief.thread.load(Ordering::Relaxed) == thread)
 }
 
-/// What `thread` believes to block.
+/// Signals that `thread` believes to block, as a mask.
 pub(crate) fn believed(thread: u32) -> u64 {
     belief(thread).map_or(0, |belief| belief.signals.load(Ordering::Relaxed))
 }
 
-/// Keeps that; `false` when there is no room for it.
+/// Stores that belief; `false` if no entry is free.
 fn believe(thread: u32, signals: u64) -> bool {
     if let Some(belief) = belief(thread) {
         belief.signals.store(signals, Ordering::Relaxed);
@@ -83,7 +84,8 @@ fn believe(thread: u32, signals: u64) -> bool {
     if taken.is_some() {
         COUNT.fetch_add(1, Ordering::Relaxed);
     } else {
-        // Threads end with all signals blocked, which no system call of theirs takes back.
+        // A thread ends with all signals blocked, and no system call of its own removes its entry
+        // afterwards.
         let process = sys::process();
         taken = choices(thread).find(|belief| {
             let owner = belief.thread.load(Ordering::Relaxed);
@@ -96,18 +98,18 @@ fn believe(thread: u32, signals: u64) -> bool {
     taken.is_some()
 }
 
-/// The calling thread was started with these signals blocked, and is to block them no more.
+/// The calling thread was started with these signals blocked, and from now on only believes so.
 pub(crate) fn note_blocked(signals: u64) -> bool {
     believe(sys::thread(), signals)
 }
 
-/// The thread has ended; another may be given its number.
+/// Forgets the belief of a thread that has ended: its number may be used again.
 pub(crate) fn forget(thread: u32) {
     believe(thread, 0);
 }
 
-/// The one thread of a forked child blocks what its parent's believed to, but for the timers' signal, of
-/// which it believes the same.
+/// In a forked child, its one thread blocks the signals that the parent's thread believed to block, except
+/// the timers' signal, for which it only inherits the belief.
 pub(crate) fn after_fork(parent: u32) {
     let signals = believed(parent);
     let of_timers = signals & timers::signal_bit();
@@ -117,14 +119,14 @@ pub(crate) fn after_fork(parent: u32) {
     change(BLOCK, signals & !of_timers);
 }
 
-/// Whether a set is one of all signals or nearly so, rather than of a few that are meant.
+/// True if a set contains all signals or nearly all, not a few that are meant individually.
 fn is_broad(set: u64) -> bool {
     const REAL_TIME: u64 = u64::MAX << 33;
     const MANY: u32 = 16;
     (set & REAL_TIME).count_ones() >= MANY
 }
 
-/// Changes the calling thread's mask as the program would.
+/// Changes the calling thread's mask by the kernel's call.
 fn change(how: u64, set: u64) {
     // SAFETY: the kernel reads one mask, which outlives the call.
     let _ = unsafe {
@@ -135,14 +137,14 @@ fn change(how: u64, set: u64) {
     };
 }
 
-/// The signals that the calling thread is not to block among all others.
+/// Signals that the calling thread must not block among all others.
 fn needed() -> u64 {
     let of_timers = if timers::own_process() {
         timers::signal_bit()
     } else {
         0
     };
-    // A child that shares our memory has a mask of its own, and its text is not changed.
+    // A child that shares this memory has a mask of its own, and its text is not changed.
     let of_changes = if quiesce::is_own_process() {
         OF_CHANGES
     } else {
@@ -151,7 +153,7 @@ fn needed() -> u64 {
     of_timers | of_changes
 }
 
-/// The kernel's `rt_sigprocmask`, with what the program gives it.
+/// Makes `rt_sigprocmask` with the program's arguments.
 fn as_asked(frame: &Frame) -> isize {
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10].map(|it| it as usize);
     let [how, set, old, size] = arguments;
@@ -160,10 +162,11 @@ fn as_asked(frame: &Frame) -> isize {
     unsafe { call(number::RT_SIGPROCMASK, [how, set, old, size, 0, 0]) }
 }
 
-/// `rt_sigprocmask` as the program calls it. `None`: the program asks only, and reads what holds.
+/// `rt_sigprocmask` as the program calls it. `None`: the program only reads its mask, and gets the
+/// kernel's.
 ///
-/// The call is made here wherever it may change the mask: after its check for changes of text the thread
-/// must not return to the trampoline first.
+/// The agent makes every call that may change the mask: after the check for changes of text the thread must
+/// not return to the trampoline before the call.
 pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
     if frame.rsi == 0 && COUNT.load(Ordering::Relaxed) == 0 {
         return None;
@@ -181,8 +184,8 @@ pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
     Some(result)
 }
 
-/// After `rt_sigprocmask` as the program called it: unblocks what is needed, and shows and keeps what the
-/// thread believes.
+/// After `rt_sigprocmask` as the program called it: unblocks the needed signals, and reports and stores
+/// what the thread believes.
 fn keep_needed(frame: &Frame) {
     let needed = needed();
     let (how, set, old, size) = (frame.rdi, frame.rsi, frame.rdx, frame.r10);
@@ -194,11 +197,11 @@ fn keep_needed(frame: &Frame) {
         // SAFETY: the kernel could read it a moment ago.
         wanted = unsafe { memory::get(set as usize) };
     } else if set != 0 {
-        // The kernel has written the old mask over the new one; what holds now is the new.
+        // The kernel has written the old mask over the new one; the thread's mask is the new one.
         wanted = now();
     }
     if how == SETMASK && timers::signal_bit() != 0 {
-        // Who makes a thread blocks all signals meanwhile.
+        // A thread that creates another one blocks all signals meanwhile.
         children::look();
     }
     let named = wanted & needed;
@@ -220,26 +223,26 @@ fn keep_needed(frame: &Frame) {
         believe(thread, before & !wanted);
         return;
     }
-    // Named alone, a signal is the program's own, unless the thread believed so before.
+    // A signal named alone is the program's own, unless the thread believed to block it before.
     let meant = if is_broad(wanted) { 0 } else { named & !before };
     let of_timers = timers::signal_bit() & meant;
     if of_timers != 0 {
         timers::give_up(u64::from(of_timers.trailing_zeros()) + 1, Use::Waits);
     }
     let mut kept = named & !meant;
-    // One that comes meanwhile must wait, which the handler sees to.
+    // A signal that arrives meanwhile must stay pending; the handler sees to that (see `make_true`).
     if kept & OF_CHANGES != 0 && trap::install_once(&trap::OF_CHANGES).is_err() {
         kept &= !OF_CHANGES;
     }
     let belief = if how == SETMASK { kept } else { before | kept };
-    // Without room to keep it, it is blocked indeed.
+    // If the belief cannot be stored, the signal stays blocked.
     if believe(thread, belief) && kept != 0 {
         change(UNBLOCK, kept);
     }
 }
 
-/// A signal has come that the calling thread believes to block: from now on it does, and the signal waits.
-/// Returns whether the thread believed so.
+/// A signal has arrived that the calling thread believes to block: blocks it now and sends it again, so
+/// that it stays pending. Returns whether the thread believed so.
 pub(crate) fn make_true(signal: u64, information: usize, context: usize) -> bool {
     const RT_TGSIGQUEUEINFO: usize = 297;
     let bit = 1_u64 << (signal - 1);
@@ -271,7 +274,7 @@ pub(crate) fn make_true(signal: u64, information: usize, context: usize) -> bool
     true
 }
 
-/// The mask as the kernel has it.
+/// The calling thread's mask, as the kernel has it.
 pub(crate) fn now() -> u64 {
     let mut mask = 0_u64;
     // SAFETY: the kernel writes one mask.
@@ -284,10 +287,11 @@ pub(crate) fn now() -> u64 {
     mask
 }
 
-/// The set at `address` without the signals of ours that no thread of the program may wait for, where it has
-/// those among all others; `None`: nothing is to be done.
+/// The set at `address` without the agent's signals, for which no thread of the program may wait, if the
+/// set names them among all others. `None`: the set can be used as it is.
 ///
-/// SIGTRAP stays: the kernel sends ours to running threads only, and the program may wait for its own.
+/// SIGTRAP stays: the kernel sends the agent's SIGTRAP to running threads only, and the program may wait
+/// for its own.
 fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
     let needed = needed() & !TRAP;
     if needed == 0 || size != 8 {
@@ -311,7 +315,7 @@ fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
     Some(Ok(set & !needed))
 }
 
-/// `rt_sigtimedwait` as the program calls it: our signal is not to be what it waits for.
+/// `rt_sigtimedwait` as the program calls it, without the agent's signals in the set.
 pub(crate) fn timedwait(frame: &Frame) -> Option<isize> {
     let set = match without_ours(frame.rdi, frame.r10)? {
         Ok(set) => set,
@@ -321,7 +325,7 @@ pub(crate) fn timedwait(frame: &Frame) -> Option<isize> {
     Some(tick::wait_for_signals(arguments))
 }
 
-/// `signalfd4` as the program calls it.
+/// `signalfd4` as the program calls it, without the agent's signals in the set.
 pub(crate) fn signalfd(frame: &Frame) -> Option<isize> {
     let set = match without_ours(frame.rsi, frame.rdx)? {
         Ok(set) => set,
@@ -343,8 +347,8 @@ pub(crate) fn signalfd(frame: &Frame) -> Option<isize> {
     })
 }
 
-/// Makes what the calling thread believes to block true for the next program image, until it
-/// is dropped because there is none.
+/// Blocks the signals that the calling thread believes to block, for the next program image; dropped if
+/// there is none, it unblocks them.
 #[derive(Debug)]
 pub(crate) struct BlockedForExec(u64);
 

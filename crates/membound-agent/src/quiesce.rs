@@ -52,7 +52,7 @@ const SEEN: u32 = 1 << 31;
 
 /// Process and thread that changes text; 0 without one.
 static OWNER: AtomicU64 = AtomicU64::new(0);
-/// Its lowest two bits are the phase. Threads wait for it to change.
+/// Counter whose value modulo [`PHASES`] is the phase; a futex word. Threads wait for it to change.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 const PHASES: u32 = 4;
 /// No change is closed.
@@ -150,6 +150,8 @@ impl Change {
         let guests = lanes::here();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
+            // Read before the threads are: an answer that comes meanwhile makes the wait below return at
+            // once.
             let answers = ANSWERS.load(Ordering::Acquire);
             let mut waiting = false;
             let mut called = false;
@@ -219,6 +221,7 @@ fn open() {
 
 /// Opens the change if it is still in `phase`.
 fn open_from(phase: u32) {
+    // Before the phase: a thread that finds the change open reads the time.
     OPENED_NS.store(sys::monotonic_ns(), Ordering::Release);
     let opened = (phase | (PHASES - 1)).wrapping_add(1);
     let _ = PHASE.compare_exchange(phase, opened, Ordering::AcqRel, Ordering::Relaxed);
@@ -280,6 +283,7 @@ fn enroll(entry: Option<&AtomicU32>, word: u32) -> Result<(), Failure> {
     let free = ROLL
         .get(called as usize)
         .ok_or(Failure::new(Errno::ENOSPC, Refusal::ThreadUnknown))?;
+    // The word before the count: a handler reads the count first, with Acquire.
     free.store(word, Ordering::Relaxed);
     CALLED.store(called + 1, Ordering::Release);
     Ok(())

@@ -1,11 +1,11 @@
-//! The two signals that live changes need: SIGTRAP, by which a thread meets `int3` in text
-//! that is being changed, and SIGSTKFLT, by which it is called to stand still. The kernel has no
-//! use for the second one and programs neither. They cannot be the same: while a call waits
-//! to be delivered, the kernel would drop the signal of an `int3`.
+//! Signals that the agent handles itself: SIGTRAP, by which a thread meets an `int3` in text that is being
+//! changed; SIGSTKFLT, by which a thread is called; and the signals of scavengers' system calls and faults.
+//! The kernel does not use SIGSTKFLT, and programs do not either. It cannot be SIGTRAP: while a call was
+//! pending, the kernel would drop the signal of an `int3`.
 //!
-//! Once installed the handler stays, for a thread that has met an `int3` may come late. What
-//! the program installs for these signals from then on is kept here; others than ours are
-//! given to it.
+//! Once installed the handler stays, since a thread that has met an `int3` may arrive late. From then on
+//! this module keeps what the program installs for these signals, and gives the program all signals that
+//! are not membound's.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,21 +17,21 @@ use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
 use crate::{areas, guest, hold, lanes, masks, memory, quiesce, threads, tick};
 
-/// The signals, in the order in which the program's wishes are kept.
+/// The signals handled here; the index is that of [`USERS`].
 const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
 /// Those that changes of text need.
 pub(crate) const OF_CHANGES: [u64; 2] = [SIGTRAP, CALL];
-/// Those by which guests call and fail. Of all others' they are handed over.
+/// Those by which scavengers make system calls and fault. Other threads' are given to the program.
 pub(crate) const OF_GUESTS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
 const SIGTRAP: u64 = 5;
-/// SIGSYS, of a call that is dispatched.
+/// SIGSYS: of a dispatched system call.
 pub(crate) const SYS: u64 = 31;
 /// SIGSEGV.
 pub(crate) const SEGV: u64 = 11;
 const BUS: u64 = 7;
 const FPE: u64 = 8;
 const ILL: u64 = 4;
-/// SIGSTKFLT: a call to stand still.
+/// SIGSTKFLT: calls a thread into the handler, to stand still, to be measured or to leave a slice.
 pub(crate) const CALL: u64 = 16;
 const SIGINFO: u64 = 4;
 const ONSTACK: u64 = 0x0800_0000;
@@ -40,8 +40,8 @@ const RESTART: u64 = 0x1000_0000;
 const NODEFER: u64 = 0x4000_0000;
 const RESETHAND: u64 = 0x8000_0000;
 
-// The handler goes on in the program's own, by way of its stub, with all as the kernel
-// left it. The restorer is what a libc's would be: unwinders know it by these bytes.
+// The handler continues in the program's own handler, through its stub, with all registers as the kernel
+// set them. The restorer has the bytes of a libc's, by which unwinders recognise it.
 global_asm!(
     ".pushsection .text.membound_trap, \"ax\", @progbits",
     ".globl membound_trap",
@@ -87,15 +87,15 @@ unsafe extern "C" {
     fn membound_restorer();
 }
 
-/// How handlers of ours are installed.
+/// Flags with which the agent's handlers are installed.
 pub(crate) const FLAGS: u64 = SIGINFO | ONSTACK | RESTORER | RESTART;
 
-/// Where they return to.
+/// Address to which they return.
 pub(crate) fn restorer() -> u64 {
     membound_restorer as *const () as u64
 }
 
-/// What the program wants done on a signal.
+/// The disposition that the program has set for a signal.
 struct Users {
     handler: AtomicU64,
     flags: AtomicU64,
@@ -123,6 +123,7 @@ impl Users {
     }
 
     fn set(&self, disposition: &Disposition) {
+        // The handler last, as `get` reads it first: a new handler is never paired with older values.
         self.mask.store(disposition.mask, Ordering::Release);
         self.restorer.store(disposition.restorer, Ordering::Release);
         self.flags.store(disposition.flags, Ordering::Release);
@@ -131,10 +132,10 @@ impl Users {
 }
 
 static USERS: [Users; SIGNALS.len()] = [const { Users::new() }; SIGNALS.len()];
-/// The process in which the handler was installed: a child of `vfork` has our memory, but
-/// a table of its own.
+/// The process in which the handler was installed: a child of `vfork` shares this memory, but has
+/// dispositions of its own until it executes another program.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// The signals for which it was.
+/// The signals for which it was installed, as a mask.
 static OWNED: AtomicU64 = AtomicU64::new(0);
 
 fn users(signal: u64) -> Option<&'static Users> {
@@ -142,12 +143,12 @@ fn users(signal: u64) -> Option<&'static Users> {
     USERS.get(index)
 }
 
-/// The handler's address.
+/// Address of the handler.
 pub(crate) fn address() -> u64 {
     membound_trap as *const () as u64
 }
 
-/// Signals in a mask.
+/// The signal mask with these signals.
 pub(crate) const fn mask(signals: &[u64]) -> u64 {
     let mut mask = 0;
     let mut rest = signals;
@@ -158,7 +159,7 @@ pub(crate) const fn mask(signals: &[u64]) -> u64 {
     mask
 }
 
-/// Installs the handler for `signals`, where it is not there.
+/// Installs the handler for `signals` where it is not installed yet.
 pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
     let missing = || Failure::from(Errno::EINVAL);
     for signal in signals {
@@ -168,8 +169,10 @@ pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
             continue;
         }
         found.unwrap();
+        // Before the handler is installed: from then on it gives signals to the disposition kept here.
         users.set(&found);
-        // What a guest calls lies where the guest is, whichever thread runs it.
+        // A scavenger's system call must leave its frame on the scavenger's own stack, whichever thread
+        // runs it.
         let flags = if *signal == SYS {
             FLAGS & !ONSTACK
         } else {
@@ -188,7 +191,7 @@ pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As [`install`], where that was not done in this process.
+/// As [`install`], unless all of `signals` were installed in this process already.
 pub(crate) fn install_once(signals: &[u64]) -> Result<(), Failure> {
     if signals.iter().all(|signal| owns(*signal)) {
         return Ok(());
@@ -196,14 +199,14 @@ pub(crate) fn install_once(signals: &[u64]) -> Result<(), Failure> {
     install(signals)
 }
 
-/// Whether `signal` is ours in this process, and what the program wishes is to be kept here.
+/// True if the agent handles `signal` in this process, so that the program's disposition is kept here.
 pub(crate) fn owns(signal: u64) -> bool {
     let process = PROCESS.load(Ordering::Acquire);
     let known = SIGNALS.contains(&signal) && OWNED.load(Ordering::Acquire) & mask(&[signal]) != 0;
     known && process != 0 && process == sys::process()
 }
 
-/// Keeps what the program wishes on `signal`, if `new` is given; returns what it wished before.
+/// Returns the program's disposition for `signal`, and replaces it by `new` if that is given.
 pub(crate) fn exchange(signal: u64, new: Option<&Disposition>) -> Disposition {
     let Some(users) = users(signal) else {
         return Disposition::DEFAULT;
@@ -215,7 +218,7 @@ pub(crate) fn exchange(signal: u64, new: Option<&Disposition>) -> Disposition {
     old
 }
 
-/// Returns where to go on: 0, or the stub of the program's handler.
+/// Returns the address at which the handler continues: the stub of the program's handler, or 0 to return.
 ///
 /// # Safety
 ///
@@ -230,7 +233,7 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     go_on
 }
 
-/// Does what the signal asks for. Returns where to go on, as [`on_trap`] does.
+/// Handles the signal. Returns what [`on_trap`] does.
 ///
 /// # Safety
 ///
@@ -267,11 +270,11 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         }
     }
     if signal == CALL && lanes::finish::is_over() {
-        // First the guest goes home; then it is called once more.
+        // First the scavenger goes home; its thread is then called once more.
         match lanes::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
             None => {
-                // The first thread of a process stays as a zombie, which nobody takes guests from.
+                // The first thread of a process stays as a zombie, from which no thread takes contexts.
                 lanes::thread_ends();
                 crate::own_thread::exit(0)
             }
@@ -281,7 +284,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         if let Some(go_on) = lanes::leave::on_overdue(arrived) {
             return go_on;
         }
-        // The turn has ended meanwhile, and the program has called the kernel perhaps.
+        // The slice has ended meanwhile, and the program may be in a system call that the signal has
+        // interrupted.
         tick::again(place, registers);
         return 0;
     }
@@ -301,8 +305,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
     let Some(rip) = go_on else {
         let before = registers.rip.wrapping_sub(1);
         if signal == SIGTRAP && areas::entrance(before).is_some() && areas::holds_int3(before) {
-            // A SIGTRAP of somebody else's was waiting when the thread met the `int3`, whose
-            // own signal the kernel then dropped. It will meet it again.
+            // Another sender's SIGTRAP was pending when the thread met the `int3`, so the kernel dropped
+            // the signal of the `int3`. The thread executes it again.
             registers.rip = before;
             // SAFETY: as above; the kernel takes them back from there.
             unsafe { memory::put(place, registers) };
@@ -311,7 +315,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
             && code > 0
             && let Heard::Left(go_on) = guest::on_signal(arrived, code, &mut registers)
         {
-            // A guest's own.
+            // The scavenger's own trap.
             return go_on;
         }
         return hand_over(arrived, code);
@@ -320,13 +324,13 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
     // SAFETY: as above; the kernel takes them back from there.
     unsafe { memory::put(place, registers) };
     if signal == CALL {
-        // It was about to wait when it was called, and has waited for nothing.
+        // The thread was about to wait in the kernel, and the signal has ended that wait too early.
         tick::again(place, registers);
     }
     0
 }
 
-/// Where a thread goes on that met an `int3` at `ip`; `None` if that is the program's own.
+/// Address at which a thread goes on that met an `int3` at `ip`; `None` if the `int3` is the program's own.
 fn after_int3(ip: u64) -> Option<u64> {
     if let Some(trampoline) = areas::entrance(ip) {
         return Some(trampoline);
@@ -335,7 +339,8 @@ fn after_int3(ip: u64) -> Option<u64> {
     (!areas::holds_int3(ip)).then_some(ip)
 }
 
-/// Gives the signal to the program, as the kernel would have.
+/// Gives the signal to the program as the kernel would have. Returns the address of the handler or its
+/// stub, or 0.
 fn hand_over(arrived: Arrived, code: i32) -> u64 {
     const DEFAULT: u64 = 0;
     let Arrived {
@@ -348,20 +353,20 @@ fn hand_over(arrived: Arrived, code: i32) -> u64 {
         return 0;
     }
     let users = kept.get();
-    // The kernel ends a program that blocks the signal of its own fault.
+    // The kernel ends a program whose thread blocks the signal of its own fault.
     let blocks = code > 0 && masks::believed(sys::thread()) & mask(&[signal]) != 0;
     let handler = if blocks { DEFAULT } else { users.handler };
     match handler {
         IGNORE if code <= 0 => 0,
         DEFAULT | IGNORE => {
-            // The default is the end of the process, by this signal: it comes as soon as the
-            // handler's mask is gone.
+            // The default action ends the process by this signal, which arrives as soon as the handler's
+            // mask is gone.
             handlers::disposition(signal, Some(&Disposition::DEFAULT));
             sys::send_signal(sys::process(), sys::thread(), signal as u32);
             0
         }
         _ if guest::is_own_thread(sys::thread()) => {
-            // The program's handlers are for its own threads.
+            // Handlers of the program run only on threads of the program.
             threads::pass_on(signal as u32, arrived.information, lanes::is_agents);
             0
         }
@@ -377,7 +382,8 @@ fn hand_over(arrived: Arrived, code: i32) -> u64 {
                 1 << (signal - 1)
             };
             sys::set_mask(before | users.mask | own);
-            // Without a stub left, the handler itself: it sees what the kernel saw.
+            // Without a stub left, the handler itself: it sees the trampoline's registers as the kernel
+            // saved them.
             handlers::stub_of(handler).unwrap_or(handler)
         }
     }

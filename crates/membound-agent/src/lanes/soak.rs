@@ -1,11 +1,11 @@
-//! Guests that are kept out of lanes for the idle time of the program's threads.
+//! Decides which scavengers stay out of run queues for idle-time execution.
 //!
-//! A thread that waits for some microseconds at a time is found waiting by hardly any of the warden's looks,
-//! and nobody runs while it waits: its guests lie parked in its ring. Where it does so for more of the
-//! time than a guest has in its turns, one guest more is kept on its own thread, where the kernel runs it
-//! whenever nobody else wants the processor; it stays there for as long as that is more than it would have
-//! in a lane. A guest that the kernel has preempted cannot be had back before it runs again, so none is
-//! passed between the two from one wait to the next.
+//! A thread that waits for some microseconds at a time is found waiting by hardly any poll of the monitor
+//! thread. While it waits, its scavengers lie parked in its ring and do not run. If it waits for a larger
+//! part of the time than a scavenger runs in time slices, one more scavenger is kept on its home thread,
+//! where the kernel runs it whenever a processor is idle. It stays there as long as that gives it more time
+//! than a run queue would. Scavengers do not move to and fro at each wait, since one that the kernel has
+//! preempted cannot be taken back before it runs again.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -18,41 +18,43 @@ use super::ring::announce_room;
 use super::{has_peers, idle, told};
 use crate::{guest, sys};
 
-/// From one judgement to the next.
+/// Nanoseconds between two judgements.
 const JUDGED_NS: u64 = 100_000_000;
-/// Parts of the time in 1024 that are too little to be had: 2 %.
+/// Share of the time, in parts of [`WHOLE`], that is too small to act on: 2 %.
 const LITTLE: u64 = 20;
-/// What time in turns is worth less than the same time at home: each turn begins with what the thread has
-/// left in the caches, and the thread loses some of what it would have done beside its miss.
+/// Time at home that is worth one unit of time in slices is this many times smaller: each slice begins with
+/// the caches as the thread left them, and delays work that the thread would have done during its miss.
 const COLD: u64 = 2;
-/// Judgements in a row by which a thread waits, before somebody is kept.
+/// Consecutive judgements that must find a thread waiting before a scavenger is kept at home.
 const WAITED: u32 = 3;
-/// Judgements until the next try after one that did not pay; twice as many each time.
+/// Judgements until the next try after the first one that did not pay; doubles each time up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: u32 = 2;
 const LONGEST_PAUSE: u32 = 256;
-/// Parts of the whole in which shares of the time are told.
+/// The whole of which shares of the time are parts.
 const WHOLE: u64 = 1024;
 
-/// What the warden knows of the last judgement. Shares are parts of the time in [`WHOLE`].
+/// What the monitor thread remembers of the last judgement. Shares are parts of [`WHOLE`].
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// When it was.
+    /// When it was, in nanoseconds of `CLOCK_MONOTONIC`.
     last_ns: u64,
-    /// Turns by then.
+    /// Time slices begun by then, on all run queues.
     turns: u64,
-    /// What a guest in a lane had of the time, lately.
+    /// Latest share of the time that a scavenger in a run queue had.
     in_lanes: u64,
-    /// Judgements in a row by which a thread waited.
+    /// Consecutive judgements that found a thread waiting.
     waited: u32,
-    /// What those who are kept had before the last one was, and have to have with it.
+    /// Share that the scavengers at home needed before the last one was added.
     before: u64,
+    /// Share that they need now; with less, one goes back to run queues.
     wanted: u64,
-    /// Judgements until one more may be tried, and how many they are the next time.
+    /// Judgements until one more may be kept at home.
     pause: u32,
     next_pause: u32,
 }
 
-/// CPU time of a thread at the last judgement.
+/// CPU time of a thread at the last judgement, in nanoseconds; 0: none yet.
 #[derive(Debug)]
 pub(super) struct Seen(AtomicU64);
 
@@ -61,22 +63,22 @@ impl Seen {
         Self(AtomicU64::new(0))
     }
 
-    /// What the thread, which has had so much by now, has had since, as a share of `since_ns`; nothing at
-    /// the first look.
+    /// Share of `since_ns` that the thread has run since the last call, if its CPU time is `cpu_ns` now;
+    /// `None` at the first call.
     fn share(&self, cpu_ns: u64, since_ns: u64) -> Option<u64> {
         let before = self.0.swap(cpu_ns, Ordering::Relaxed);
         let share = cpu_ns.saturating_sub(before).saturating_mul(WHOLE) / since_ns.max(1);
         (before != 0).then(|| share.min(WHOLE))
     }
 
-    /// The thread is another one.
+    /// Forgets the CPU time: the thread is another one.
     pub(super) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 }
 
 impl Judge {
-    /// Looks how guests fare, now and then.
+    /// Judges every [`JUDGED_NS`] how scavengers fare, and keeps one more at home or one fewer.
     pub(super) fn look(&mut self, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.last_ns);
         if since_ns < JUDGED_NS {
@@ -90,7 +92,7 @@ impl Judge {
         let kept = shares_of_kept(since_ns);
         let waits = longest_wait(since_ns, kept.is_none_or(|kept| kept.count > 0));
         let Some(kept) = kept else {
-            // One has only begun.
+            // A scavenger has only just been kept: its share is known at the next judgement.
             return;
         };
         match self.judge(kept.count, kept.share, waits) {
@@ -104,8 +106,8 @@ impl Judge {
         }
     }
 
-    /// What is to be done where so many are kept, have this share of the time together, and a thread
-    /// waits for that one.
+    /// Decides, where `count` scavengers at home have `share` of the time together and the longest-waiting
+    /// thread waits for the share `waits`.
     fn judge(&mut self, count: u32, share: u64, waits: u64) -> Verdict {
         self.waited = if waits > LITTLE { self.waited + 1 } else { 0 };
         if count > 0 && (share < self.wanted || waits < LITTLE) {
@@ -122,22 +124,22 @@ impl Judge {
         }
     }
 
-    /// One more is kept, where those before had this share. It is to be seen what they have together
-    /// before there is another.
+    /// One more scavenger is kept at home; those before had `share`. The next one is tried only if these
+    /// have clearly more together.
     fn has_kept(&mut self, share: u64) {
         self.before = self.wanted;
-        // Where there is another processor with time to spare it is far more; without, shares differ by
+        // With another idle processor the gain is far larger than a quarter; without one, shares differ by
         // chance from one judgement to the next.
         self.wanted = share + self.worth().max(share / 4);
         self.pause = FIRST_PAUSE;
     }
 
-    /// What a guest would have in a lane, as time at home.
+    /// Share at home that equals what a scavenger would have in a run queue.
     fn worth(&self) -> u64 {
         (self.in_lanes / COLD).max(LITTLE)
     }
 
-    /// What a guest in a lane has had of the time.
+    /// Measures the share of the time that a scavenger in a run queue has had.
     fn account_for_turns(&mut self, since_ns: u64) {
         let so_far = |offset| told(offset).map_or(0, |word| word.load(Ordering::Relaxed));
         let begun = so_far(offset_of!(Board, turns_with));
@@ -157,27 +159,27 @@ impl Judge {
     }
 }
 
-/// What comes of a judgement.
+/// Result of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Stay,
-    /// One more is to be kept.
+    /// Keep one more scavenger at home.
     Keep,
-    /// One less.
+    /// Let one go back to run queues.
     LetGo,
 }
 
-/// How guests that are kept fare.
+/// How the scavengers kept at home fare.
 #[derive(Clone, Copy)]
 struct Kept {
     count: u32,
-    /// What they have of the time together.
+    /// Share of the time that they have together.
     share: u64,
-    /// One of them with its own thread.
+    /// One of them, with the number of its home thread.
     one: Option<(u32, &'static Berth)>,
 }
 
-/// `None` where one has not been seen before.
+/// `None` if one of them has no share yet.
 fn shares_of_kept(since_ns: u64) -> Option<Kept> {
     let mut kept = Kept {
         count: 0,
@@ -208,15 +210,15 @@ impl Kept {
     }
 }
 
-/// The most that one of the threads with lanes did not run, for which somebody may be kept: it had guests, to
-/// run in its short waits too ([`super::wait`]), or somebody is kept already.
+/// Longest share of the time that a thread with a run queue did not run. A thread counts if it had
+/// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept at home already.
 fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     let mut longest = 0;
     for block in lanes() {
         let thread = block.thread.load(Ordering::Acquire);
         let has = block.count.load(Ordering::Relaxed) > 0;
         let had = block.had_guests.swap(u32::from(has), Ordering::Relaxed) != 0;
-        // The warden has just looked.
+        // Current: the monitor thread polls this thread before it judges.
         let cpu_ns = block.seen_cpu_ns.load(Ordering::Relaxed);
         if let Some(share) = block.judged.share(cpu_ns, since_ns)
             && block.open.load(Ordering::Relaxed) != 0
@@ -229,7 +231,7 @@ fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     longest
 }
 
-/// Has one guest more run in idle time; `false` where there is none.
+/// Keeps one more scavenger at home; `false` if none is left.
 fn keep_one() -> bool {
     let mut found = false;
     guest::each_berth(|_, berth| {
@@ -239,7 +241,7 @@ fn keep_one() -> bool {
         }
     });
     if found {
-        // The thread that has it sends it home.
+        // The thread whose run queue has it sends it home.
         for block in lanes() {
             block.ask();
         }
@@ -258,7 +260,7 @@ mod tests {
             in_lanes: 200,
             ..Judge::default()
         };
-        // Of what is waited for less than half is to be had in a lane.
+        // Less than half of the waiting time could be had in a run queue.
         let verdicts = [300; 3].map(|waits| judge.judge(0, 0, waits));
         assert_eq!(verdicts, [Verdict::Stay, Verdict::Stay, Verdict::Keep]);
         judge.has_kept(0);
@@ -295,7 +297,7 @@ mod tests {
         assert_eq!(judge.judge(1, 600, 600), Verdict::Keep);
         judge.has_kept(600);
         assert_eq!(judge.judge(2, 640, 600), Verdict::LetGo);
-        // What the first one had is enough again.
+        // The first scavenger's share is sufficient again.
         assert_eq!(judge.judge(1, 600, 600), Verdict::Stay);
     }
 }

@@ -1,4 +1,4 @@
-//! Turns that are timed, and those in which nobody runs: the code between the program's yields and its
+//! Timed time slices, and slices in which no scavenger runs: the code between the program's yields and its
 //! contexts, and what is recorded of it.
 
 use core::arch::global_asm;
@@ -10,12 +10,12 @@ use membound_wire::{Board, Context as WireContext, Lane, time_class};
 use super::block::{Block, Context, ROUNDING_AT_FIRST};
 use super::{ns_of, tell, told};
 
-/// Turns before those that are recorded: the kernel, which was between, leaves predictors and caches cold.
+/// Slices before those that are recorded: entering the kernel has left predictors and caches cold.
 const WARMING: u32 = 128;
-/// Turns in a row that are recorded.
+/// Consecutive slices that are recorded.
 const RECORDED: u32 = 256;
 
-// rax: the context that was gone on to. Each is what the field of that name says.
+// rax: the context that the yield has entered. Each label is the code of the `Block` context of that name.
 global_asm!(
     ".pushsection .text.membound_lanes, \"ax\", @progbits",
     ".globl membound_lanes_begin",
@@ -24,8 +24,8 @@ global_asm!(
     ".globl membound_lane_stopwatch",
     ".hidden membound_lane_stopwatch",
     "membound_lane_stopwatch:",
-    // Not while what the thread waited for before is still on its way: processors run ahead, and
-    // would count that to the turn, and the turn's own loads to nobody.
+    // Not before the thread's earlier loads have completed: the processor runs ahead, and would count their
+    // latency as time of the slice.
     "lfence",
     "rdtsc",
     "shl rdx, 32",
@@ -46,7 +46,7 @@ global_asm!(
     "fldcw [rcx + {context_rounding} + 4]",
     "mov qword ptr [rcx + {context_resume}], 0",
     "jmp rdx",
-    // The thread is back from a turn that is timed. What it has on its stack is all it needs.
+    // Back in the thread after a timed slice. All that it needs is on its stack.
     ".globl membound_lane_timed",
     ".hidden membound_lane_timed",
     "membound_lane_timed:",
@@ -70,7 +70,7 @@ global_asm!(
     ".hidden membound_lane_nobody",
     "membound_lane_nobody:",
     "mov rsp, gs:[{stack}]",
-    // As yields do: it is what they are measured against.
+    // Compared and restored as yields do it: slices without a scavenger are the baseline for those.
     "mov rcx, [rax + {context_rounding}]",
     "xor rcx, gs:[{rounding}]",
     "test rcx, gs:[{own_bits}]",
@@ -109,14 +109,14 @@ unsafe extern "C" {
     fn membound_lane_nobody();
 }
 
-/// Whether an instruction is one of those between the program's yields and its contexts.
+/// True if `ip` is in the code between the program's yields and its contexts.
 pub(super) fn between(ip: u64) -> bool {
     let [begin, end] = [membound_lanes_begin, membound_lanes_end]
         .map(|mark: unsafe extern "C" fn()| mark as *const () as u64);
     (begin..end).contains(&ip)
 }
 
-/// Records what a turn took, in ticks of the time stamp counter.
+/// Records a slice of `ticks` of the time stamp counter.
 extern "C" fn timed(ticks: u64) {
     let Some(block) = Block::of_thread() else {
         return;
@@ -124,7 +124,7 @@ extern "C" fn timed(ticks: u64) {
     let left = block.to_time.load(Ordering::Relaxed).saturating_sub(1);
     block.to_time.store(left, Ordering::Relaxed);
     if left > 0 {
-        // The kernel is not to come between.
+        // The next slice is timed without entering the kernel first.
         block.change_next(|| {
             let next = block.next.load(Ordering::Relaxed);
             if block.is_member(next) {
@@ -148,7 +148,7 @@ extern "C" fn timed(ticks: u64) {
 }
 
 impl Block {
-    /// Where the thread goes on, with nothing timed on the way.
+    /// The address at which the thread goes on, without the code that ends a timed slice.
     pub(super) fn untimed_resume(&self) -> u64 {
         let resume = self.resume.load(Ordering::Relaxed);
         if resume == membound_lane_timed as *const () as u64 {
@@ -158,17 +158,17 @@ impl Block {
         }
     }
 
-    /// Has the next turn begin with one of the block's own contexts, before the one at `next`.
+    /// Makes the next slice begin with one of the slot's own contexts, followed by the one at `next`.
     pub(super) fn begin_with(&self, own: &Context, next: u64) {
         let code: unsafe extern "C" fn() = if own.address() == self.nobody.address() {
             membound_lane_nobody
         } else {
             membound_lane_stopwatch
         };
-        // Where it lies until it goes over, which it does at once.
+        // Its own code needs no stack; a signal that comes before it switches uses the one of `next`.
         let stack = Context::at(next).stack.load(Ordering::Relaxed);
         own.stack.store(stack, Ordering::Relaxed);
-        // As the thread did at its last yield, so that nothing is changed for it.
+        // The thread's own rounding at its last yield, so that the yield has nothing to load.
         let rounding = match self.rounding.load(Ordering::Relaxed) {
             0 => ROUNDING_AT_FIRST,
             rounding => rounding,
@@ -177,10 +177,11 @@ impl Block {
         own.next.store(next, Ordering::Relaxed);
         own.resume
             .store(code as *const () as u64, Ordering::Relaxed);
+        // Last: a yield in a signal handler may use `own` from here on.
         self.next.store(own.address(), Ordering::Release);
     }
 
-    /// Has some of the turns to come timed.
+    /// Starts timing some of the slices to come.
     pub(super) fn time(&self) {
         self.to_time.store(WARMING + RECORDED, Ordering::Relaxed);
         self.ask();

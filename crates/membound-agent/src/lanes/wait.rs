@@ -1,9 +1,10 @@
-//! Short waits of the program's threads: while one would wait in the kernel for some microseconds, it yields.
+//! Short waits of the program's threads: instead of waiting in the kernel for some microseconds, a thread
+//! yields.
 //!
-//! To the program a thread that is not yet in its call is as one that was slow to make it, which the kernel
-//! may make of any thread at any time. So nothing is lost by looking, between turns, whether the call would
-//! return at once, and only then, or after a while, making it. For as long the thread keeps its processor:
-//! where others want that, it waits as it would without.
+//! To the program, a thread that has not made its call yet looks like one that was slow to make it; the
+//! kernel may delay any thread like that at any time. So it is correct to check between time slices whether
+//! the call would return at once, and to make the call only then or after a while. Meanwhile the thread
+//! keeps its processor: if other threads want that, waits are left to the kernel.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,56 +17,61 @@ use crate::entry::{Frame, Wait};
 use crate::sys::{self, call, number};
 use crate::{assembly, filters, memory, tell, threads};
 
-/// How long a thread that does not know how long it is to wait yields instead; a wait that is known to be
-/// longer is left to the kernel.
+/// How long, in nanoseconds, a thread yields that does not know how long it waits. A wait that is known to
+/// be longer is left to the kernel.
 const WINDOW_NS: u64 = 100_000;
-/// Credit of a turn in a wait: what the end of the wait may be seen late by. The kernel takes longer to wake
-/// a thread.
+/// Least credit of a slice in a wait, and so how late the end of the wait may be noticed. The kernel takes
+/// longer to wake a thread.
 const TURN: i32 = 400 * CREDIT_UNITS_PER_NS;
-/// Asked less than so long after the last time, it is the same wait.
+/// Nanoseconds since the last entry below which an entry with the same arguments continues the same wait.
 const SAME_NS: u64 = 50_000;
-/// Of so many looks at descriptors, which costs a system call, one is made.
+/// Every how many entries descriptors are polled, which costs a system call.
 const LOOKS: u32 = 4;
-/// Descriptors that are looked at at one time.
+/// Most descriptors that are polled at one time.
 const MOST_DESCRIPTORS: u64 = 16;
-/// Waits that are left to the kernel after some in a row that were too long: two to the power of their
-/// number, at most.
+/// After waits that were too long, the next waits are left to the kernel: 1 at first, then twice as many
+/// each time, 2 to this power at most.
 const MOST_DOUBLINGS: u32 = 6;
-/// Part of the time, in 1024, for which a thread may wait for a processor before others are taken to want it.
+/// Share of the time, in 1024, that a thread may spend waiting for a processor before other threads count
+/// as wanting it.
 const WANTED: u64 = 50;
-/// Judgements for which its waits are the kernel's then, at first, and at most.
+/// Judgements for which its waits are then left to the kernel, at first.
 const PAUSE: u32 = 10;
+/// The same at most.
 const LONGEST_PAUSE: u32 = 640;
-/// Policies of threads that the kernel schedules before all others, whatever these want: `SCHED_FIFO`,
-/// `SCHED_RR`, `SCHED_DEADLINE`.
+/// Policies of threads that the kernel schedules before all others: `SCHED_FIFO`, `SCHED_RR`,
+/// `SCHED_DEADLINE`. Other threads would never get the processor.
 const BEFORE_OTHERS: [isize; 3] = [1, 2, 6];
 
-/// What a thread's lane knows of its waits. Times are time stamps.
+/// State of a thread's short waits. Times are time stamps unless the name says otherwise.
 #[derive(Debug)]
 pub(super) struct Waits {
-    /// Which wait it is; 0: none.
+    /// Key of the present wait (see `key_of`); 0: none.
     key: AtomicU64,
     begun: AtomicU64,
-    /// When it was asked for last.
+    /// Time stamp of the last entry.
     asked: AtomicU64,
-    /// When it ends, or is left to the kernel.
+    /// Time stamp at which the wait ends, or is left to the kernel.
     end: AtomicU64,
     looks: AtomicU32,
-    /// A sleep until a time: that time, in nanoseconds, and the number of the kernel's clock; `u64::MAX`: none.
+    /// Of a sleep until a time: that time, in nanoseconds of the kernel's clock `clock`; `u64::MAX`: none.
     until_ns: AtomicU64,
     clock: AtomicU32,
-    /// Waits in a row that were too long, and those until one is looked at again.
+    /// Consecutive waits that were too long.
     long: AtomicU32,
+    /// Waits that are left to the kernel before the next one is tried.
     pause: AtomicU32,
-    /// Judgements for which others want the processor, the next number of them, and how long the thread had
-    /// waited for one by the last.
+    /// Judgements for which other threads count as wanting the processor.
     wanted: AtomicU32,
+    /// The same, the next time.
     next_wanted: AtomicU32,
+    /// Time for which the thread had waited for a processor by the last judgement.
     delay_ns: AtomicU64,
-    /// Turns in waits, and how long those were, so far.
+    /// Slices in waits so far.
     turns: AtomicU64,
+    /// Duration of these waits so far.
     waited_ns: AtomicU64,
-    /// What the warden has told of.
+    /// What the monitor thread has reported of the two.
     told_turns: AtomicU64,
     told_ns: AtomicU64,
 }
@@ -73,34 +79,34 @@ pub(super) struct Waits {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum For {
-    /// A length of time, in nanoseconds.
+    /// A duration, in nanoseconds.
     Time(u64),
-    /// A time in nanoseconds, on a clock of the kernel's.
+    /// A time in nanoseconds, and the kernel's clock for it.
     Until(u64, u32),
-    /// A word at an address to be another one.
+    /// The word at an address to differ from a value.
     Word(u64, u32),
-    /// Descriptors: address and number of what `poll` is told.
+    /// Descriptors: address and number of the `pollfd` entries.
     Descriptors(u64, u64),
-    /// One descriptor to have something to read.
+    /// One descriptor to become readable.
     Input(u64),
 }
 
-/// When a wait is to end.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// Time stamp.
+    /// Time stamp at which it is checked.
     at: u64,
-    /// As [`Waits`] has them.
+    /// As [`Waits::until_ns`].
     until_ns: u64,
     clock: u32,
 }
 
-/// [`membound_wire::Entry::Wait`].
+/// [`membound_wire::Entry::Wait`]: answers whether the thread yields, makes its call, or need not make it.
 pub(crate) extern "C" fn on_wait(frame: &mut Frame) {
     if filters::shut_in() {
         return frame.waits(Wait::Call);
     }
-    // As at a yield, which it may never come to: it is given a lane, or looks who is ready.
+    // As at a yield, which the thread may never reach: it gets a run queue, or looks for ready scavengers.
     if own_block().is_none_or(|block| block.owner.load(Ordering::Relaxed) == 0) {
         super::on_yield(frame);
     }
@@ -123,15 +129,15 @@ impl Block {
         let going_on = waits.key.load(Ordering::Relaxed);
         let same = going_on == key && now.saturating_sub(asked) < ticks_of(SAME_NS);
         if going_on != 0 && !same {
-            // It was left by a handler, say, or others had the processor.
+            // For example a handler has left it, or other threads had the processor for long.
             self.ends(asked, true);
         }
         if !same {
             let Some(end) = self.somebody().and_then(|_| waits.begins(frame, now)) else {
                 return Wait::Call;
             };
-            // First: a handler that comes now and waits itself leaves no key behind, and this wait is begun
-            // anew, whatever it finds of the other.
+            // The key first: a handler that interrupts here and waits itself clears it, so this wait starts
+            // anew at its next entry, whatever it finds of the handler's values.
             waits.key.store(key, Ordering::SeqCst);
             waits.begun.store(now, Ordering::Relaxed);
             waits.end.store(end.at, Ordering::Relaxed);
@@ -148,7 +154,7 @@ impl Block {
             }
             if left_ns == 0 {
                 self.ends(now, true);
-                // It has no need of the kernel.
+                // The sleep is over without a system call.
                 return Wait::Done;
             }
             waits.end.store(now + ticks_of(left_ns), Ordering::Relaxed);
@@ -163,9 +169,9 @@ impl Block {
         Wait::Yield
     }
 
-    /// The context that may have a turn now, and what stands before it: phases are for what turns cost the
-    /// program, and what is timed is how long stalls last. `None` where nobody may, also for the sake
-    /// of the requests that are compared.
+    /// The context that may have a slice now, behind the slot's own contexts: phases measure what slices in
+    /// stalls cost the program, and timing measures stalls. `None` if no context may have one; in phases
+    /// without scavengers that includes waits where requests are compared.
     fn somebody(&self) -> Option<u64> {
         if idle() != Idle::Harvest || finish::is_over() || ending::is_near() {
             return None;
@@ -181,7 +187,7 @@ impl Block {
         self.is_member(next).then_some(next)
     }
 
-    /// Has the next turn be one of a wait, if somebody may have it.
+    /// Makes the next slice one of a wait, if a context may have it.
     fn gives_way(&self) -> bool {
         let mut gives_way = false;
         self.change_next(|| {
@@ -193,13 +199,13 @@ impl Block {
         if gives_way {
             let span = board().map_or(TURN, |board| board.span.max(TURN));
             self.span.store(span, Ordering::Relaxed);
-            // It waits itself: nobody's own misses are in its way.
+            // The thread itself waits, so a scavenger need not be skipped for the sake of its own miss.
             self.skips.store(0, Ordering::Relaxed);
         }
         gives_way
     }
 
-    /// The wait ends here, or in the kernel.
+    /// Ends the wait; the thread goes on here or makes its call.
     fn ends(&self, now: u64, was_short: bool) {
         let waits = &self.waits;
         waits.key.store(0, Ordering::Relaxed);
@@ -221,7 +227,8 @@ impl Block {
         }
     }
 
-    /// Tells of its waits since the last time, and returns how many turns they had and how long they were.
+    /// Reports the waits since the last call: returns the number of their slices and their duration in
+    /// nanoseconds.
     pub(super) fn account_for_waits(&self) -> (u64, u64) {
         let waits = &self.waits;
         let since = |now: &AtomicU64, told: &AtomicU64| {
@@ -237,7 +244,7 @@ impl Block {
         (turns, waited_ns)
     }
 
-    /// Looks whether others want the processor on which its thread waits.
+    /// Checks whether other threads want the processor that its thread keeps in waits.
     pub(super) fn judge_waits(&self, thread: u32, since_ns: u64) {
         let waits = &self.waits;
         // SAFETY: it touches no memory.
@@ -266,7 +273,7 @@ impl Block {
 }
 
 impl Waits {
-    /// The block is another thread's.
+    /// Clears the state: the slot is another thread's.
     pub(super) fn forget(&self) {
         for word in [
             &self.key,
@@ -283,17 +290,17 @@ impl Waits {
         }
     }
 
-    /// When a wait that begins now is to end, if the thread is to yield instead.
+    /// End of a wait that begins now; `None` if it is left to the kernel.
     fn begins(&self, frame: &Frame, now: u64) -> Option<End> {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return None;
         }
         let (sleeps_ns, until_ns, clock) = match what(frame)? {
-            // To sleep for no time is to let others run.
+            // A sleep of no time lets other threads run.
             For::Time(0) => return None,
-            // The kernel's clocks may go faster than the counter, by one part in two thousand.
+            // The kernel's clocks may run faster than the counter, by one part in two thousand.
             For::Time(ns) => (Some(ns.saturating_add(ns / 1024 + 30)), u64::MAX, 0),
-            // Also one that is over: the kernel would set a timer for it.
+            // Also one whose time has passed: the kernel would set a timer for it.
             For::Until(until_ns, clock) => (Some(left_ns(until_ns, clock)), until_ns, clock),
             For::Word(..) | For::Descriptors(..) | For::Input(_) => (None, u64::MAX, 0),
         };
@@ -313,11 +320,11 @@ impl Waits {
         Some(end(WINDOW_NS))
     }
 
-    /// Whether the call would return at once.
+    /// True if the call would return at once.
     fn is_ready(&self, frame: &Frame) -> bool {
         match what(frame) {
             Some(For::Word(address, value)) => {
-                // Of a wrong address the kernel tells the program.
+                // The kernel reports a wrong address to the program.
                 !sys::readable(address)
                     || tell::word32(address as usize).load(Ordering::Acquire) != value
             }
@@ -338,7 +345,7 @@ impl Waits {
     }
 }
 
-/// What is left of a sleep until a time; one of a length of time is over when the counter says so.
+/// Nanoseconds left of a sleep until a time; a sleep for a duration ends when the counter says so.
 fn left_ns(until_ns: u64, clock: u32) -> u64 {
     match until_ns {
         u64::MAX => 0,
@@ -346,9 +353,9 @@ fn left_ns(until_ns: u64, clock: u32) -> u64 {
     }
 }
 
-/// Whether a descriptor is ready, or something is wrong with them.
+/// True if a descriptor is ready, or `poll` fails, which the program's own call will report.
 fn any_ready(address: u64, count: u64) -> bool {
-    // SAFETY: the kernel reads and writes what the program, or the caller, has for it.
+    // SAFETY: the kernel reads and writes the `pollfd` entries of the program or of the caller.
     let ready = unsafe { call(number::POLL, [address as usize, count as usize, 0, 0, 0, 0]) };
     ready != 0
 }
@@ -360,7 +367,7 @@ fn is_sleep(frame: &Frame) -> bool {
     )
 }
 
-/// What a thread is about to wait for; `None` where only the kernel knows.
+/// What the call in `frame` is about to wait for; `None` if only the kernel can tell.
 fn what(frame: &Frame) -> Option<For> {
     const FUTEX_WAIT: u64 = 0;
     const FUTEX_WAIT_BITSET: u64 = 9;
@@ -396,7 +403,7 @@ fn what(frame: &Frame) -> Option<For> {
     }
 }
 
-/// The nanoseconds of a `struct timespec`; `None` where there is no right one.
+/// Nanoseconds of the `struct timespec` at `address`; `None` if it is not readable or not valid.
 fn time_at(address: u64) -> Option<u64> {
     if !sys::readable(address) || !sys::readable(address.wrapping_add(8)) {
         return None;
@@ -406,7 +413,7 @@ fn time_at(address: u64) -> Option<u64> {
     (rest < 1_000_000_000).then(|| seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
-/// Tells one wait of a thread's from another.
+/// Distinguishes a thread's waits from each other; never 0.
 fn key_of(frame: &Frame) -> u64 {
     let at = (&raw const *frame) as u64;
     let key = at ^ frame.rax << 56 ^ frame.rdi.rotate_left(16) ^ frame.rdx.rotate_left(32);
@@ -440,7 +447,7 @@ mod tests {
         let sleep = |clock, flags, at| asked(number::CLOCK_NANOSLEEP, [clock, flags, at, 0, 0]);
         assert_eq!(sleep(1, 0, at), Some(For::Time(ns)));
         assert_eq!(sleep(0, 1, at), Some(For::Until(ns, 0)));
-        // A clock of CPU time, no time, and nothing to read.
+        // A clock of CPU time; an invalid time; an unreadable address.
         assert_eq!(sleep(2, 0, at), None);
         assert_eq!(sleep(1, 0, wrong.as_ptr() as u64), None);
         assert_eq!(sleep(1, 0, 16), None);
@@ -451,7 +458,7 @@ mod tests {
         let futex = |operation, limit| asked(number::FUTEX, [64, operation, 7, limit, 0]);
         let word = Some(For::Word(64, 7));
         assert_eq!([futex(128, 0), futex(9 | 128 | 256, 0)], [word, word]);
-        // With a limit; waking; another thread's lock.
+        // With a limit; waking; locking with priority inheritance.
         assert_eq!([futex(128, 64), futex(129, 0), futex(6, 0)], [None; 3]);
         let poll = |count, limit| asked(number::POLL, [64, count, limit, 0, 0]);
         assert_eq!(poll(2, u64::from(u32::MAX)), Some(For::Descriptors(64, 2)));

@@ -1,5 +1,5 @@
-//! The thread that looks after lanes: takes contexts from threads that wait or have ended, has
-//! turns timed, and says when contexts are let in.
+//! The monitor thread: it polls run queues, takes contexts from threads that wait or have ended, has slices
+//! timed, and decides when scavengers are admitted.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,30 +15,32 @@ use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
-/// Most units from one look to the next where there is no program whose processor it would take.
+/// Longest poll interval, in units, in a process without a primary, where polls take no processor from a
+/// program.
 const MOST_UNITS_OF_PEERS: u32 = 4;
-/// From one call of guests that run in idle time to the next.
+/// Nanoseconds between two calls to the scavengers that run in idle time.
 const CALL_NS: u64 = 16_000_000;
-/// From one look whether the program is there at all to the next.
+/// Nanoseconds between two checks whether the program still exists.
 const THOROUGH_NS: u64 = 100_000_000;
 
-/// 1 while contexts are let in.
+/// 1 while scavengers are admitted; a futex word.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
 
-/// The thread's number.
+/// Number of the monitor thread; 0: there is none.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 
-/// Whether there is such a thread.
+/// True if the monitor thread runs.
 pub(super) fn is_here() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 
-/// Whether `thread` is the one that looks after lanes.
+/// True if `thread` is the monitor thread.
 pub(super) fn is_own(thread: u32) -> bool {
     THREAD.load(Ordering::Acquire) == thread
 }
 
-/// Time stamp of when that changed last, written before the change.
+/// Time stamp of the last change of [`LET_IN`]. Stored before the change, so that a reader of the new phase
+/// does not see the time stamp of the phase before.
 static CHANGED: AtomicU64 = AtomicU64::new(0);
 
 /// The present phase.
@@ -50,7 +52,7 @@ pub(super) fn phase() -> Phase {
     }
 }
 
-/// Lets contexts in from now on, or nobody.
+/// Admits scavengers from now on, or stops admitting them.
 fn let_in(others: bool) {
     if others != lets_in() {
         CHANGED.store(assembly::time_stamp(), Ordering::Release);
@@ -61,7 +63,8 @@ fn let_in(others: bool) {
     }
 }
 
-/// Waits until contexts are let in, a while at most: what the program is without them is to be seen.
+/// Waits until scavengers are admitted, but not for long: what the program does without them must be
+/// measured.
 pub(super) fn await_let_in() {
     const PATIENCE_NS: u64 = 100_000_000;
     if !lets_in() {
@@ -69,21 +72,21 @@ pub(super) fn await_let_in() {
     }
 }
 
-/// 1: a first thread has come to a yield.
+/// 1: the first thread has come to a yield, and phases are to begin.
 static BEGINS: AtomicU32 = AtomicU32::new(0);
 
-/// Phases begin, with one in which contexts are let in: a short program may see no other.
+/// Starts the phases with one that admits scavengers, since a short program may see no other.
 pub(super) fn begin_phases() {
     let_in(true);
     BEGINS.store(1, Ordering::Release);
 }
 
-/// Whether contexts take turns at present.
+/// True if scavengers are admitted at present.
 pub(super) fn lets_in() -> bool {
     LET_IN.load(Ordering::Acquire) != 0
 }
 
-/// Starts the thread.
+/// Starts the monitor thread.
 pub(super) fn start() -> Result<(), Errno> {
     let flags = own_thread::THREAD | own_thread::SAME_DIRECTORY;
     own_thread::start(flags, STACK_BYTES, look_after, 0).map(drop)
@@ -92,7 +95,7 @@ pub(super) fn start() -> Result<(), Errno> {
 extern "C" fn look_after(_: usize) -> ! {
     own_thread::name(c"membound-lanes");
     THREAD.store(sys::thread(), Ordering::Release);
-    // The table of descriptors is its own.
+    // The thread does not share its descriptor table.
     let _ = own_thread::close_from(0);
     let mut pace = Pace::new();
     let mut phases = Phases::new();
@@ -106,7 +109,7 @@ extern "C" fn look_after(_: usize) -> ! {
         } else {
             phases.units(pace.units())
         };
-        // Guests are sent from place to place.
+        // Without a primary, polls also move scavengers between run queues and home threads.
         let units = if has_peers() {
             units.min(MOST_UNITS_OF_PEERS)
         } else {
@@ -143,7 +146,8 @@ extern "C" fn look_after(_: usize) -> ! {
         let takes = lanes().any(Block::takes);
         if since_call >= CALL_NS {
             since_call = 0;
-            // They ask it themselves when they come.
+            // Home threads that offer their scavengers ask run queues themselves; only these must be
+            // called.
             if takes && berth::any_soaks() {
                 berth::call_soaking();
             }
@@ -161,14 +165,14 @@ extern "C" fn look_after(_: usize) -> ! {
     }
 }
 
-/// A look at all lanes.
+/// What one poll does at every run queue.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// Whether contexts were let in since the last one.
+    /// True if scavengers were admitted since the last poll.
     were_in: bool,
-    /// Whether that is otherwise now.
+    /// True if that is different now.
     changed: bool,
-    /// Whether turns are timed after it.
+    /// True if slices are timed after this poll.
     times: bool,
     period_ns: u64,
 }
@@ -209,7 +213,7 @@ fn look_at(block: &'static Block, look: &Look) -> Seen {
     }
 }
 
-/// Tells of all turns that were not told of yet: the program ends.
+/// Accounts for all slices that were not accounted for yet: the program is about to end.
 pub(super) fn account_for_all() {
     for block in lanes() {
         if let Some(cpu_ns) = sys::cpu_ns(block.thread.load(Ordering::Acquire)) {
@@ -218,8 +222,8 @@ pub(super) fn account_for_all() {
     }
 }
 
-/// Tells of the turns of a thread since the last time, and of its CPU time, both but for those in its
-/// waits; returns both with these.
+/// Adds a thread's slices and CPU time since the last call to the control page, without those in short
+/// waits. Returns both with those.
 fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
     let turns = block.turns.load(Ordering::Relaxed);
     let begun = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
@@ -245,11 +249,12 @@ fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
     (begun, ran_ns)
 }
 
-/// Takes its contexts from a thread that waits in the kernel, and closes the lane until it yields
-/// again.
+/// Takes the contexts of a thread that waits in the kernel, and closes its run queue until it yields again.
 fn steal(block: &'static Block, thread: u32) {
     let stolen = block.locked_at_once(|| {
-        // Whatever it does next, it comes to the agent first, and waits there for the lock.
+        // From here on the thread's next yield enters the agent and waits there for the lock. Stored before
+        // the thread's state is read: if that shows a waiting thread, no yield with the old `owner` is
+        // under way.
         block.owner.store(0, Ordering::SeqCst);
         let waits = threads::waits_in_call(thread) && block.current.load(Ordering::Acquire) == 0;
         if waits {
@@ -265,10 +270,10 @@ fn steal(block: &'static Block, thread: u32) {
     }
 }
 
-/// Takes its contexts from a thread that has ended, or `ends`, and lets go of the block.
+/// Takes the contexts of a thread that has ended, or that is ending itself (`ends`), and frees its slot.
 pub(super) fn reclaim(block: &'static Block, ends: bool) {
     if !ends {
-        // One that has ended lets go of no lock.
+        // A thread that has ended may have held the lock and will never release it.
         block.lock.store(1, Ordering::Release);
     }
     if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
@@ -282,7 +287,7 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
     announce_room();
 }
 
-/// Sends all contexts of a lane home, and returns how many.
+/// Sends all contexts of a run queue home, and returns their number. The caller has the lock.
 pub(super) fn empty(block: &'static Block) -> u64 {
     block.next.store(ASK, Ordering::SeqCst);
     let sent = block.count.swap(0, Ordering::AcqRel);
@@ -295,10 +300,10 @@ pub(super) fn empty(block: &'static Block) -> u64 {
     sent.into()
 }
 
-/// Ends the process where the program has left it to guests and to this thread.
+/// Ends the process if no thread of the program is left, only scavengers and membound's threads.
 fn end_if_left_alone() {
     if let Some(code) = threads::left_with(guest::is_own_thread) {
-        // SAFETY: nobody of the program's runs any more.
+        // SAFETY: no thread of the program runs any more.
         let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }
 }
