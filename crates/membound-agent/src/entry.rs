@@ -1,8 +1,8 @@
-//! Where trampolines call in.
+//! Entry points that trampolines call.
 //!
-//! A trampoline has saved nothing, so the stubs save everything that compiled code may
-//! change: the caller-saved general registers, the flags (the direction flag is cleared), and the
-//! vector registers (see `vectors`).
+//! A trampoline has saved no registers, so the stubs save everything that compiled code may change: the
+//! caller-saved general registers, the flags (the direction flag is cleared), and the vector registers (see
+//! `vectors`).
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -16,11 +16,11 @@ use crate::{
     locked, masks, memory, quiesce, requests, sample, vectors, wrap,
 };
 
-/// What a stub saved, lowest address first, and what the trampoline left above it.
+/// Registers that a stub saved, lowest address first, and what the trampoline had pushed above them.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Frame {
-    // The callee-saved ones are here for signal handlers only (see `interrupted`).
+    // The callee-saved registers are here for signal handlers only (see `interrupted`).
     pub(crate) r15: u64,
     pub(crate) r14: u64,
     pub(crate) r13: u64,
@@ -38,12 +38,12 @@ pub(crate) struct Frame {
     pub(crate) rbp: u64,
     pub(crate) flags: u64,
     pub(crate) return_address: u64,
-    /// Arguments of [`Entry::Sample`], [`Entry::Record`] and [`Entry::Mark`]; another entry's trampoline has
-    /// its own things there.
+    /// Arguments of [`Entry::Sample`], [`Entry::Record`] and [`Entry::Mark`]; in other entries the words
+    /// hold other data of the trampoline.
     pub(crate) arguments: [u64; 5],
 }
 
-// What the stubs push is what both sides take for it.
+// Launcher and agent use the same offsets.
 const _: () = assert!(
     offset_of!(Frame, flags) as u64 == CALL_FRAME_FLAGS
         && offset_of!(Frame, return_address) as u64 == CALL_FRAME_RETURN
@@ -54,12 +54,12 @@ const _: () = assert!(
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
 
-/// Flags by which the agent answers trampolines.
+/// Flags by which the agent answers a trampoline.
 const CARRY: u64 = 1;
 const ZERO: u64 = 1 << 6;
 
 impl Frame {
-    /// Lets the trampoline know that the system call was done, with this result.
+    /// Tells the trampoline that the system call was made, with this result.
     fn done(&mut self, result: isize) {
         self.rax = result.cast_unsigned() as u64;
         self.flags |= CARRY;
@@ -77,7 +77,7 @@ impl Frame {
         ]
     }
 
-    /// That system call.
+    /// The system call that the trampoline asks about.
     const fn call(&self) -> alone::Call {
         alone::Call {
             number: self.rax as usize,
@@ -85,7 +85,7 @@ impl Frame {
         }
     }
 
-    /// Lets the trampoline know what came of the system call, if it was made.
+    /// Tells the trampoline the result of the system call, or that it was not made.
     fn made(&mut self, result: Option<isize>) {
         match result {
             Some(result) => self.done(result),
@@ -93,7 +93,7 @@ impl Frame {
         }
     }
 
-    /// Lets the trampoline know what is to become of a call that may wait.
+    /// Tells the trampoline what to do about a call that may wait.
     pub(crate) fn waits(&mut self, answer: Wait) {
         self.flags &= !(CARRY | ZERO);
         match answer {
@@ -106,26 +106,25 @@ impl Frame {
         }
     }
 
-    /// Leaves the system call to the trampoline.
+    /// Tells the trampoline to make the system call itself.
     fn not_done(&mut self) {
         self.flags &= !CARRY;
     }
 }
 
-/// What is to become of a call that may wait.
+/// What a trampoline does about a system call that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It is made.
+    /// It makes the call.
     Call,
-    /// It is over, without an error.
+    /// The call is over, without an error.
     Done,
-    /// The thread yields, and asks again.
+    /// It yields, and asks again.
     Yield,
 }
 
-/// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands
-/// behind `pushfq` and may return early; its labels with the words that lie on the stack
-/// from there on follow it.
+/// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands behind `pushfq` and
+/// may return early; its labels follow, each with the number of words on the stack from there on.
 macro_rules! stub {
     ($name:literal, $function:path, [$($filter:literal),*], [$($zone:literal: $depth:literal),*]) => {
         global_asm!(
@@ -242,8 +241,8 @@ global_asm!(
     ".hidden membound_entries_start",
     "membound_entries_start:",
     ".popsection",
-    // Pairs in the order of addresses: an offset from the first mark, and how many words
-    // lie on the stack below the return address from there on (255: rbp tells).
+    // Pairs in the order of addresses: an offset from the first mark, and the number of words on the stack
+    // below the return address from there on (255: rbp is the frame pointer).
     ".pushsection .rodata.membound_zones, \"a\", @progbits",
     ".p2align 2",
     ".globl membound_zones",
@@ -252,7 +251,7 @@ global_asm!(
     ".popsection",
 );
 
-// Most system calls that a hooked instruction makes are none of ours: they leave at once.
+// Most system calls of a hooked instruction do not concern the agent: the stub returns at once.
 stub!(
     "membound_entry_syscall",
     on_syscall,
@@ -357,21 +356,20 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries
 }
 
-/// By what a thread came into the agent.
+/// How a thread came into the agent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inside {
-    /// By a trampoline's call: the address of the stub's frame, half made or half taken down
-    /// perhaps, from which the registers are had that the trampoline called with.
+    /// By a trampoline's call: the address of the stub's frame, from which the registers at the call can be
+    /// read. The frame may be half built or half removed.
     Called(u64),
-    /// By the entry of a wrapped function: the registers that the thread would have there, or
-    /// behind the call. The instruction may be one in a trampoline.
+    /// By the entry of a wrapped function: the registers that the thread would have at the entry, or behind
+    /// the call. The instruction may be in a trampoline.
     Wrapped(State),
 }
 
-/// By what a thread with these registers came into the agent; `None` if it is in no call from
-/// a trampoline.
+/// How a thread with these registers came into the agent; `None` if no trampoline's call is in progress.
 ///
-/// The agent is compiled with frame pointers, so the frames form a chain up to the stub's.
+/// The agent is compiled with frame pointers, so its frames form a chain up to the stub's.
 pub(crate) fn interrupted(found: &State) -> Option<Inside> {
     const DEEPEST: u64 = 16 << 10;
     const MOST: usize = 32;
@@ -389,8 +387,8 @@ pub(crate) fn interrupted(found: &State) -> Option<Inside> {
     if stubs.contains(&rip) {
         return in_stub(rip - stubs.start, rsp, rbp).map(Inside::Called);
     }
-    // Before the function that a stub calls has made its frame, and after it has left it:
-    // the stack pointer is at the return address, or one push below it.
+    // Before the function that the stub calls has set up its frame, and after it has removed it, the stack
+    // pointer is at the return address or one push below it.
     let just_called = |saved: u64| {
         let back_at = vectors::return_slot(saved);
         // SAFETY: the place is on the stack, at or right above the stack pointer.
@@ -427,8 +425,7 @@ pub(crate) fn interrupted(found: &State) -> Option<Inside> {
     None
 }
 
-/// Where the frame of a stub is, or will be or was, for a thread at this offset from the
-/// stubs' start.
+/// Address of a stub's frame, complete or not, for a thread at this offset from the start of the stubs.
 fn in_stub(offset: u64, rsp: u64, rbp: u64) -> Option<u64> {
     const FRAMED: u32 = 255;
     let mut at = (&raw const membound_zones) as usize;
@@ -453,7 +450,7 @@ fn frame_of(rbp: u64) -> Option<u64> {
     rbp.checked_sub(CALL_FRAME_BASE)
 }
 
-/// [`Entry::Syscall`], for the numbers that the stub lets through.
+/// [`Entry::Syscall`], for the numbers that the stub does not skip.
 extern "C" fn on_syscall(frame: &mut Frame) {
     if matches!(frame.rax as usize, number::PRCTL | number::SECCOMP) {
         filters::before(frame);
@@ -474,8 +471,8 @@ extern "C" fn on_syscall(frame: &mut Frame) {
         number::UNSHARE | number::SETNS => frame.made(alone::without_control_thread(
             frame.call(),
             || listen::thread().is_some() && listen::pause(),
-            // A process whose children are to have another namespace of processes can start no thread: its
-            // patches stay.
+            // A process whose children get another process namespace cannot start a thread: its patches
+            // stay.
             || {
                 let _ = listen::start_again();
             },
@@ -500,12 +497,12 @@ extern "C" fn on_syscall(frame: &mut Frame) {
     }
 }
 
-/// Lets the launcher take its patches out of text that is about to be made writable.
+/// Asks the launcher to remove its patches from text that is about to become writable.
 fn give_text_back(frame: &Frame) {
     const PROT_WRITE: u64 = 2;
     let range = [frame.rdi, frame.rdi.saturating_add(frame.rsi)];
     if frame.rdx & PROT_WRITE != 0 && areas::patched_text_in(range[0], range[1]) {
-        // A launcher that is gone changes nothing any more; the program goes on either way.
+        // Without a launcher the text stays as it is; the program goes on either way.
         let _ = control::converse(Event::Writable, range);
     }
 }

@@ -1,10 +1,10 @@
-//! Programs that run inside this process beside the one that it belongs to (see
+//! Scavengers: programs that run inside this process beside the program that it belongs to (see
 //! [`membound_wire::GuestRequest`]).
 //!
-//! Each has a thread of the kernel's that no libc knows. On it the executable and its loader are
-//! mapped, a first stack is laid out as the kernel would, and the loader is entered; the rest is the
-//! guest's own. What it asks the kernel for comes here by SIGSYS, and what it does wrong by the
-//! signals of faults: both end at most the guest.
+//! Each has a kernel thread that no libc knows. On it the agent maps the executable and its loader, lays
+//! out a first stack as the kernel would, and enters the loader; from then on the scavenger runs by itself.
+//! Its system calls come to the agent by SIGSYS, its faults by their signals: both end at most the
+//! scavenger.
 
 mod calls;
 mod image;
@@ -24,23 +24,23 @@ use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
 use crate::{control, lanes, memory, own_thread, trap};
 
-/// Guests at one time.
+/// Most scavengers at one time.
 const GUESTS: usize = 1024;
-/// Stack of the agent's own on a guest's thread, before the guest has one.
+/// Bytes of the agent's stack on a home thread, used before the scavenger has its own.
 const OWN_STACK_BYTES: usize = 64 << 10;
-/// What a signal's information says of a call that was dispatched to us.
+/// `si_code` of a system call that was dispatched to the agent (`SYS_USER_DISPATCH`).
 const DISPATCHED: i32 = 2;
 
 global_asm!(
     ".pushsection .text.membound_guest, \"ax\", @progbits",
-    // rdi: stack pointer, rsi: entry. As the kernel enters a program, nothing is in a register.
+    // rdi: stack pointer, rsi: entry. All registers are zero, as when the kernel enters a program.
     ".globl membound_guest_enter",
     ".hidden membound_guest_enter",
     ".type membound_guest_enter, @function",
     "membound_guest_enter:",
     "mov rsp, rdi",
     "push rsi",
-    // With the entry on the stack.
+    // Entered with the entry address on the stack.
     ".globl membound_guest_begin",
     ".hidden membound_guest_begin",
     "membound_guest_begin:",
@@ -70,21 +70,21 @@ unsafe extern "C" {
     fn membound_guest_begin();
 }
 
-/// How often a held guest looks whether it may go on.
+/// Nanoseconds between two checks of a held scavenger whether it may go on.
 const HELD_LOOK_NS: u64 = 1_000_000;
 
-/// A guest as the agent knows it.
+/// A scavenger, as the agent knows it.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    /// Its thread; 0: the place is free.
+    /// Its home thread; 0: the entry is free; [`TAKEN`]: it is being filled.
     thread: AtomicU32,
-    /// Its request.
+    /// Address of its [`GuestRequest`]; 0: none yet.
     request: AtomicUsize,
-    /// The break: begin, present end, and end of what was set aside.
+    /// The break: start, present end, and end of the reserved addresses.
     heap: [AtomicU64; 3],
-    /// What its calls are dispatched by, where there are no lanes: 1, to the agent.
+    /// Dispatch selector of its thread in a process without run queues: 1, all calls go to the agent.
     selector: AtomicU32,
-    /// What its thread has of it, where there are.
+    /// State for handing it over, in a process with run queues.
     berth: Berth,
 }
 
@@ -94,7 +94,7 @@ impl Guest {
             thread: AtomicU32::new(0),
             request: AtomicUsize::new(0),
             heap: [const { AtomicU64::new(0) }; 3],
-            // Zeros take no room in the object.
+            // Zeros take no room in the object file.
             selector: AtomicU32::new(0),
             berth: Berth::new(),
         }
@@ -108,17 +108,17 @@ impl Guest {
         Request(self.request.load(Ordering::Acquire))
     }
 
-    /// The guest whose berth this is.
+    /// The scavenger that this `Berth` is part of.
     pub(crate) fn of(berth: &'static Berth) -> &'static Self {
         let address = (&raw const *berth) as usize - offset_of!(Self, berth);
-        // SAFETY: there are no berths but those of guests, which are static.
+        // SAFETY: every `Berth` is part of a `Guest`, and these are static.
         unsafe { &*(address as *const Self) }
     }
 
-    /// Where it is to be, as a number.
+    /// Where it is to run: a [`GuestPlace`] as its number.
     fn place(&self) -> u32 {
         let request = self.request();
-        // A place that is being filled has no request yet.
+        // An entry that is being filled has no request yet.
         if request.0 == 0 {
             return GuestPlace::Lanes as u32;
         }
@@ -126,34 +126,34 @@ impl Guest {
         word.load(Ordering::Relaxed)
     }
 
-    /// Whether it is to run on its own thread, and no lane is to have it.
+    /// True if it is to run on its home thread, and no run queue may have it.
     pub(crate) fn is_beside(&self) -> bool {
         self.place() == GuestPlace::Own as u32
     }
 
-    /// Whether it is to wait.
+    /// True if it is to wait.
     pub(crate) fn is_held(&self) -> bool {
         self.place() == GuestPlace::Held as u32
     }
 
-    /// Waits for as long as it is held. Its own thread is between two turns of its own.
+    /// Waits while it is held. Called on its home thread, between two slices there.
     pub(crate) fn wait_while_held(&self) {
         while self.is_held() && !lanes::ending::is_near() {
             sys::nap(HELD_LOOK_NS);
         }
     }
 
-    /// Whether no lane is to have it.
+    /// True if no run queue may have it.
     pub(crate) fn keeps_off_lanes(&'static self) -> bool {
         self.place() != GuestPlace::Lanes as u32 || self.berth.is_kept() || lanes::ending::is_near()
     }
 
-    /// Adds one to a word of its request.
+    /// Adds one to a counter of its request.
     pub(crate) fn count(&self, offset: usize) {
         self.request().long(offset).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds to a word of its request.
+    /// Adds to a counter of its request.
     pub(crate) fn add(&self, offset: usize, more: u64) {
         self.request()
             .long(offset)
@@ -162,17 +162,17 @@ impl Guest {
 }
 
 static ALL: [Guest; GUESTS] = [const { Guest::new() }; GUESTS];
-/// Places of it that were ever used: the first so many.
+/// Number of entries of [`ALL`] that were ever used, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The places that were ever used: to look at all would take from the caches what the program has there.
+/// The entries that were ever used: reading all of them would evict the program's lines from the caches.
 fn used() -> &'static [Guest] {
     ALL.get(..USED.load(Ordering::Acquire)).unwrap_or(&ALL)
 }
-/// A place that somebody is filling.
+/// Thread number of an entry that is being filled.
 const TAKEN: u32 = u32::MAX;
 
-/// The guest whose thread calls.
+/// The scavenger whose home thread is the calling one.
 fn own() -> Option<&'static Guest> {
     let thread = sys::thread();
     used()
@@ -180,7 +180,7 @@ fn own() -> Option<&'static Guest> {
         .find(|guest| guest.thread.load(Ordering::Acquire) == thread)
 }
 
-/// What launcher and agent share of a guest.
+/// Memory that launcher and agent share for one scavenger, by its address.
 #[derive(Clone, Copy, Debug)]
 struct Request(usize);
 
@@ -214,7 +214,7 @@ impl Request {
     }
 }
 
-/// Starts the guest whose [`GuestRequest`] `command` names.
+/// Starts the scavenger whose [`GuestRequest`] is at `command.address`.
 pub(crate) fn start(command: &Command) -> Result<(), Failure> {
     let request = Request(command.address as usize);
     let whole = size_of::<GuestRequest>() as u64 + u64::from(request.get().strings);
@@ -234,7 +234,7 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
         .ok_or_else(|| Failure::new(Errno::ENOSPC, Refusal::NoThread))?;
     USED.fetch_max(place + 1, Ordering::AcqRel);
     guest.request.store(request.0, Ordering::Release);
-    // Descriptors, directory and mask of files are its own.
+    // The thread has its own descriptors, working directory and file mode mask.
     let argument = (&raw const *guest) as usize;
     let started = own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument);
     started.map(drop).map_err(|errno| {
@@ -243,7 +243,7 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
     })
 }
 
-/// The life of a guest's thread up to its first instruction.
+/// Runs on the home thread, up to the scavenger's first instruction.
 extern "C" fn live(guest: usize) -> ! {
     // SAFETY: it is the place of the guest that the thread was started for, which is static.
     let guest = unsafe { &*(guest as *const Guest) };
@@ -270,7 +270,7 @@ extern "C" fn live(guest: usize) -> ! {
     }
 }
 
-/// How a guest begins.
+/// How a scavenger starts.
 #[derive(Clone, Copy, Debug)]
 struct Entered {
     stack: usize,
@@ -286,7 +286,7 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
         Some(path) => Some(image::load(path.as_c_str().ok_or(Errno::EINVAL)?)?),
         None => None,
     };
-    // Before anything else is mapped near them: patches lie within reach of what they are for.
+    // Before any other mapping is made near them: patches must lie within reach of their text.
     for image in [Some(&executable), loader.as_ref()].into_iter().flatten() {
         tell_of_text(image.span);
     }
@@ -294,7 +294,7 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
     set_aside(guest, request)?;
     let number = (&raw const *guest as usize - (&raw const ALL) as usize) / size_of::<Guest>();
     let top = stack::make(request, number, &strings, &executable, loader.as_ref())?;
-    // Where a guest that has overflown its stack is heard.
+    // Faults of a scavenger whose stack has overflown are handled on the alternate stack.
     let alternate = own_thread::set_alternate_stack(OWN_STACK_BYTES)?;
     guest.berth.set_alternate_stack(alternate, OWN_STACK_BYTES);
     let has_lanes = berth::settle(&guest.berth)?;
@@ -302,7 +302,7 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
         guest.selector.store(1, Ordering::Relaxed);
         own_thread::dispatch_calls((&raw const guest.selector) as usize)?;
     }
-    // What is sent to the process is for the program; of itself a guest is to hear.
+    // Signals sent to the process are for the program; the scavenger's own faults must arrive here.
     sys::set_mask(berth::MASK);
     Ok(Entered {
         has_lanes,
@@ -311,7 +311,7 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
     })
 }
 
-/// Descriptors of the guest's own: nothing to read, and what it writes goes where it was asked to.
+/// Opens the scavenger's descriptors: nothing to read, and its output goes to the paths of the request.
 fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
     const DUP2: usize = 33;
     const CREATE: usize = 0o1 | 0o100 | 0o1000;
@@ -351,9 +351,9 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets addresses aside for the guest's break, which takes no memory before it is used.
+/// Reserves addresses for the scavenger's break, which take no memory before they are used.
 fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
-    // What is larger than this is for other mappings.
+    // Larger requests leave the rest for other mappings.
     const MOST: usize = 64 << 20;
     let length = (request.get().memory as usize).clamp(1 << 20, MOST) & !4095;
     let begin = Scratch::untouched(length, Protection::None)?.keep() as u64;
@@ -364,25 +364,25 @@ fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Lets the launcher see text that a guest has mapped and does not run yet.
+/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
 fn tell_of_text(span: [u64; 2]) {
     if lanes::board().is_some() {
-        // Without a launcher it has no yields, and runs on its own thread.
+        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
         let _ = control::converse(Event::Guest, span);
     }
 }
 
-/// The guest is over, and its thread with it. What it had mapped stays.
+/// Ends the scavenger and its home thread with this state and code. Its mappings stay.
 fn finish(guest: &Guest, state: GuestState, code: u32) -> ! {
     end(guest, || guest.request().set(state, code))
 }
 
-/// The guest whose thread this is has come as far as it could. What it had mapped stays.
+/// Ends the scavenger's home thread without a result: there was no time to finish. Its mappings stay.
 pub(crate) fn leave(guest: &Guest) -> ! {
     end(guest, || {})
 }
 
-/// Ends the guest's thread, once the launcher has been told how.
+/// Ends the home thread, after `tell` has reported the result to the launcher.
 fn end(guest: &Guest, tell: impl FnOnce()) -> ! {
     guest.berth.clear();
     guest
@@ -394,26 +394,26 @@ fn end(guest: &Guest, tell: impl FnOnce()) -> ! {
     own_thread::exit(0)
 }
 
-/// A signal that has the guest end whose thread this is: not while a lane has it, which sends it home.
+/// Handles the signal that ends scavengers, unless a run queue has this one, which will send it home.
 pub(crate) fn on_end() {
     if let Some(guest) = own().filter(|guest| guest.berth.stays_home()) {
         leave(guest);
     }
 }
 
-/// What became of a signal.
+/// Result of [`on_signal`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Heard {
-    /// It is none of a guest's.
+    /// The signal is not for a scavenger.
     No,
-    /// The guest goes on with what its registers hold now.
+    /// The scavenger goes on with the registers as they are now.
     Yes,
-    /// The handler is to go on there: the guest has left this thread.
+    /// The handler continues at this address: the scavenger has left this thread.
     Left(u64),
 }
 
-/// A signal that came to the calling thread. A guest's call is made, and its result put into
-/// `registers`; of a fault the guest has died.
+/// Handles a signal of the calling thread if it concerns a scavenger: makes its system call and puts the
+/// result into `registers`, or ends it for a fault.
 pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) -> Heard {
     let signal = arrived.signal;
     let calls = signal == trap::SYS && code == DISPATCHED;
@@ -422,7 +422,7 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     } else {
         Errand::Die(signal as u32)
     };
-    // What somebody sends is for the program.
+    // Signals that a process has sent (`code` not positive) are for the program.
     let left = if code > 0 {
         lanes::leave::on_trap(arrived, errand)
     } else {
@@ -431,12 +431,12 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     if let Some(go_on) = left {
         return Heard::Left(go_on);
     }
-    // What somebody sends may come to any thread, and is for the program.
+    // Such a signal may arrive at any thread, and is for the program.
     let Some(guest) = own().filter(|_| code > 0) else {
         return Heard::No;
     };
     if calls {
-        // It may wait there for as long as it likes, and is yet to hear of its end.
+        // The call may wait for any time, and must still be ended by SIGSYS.
         sys::set_mask(!trap::mask(&[trap::SYS]));
         calls::make(guest, registers);
         return Heard::Yes;
@@ -444,17 +444,17 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     finish(guest, GuestState::Killed, signal as u32)
 }
 
-/// Makes a call for a guest whose thread this is.
+/// Makes the system call in `registers` for the scavenger of the calling home thread.
 pub(crate) fn make_call(guest: &'static Guest, registers: &mut Registers) {
     calls::make(guest, registers);
 }
 
-/// The guest whose thread this is, is over.
+/// Ends the scavenger of the calling home thread.
 pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
     finish(guest, state, code)
 }
 
-/// The context of a guest that lies ready, taken for a lane.
+/// Takes the context of a scavenger that lies ready, for a run queue; `None`: none lies ready.
 pub(crate) fn take_ready() -> Option<&'static Context> {
     used()
         .iter()
@@ -462,32 +462,32 @@ pub(crate) fn take_ready() -> Option<&'static Context> {
         .find_map(|guest| guest.berth.take())
 }
 
-/// Guests that lie ready.
+/// Number of scavengers that lie ready.
 pub(crate) fn count_ready() -> u32 {
     let mut count = 0;
     each_berth(|_, berth| count += u32::from(berth.is_ready()));
     count
 }
 
-/// Whether every guest has ended.
+/// True if every scavenger has ended.
 pub(crate) fn none_left() -> bool {
     used()
         .iter()
         .all(|guest| guest.thread.load(Ordering::Acquire) == 0)
 }
 
-/// Calls `visit` with the thread of every guest.
+/// Calls `visit` with the number of every home thread.
 pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
     each_berth(|thread, _| visit(thread));
 }
 
-/// Whether there is a guest that is not over.
+/// True if any scavenger has not ended.
 pub(crate) fn any_lives() -> bool {
     let thread = |guest: &Guest| guest.thread.load(Ordering::Relaxed);
     used().iter().any(|guest| thread(guest) != 0)
 }
 
-/// Calls `visit` with the own thread and the berth of every guest.
+/// Calls `visit` with every scavenger's home thread and `Berth`.
 pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
     for guest in used() {
         let thread = guest.thread.load(Ordering::Relaxed);
@@ -497,7 +497,7 @@ pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
     }
 }
 
-/// Whether `thread` is a guest's.
+/// True if `thread` is a home thread.
 pub(crate) fn is_own_thread(thread: u32) -> bool {
     used()
         .iter()

@@ -1,12 +1,12 @@
 //! The program's signal handlers, which must never see a trampoline.
 //!
-//! The kernel is given, in place of each handler, one of a pool of stubs that belongs to this
-//! handler for ever. So the kernel's table stays the only truth about what is installed:
-//! nothing is to be kept in step, also not with children of `vfork`, which share our memory
-//! but not that table. Flags, mask and restorer stay the program's.
+//! In place of each handler the kernel gets a stub from a pool; a stub belongs to its handler for ever. So
+//! the kernel's table stays the only record of what is installed, and there is no second one to keep
+//! consistent, not even with children of `vfork`, which share this memory but not that table. Flags, mask
+//! and restorer stay the program's.
 //!
-//! A stub lets [`enter`] put the original program's state into the context, calls the
-//! handler, and lets [`leave`] find where the thread really goes on.
+//! A stub calls [`enter`], which puts the original program's state into the context, then the handler, then
+//! [`leave`], which sets where the thread goes on.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,15 +21,15 @@ use crate::{areas, lanes, masks, memory, quiesce, tick, trap};
 
 pub(crate) mod vectors;
 
-/// The handler of a signal that is ignored.
+/// Handler of a signal that is ignored (`SIG_IGN`).
 pub(crate) const IGNORE: u64 = 1;
 
-/// Stubs; the assembly below has the same number.
+/// Number of stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
 const STUB_BYTES: u64 = 16;
 
-// The stubs differ in their address only, which rax carries. Unwinders pass through: the
-// frame's return address is the kernel's restorer, as the handler's own would be.
+// The stubs differ only in their address, which they load into rax. Unwinders pass through them: the
+// frame's return address is the kernel's restorer, as it would be for the handler itself.
 global_asm!(
     ".pushsection .text.membound_handlers, \"ax\", @progbits",
     ".p2align 4",
@@ -82,19 +82,19 @@ unsafe extern "C" {
     fn membound_signal_stubs();
 }
 
-/// In [`HANDLERS`]: the program asked for no `SA_SIGINFO`. Where there are lanes the kernel is asked
-/// for the information all the same, for a signal that is sent again.
+/// Mark in [`HANDLERS`]: the program did not ask for `SA_SIGINFO`. With run queues the kernel is asked for
+/// the information all the same, since a signal may have to be sent again with it.
 const WITHOUT_INFORMATION: u64 = 1 << 63;
-/// In [`HANDLERS`]: the program asked for `SA_RESETHAND`. Where there are lanes the stub does that:
-/// a signal that is sent again must find its handler.
+/// Mark in [`HANDLERS`]: the program asked for `SA_RESETHAND`. With run queues the stub resets the handler,
+/// not the kernel: a signal that is sent again must still find it.
 const ONCE: u64 = 1 << 62;
 const MARKS: u64 = WITHOUT_INFORMATION | ONCE;
 const SIGINFO: u64 = 4;
 const RESETHAND: u64 = 0x8000_0000;
 
-/// The handler of each stub, with [`MARKS`]; 0 where the stub is free. Written once.
+/// Handler of each stub, with [`MARKS`]; 0 where the stub is free. Written once.
 static HANDLERS: [AtomicU64; STUBS] = [const { AtomicU64::new(0) }; STUBS];
-/// Set by the launcher's order, once the hook is in place.
+/// Set by an order of the launcher, once its hook on system calls is in place.
 static ADOPTED: AtomicBool = AtomicBool::new(false);
 
 /// The kernel's `struct sigaction`.
@@ -119,7 +119,7 @@ impl Disposition {
         self.handler == IGNORE
     }
 
-    /// Puts a stub in the handler's place. Returns whether there is one.
+    /// Puts a stub in the handler's place; `false` if it stays as it is.
     fn wrap(&mut self) -> bool {
         let mut marks = 0;
         if lanes::board().is_some() {
@@ -143,8 +143,8 @@ impl Disposition {
         true
     }
 
-    /// Puts the program's handler in the stub's place, with the flags that it asked for. Returns
-    /// whether it was a stub.
+    /// Undoes [`Self::wrap`]: puts the program's handler and flags back. Returns whether the handler was a
+    /// stub.
     pub(crate) fn unwrap(&mut self) -> bool {
         let Some(marked) = handler_of(self.handler) else {
             return false;
@@ -164,7 +164,7 @@ fn stub_address(index: usize) -> u64 {
     membound_signal_stubs as *const () as u64 + index as u64 * STUB_BYTES
 }
 
-/// The handler behind the stub at `address`, with its marks, if it is one.
+/// Handler of the stub at `address`, with its marks; `None` if there is no stub.
 fn handler_of(address: u64) -> Option<u64> {
     let offset = address.checked_sub(stub_address(0))?;
     let handler = HANDLERS
@@ -173,8 +173,8 @@ fn handler_of(address: u64) -> Option<u64> {
     (handler != 0 && offset.is_multiple_of(STUB_BYTES)).then_some(handler)
 }
 
-/// The stub of `handler`. `None` when the pool is used up: then the handler gets what the
-/// kernel saw.
+/// The stub of `handler`. `None` when the pool is used up: then the handler sees the registers as the
+/// kernel does.
 pub(crate) fn stub_of(handler: u64) -> Option<u64> {
     marked_stub_of(handler, 0)
 }
@@ -197,7 +197,7 @@ fn marked_stub_of(handler: u64, marks: u64) -> Option<u64> {
     None
 }
 
-/// Reads or replaces what the kernel does on `signal`.
+/// Reads or replaces the kernel's disposition of `signal`; returns the previous one.
 pub(crate) fn disposition(signal: u64, new: Option<&Disposition>) -> Option<Disposition> {
     let mut old = Disposition::DEFAULT;
     let new = new.map_or(0, |new| (&raw const *new) as usize);
@@ -211,8 +211,7 @@ pub(crate) fn disposition(signal: u64, new: Option<&Disposition>) -> Option<Disp
     check(result).ok().map(|_| old)
 }
 
-/// Wraps the handlers that are installed, and from now on every new one. Returns how many
-/// there were.
+/// Wraps the handlers that are installed, and every new one from now on. Returns the number of the former.
 pub(crate) fn adopt() -> u64 {
     let mut adopted = 0;
     ADOPTED.store(true, Ordering::Release);
@@ -227,7 +226,7 @@ pub(crate) fn adopt() -> u64 {
     adopted
 }
 
-/// Gives the kernel the program's handlers again, and wraps none from now on.
+/// Installs the program's own handlers again, and wraps none from now on.
 pub(crate) fn hand_back() {
     ADOPTED.store(false, Ordering::Release);
     for signal in 1..=64 {
@@ -237,7 +236,7 @@ pub(crate) fn hand_back() {
         if found.handler == trap::address() {
             found = trap::exchange(signal, None);
         } else if found.handler == tick::address() {
-            // To ignore it discards what is on its way, which nothing but a handler survives.
+            // Ignoring the signal discards pending ticks, which would end the program without a handler.
             let ignored = Disposition {
                 handler: IGNORE,
                 ..Disposition::DEFAULT
@@ -253,7 +252,7 @@ pub(crate) fn hand_back() {
 
 const EFAULT: isize = -14;
 
-/// `rt_sigaction` as the program calls it. `None`: nothing in it concerns the agent.
+/// `rt_sigaction` as the program calls it. `None`: the agent has nothing to do in it.
 pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     if !ADOPTED.load(Ordering::Acquire) {
         return None;
@@ -263,7 +262,8 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     let mut wrapped = Disposition::DEFAULT;
     let mut passed = new;
     if new != 0 {
-        // A signal that does not exist: the kernel reads the structure and does nothing.
+        // With a signal that does not exist, the kernel reads the structure and does nothing else: a check
+        // of the pointer.
         if kernel_sigaction(0, new, 0, frame.r10) == EFAULT {
             return Some(EFAULT);
         }
@@ -295,7 +295,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         // SAFETY: the kernel has just written the structure there.
         let mut before: Disposition = unsafe { memory::get(old) };
         if before.handler == trap::address() {
-            // In a child, whose table is a copy of ours.
+            // In a child of `vfork`, whose table is a copy that holds the agent's handler.
             before = trap::exchange(frame.rdi, None);
         }
         if before.handler == tick::address() {
@@ -308,7 +308,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     Some(result)
 }
 
-/// What the program is to see of a signal that we have taken because it has no use for it.
+/// Answers `rt_sigaction` for a signal that the timers use: the program sees the default disposition.
 fn pretend_default(frame: &Frame, old: usize) -> isize {
     let result = kernel_sigaction(frame.rdi, 0, old, frame.r10);
     if result == 0 && old != 0 {
@@ -318,7 +318,7 @@ fn pretend_default(frame: &Frame, old: usize) -> isize {
     result
 }
 
-/// The system call itself, with the program's pointers.
+/// Makes the system call with the program's pointers.
 fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
     // SAFETY: the kernel refuses pointers that it cannot use; what it writes to `old` the
     // program asked for.
@@ -348,9 +348,9 @@ pub(crate) struct Registers {
     flags: u64,
 }
 
-/// Bytes before the registers in a `ucontext`.
+/// Offset of the registers in a `ucontext`, in bytes.
 pub(crate) const REGISTERS_OFFSET: usize = 40;
-/// Those before the mask, which lies behind the registers and what belongs to them.
+/// Offset of the signal mask, which lies behind the registers and the fields that belong to them.
 pub(crate) const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
 
 impl Registers {
@@ -369,19 +369,19 @@ impl Registers {
         state
     }
 
-    /// The system call that they ask for: its number and arguments.
+    /// The system call in these registers: its number and arguments.
     pub(crate) fn call(&self) -> (usize, [usize; 6]) {
         let [r8, r9, r10, ..] = self.high;
         let arguments = [self.rdi, self.rsi, self.rdx, r10, r8, r9];
         (self.rax as usize, arguments.map(|it| it as usize))
     }
 
-    /// They get a system call's result.
+    /// Stores a system call's result.
     pub(crate) fn answer(&mut self, result: isize) {
         self.rax = result.cast_unsigned() as u64;
     }
 
-    /// Has the thread make the system call of this number with the instruction at `at`.
+    /// Makes the thread execute the system call `number` again, with the instruction at `at`.
     pub(crate) fn call_again(&mut self, at: u64, number: u64) {
         self.rip = at;
         self.rax = number;
@@ -405,26 +405,26 @@ impl Registers {
     }
 }
 
-/// A thread that stands in a trampoline, or in the agent on behalf of one.
+/// A thread that was interrupted in a trampoline, or in the agent when a trampoline had called it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand {
-    /// What the original program's registers would be.
+    /// The registers that the original program would have.
     pub(crate) original: State,
-    /// Where in the trampoline the thread goes on with them; `None` inside the agent, which
-    /// it has to leave by itself.
+    /// Address in the trampoline at which the thread goes on with these registers; `None` inside the agent,
+    /// which must finish its call first.
     resume: Option<u64>,
-    /// What it has, or had when it called the agent, in the trampoline.
+    /// The thread's registers in the trampoline, or when the trampoline called the agent.
     within: State,
 }
 
 impl Stand {
-    /// Whether a thread at `ip` executes what the original program has not.
+    /// True if a thread at `ip` executes code that the original program does not have.
     pub(crate) fn is_beside(&self, ip: u64) -> bool {
         self.resume != Some(ip)
     }
 
-    /// Has the frame whose `ucontext` is at `context` hold the original program's vector registers, where
-    /// the trampoline has them on the stack.
+    /// Puts the original program's vector registers into the frame whose `ucontext` is at `context`, if the
+    /// trampoline has saved them on the stack.
     fn put_vectors(&self, context: usize) {
         if let Some(area) = areas::find(self.within.ip) {
             // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
@@ -434,12 +434,12 @@ impl Stand {
     }
 }
 
-/// Where a thread that `signal` found with these registers stands; `None` in the program's
-/// own code, and where the agent was not called by a trampoline.
+/// Finds the place of a thread that `signal` interrupted with these registers. `None` in the program's own
+/// code, and in the agent if no trampoline has called it.
 pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
     let inside = entry::interrupted(found);
     let of = |state: &State| areas::find(state.ip)?.original_of(state);
-    // Inside the agent, what the trampoline had when it called; the call goes on afterwards.
+    // Inside the agent: the registers that the trampoline had at its call, which goes on afterwards.
     let state = match inside {
         Some(Inside::Called(frame)) => found.of_call(frame, |address| {
             // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
@@ -448,7 +448,7 @@ pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
         })?,
         Some(Inside::Wrapped(state)) => {
             return Some(Stand {
-                // Behind the call it is the caller's own code, as a rule.
+                // Behind the call there is usually the caller's own code.
                 original: of(&state).map_or(state, |original| original.state),
                 resume: None,
                 within: state,
@@ -468,16 +468,16 @@ pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
     })
 }
 
-/// What a stub keeps between the two calls.
+/// State that a stub keeps from [`enter`] to [`leave`].
 #[derive(Debug)]
 #[repr(C)]
 struct Kept {
-    /// The address that the handler was shown; 0 if the thread was not in a trampoline.
+    /// The instruction pointer shown to the handler; 0 if the thread was not in a trampoline.
     shown: u64,
-    /// Where it goes on if the handler leaves that as it is; 0: where it was found, with
-    /// the registers that it had.
+    /// Where the thread goes on if the handler does not change that; 0: where it was interrupted, with
+    /// `found`.
     resume: u64,
-    /// The registers as they were found, for that case.
+    /// The registers at the interruption.
     found: Registers,
 }
 
@@ -486,7 +486,7 @@ const _: () = assert!(
     "the stub's frame has no room for it"
 );
 
-/// Puts the original program's state into the context and returns the handler to call.
+/// Puts the original program's state into the context and returns the handler to call, or 0.
 ///
 /// # Safety
 ///
@@ -509,7 +509,7 @@ unsafe extern "C" fn enter(
         return go_on;
     }
     lanes::on_handler(context, masks::now);
-    // From here on what the handler is to have blocked is blocked.
+    // The signals that block a change of text in this handler are blocked from here on.
     quiesce::wait_for_change();
     let place = context + REGISTERS_OFFSET;
     if tick::is_late(signal, information) {
@@ -525,10 +525,10 @@ unsafe extern "C" fn enter(
                 kept.resume = resume;
                 stand.put_vectors(context);
             }
-            // It goes on with those that it has, unless the handler sends it elsewhere.
+            // The thread goes on with its own registers, unless the handler sends it elsewhere.
             None => kept.found = found,
         }
-        // SAFETY: the frame is the handler's to change, hence ours.
+        // SAFETY: a handler may change its frame, and the agent acts before the handler.
         unsafe { memory::put(place, original) };
         show_original_fault(signal, information, found.rip, original.rip);
     }
@@ -539,7 +539,7 @@ unsafe extern "C" fn enter(
     marked & !MARKS
 }
 
-/// A handler that was for one signal has it: from now on the signal does what it does by default.
+/// Resets the disposition of `signal` to the default, for a handler with `SA_RESETHAND`.
 fn forget(signal: u64, stub: u64) {
     if let Some(mut found) = disposition(signal, None)
         && found.handler == stub
@@ -550,13 +550,13 @@ fn forget(signal: u64, stub: u64) {
     }
 }
 
-/// Where the jump at `ip` leads: on an island, on the way from the text to a trampoline,
-/// nothing has changed yet.
+/// Target of the jump at `ip`. On an island, between the text and a trampoline, the registers are still the
+/// original program's.
 fn island_target(signal: u64, ip: u64) -> Option<u64> {
     const BUS: u64 = 7;
     const SEGV: u64 = 11;
     const JUMP: u8 = 0xe9;
-    // A thread may have jumped to where no memory is.
+    // The thread may have jumped to unmapped memory.
     if matches!(signal, BUS | SEGV) {
         return None;
     }
@@ -573,7 +573,7 @@ fn island_target(signal: u64, ip: u64) -> Option<u64> {
     )
 }
 
-/// Signals of which the information names the instruction get the original one.
+/// Puts the original instruction's address into the information of signals that name one.
 fn show_original_fault(signal: u64, information: usize, found: u64, original: u64) {
     const ILL: u64 = 4;
     const TRAP: u64 = 5;
@@ -593,7 +593,7 @@ fn show_original_fault(signal: u64, information: usize, found: u64, original: u6
     }
 }
 
-/// Sends the thread back to where it goes on.
+/// Sets where the thread goes on after the handler.
 ///
 /// # Safety
 ///
@@ -612,7 +612,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     } else {
         registers.rip = areas::inside(rip).unwrap_or(rip);
         if kept.shown != 0 && kept.resume == 0 {
-            // No signal says that the thread stands on an island: it stood in a trampoline.
+            // Signal 0, so that an island is not excluded: the thread stood in mapped code, a trampoline.
             if let Some(stand) = stand(0, &kept.found.state()) {
                 stand.put_vectors(context);
             }

@@ -1,4 +1,5 @@
-//! What the kernel says of the process's threads: where they are, what they block, whether they live.
+//! State of the process's threads as `/proc` reports it: where they are, which signals they block, whether
+//! they live.
 
 use membound_wire::Refusal;
 
@@ -6,7 +7,7 @@ use crate::control::Failure;
 use crate::memory::{self, Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
 
-/// SIGTRAP in a mask: the kernel kills a thread that traps while it blocks that.
+/// SIGTRAP as a mask: the kernel kills a thread that traps while it blocks this signal.
 const TRAPS: u64 = 1 << 4;
 
 /// Where a thread is.
@@ -14,7 +15,7 @@ const TRAPS: u64 = 1 << 4;
 pub(crate) enum State {
     /// It runs, or may be about to.
     Running,
-    /// The kernel has it, with this instruction pointer.
+    /// Blocked in the kernel, with this instruction pointer.
     Blocked(u64),
     /// As `Blocked`, but a trap would kill it when it is woken.
     Deaf,
@@ -22,17 +23,17 @@ pub(crate) enum State {
     Gone,
 }
 
-/// Gives a signal that has come to a thread of the agent's to one of the program's: one that does not
-/// block it, if there is one, as the kernel would have. Of others `is_agents` is said.
+/// Gives a signal that has arrived at one of membound's threads (`is_agents`) to a thread of the program,
+/// if possible one that does not block it, as the kernel would have.
 ///
-/// The kernel lets nobody pretend `kill` to another thread: the program sees a signal of `sigqueue`, by
-/// the same sender.
+/// The kernel lets no process send a signal as if by `kill` to one thread: the program sees a signal of
+/// `sigqueue` by the same sender.
 pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -> bool) {
     let Ok(mut room) = room_for_threads() else {
         return;
     };
     const CODE_OFFSET: usize = 8;
-    // SAFETY: it is the information that the kernel gave with a signal that somebody has sent.
+    // SAFETY: it is the `siginfo_t` that the kernel passed with a signal that a process has sent.
     unsafe { memory::put(information + CODE_OFFSET, sys::SI_QUEUE) };
     let (mut deaf, mut ready) = (None, None);
     let seen = each(&mut room, |thread| {
@@ -57,7 +58,7 @@ fn hidden(errno: Errno) -> Failure {
     Failure::new(errno, Refusal::ThreadsHidden)
 }
 
-/// Room for [`each`].
+/// Allocates the buffer that [`each`] needs.
 pub(crate) fn room_for_threads() -> Result<Scratch, Failure> {
     const ROOM: usize = 32 << 10;
     Scratch::new(ROOM).map_err(hidden)
@@ -91,19 +92,19 @@ pub(crate) fn each(
     }
 }
 
-/// Whether the kernel has a thread in a system call that the program has made, and that waits.
+/// True if a thread waits in a system call that the program has made.
 pub(crate) fn waits_in_call(thread: u32) -> bool {
     let mut text = [0_u8; 512];
     let Some(text) = read_of(thread, b"/syscall", &mut text) else {
         return false;
     };
-    // Outside of calls it begins with -1.
+    // Outside of system calls the file begins with -1 or `running`.
     text.first().is_some_and(u8::is_ascii_digit)
         && matches!(blocked(text), State::Blocked(ip) if ip != 0 && !in_agent(ip))
 }
 
-/// Whether a thread has left what it was in when it had had this CPU time, if that was a few instructions of
-/// ours: it has run for far longer since, waits in a call of its own, or is no more.
+/// True if a thread is past the few instructions of the agent that it may have executed when its CPU time
+/// was `since_ns`: it has run for far longer since, waits in a system call of its own, or has ended.
 pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
     const LONG_NS: u64 = 1_000_000;
     sys::cpu_ns(thread).is_none_or(|now| now.saturating_sub(since_ns) >= LONG_NS)
@@ -111,8 +112,7 @@ pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
         || ended(thread)
 }
 
-/// The code that the process is to end with, where no thread is left but the agent's and those
-/// that `beside` names.
+/// Exit code for the process if no thread is left but membound's and those for which `beside` is true.
 pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
     let own = sys::thread();
     if !ended(sys::process()) {
@@ -136,7 +136,7 @@ pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
 pub(crate) fn state(thread: u32, process: u32) -> State {
     let mut text = [0_u8; 512];
     let Some(text) = read_of(thread, b"/syscall", &mut text) else {
-        // The file of a thread that lives can be read; make sure of it.
+        // The file can be read for every thread that lives; check that.
         return if sys::thread_exists(process, thread) {
             State::Running
         } else {
@@ -145,13 +145,12 @@ pub(crate) fn state(thread: u32, process: u32) -> State {
     };
     let state = blocked(text);
     match state {
-        // The kernel's own workers have no place in the program, and never will.
+        // The kernel's own worker threads never execute code of the program.
         State::Blocked(0) => state,
-        // It talks to the launcher, with all signals blocked as long as it does: it may be
-        // waiting for this very change to end. The mask that it had comes back before it
-        // leaves the agent's text, which nobody changes.
-        // Where it does not make a system call, a page is being brought in for it: it may
-        // be in a handler that has decided already where the thread goes on.
+        // With a system call: the thread talks to the launcher with all signals blocked, and may be waiting
+        // for this very change to end. It restores its mask before it leaves the agent's text, which is
+        // never changed. Without a system call: the kernel reads a page for the thread, which may be in a
+        // handler that has already decided where the thread goes on.
         State::Blocked(ip) if in_agent(ip) && text.starts_with(b"-1") => State::Running,
         State::Blocked(ip) if in_agent(ip) => state,
         State::Blocked(_) if blocks(thread, TRAPS) => State::Deaf,
@@ -159,17 +158,17 @@ pub(crate) fn state(thread: u32, process: u32) -> State {
     }
 }
 
-/// Whether an instruction is the agent's own.
+/// True if `ip` is in the agent's text.
 pub(crate) fn in_agent(ip: u64) -> bool {
     let [start, end] = crate::assembly::own_range();
     (start..end).contains(&ip)
 }
 
-/// What the kernel says of a thread: `running`, or the number of its system call (-1 for
-/// none) and six arguments, and at the end stack pointer and instruction pointer.
+/// Parses `/proc/…/syscall`: `running`, or the number of the system call (-1 for none), six arguments,
+/// stack pointer and instruction pointer.
 fn blocked(text: &[u8]) -> State {
-    // While a child that shares our memory runs, its parent is blocked in one of these.
-    // And one that makes a child with a copy has not been seen to be past the copying.
+    // The parent is blocked in one of these calls while a child runs that shares its memory. A parent that
+    // makes a child with a copy may not have copied the text yet.
     const MAKES_PROCESSES: [&[u8]; 4] = [b"56", b"57", b"58", b"435"];
     let text = text.trim_ascii_end();
     let mut words = text.split(|&byte| byte == b' ');
@@ -183,48 +182,48 @@ fn blocked(text: &[u8]) -> State {
         .map_or(State::Running, State::Blocked)
 }
 
-/// Whether the thread blocks one of `signals`. The agent's own thread blocks all of them, runs nothing that
-/// is patched, and counts as blocking none.
+/// True if the thread blocks one of `signals`. The control thread blocks all of them, but it executes no
+/// patched text, so it counts as blocking none.
 pub(crate) fn blocks(thread: u32, signals: u64) -> bool {
     !crate::listen::is_own(thread)
         && blocked_signals(thread).is_some_and(|mask| mask & signals != 0)
 }
 
-/// The mask of signals that a thread blocks; `None` where the kernel does not say.
+/// Signal mask of a thread; `None` if it cannot be read.
 pub(crate) fn blocked_signals(thread: u32) -> Option<u64> {
     let mut text = [0_u8; 2048];
     field(read_of(thread, b"/status", &mut text)?, b"SigBlk:")
 }
 
-/// Whether a thread runs or is ready to, in no system call.
+/// True if a thread runs or is ready to run, outside of system calls.
 pub(crate) fn is_running(thread: u32) -> bool {
     let mut text = [0_u8; 512];
     read_of(thread, b"/syscall", &mut text).is_some_and(|text| text.starts_with(b"running"))
 }
 
-/// Whether the calling thread is the only one that is left: the first thread of a process
-/// stays as a zombie until the last one ends.
+/// True if the calling thread is the only one left: the first thread of a process stays as a zombie until
+/// the last one ends.
 pub(crate) fn last() -> bool {
     const EITHER: u64 = 2;
     sys::threads() <= EITHER && ended(sys::process())
 }
 
-/// Whether a thread of the process has ended.
+/// True if a thread of this process has ended.
 pub(crate) fn has_ended(thread: u32) -> bool {
     ended(thread)
 }
 
-/// Whether the thread has ended, and nobody has taken notice of that.
+/// True if the thread is a zombie.
 fn ended(thread: u32) -> bool {
     let mut text = [0_u8; 512];
-    // Behind the name, which may hold anything, comes the state.
+    // The state follows the name, which may hold any characters.
     read_of(thread, b"/stat", &mut text).is_some_and(|text| {
         let name_end = text.iter().rposition(|&byte| byte == b')');
         name_end.is_some_and(|at| text.get(at + 1..at + 3) == Some(b" Z"))
     })
 }
 
-/// Page faults of a thread for which nothing was read, so far; `None` where it has none to tell.
+/// Minor page faults of a thread so far (no I/O needed); `None` if `stat` cannot be read.
 pub(crate) fn minor_faults(thread: u32) -> Option<u64> {
     let mut text = [0_u8; 512];
     minor_faults_in(read_of(thread, b"/stat", &mut text)?)
@@ -237,13 +236,13 @@ fn minor_faults_in(text: &[u8]) -> Option<u64> {
     number(fields.nth(7)?)
 }
 
-/// The code that a thread has ended with, as long as nobody has taken notice of it.
+/// Exit code of a thread that is a zombie.
 pub(crate) fn exit_code(thread: u32) -> Option<u32> {
     let mut text = [0_u8; 1024];
     exit_code_in(read_of(thread, b"/stat", &mut text)?)
 }
 
-/// The last field of a `stat`, as `wait` would give it.
+/// The last field of a `stat`: the exit code as `wait` encodes it.
 fn exit_code_in(text: &[u8]) -> Option<u32> {
     let text = text.trim_ascii_end();
     let at = text.iter().rposition(|&byte| byte == b' ')?;
@@ -278,13 +277,14 @@ fn field(text: &[u8], name: &[u8]) -> Option<u64> {
     Some(result)
 }
 
-/// How long a thread has waited for a processor so far, in nanoseconds; `None` where the kernel does not say.
+/// Time that a thread has waited for a processor so far, in nanoseconds; `None` if the kernel does not
+/// report it.
 pub(crate) fn delay_ns(thread: u32) -> Option<u64> {
     let mut text = [0_u8; 96];
     second_number(read_of(thread, b"/schedstat", &mut text)?)
 }
 
-/// The second of the numbers of a line.
+/// The second decimal number of a line.
 fn second_number(text: &[u8]) -> Option<u64> {
     let mut words = text.split(|byte| !byte.is_ascii_digit());
     let word = words.nth(1).filter(|word| !word.is_empty())?;

@@ -1,8 +1,8 @@
-//! The handler of the timers' signal: takes a sample of its thread, as the original program
-//! would stand there, and goes on as if nothing had been.
+//! The handler of the timers' signal: samples its thread with the registers of the original program, and
+//! returns as if the thread had not been interrupted.
 //!
-//! Nothing here waits, allocates or reads what may not be mapped: pages of the stack are
-//! looked at before they are read. A system call that ended because of this signal is made again.
+//! It never waits or allocates, and reads no memory that may be unmapped: pages of the stack are checked
+//! before they are read. A system call that ended because of this signal is made again.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,20 +19,23 @@ use crate::{areas, assembly, masks, memory};
 
 /// Most words of a sample.
 const MOST_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
-/// Frames of the agent's own that may lie between those that are kept.
+/// Frames of the agent that may be skipped between frames that are kept.
 const OWN_FRAMES: usize = 16;
-/// Pages of a stack that are looked at at a time, and how many in all.
+/// Pages of a stack that are checked at a time.
 const PAGES: u64 = 8;
+/// Most pages that are checked for one sample.
 const MOST_PAGES: u64 = 4096;
 const PAGE: u64 = 4096;
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
-/// CPU time from a handler's return to a tick that cannot have interrupted anything since.
+/// CPU time, in nanoseconds, within which a tick after a handler's return can only have interrupted the
+/// return itself.
 const JUST_NS: u64 = 50_000;
 const EINTR: u64 = (-4_i64).cast_unsigned();
 const RT_SIGTIMEDWAIT: u64 = 128;
 
-// The one waiting call that the agent makes for the program, at a known place.
+// The one waiting system call that the agent makes for the program, at a known address so that it can be
+// made again.
 global_asm!(
     ".pushsection .text.membound_wait, \"ax\", @progbits",
     ".globl membound_wait",
@@ -57,7 +60,7 @@ unsafe extern "C" {
     fn membound_waited();
 }
 
-/// The handler's address.
+/// Address of the handler.
 pub(crate) fn address() -> u64 {
     on_tick as *const () as u64
 }
@@ -92,8 +95,8 @@ unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
     unsafe { handlers::leave_overwritten_text(context) };
 }
 
-/// Sends a thread that a signal of ours has called out of a system call back to it. `place` is
-/// where the kernel takes these registers from.
+/// Makes a thread repeat the system call that a signal of the agent has interrupted. The kernel restores
+/// `registers` from `place` when the handler returns.
 pub(crate) fn again(place: usize, registers: Registers) {
     let state = registers.state();
     if state.general[0] == EINTR {
@@ -101,7 +104,7 @@ pub(crate) fn again(place: usize, registers: Registers) {
     }
 }
 
-/// Writes a sample, if the launcher still wants any.
+/// Writes a sample, unless the launcher has stopped sampling.
 fn sample(ring: Ring, signal: u64, state: &State) {
     let now = sys::thread_cpu_ns();
     let beat = ring.word32(core::mem::offset_of!(TickRing, beat));
@@ -119,8 +122,7 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let weight = now.saturating_sub(clock.swap(now, Ordering::Relaxed));
     let stand = handlers::stand(signal, state);
     let mut original = stand.map_or(*state, |stand| stand.original);
-    // SAFETY: the room has that many words behind the head, which the launcher does not read
-    // before it is told of them.
+    // SAFETY: the room has that many words behind the head, and the launcher reads none before `publish`.
     let callers = unsafe {
         core::slice::from_raw_parts_mut(room.word(TICK_HEAD_WORDS) as *mut u64, TICK_DEPTH)
     };
@@ -128,7 +130,7 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let [low, high] = assembly::own_range();
     let own = (low..high).contains(&original.ip);
     if own {
-        // In the agent on whose behalf only the frames tell: those who called it.
+        // Inside the agent, only the callers tell for which code it runs.
         original.ip = callers.first().copied().filter(|_| depth > 0).unwrap_or(0);
         callers.copy_within(1.., 0);
         depth = depth.saturating_sub(1);
@@ -149,14 +151,14 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     room.publish(TICK_HEAD_WORDS + depth);
 }
 
-/// Where the next sample goes.
+/// Position of the next sample in the ring.
 struct Room {
     ring: Ring,
     head: u64,
 }
 
 impl Room {
-    /// Room for the longest sample, if the launcher has read what was there.
+    /// Finds room for a sample of full length; `None` if the launcher has not read enough yet.
     fn find(ring: Ring) -> Option<Self> {
         let mut head = ring
             .word64(core::mem::offset_of!(TickRing, head))
@@ -183,7 +185,7 @@ impl Room {
         Some(Self { ring, head })
     }
 
-    /// Address of one of its words.
+    /// Address of the word at `index` of the sample.
     fn word(&self, index: usize) -> usize {
         let at = (self.head % TICK_WORDS as u64) as usize + index;
         self.ring.address() + core::mem::offset_of!(TickRing, words) + at * 8
@@ -194,7 +196,7 @@ impl Room {
         unsafe { memory::put(self.word(index), value) }
     }
 
-    /// Lets the launcher have what was written.
+    /// Hands the sample to the launcher: `head` is stored with Release after all words.
     fn publish(&self, words: usize) {
         self.ring
             .word64(core::mem::offset_of!(TickRing, head))
@@ -202,12 +204,12 @@ impl Room {
     }
 }
 
-/// Fills `out` with the return addresses above `state`, innermost first; their number. The
-/// stack is looked at page by page before it is read.
+/// Fills `out` with the return addresses above `state`, innermost first, and returns their number. Pages of
+/// the stack are checked before they are read.
 fn chain(state: &State, out: &mut [u64]) -> usize {
     let sp = state.general[STACK_POINTER];
     let [low, high] = assembly::own_range();
-    // What lies below the stack pointer belongs to nobody now, but for the red zone.
+    // Below the stack pointer only the red zone is in use.
     let mut reach = pages(sp, sp & !(PAGE - 1));
     let registers = Frame {
         ip: state.ip,
@@ -224,8 +226,8 @@ fn chain(state: &State, out: &mut [u64]) -> usize {
     for _ in 0..out.len() + OWN_FRAMES {
         let before = walk;
         let mut step = walk.step();
-        // Only where the stack goes on and a caller is still to be found: the last frame of a
-        // thread has none, whatever lies above it.
+        // Extends the range only while a caller is still to be found there: a thread's last frame has no
+        // caller, whatever lies above it.
         while step.is_none()
             && walk
                 .beyond()
@@ -255,8 +257,8 @@ fn chain(state: &State, out: &mut [u64]) -> usize {
     filled
 }
 
-/// How far one can read from `from` on, the start of a page: some pages, or up to where
-/// nothing is mapped.
+/// End of the readable range that starts at `from`, the start of a page: some pages further, or where the
+/// mapping ends.
 fn pages(sp: u64, from: u64) -> u64 {
     let mut end = from;
     for _ in 0..PAGES {
@@ -268,7 +270,7 @@ fn pages(sp: u64, from: u64) -> u64 {
     end
 }
 
-/// A handler of the program's that has returned behind a call that it interrupted.
+/// A handler of the program that has returned to just behind a system call that it had interrupted.
 struct Returned {
     thread: AtomicU64,
     ip: AtomicU64,
@@ -276,8 +278,8 @@ struct Returned {
     cpu_ns: AtomicU64,
 }
 
-/// By thread. Two threads whose numbers fall together would have to return at the same moment
-/// for one to be forgotten.
+/// Indexed by thread number modulo the length. Threads that share an entry would have to return at the same
+/// moment for one to be forgotten.
 static RETURNED: [Returned; 256] = [const {
     Returned {
         thread: AtomicU64::new(0),
@@ -291,8 +293,8 @@ fn returned_of(thread: u32) -> Option<&'static Returned> {
     RETURNED.get(thread as usize % RETURNED.len())
 }
 
-/// Notes that a handler of the program's returns to these registers: a call that it has
-/// interrupted there did fail for the program.
+/// Records that a handler of the program returns to these registers: a system call that it has interrupted
+/// there did fail for the program.
 pub(crate) fn returned(state: &State) {
     if state.general[0] != EINTR {
         return;
@@ -306,7 +308,7 @@ pub(crate) fn returned(state: &State) {
     }
 }
 
-/// Whether the program's own signal has just ended the call that `state` is behind.
+/// True if the program's own signal has just ended the system call before `state`.
 fn is_genuine(state: &State) -> bool {
     let thread = sys::thread();
     returned_of(thread).is_some_and(|kept| {
@@ -317,12 +319,11 @@ fn is_genuine(state: &State) -> bool {
     })
 }
 
-/// Sends a thread back to the system call that this signal has ended, where it is known
-/// which one that is.
+/// Makes the thread repeat the system call that this signal has ended, if its number is known.
 ///
-/// A timer of CPU time runs out while its thread runs, so what a call had waited for already is
-/// next to nothing, but for one that was woken for nothing and was about to wait on: it
-/// waits that much longer when it was given a length of time rather than a moment.
+/// A CPU timer expires while its thread runs, so the call has waited for next to nothing. The exception is
+/// a thread that was woken for nothing and was about to go on waiting: if it gave a duration and not a
+/// point in time, it waits that much longer.
 fn make_again(place: usize, mut registers: Registers, state: &State) {
     const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);
     let Some(at) = state.ip.checked_sub(2).filter(|at| sys::readable(*at)) else {
@@ -345,21 +346,21 @@ fn make_again(place: usize, mut registers: Registers, state: &State) {
     }
 }
 
-/// A signal of our number that is none of ours.
+/// Handles a signal of the timers' number that the timers did not send.
 fn foreign(signal: u64, information: usize, context: usize) {
     timers::give_up(signal, Use::Waits);
     if !masks::make_true(signal, information, context) {
-        // Without a handler of the program's it is the end, as soon as the mask is gone.
+        // Without a handler of the program it ends the process, as soon as this handler's mask is gone.
         handlers::disposition(signal, Some(&Disposition::DEFAULT));
         sys::send_signal(sys::process(), sys::thread(), signal as u32);
     }
 }
 
-/// Whether a handler of the program's is entered for a tick of ours, which came late: after the
-/// program has taken the number.
+/// True if a handler of the program is entered for a late tick of ours, sent before the program took the
+/// signal number.
 pub(crate) fn is_late(signal: u64, information: usize) -> bool {
     const SIGINFO: u64 = 4;
-    // Without that flag the kernel leaves there what was there before.
+    // Without that flag the kernel leaves the bytes of the information as they were.
     let informed =
         || handlers::disposition(signal, None).is_some_and(|found| found.flags & SIGINFO != 0);
     if !timers::was_ours(signal) || !informed() {

@@ -1,14 +1,13 @@
-//! Timers by which threads are sampled: one a thread, running on the CPU time of that thread,
-//! by a signal of their own.
+//! Timers by which threads are sampled: one for each thread, on the CPU time of that thread, with a signal
+//! of their own.
 //!
-//! The kernel lets any thread of a process make a timer on another's CPU clock, so the control
-//! thread looks for new threads now and then ([`look`]) and nothing of the program's is
-//! needed for that. A forked child has no control thread; it makes its own timer when
-//! it is born (see `children`).
+//! The kernel lets any thread of a process make a timer on another thread's CPU clock. So the control
+//! thread polls for new threads ([`look`]), and the program's threads need not do anything. A forked child
+//! has no control thread; it makes its own timer when it starts (see `children`).
 //!
-//! The signal is one of the highest that the program leaves alone. The program sees nothing of
-//! it (`masks` and [`owns`]); when it uses the number itself, it gets it, and the timers
-//! go on with another ([`give_up`]).
+//! The signal is one of the highest that the program does not use. The program does not see it (`masks` and
+//! [`owns`]). When the program uses the number itself, it gets it, and the timers change to another one
+//! ([`give_up`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,60 +23,64 @@ const TIMER_SETTIME: usize = 223;
 const TIMER_GETTIME: usize = 224;
 const TIMER_DELETE: usize = 226;
 
-/// Most rings that can be used.
+/// Most rings, and so most threads with a timer.
 const MOST: usize = 4096;
-/// Signals that are tried, the first that is free is taken. The low ones are the ones that
-/// programs use, and the last one is popular with debuggers.
+/// Signals that are tried, from `FIRST` down to `LAST`; the first free one is used. Programs use the low
+/// real-time signals, and debuggers often the last one.
 const FIRST: u32 = 61;
 const LAST: u32 = 40;
-/// How long a launcher may be silent before one takes it for gone.
+/// Time in nanoseconds without a heartbeat after which the launcher counts as gone.
 const SILENCE_NS: u64 = 10_000_000_000;
-/// Between two looks for new threads, and for a launcher that is silent.
+/// Poll interval for new threads, in nanoseconds.
 const SHORT_NS: u64 = 10_000_000;
+/// Poll interval while the launcher is silent or the timers are off, in nanoseconds.
 const LONG_NS: u64 = 1_000_000_000;
-/// Looks at all threads, though none seems to be new, every so many times.
+/// Every how many polls all threads are compared, even if their number has not changed.
 const THOROUGH: u32 = 8;
-/// Timers that are looked at each time, whether their thread is still there.
+/// Timers that are checked in each comparison for whether their thread has been replaced.
 const PROBED: usize = 32;
 
-/// Address of the [`TickSet`], 0 without one.
+/// Address of the [`TickSet`]; 0 without one.
 static SET: AtomicUsize = AtomicUsize::new(0);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
-/// The signal, 0: none.
+/// The timers' signal; 0: none.
 static SIGNAL: AtomicU32 = AtomicU32::new(0);
-/// Signals that were given up while the program had no handler for them: ours stays, for
-/// what may still come. Bit n − 1 for signal n.
+/// Signals that were given up while the program had no handler for them: our handler stays for ticks that
+/// are still pending. Bit n − 1 for signal n.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 /// Signals that the program uses itself.
 static USED: AtomicU64 = AtomicU64::new(0);
-/// Process that all this is about: a child of `vfork` has our memory, but signals of its own.
+/// The process with these timers: a child of `vfork` shares this memory, but has signals of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Set when the timers must be made anew.
+/// Set when all timers must be made again, with another signal.
 static ANEW: AtomicBool = AtomicBool::new(false);
-/// Threads of this process that have a timer, by their ring.
+/// Threads of this process that have a timer, by the index of their ring.
 static THREADS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
-/// Whether they were there when one looked last.
+/// True if the thread of this ring was found by the last comparison.
 static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
-/// Threads when one looked last, looks since all were looked at, the next ring to be probed.
+/// Number of threads at the last poll.
 static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Polls so far.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
+/// The next ring whose timer is checked.
 static PROBE: AtomicUsize = AtomicUsize::new(0);
-/// The launcher's beat when one looked last, and when it changed.
+/// The launcher's heartbeat at the last poll.
 static BEAT: AtomicU32 = AtomicU32::new(0);
+/// When it last changed, in nanoseconds.
 static BEAT_NS: AtomicU64 = AtomicU64::new(0);
-/// CPU time of the control thread that was told.
+/// CPU time of the control thread that was reported to the launcher.
 static OWN_NS: AtomicU64 = AtomicU64::new(0);
 
 const fn bit(signal: u32) -> u64 {
     1_u64 << (signal - 1)
 }
 
-/// Whether threads of this process are sampled.
+/// True if threads of this process are sampled.
 pub(crate) fn active() -> bool {
     SIGNAL.load(Ordering::Acquire) != 0
 }
 
-/// Whether the program has taken this signal from us.
+/// True if the program has taken this signal over from the timers.
 pub(crate) fn was_ours(signal: u64) -> bool {
     let Ok(number @ 1..=64) = u32::try_from(signal) else {
         return false;
@@ -85,7 +88,7 @@ pub(crate) fn was_ours(signal: u64) -> bool {
     USED.load(Ordering::Acquire) & bit(number) != 0
 }
 
-/// The bit of the timers' signal in masks; 0 without one.
+/// The timers' signal as a mask; 0 without one.
 pub(crate) fn signal_bit() -> u64 {
     match SIGNAL.load(Ordering::Acquire) {
         0 => 0,
@@ -98,7 +101,7 @@ pub(crate) fn own_process() -> bool {
     PROCESS.load(Ordering::Acquire) == sys::process()
 }
 
-/// Whether the program is to see no handler for `signal`, though there is ours.
+/// True if the program must not see the handler of `signal`, which is the agent's.
 pub(crate) fn owns(signal: u64) -> bool {
     let Ok(number @ 1..=64) = u32::try_from(signal) else {
         return false;
@@ -112,8 +115,8 @@ fn set_word(offset: usize) -> Option<&'static AtomicU32> {
     (set != 0).then(|| unsafe { &*((set + offset) as *const AtomicU32) })
 }
 
-/// Begins to sample this process: the calling thread at once, others as they are found.
-/// `quiet` has the mask that this thread will have again.
+/// Starts sampling this process: the calling thread at once, other threads as they are found. `quiet` holds
+/// the mask that the calling thread gets back.
 pub(crate) fn begin(command: &Command, quiet: &mut Quiet) -> Result<u64, Failure> {
     SET.store(command.address as usize, Ordering::Release);
     PERIOD_NS.store(command.count.max(1), Ordering::Release);
@@ -127,14 +130,15 @@ pub(crate) fn begin(command: &Command, quiet: &mut Quiet) -> Result<u64, Failure
     let thread = sys::thread();
     arm_new(thread).map_err(Failure::from)?;
     if let Some(ring) = ring_of_thread(thread) {
-        // What ran in this thread before is none of this program's.
+        // CPU time of this thread before the program started is not the program's.
         ring.word64(core::mem::offset_of!(TickRing, clock_ns))
             .store(sys::thread_cpu_ns(), Ordering::Relaxed);
     }
     Ok(u64::from(signal))
 }
 
-/// Takes a signal that is free, one not in `blocked` if possible, and installs the handler.
+/// Chooses a free signal, one that is not in `blocked` if possible, and installs the handler. `None`: all
+/// are used.
 fn choose(blocked: u64) -> Option<u32> {
     let all = || (LAST..=FIRST).rev().chain([62, 63, 64]);
     let taken = RETIRED.load(Ordering::Acquire) | USED.load(Ordering::Acquire);
@@ -158,12 +162,12 @@ fn choose(blocked: u64) -> Option<u32> {
     Some(signal)
 }
 
-/// What a timer's signal carries: that it is ours, and the ring.
+/// Value of a timer's signal: recognises our timers, and names the ring.
 fn value_of(ring: usize) -> u64 {
     ((&raw const SET) as u64) << 16 | ring as u64
 }
 
-/// The ring that a signal with this value is about.
+/// The ring that a signal with this value belongs to.
 pub(crate) fn ring_of(value: u64) -> Option<Ring> {
     let index = (value & 0xffff) as usize;
     (index < MOST && value == value_of(index))
@@ -171,7 +175,7 @@ pub(crate) fn ring_of(value: u64) -> Option<Ring> {
         .flatten()
 }
 
-/// Whether a signal with this code and value comes from a timer of ours.
+/// True if a signal with this code and value was sent by one of our timers.
 pub(crate) fn is_tick(code: i32, value: u64) -> bool {
     const SI_TIMER: i32 = -2;
     code == SI_TIMER && value >> 16 == value_of(0) >> 16
@@ -223,7 +227,7 @@ fn ring(index: usize) -> Option<Ring> {
     })
 }
 
-/// The ring of a thread of this process, if it has one.
+/// The ring of a thread of this process; `None` without one.
 pub(crate) fn ring_of_thread(thread: u32) -> Option<Ring> {
     let count = rings();
     let start = (thread as usize).checked_rem(count)?;
@@ -236,7 +240,7 @@ pub(crate) fn ring_of_thread(thread: u32) -> Option<Ring> {
         .and_then(ring)
 }
 
-/// Takes a free ring for `thread`.
+/// Claims a free ring for `thread`; `None` if all are in use.
 fn claim(thread: u32) -> Option<Ring> {
     let count = rings();
     let start = (thread as usize).checked_rem(count)?;
@@ -262,7 +266,7 @@ fn claim(thread: u32) -> Option<Ring> {
     Some(taken)
 }
 
-/// Gives a thread that has none a ring and a timer.
+/// Gives a thread a ring and a timer.
 fn arm_new(thread: u32) -> Result<(), Errno> {
     let done = claim(thread).ok_or(Errno::ENOSPC).and_then(|ring| {
         arm(ring, thread).inspect_err(|_| {
@@ -273,7 +277,7 @@ fn arm_new(thread: u32) -> Result<(), Errno> {
         })
     });
     if let Err(errno) = done {
-        // One that has ended meanwhile needs none.
+        // A thread that has ended meanwhile needs no timer.
         if sys::thread_exists(sys::process(), thread) {
             refuse(thread, errno.0);
         }
@@ -328,7 +332,8 @@ fn arm(ring: Ring, thread: u32) -> Result<(), Errno> {
     check(set).map(drop).inspect_err(|_| delete(ring))
 }
 
-/// Deletes the timer of a ring, once: its number may become another's.
+/// Deletes the timer of a ring. The exchange makes sure that it happens once: the kernel may give its
+/// number to another timer.
 pub(crate) fn delete(ring: Ring) {
     let timer = ring.timer().swap(NO_TIMER, Ordering::AcqRel);
     if timer != NO_TIMER {
@@ -337,10 +342,10 @@ pub(crate) fn delete(ring: Ring) {
     }
 }
 
-/// A ring without a timer; the kernel's numbers are signed.
+/// Marks a ring without a timer; the kernel's numbers are below 2³¹.
 const NO_TIMER: u32 = u32::MAX;
 
-/// Whether the timer still runs: that of a thread that has ended does not.
+/// True if the timer still runs: that of a thread that has ended does not.
 fn runs(ring: Ring) -> bool {
     let mut times = [0_u64; 4];
     let timer = ring.timer().load(Ordering::Relaxed);
@@ -357,7 +362,8 @@ fn runs(ring: Ring) -> bool {
     result == 0 && (times[2], times[3]) != (0, 0)
 }
 
-/// Tells the launcher, once, that a thread has no timer ([`Refused::ALL`]: that none has any more).
+/// Reports to the launcher, once, that a thread has no timer ([`Refused::ALL`]: no thread has one any
+/// more).
 fn refuse(thread: u32, errno: u32) {
     let entry = |index: usize, field: usize| {
         let first = core::mem::offset_of!(TickSet, refused);
@@ -379,8 +385,9 @@ fn refuse(thread: u32, errno: u32) {
     }
 }
 
-/// Whether timers are to run, as far as the launcher says so, or says nothing for long; `time`
-/// is when one asks, by a clock that `last` keeps with the `beat` it saw.
+/// True if timers are to run: the launcher has not stopped them and has not been silent for [`SILENCE_NS`].
+/// `beat` and `last_ns` keep the launcher's last heartbeat and when the caller saw it, by the clock of
+/// `now_ns`.
 pub(crate) fn wanted(beat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
     let (Some(stopped), Some(launchers)) = (
         set_word(core::mem::offset_of!(TickSet, stopped)),
@@ -396,8 +403,8 @@ pub(crate) fn wanted(beat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool
     stopped.load(Ordering::Relaxed) == 0 && silent < SILENCE_NS
 }
 
-/// In the control thread: finds new threads, and lets go of those that have ended. After
-/// how many nanoseconds to look again.
+/// Poll of the control thread: finds new threads, and frees the rings of those that have ended. Returns the
+/// nanoseconds until the next poll; `None`: no more polls.
 pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
     let stopped = set_word(core::mem::offset_of!(TickSet, stopped))?;
     tell_own_time();
@@ -437,7 +444,7 @@ fn compare(room: &mut Scratch) {
         }
         let ring = match ring_of_thread(thread) {
             Some(ring) => Some(ring),
-            // What stands in the way is told.
+            // `arm_new` reports an error to the launcher.
             None => arm_new(thread).ok().and_then(|()| ring_of_thread(thread)),
         };
         if let Some(seen) = ring.and_then(|ring| SEEN.get(ring.index)) {
@@ -462,7 +469,7 @@ fn compare(room: &mut Scratch) {
         if gone {
             masks::forget(owner.load(Ordering::Relaxed));
         }
-        // Another thread may have been given the number meanwhile.
+        // Another thread may have got the number meanwhile; the timer of the old one has stopped.
         let changed = (probe..probe + PROBED).contains(&index) && !runs(ring);
         if gone || changed {
             drop_ring(ring);
@@ -470,13 +477,13 @@ fn compare(room: &mut Scratch) {
     }
 }
 
-/// Lets go of the ring of a thread that has ended.
+/// Frees the ring of a thread that has ended.
 fn drop_ring(ring: Ring) {
     delete(ring);
     if let Some(owner) = THREADS.get(ring.index) {
         owner.store(0, Ordering::Relaxed);
     }
-    // The launcher empties it first.
+    // The launcher reads what is left in the ring, and then frees it.
     ring.owner().store(TICK_ORPHAN, Ordering::Release);
 }
 
@@ -509,13 +516,13 @@ fn arm_all_anew() {
 /// How a program uses a signal itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It installs a handler, or ignores it.
+    /// The program installs a handler, or ignores the signal.
     Handles,
-    /// It blocks it, waits for it, or sends it.
+    /// The program blocks the signal, waits for it, or sends it.
     Waits,
 }
 
-/// Leaves `signal` to the program, and goes on with another.
+/// Leaves `signal` to the program, and continues with another one.
 pub(crate) fn give_up(signal: u64, how: Use) {
     let Ok(number @ 1..=64) = u32::try_from(signal) else {
         return;
@@ -523,7 +530,7 @@ pub(crate) fn give_up(signal: u64, how: Use) {
     USED.fetch_or(bit(number), Ordering::AcqRel);
     match how {
         Use::Handles => RETIRED.fetch_and(!bit(number), Ordering::AcqRel),
-        // A tick may be on its way to a thread, and would end the program without a handler.
+        // A tick may be pending for a thread, and would end the program without a handler.
         Use::Waits => RETIRED.fetch_or(bit(number), Ordering::AcqRel),
     };
     let next = choose(0).unwrap_or(0);
@@ -531,13 +538,13 @@ pub(crate) fn give_up(signal: u64, how: Use) {
         .compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()
     {
-        // It was given up already.
+        // Another thread has given it up already.
         return;
     }
     if next == 0 {
         refuse(Refused::ALL, 0);
     }
-    // From now on none comes any more, but for what is on its way already.
+    // From now on no tick is sent any more; some may still be pending.
     for (ring, _) in mine() {
         delete(ring);
     }
@@ -548,7 +555,7 @@ pub(crate) fn give_up(signal: u64, how: Use) {
     }
 }
 
-/// Ends all timers of this process, for good. The control thread must be gone.
+/// Ends all timers of this process, for good. The control thread must have ended.
 pub(crate) fn end() {
     if !own_process() || SIGNAL.swap(0, Ordering::AcqRel) == 0 {
         return;
@@ -558,7 +565,7 @@ pub(crate) fn end() {
     }
 }
 
-/// In a child of a fork: nothing of the parent's timers is here.
+/// In a forked child: forgets the parent's timers, which are not inherited.
 pub(crate) fn after_fork() {
     if !active() {
         return;
@@ -571,6 +578,6 @@ pub(crate) fn after_fork() {
     COUNT.store(0, Ordering::Relaxed);
     OWN_NS.store(0, Ordering::Relaxed);
     BEAT_NS.store(0, Ordering::Relaxed);
-    // What stands in the way is told.
+    // `arm_new` reports an error to the launcher.
     let _ = arm_new(sys::thread());
 }

@@ -1,12 +1,12 @@
-//! Keeping, in assembly, what compiled code may change of the vector registers.
+//! Saves and restores, in assembly, the vector registers that compiled code may change.
 //!
-//! The crate is compiled for the baseline, whose instructions leave the upper parts, mask
-//! registers, MXCSR and x87 state as they are: the low 128 bits of sixteen registers are all.
+//! The crate is compiled for the baseline of x86-64, whose instructions do not change the upper parts, mask
+//! registers, MXCSR and x87 state: the low 128 bits of sixteen registers suffice.
 
-/// Bytes that [`save_vectors`] takes below the alignment.
+/// Bytes that [`save_vectors`] uses below the alignment.
 pub(crate) const BYTES: u64 = 256;
 
-/// Aligns the stack pointer and puts the vector registers below it.
+/// Aligns the stack pointer and saves the vector registers below it.
 macro_rules! save_vectors {
     () => {
         concat!(
@@ -32,7 +32,7 @@ macro_rules! save_vectors {
     };
 }
 
-/// Takes the vector registers back from where the stack pointer is.
+/// Restores the vector registers from the stack pointer on.
 macro_rules! restore_vectors {
     () => {
         concat!(
@@ -58,8 +58,8 @@ macro_rules! restore_vectors {
 
 pub(crate) use {restore_vectors, save_vectors};
 
-/// Where the return address lies of a function that is called with the vector registers saved
-/// below the words that begin at `saved`.
+/// Address of the return address of a function that is called after [`save_vectors`]; `saved` is the
+/// address of the words that were pushed before.
 pub(crate) const fn return_slot(saved: u64) -> u64 {
     (saved & !15).wrapping_sub(BYTES + 8)
 }

@@ -1,9 +1,9 @@
-//! The system calls of guests.
+//! System calls of scavengers.
 //!
-//! Most are made as they are, on the guest's own thread. What belongs to a process as a whole is the
-//! guest's own affair here (break, thread pointer, exit, signals to itself), pretended (handlers and
-//! masks: a guest has no signals), or refused. Nothing that is sent to the process may end here
-//! (`narrowed`), nor anything that a guest asks for come to the program.
+//! Most are made as they are, on the home thread. Those that concern a whole process are done for the
+//! scavenger alone (break, thread pointer, exit, signals to itself), pretended (handlers and masks: a
+//! scavenger has no signals), or refused. No signal that is sent to the process may be consumed here
+//! (`narrowed`), and no effect that a scavenger asks for may reach the program.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ const EFAULT: isize = -14;
 const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 
-/// Makes the call that `registers` ask for, and puts its result there.
+/// Makes the system call in `registers`, and puts its result there.
 pub(super) fn make(guest: &'static Guest, registers: &mut Registers) {
     let request = guest.request();
     guest.count(offset_of!(GuestRequest, calls));
@@ -55,12 +55,12 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     const OF_THE_PROGRAM: [usize; 18] = [
         105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
     ];
-    // alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals are the program's.
-    // mlockall, munlockall, migrate_pages: its memory is as well.
+    // alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals would be the program's.
+    // mlockall, munlockall, migrate_pages: they would act on its memory.
     const AT_THE_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
-    // wait4 and waitid: children are the program's.
+    // wait4 and waitid: the process's children are the program's.
     const WAIT: [usize; 2] = [61, 247];
-    // What is done there is done with masks of the ring's own.
+    // Its operations could use signal masks that only the ring knows.
     const IO_URING_SETUP: usize = 425;
     let [first, second, ..] = arguments;
     match number {
@@ -95,7 +95,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         number if WAIT.contains(&number) => ECHILD,
         number if sends_signals(number, second) => EPERM,
         IO_URING_SETUP => ENOSYS,
-        // There is no frame to return from.
+        // A scavenger has no signal frames to return from.
         RT_SIGRETURN => finish(guest, GuestState::Killed, trap::SEGV as u32),
         number if is_of_thread(number) => of_thread(number, arguments),
         number::MMAP => {
@@ -124,7 +124,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
             }
             moved
         }
-        // What was set aside becomes memory; that it does so again and again is not counted.
+        // Reserved addresses become memory. Doing that repeatedly is not counted.
         number::MPROTECT if arguments[2] & WRITE != 0 && !may_have(second as u64) => ENOMEM,
         number::MUNMAP => {
             let result = plain(number, arguments);
@@ -137,17 +137,17 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     }
 }
 
-/// Has memory that a guest has mapped consist of huge pages as far as there are such: looking up an address in
-/// a turn takes the program's time, as long as a load at times.
+/// Asks for huge pages for memory that a scavenger has mapped: a page walk during a time slice takes the
+/// program's time, at times as long as a load.
 fn ask_for_huge_pages(place: usize, length: usize) {
     const HUGEPAGE: usize = 14;
     if lanes::board().is_some_and(|board| board.huge_pages != 0) {
-        // Where there are none it stays as it is.
+        // Without huge pages the mapping stays as it is.
         let _ = plain(number::MADVISE, [place, length, HUGEPAGE, 0, 0, 0]);
     }
 }
 
-/// Whether `fcntl` or `ioctl` has a descriptor send signals, which would be to the process.
+/// True if `fcntl` or `ioctl` would make a descriptor send signals, which would go to the process.
 fn sends_signals(number: usize, what: usize) -> bool {
     const FCNTL: usize = 72;
     const IOCTL: usize = 16;
@@ -164,7 +164,7 @@ const SET_PRIORITY: usize = 141;
 const SET_IO_PRIORITY: usize = 251;
 const GET_IO_PRIORITY: usize = 252;
 
-/// Whether a call reads or changes how a thread, or a group of processes, is scheduled.
+/// True if a call reads or changes how a thread, or a group of processes, is scheduled.
 fn is_of_thread(number: usize) -> bool {
     // sched_setparam to sched_getscheduler, sched_setaffinity, sched_getaffinity, sched_setattr,
     // sched_getattr.
@@ -173,7 +173,8 @@ fn is_of_thread(number: usize) -> bool {
     SCHED.contains(&number) || PRIORITIES.contains(&number)
 }
 
-/// Such a call: by the process's number a guest means itself, and groups are not its own.
+/// Makes such a call: with the process's number a scavenger means itself, and process groups are not its
+/// own.
 fn of_thread(number: usize, mut arguments: [usize; 6]) -> isize {
     const ONE: [(usize, usize); 4] = [
         (GET_PRIORITY, 0),
@@ -195,12 +196,13 @@ fn of_thread(number: usize, mut arguments: [usize; 6]) -> isize {
     plain(number, arguments)
 }
 
-/// A call that may wait for signals, made so that none of the program's comes to this thread, and
-/// any other as it is.
+/// Makes a call. If it may wait for signals, its sets and masks are replaced, so that no signal of the
+/// program is delivered to this thread.
 fn narrowed(number: usize, mut arguments: [usize; 6]) -> isize {
     const RT_SIGSUSPEND: usize = 130;
     const SIGNALFD: usize = 282;
-    // Where pselect6, ppoll, epoll_pwait, epoll_pwait2 and io_pgetevents have a mask for meanwhile.
+    // Calls with a temporary signal mask, and the index of that argument: pselect6, ppoll, epoll_pwait,
+    // epoll_pwait2, io_pgetevents.
     const MASKS: [(usize, usize); 5] = [(270, 5), (271, 3), (281, 4), (441, 4), (333, 5)];
     let none = 0_u64;
     let mask = berth::MASK;
@@ -222,32 +224,31 @@ fn narrowed(number: usize, mut arguments: [usize; 6]) -> isize {
     plain(number, arguments)
 }
 
-/// The call itself.
+/// Makes the call as it is.
 fn plain(number: usize, arguments: [usize; 6]) -> isize {
-    // SAFETY: the guest asks for it as it would ask the kernel, on its own thread; what belongs to
-    // the program was taken care of before.
+    // SAFETY: the scavenger asks for it as it would ask the kernel, on its own thread; calls that concern
+    // the program were handled before.
     unsafe { call(number, arguments) }
 }
 
-/// In a mapping's protection: it can be written.
+/// Protection of a mapping: writable.
 const WRITE: usize = 2;
 
-/// Memory that guests have mapped beyond what each has for itself, all together: at least that of which they
-/// may write each byte.
+/// Bytes that all scavengers together have mapped beyond their own shares: writable, at least.
 static SHARED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether guests may have so much at all.
+/// True if scavengers may have that many bytes at all.
 fn may_have(bytes: u64) -> bool {
     let most = lanes::board().map_or(0, |board| board.memory);
     most == 0 || bytes <= most
 }
 
-/// What a guest maps or gives back.
+/// Bytes that a scavenger maps or unmaps.
 #[derive(Clone, Copy, Debug)]
 struct Bytes {
-    /// Of addresses.
+    /// Bytes of addresses.
     addresses: u64,
-    /// Of memory, as far as the kernel will have to find some.
+    /// Bytes of memory that the kernel may have to provide.
     memory: u64,
 }
 
@@ -259,7 +260,7 @@ impl Bytes {
         }
     }
 
-    /// Those of a mapping. What a file has for all takes none that the kernel could not have back.
+    /// Bytes of a mapping. Shared pages of a file count as no memory, since the kernel can take them back.
     const fn mapped(bytes: u64, protection: usize, flags: usize) -> Self {
         const PRIVATE: usize = 2;
         const ANONYMOUS: usize = 0x20;
@@ -270,7 +271,7 @@ impl Bytes {
         }
     }
 
-    /// Takes it of what the guest has for itself, then of what is shared; `false`: there is not so much left.
+    /// Charges the bytes to the scavenger's own share, then to the common one; `false` if too few are left.
     fn charge(self, request: Request) -> bool {
         let mapped = request.long(offset_of!(GuestRequest, mapped));
         if !take(mapped, self.addresses, request.get().memory) {
@@ -284,7 +285,7 @@ impl Bytes {
             less(mapped, self.addresses);
             return false;
         }
-        // A guest's calls are made one after the other.
+        // Without a lock: a scavenger makes one call at a time.
         held.store(after, Ordering::Relaxed);
         true
     }
@@ -302,13 +303,13 @@ impl Bytes {
     }
 }
 
-/// What a guest that holds `much` has more of what is shared than one that holds `little`.
+/// Bytes of the common share that a scavenger holds more with `much` than with `little`.
 fn shared_between(little: u64, much: u64) -> u64 {
     let each = lanes::board().map_or(0, |board| board.memory_each);
     much.saturating_sub(each.max(little))
 }
 
-/// Adds to a sum, unless it were more than `most` then.
+/// Adds `bytes` to a sum unless the sum would exceed `most`.
 fn take(sum: &AtomicU64, bytes: u64, most: u64) -> bool {
     let more = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= most);
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -320,8 +321,8 @@ fn less(sum: &AtomicU64, bytes: u64) {
     let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
-/// Fills what the caller wants to know of the old with nothing: `words`, of which the second
-/// may be another number.
+/// Fills a result buffer with `words` zero words, of which the second may have another value. Returns 0 or
+/// `EFAULT`.
 fn pretend(place: usize, words: usize, second: u64) -> isize {
     if place == 0 {
         return 0;
@@ -337,7 +338,7 @@ fn pretend(place: usize, words: usize, second: u64) -> isize {
     0
 }
 
-/// A signal that the guest sends: to itself it is its end, others it may not disturb.
+/// A signal that the scavenger sends: to itself it is its end, to others it is refused.
 fn signal(guest: &'static Guest, process: usize, thread: Option<usize>, signal: usize) -> isize {
     let itself = process == sys::process() as usize
         && thread.is_none_or(|thread| thread == sys::thread() as usize);
@@ -379,7 +380,7 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
     } else if from > to {
         const DONTNEED: usize = 4;
         let length = (from - to) as usize;
-        // What comes back later is to be zero.
+        // Pages must be zero when they are used again.
         let _ = plain(number::MADVISE, [to as usize, length, DONTNEED, 0, 0, 0]);
         Bytes::memory(from - to).give_back(request);
     }
@@ -405,7 +406,7 @@ fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
     }
 }
 
-/// `prctl`: what concerns a thread and harms nobody.
+/// `prctl`: permits only what affects this thread alone.
 fn process_control(arguments: [usize; 6]) -> isize {
     const SET_NAME: usize = 15;
     const GET_NAME: usize = 16;

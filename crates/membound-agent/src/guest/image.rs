@@ -1,4 +1,4 @@
-//! Mapping an executable or its loader as the kernel would.
+//! Maps an executable or its loader as the kernel would.
 
 use core::ffi::CStr;
 
@@ -9,21 +9,21 @@ const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
 const MOST_SEGMENTS: usize = 64;
 const PAGE: u64 = 4096;
-/// Not an executable of this machine's.
+/// The file is no executable for this machine.
 const ENOEXEC: Errno = Errno(8);
 
-/// An executable or loader that is mapped.
+/// A mapped executable or loader.
 #[derive(Debug)]
 pub(super) struct Image {
     /// Address of its first instruction.
     pub entry: usize,
-    /// What is added to the file's addresses.
+    /// Difference between its addresses in memory and those in the file.
     pub bias: usize,
-    /// Address of its program headers, and how many there are.
+    /// Address and number of its program headers.
     pub headers: (usize, usize),
-    /// Path of the loader that it asks for.
+    /// Path of the loader that it names.
     pub loader: Option<Line<256>>,
-    /// Begin and end of all that is mapped of it.
+    /// Start and end of all of its mappings.
     pub span: [u64; 2],
 }
 
@@ -46,7 +46,7 @@ const _: () = assert!(size_of::<Segment>() == SEGMENT_BYTES);
 const LOAD: u32 = 1;
 const INTERPRETER: u32 = 3;
 
-/// Maps the file at `path`.
+/// Maps the file at `path`. Errors are those of the kernel, or `ENOEXEC`.
 pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
     let file = sys::open(path, sys::Open::Read)?;
     let mut header = [0; HEADER_BYTES];
@@ -104,7 +104,7 @@ pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
     })
 }
 
-/// The path in the header that names a loader.
+/// The loader's path from the program headers; `None`: the file names none.
 fn loader(file: &Descriptor, segments: &[Segment]) -> Result<Option<Line<256>>, Errno> {
     let Some(segment) = segments.iter().find(|it| it.kind == INTERPRETER) else {
         return Ok(None);
@@ -121,7 +121,7 @@ fn loader(file: &Descriptor, segments: &[Segment]) -> Result<Option<Line<256>>, 
     Ok(Some(line))
 }
 
-/// Sets aside addresses for all segments together; returns what is added to the file's.
+/// Reserves addresses for all segments together; returns the difference to the file's addresses.
 fn reserve(segments: &[Segment], fixed: bool) -> Result<u64, Errno> {
     const NOTHING: usize = 0;
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
@@ -154,8 +154,8 @@ fn reserve(segments: &[Segment], fixed: bool) -> Result<u64, Errno> {
     // SAFETY: a place that is free, or of the kernel's choice.
     let got = check(unsafe { call(number::MMAP, arguments) })? as u64;
     if fixed && got != begin {
-        // An old kernel that takes the address as a hint.
-        // SAFETY: the mapping is new and nobody knows it.
+        // An old kernel treats the address as a hint only.
+        // SAFETY: the mapping is new and not used yet.
         let _ = unsafe { call(number::MUNMAP, [got as usize, whole as usize, 0, 0, 0, 0]) };
         return Err(Errno::EEXIST);
     }
@@ -167,7 +167,7 @@ fn reserve(segments: &[Segment], fixed: bool) -> Result<u64, Errno> {
     Ok(aligned.wrapping_sub(if fixed { got } else { begin }))
 }
 
-/// Maps one segment inside what was set aside.
+/// Maps one segment inside the reserved addresses.
 fn map(file: &Descriptor, segment: &Segment, bias: u64) -> Result<(), Errno> {
     const PRIVATE_FIXED: usize = 0x12;
     const ANONYMOUS: usize = 0x20;
@@ -208,7 +208,7 @@ fn map(file: &Descriptor, segment: &Segment, bias: u64) -> Result<(), Errno> {
         check(unsafe { call(number::MMAP, arguments) })?;
     }
     if segment.flags & WRITE != 0 && segment.memory_bytes > segment.file_bytes {
-        // Behind the file's last byte its page holds whatever comes next in the file.
+        // Behind the last byte of the segment, its page holds whatever follows in the file.
         for at in file_end..mapped_end.max(file_end) {
             // SAFETY: the page was just mapped, writable and private.
             unsafe { memory::put(at as usize, 0_u8) };

@@ -1,4 +1,4 @@
-//! A guest's first stack: arguments, environment and auxiliary vector, as the kernel lays them out.
+//! A scavenger's first stack: arguments, environment and auxiliary vector, in the kernel's layout.
 
 use core::ffi::CStr;
 
@@ -7,27 +7,27 @@ use super::image::Image;
 use crate::sys::{Errno, Protection, Scratch, call, check, number};
 use crate::{auxiliary, memory};
 
-/// Most pointers that are laid out.
+/// Most pointers on the first stack.
 const MOST_WORDS: u64 = 1 << 16;
 const GUARD_BYTES: usize = 64 << 10;
 const LEAST_BYTES: usize = 128 << 10;
-/// Places in a page, and a little apart so that what follows lies apart as well, at which stacks
-/// begin: sixty-four lines in an order in which neighbours are far from each other.
+/// Stacks begin at one of so many positions, `COLOUR_BYTES` apart (seven lines), so that neighbours are far
+/// from each other within a page.
 const COLOURS: usize = 64;
 const COLOUR_BYTES: usize = 7 * 64;
 
-/// The strings behind a request: their addresses.
+/// Addresses of the strings behind a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Strings {
     path: usize,
     pub(super) output: usize,
     pub(super) errors: usize,
-    /// The first argument; the others and the variables follow.
+    /// The first argument; the other arguments and the environment follow.
     first: usize,
 }
 
 impl Strings {
-    /// `None` where there are fewer than the request says, or they do not end.
+    /// `None` if there are fewer strings than the request says, or the last one does not end.
     pub(super) fn of(request: Request) -> Option<Self> {
         let said = request.get();
         let (begin, length) = (request.strings(), said.strings as usize);
@@ -65,7 +65,7 @@ impl Strings {
     }
 }
 
-/// Lays out a stack, that of the guest of this number; returns its pointer.
+/// Lays out the stack of the scavenger of this number; returns the stack pointer.
 pub(super) fn make(
     request: Request,
     number: usize,
@@ -78,12 +78,12 @@ pub(super) fn make(
     let whole = bytes + GUARD_BYTES;
     let stack = Scratch::untouched(whole, Protection::ReadWrite)?;
     let begin = stack.address();
-    // SAFETY: its lowest pages, which nobody knows yet.
+    // SAFETY: the lowest pages of a mapping that is not used yet.
     check(unsafe { call(number::MPROTECT, [begin, GUARD_BYTES, 0, 0, 0, 0]) })?;
-    // Stacks that lie alike would fight over the same sets of the first cache.
+    // Stacks at the same position in a page would compete for the same sets of the first-level cache.
     let colour = number % COLOURS * COLOUR_BYTES;
     let mut words = Words::new(begin + whole - colour)?;
-    // Random bytes, the machine's name, and what the vector refers to, lie above.
+    // Random bytes and the platform's name, to which the auxiliary vector points, lie above.
     let random = words.above(&random()?)?;
     let platform = words.above(&[u64::from_le_bytes(*b"x86_64\0\0"), 0])?;
 

@@ -1,25 +1,25 @@
-//! `xmm` registers in a signal frame.
+//! The `xmm` registers in a signal frame.
 //!
-//! Behind the general registers a frame names the area of `fxsave`, which the kernel extends as
-//! `xsave` lays it out where the processor has more than that.
+//! Behind the general registers a frame has the address of the area of `fxsave`. Where the processor has
+//! more registers, the kernel extends this area in the layout of `xsave`.
 
 use crate::memory;
 
-/// Bytes before the address of the area in a `ucontext`: behind 23 registers of eight bytes each.
+/// Offset in a `ucontext` of the area's address: behind 23 registers of eight bytes each.
 pub(crate) const AREA_OFFSET: usize = super::REGISTERS_OFFSET + 23 * 8;
-/// Bytes before `xmm0` in the area.
+/// Offset of `xmm0` in the area.
 const XMM_OFFSET: usize = 160;
 const XMM_BYTES: usize = 16;
-/// Where the kernel says with a magic number that the area is extended, and where that then says which of
-/// its parts are filled in.
+/// Offset of the magic number that says that the area is extended; `FILLED_OFFSET` is that of the bits that
+/// say which parts are filled in.
 pub(crate) const MAGIC_OFFSET: usize = 464;
 pub(crate) const MAGIC: u32 = 0x4650_5853;
 const FILLED_OFFSET: usize = 512;
-/// The bit there of `xmm` registers.
+/// The bit of the `xmm` registers among these.
 const XMM_FILLED: u64 = 2;
 
-/// Puts the 16 bytes at each address into the register of this number, in the frame of which the `ucontext`
-/// is at `context`.
+/// Puts the 16 bytes at each address into the register of this number, in the frame whose `ucontext` is at
+/// `context`.
 ///
 /// # Safety
 ///
@@ -44,7 +44,8 @@ pub(super) unsafe fn put(context: usize, values: impl Iterator<Item = (u8, u64)>
     }
 }
 
-/// Has the registers that are in their first state, and not filled in therefore, filled in.
+/// Zeroes registers that are in their initial state, which the kernel has not written to the frame, and
+/// marks them filled in.
 ///
 /// # Safety
 ///
