@@ -1,9 +1,9 @@
 //! Blocks that wrapped functions allocate and free.
 //!
-//! A function that allocates by calling another one counts once: inside the outermost, others
-//! are let pass. Whether a block is told of is decided before the original runs ([`countdown`]), and
-//! most calls are let pass by the stub, which decides alike. Freeing is told of for the blocks that
-//! were ([`told_blocks`]).
+//! A function that allocates by calling another wrapped one counts once: calls inside the outermost one
+//! pass. Whether a block is reported is decided before the original runs ([`countdown`]). Most calls
+//! already pass in the stub, which decides by the same rules. A free is reported for blocks that were
+//! reported ([`told_blocks`]).
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -22,10 +22,10 @@ use crate::{assembly, chains, memory, told_blocks, walked};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 64;
-/// Frames between two wrapped calls that are looked at, when one may be inside the other.
+/// Most frames walked between two wrapped calls, to decide whether one is inside the other.
 const FRAMES: usize = 256;
 
-/// Tells of allocations in the memory that `command` names.
+/// Starts reporting allocations in the memory that `command` describes; address 0: stops.
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.address != 0 {
         keep::prepare()?;
@@ -40,7 +40,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The function's number and kind, as the plan gave them.
+/// Number and kind of a wrapped function, from the plan.
 #[derive(Clone, Copy)]
 struct Wrapped {
     function: u8,
@@ -59,7 +59,7 @@ impl Wrapped {
         self.kind == kind as u32
     }
 
-    /// Bytes that are asked for.
+    /// Bytes that the call asks for.
     fn size(self, frame: &WrapFrame) -> u64 {
         if self.is(WrapKind::Sized) {
             frame.rdi
@@ -75,11 +75,11 @@ impl Wrapped {
     }
 }
 
-/// Before the original of this `number`.
+/// Runs before the original function with this `number`.
 ///
 /// # Safety
 ///
-/// The frame is that of the stub, which has called.
+/// The frame is that of the stub that makes this call.
 pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(shared) = Shared::get() else {
         return Course::Pass;
@@ -98,7 +98,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let size = wrapped.size(frame);
     let resizes = RESIZING.iter().any(|kind| wrapped.is(*kind));
     let maps = MAPPING.iter().any(|kind| wrapped.is(*kind));
-    // Also for a call that does not count: a countdown that is used up would bring every call here.
+    // Also for a call inside another one: with a countdown that is used up, every call would come here.
     let telling = match maps {
         true => Some(0),
         false => decide(shared, thread, wrapped, size),
@@ -108,7 +108,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
         Around::OtherStack(outer) => outer,
         Around::Nothing => 0,
     };
-    // Before the original frees it: another thread may be given its address at once.
+    // Before the original frees the block: another thread may get its address at once.
     let ends = resizes && told_blocks::remove(frame.rdi);
     if telling.is_none() && !ends {
         countdown::own().mark(own_mark(frame));
@@ -138,14 +138,14 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     Course::Around
 }
 
-/// Size from which on blocks are told of at the level that the launcher has set.
+/// Size in bytes from which every block is reported, at the level that the launcher has set.
 fn certain_from(shared: Shared) -> u64 {
     let wanted = shared.word(offset_of!(Allocations, every_from_bytes));
     let interval_bytes = allocation_interval(shared.set_level());
     certain_from_bytes(interval_bytes, wanted.load(Ordering::Relaxed))
 }
 
-/// The level by which a block of this size is told of, `None` when it is not.
+/// The level at which a block of this size is reported; `None`: it is not.
 fn decide(shared: Shared, thread: &Thread, wrapped: Wrapped, size: u64) -> Option<u32> {
     if size >= countdown::certain_from_bytes(certain_from(shared)) {
         return Some(0);
@@ -157,7 +157,7 @@ fn decide(shared: Shared, thread: &Thread, wrapped: Wrapped, size: u64) -> Optio
     countdown::own().decide(size, counted, shared.level(thread))
 }
 
-/// Where the frame's call returns to.
+/// Place and value of the return address of the frame's call.
 fn own_mark(frame: &WrapFrame) -> Mark {
     Mark {
         slot: frame.callers_stack().wrapping_sub(8),
@@ -165,7 +165,8 @@ fn own_mark(frame: &WrapFrame) -> Mark {
     }
 }
 
-/// Adds what a call took to what was timed. One that was interrupted says nothing.
+/// Adds the duration of a call to the timed ones. An interrupted call is left out, as it would distort the
+/// mean.
 fn end_timing(shared: Shared, begun: u64) {
     const LONGEST_TICKS: u64 = 20_000;
     let took = assembly::time_stamp().wrapping_sub(begun);
@@ -177,11 +178,11 @@ fn end_timing(shared: Shared, begun: u64) {
     add(offset_of!(Allocations, timed), 1);
 }
 
-/// After the original, whose result is in rax.
+/// Runs after the original function, whose result is in rax.
 ///
 /// # Safety
 ///
-/// The frame is that of the stub, and [`before`] has filled it in.
+/// The frame is that of the stub that makes this call, and [`before`] has filled it in.
 pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     // SAFETY: entries are never unmapped.
     let thread = unsafe { &*(frame.kept.thread as *const Thread) };
@@ -223,12 +224,12 @@ const RESIZING: [WrapKind; 3] = [
 ];
 /// Kinds that map or unmap.
 const MAPPING: [WrapKind; 3] = [WrapKind::Map, WrapKind::Unmap, WrapKind::Remap];
-/// Kinds whose bytes the stub has counted before it comes here, for sizes that it may decide.
+/// Kinds whose bytes the stub has counted before it calls the agent, for sizes that the stub may decide.
 const COUNTED_BY_STUB: [WrapKind; 3] = [WrapKind::Sized, WrapKind::Counted, WrapKind::Resized];
 /// What mapping functions return when they fail.
 const FAILED: u64 = u64::MAX;
 
-/// A wrapped call that is over.
+/// A wrapped call whose original has returned.
 #[derive(Clone, Copy)]
 struct Told<'a> {
     shared: Shared,
@@ -273,7 +274,7 @@ impl Told<'_> {
     fn resized(self) {
         let kept = &self.frame.kept;
         let done = self.frame.rax != 0;
-        // A size of 0 frees, in those libcs that give nothing back then.
+        // With a size of 0 the original frees the block, in libcs that then return null.
         if kept.block != 0 && (done || kept.size == 0) {
             tell_freed(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
         } else if kept.block != 0 {
@@ -284,7 +285,7 @@ impl Told<'_> {
         }
     }
 
-    /// Notes that a block is told of. Whether there was room for that.
+    /// Adds the block to the reported ones; `false` if there was no room.
     fn follow(self, address: u64) -> bool {
         let kept = told_blocks::insert(address);
         if !kept {
@@ -311,7 +312,7 @@ impl Told<'_> {
         );
     }
 
-    /// Tells of a block if that was decided.
+    /// Reports a block if that was decided before.
     fn allocated(self, (address, size): (u64, u64)) {
         let Some(level) = self.frame.kept.telling.checked_sub(1) else {
             return;
@@ -343,14 +344,14 @@ impl Told<'_> {
     }
 }
 
-/// Tells of the end of a block if its begin was told.
+/// Reports a free if the allocation was reported.
 fn free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64) {
     if address != 0 && told_blocks::remove(address) {
         tell_freed(shared, thread, wrapped, address, assembly::time_stamp());
     }
 }
 
-/// Tells of the end of a block whose begin was told.
+/// Reports the free of a block whose allocation was reported.
 fn tell_freed(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
     shared.tell(
         thread,
@@ -366,7 +367,7 @@ fn tell_freed(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, t
     );
 }
 
-/// Registers of the caller, as they will be when the call has returned.
+/// Registers of the caller after the call has returned.
 fn callers_registers(frame: &WrapFrame) -> Registers {
     Registers {
         ip: frame.return_address,
@@ -375,7 +376,7 @@ fn callers_registers(frame: &WrapFrame) -> Registers {
     }
 }
 
-/// Number of the chain of calls that led to the wrapped one.
+/// Number of the call chain that led to the wrapped call; 0: no room for it.
 fn chain(shared: Shared, thread: &Thread, frame: &WrapFrame) -> u32 {
     let begin = callers_registers(frame);
     let stack = thread.stack(begin.sp);
@@ -385,7 +386,7 @@ fn chain(shared: Shared, thread: &Thread, frame: &WrapFrame) -> u32 {
     }
 }
 
-/// Finds the callers, and the number of their chain.
+/// Walks the call chain, and returns its number.
 fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
     let mut addresses = [0; DEEPEST];
     let mut slots = [0; walked::LONGEST];
@@ -399,24 +400,24 @@ fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
     let found = unwind::unwind(begin, Begin::Return, stack, rest, &mut slots);
     let addresses = addresses.get(..=found).unwrap_or_default();
     let number = chains::number(shared, addresses);
-    // Without room for the chain there may be some later.
+    // Number 0 means no room: there may be some at the next call, so it is not kept.
     if let (true, Some(slots), [_, callers @ ..]) = (number != 0, slots.get(..found), addresses) {
         walked::keep(&begin, slots, callers, number);
     }
     number
 }
 
-/// What a wrapped call is inside of.
+/// Calls of the same thread that a wrapped call may be inside of.
 enum Around {
     Nothing,
     /// Another wrapped call.
     Another,
-    /// A wrapped call on another stack, which is kept for afterwards.
+    /// A wrapped call on another stack, whose frame is kept for the end of this one.
     OtherStack(u64),
 }
 
-/// Whether the thread is in a wrapped call already. One that was left by a long jump or an
-/// exception has left its traces, which are told from those of a living one.
+/// Finds out whether the thread is inside a wrapped call already. A call that was left by a long jump or an
+/// exception leaves the same traces, which must be told from those of a call in progress.
 fn around(thread: &Thread, frame: &WrapFrame) -> Around {
     let outer = thread.outer.load(Ordering::Relaxed);
     if outer == 0 {
@@ -440,7 +441,7 @@ fn around(thread: &Thread, frame: &WrapFrame) -> Around {
     }
 }
 
-/// As [`around`], for a wrapped call that was let pass and left its mark.
+/// As [`around`], for a wrapped call that passed and left its mark.
 fn around_passed(thread: &Thread, frame: &WrapFrame) -> Around {
     let own = own_mark(frame);
     let Some(mark) = countdown::own().marked() else {
@@ -458,15 +459,15 @@ fn around_passed(thread: &Thread, frame: &WrapFrame) -> Around {
     }
 }
 
-/// Whether the frame's call was made, directly or not, by a call that returns to `ip` with the stack
-/// pointer at `sp`.
+/// True if the call that returns to `ip`, with the stack pointer at `sp`, has made the frame's call
+/// directly or indirectly.
 fn is_inside(thread: &Thread, frame: &WrapFrame, (sp, ip): (u64, u64)) -> bool {
     let begin = callers_registers(frame);
     let mut at = begin;
     let mut walk = Walk::new(begin, Begin::Return, thread.stack(begin.sp));
     for _ in 0..FRAMES {
         if at.sp >= sp {
-            // The frame was passed by, or is the one that this call returns through.
+            // The walk has passed that frame, or has reached the one that this call returns through.
             return at.sp == sp && at.ip == ip;
         }
         match walk.step() {
@@ -474,6 +475,6 @@ fn is_inside(thread: &Thread, frame: &WrapFrame, (sp, ip): (u64, u64)) -> bool {
             None => break,
         }
     }
-    // Where callers are not known, what stands at the place counts.
+    // If the walk ends early, the return address on the stack decides.
     true
 }

@@ -1,12 +1,13 @@
-//! Programs that must be alone in their process, or count on it: the agent's control thread is one thread too many.
+//! Programs that require or expect a single thread in their process: the agent's control thread would be
+//! one too many.
 //!
-//! The kernel gives a user namespace to processes of one thread only, and the sandbox of Chromium ends its
-//! process where `/proc/self/task` has more than one entry.
+//! The kernel gives a user namespace only to processes with one thread, and the sandbox of Chromium ends
+//! its process if `/proc/self/task` has more than one entry.
 
 use crate::memory;
 use crate::sys::{self, number};
 
-/// A system call as the program has it.
+/// A system call of the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) number: usize,
@@ -20,8 +21,9 @@ impl Call {
     }
 }
 
-/// `unshare` and `setns`, without the control thread where the program has one thread: `pause` ends that, if it is
-/// here, and `start_again` brings it back. `None`: the trampoline is to make the call as it stands.
+/// Makes `unshare` or `setns` without the control thread, if the program has one thread: `pause` ends the
+/// control thread if it runs, and `start_again` restarts it. `None`: the trampoline is to make the call
+/// itself.
 pub(crate) fn without_control_thread(
     call: Call,
     pause: impl FnOnce() -> bool,
@@ -35,7 +37,7 @@ pub(crate) fn without_control_thread(
     let [first, second, ..] = call.arguments.map(|it| it as u64);
     let needed = match (call.number, second) {
         (number::UNSHARE, _) => first & UNSHARED_ALONE != 0,
-        // 0: of whatever kind the descriptor is.
+        // 0: for a descriptor of any kind.
         (_, kinds) => kinds == 0 || kinds & ENTERED_ALONE != 0,
     };
     if !needed || sys::threads() != WITH_CONTROL_THREAD || !pause() {
@@ -46,10 +48,10 @@ pub(crate) fn without_control_thread(
     Some(result)
 }
 
-/// `newfstatat`: the directory of the process's threads has one link fewer than the kernel says, which counts the
-/// control thread.
+/// Makes `newfstatat`. For the directory of the process's threads it reports one link fewer, since the
+/// kernel counts the control thread.
 pub(crate) fn stat(call: Call) -> isize {
-    /// Of `st_nlink` in `struct stat`.
+    /// Offset of `st_nlink` in `struct stat`.
     const LINKS_OFFSET: usize = 16;
     let result = call.make();
     if result != 0 {
@@ -68,7 +70,7 @@ pub(crate) fn stat(call: Call) -> isize {
     result
 }
 
-/// Whether `path`, perhaps relative to `/proc`, is the directory of the threads of `process`, the calling one.
+/// True if `path`, absolute or relative to `/proc`, is the thread directory of `process`, the calling one.
 fn names_own_threads(path: &[u8], process: u32) -> bool {
     let mut parts = path
         .rsplit(|&byte| byte == b'/')

@@ -1,7 +1,7 @@
-//! The registered trampolines, and the way out of them and into them.
+//! The registered trampolines: how threads enter and leave them.
 //!
-//! Read by signal handlers at any moment, so there is no lock: each slot has a version,
-//! odd while it is being changed, and a reader whose version changed under it looks again.
+//! Signal handlers read the slots at any moment, so there is no lock but a sequence count: each slot has a
+//! version, odd while it is being changed, and a reader that finds another version afterwards reads again.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -16,7 +16,7 @@ use crate::sys::{self, Errno};
 
 const AREAS: usize = 4096;
 
-/// Debuggers read it by this layout.
+/// A slot with a registered area. Debuggers read it in this layout.
 #[derive(Debug)]
 #[repr(C)]
 struct Slot {
@@ -44,11 +44,11 @@ impl Slot {
 }
 
 static SLOTS: [Slot; AREAS] = [const { Slot::free() }; AREAS];
-/// Slots from here on were never used.
+/// Number of slots that were ever used, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-// By this note a debugger finds the slots, also where the agent's file is gone: the distances
-// from these words to the slots and to the number of those used, and the bytes of a slot.
+// With this note a debugger finds the slots, even without the agent's file: distances from these words to
+// the slots and to the number of used ones, and the size of a slot in bytes.
 global_asm!(
     ".pushsection .note.membound, \"a\", @note",
     ".p2align 2",
@@ -64,17 +64,17 @@ global_asm!(
     bytes = const size_of::<Slot>(),
 );
 
-/// A registered area, as it was at one moment.
+/// A consistent copy of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
-    /// First byte of the trampolines, and the one behind their last.
+    /// First byte of the trampolines, and the byte behind their last one.
     pub(crate) code: u64,
     pub(crate) end: u64,
     /// Address of the [`TableHeader`].
     table: u64,
-    /// What the table's original addresses are relative to.
+    /// Address that the table's original addresses are relative to.
     base: u64,
-    /// The first original address with an entry, and the one behind the last.
+    /// The first original address with an entry, and an address behind the last.
     text_start: u64,
     text_end: u64,
 }
@@ -83,7 +83,8 @@ fn snapshot(slot: &Slot) -> Option<Area> {
     loop {
         let version = slot.version.load(Ordering::Acquire);
         if version & 1 != 0 {
-            // Being changed: it is no area yet, or none any more.
+            // Not waited for: a handler may have interrupted the thread that changes it. It is no area yet,
+            // or none any more.
             return None;
         }
         let area = Area {
@@ -94,6 +95,7 @@ fn snapshot(slot: &Slot) -> Option<Area> {
             text_start: slot.text_start.load(Ordering::Relaxed),
             text_end: slot.text_end.load(Ordering::Relaxed),
         };
+        // Keeps the loads of the fields before the second load of the version.
         fence(Ordering::Acquire);
         if slot.version.load(Ordering::Relaxed) == version {
             return (area.end != 0).then_some(area);
@@ -116,7 +118,7 @@ fn used() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().take(USED.load(Ordering::Acquire))
 }
 
-/// Takes a slot for changing; gives the version it had.
+/// Locks a slot for changing; returns its version before. `None` if it is being changed or not `wanted`.
 fn claim(slot: &Slot, wanted: impl Fn(&Slot) -> bool) -> Option<u64> {
     let version = slot.version.load(Ordering::Acquire);
     if version & 1 != 0 || !wanted(slot) {
@@ -125,6 +127,7 @@ fn claim(slot: &Slot, wanted: impl Fn(&Slot) -> bool) -> Option<u64> {
     slot.version
         .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed)
         .ok()?;
+    // Keeps the stores of the fields behind the odd version.
     fence(Ordering::Release);
     Some(version)
 }
@@ -164,7 +167,7 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
     Err(Failure::new(Errno::ENOSPC, Refusal::AreasFull))
 }
 
-/// Forgets the trampolines whose code begins at `code`.
+/// Removes the trampolines whose code begins at `code`.
 pub(crate) fn forget(code: u64) {
     for slot in used() {
         let wanted = |slot: &Slot| {
@@ -191,27 +194,27 @@ pub(crate) fn find(ip: u64) -> Option<Area> {
         .find(|area| (area.code..area.end).contains(&ip))
 }
 
-/// Whether a thread at `ip` is in a trampoline that may lead to a system call which the agent sees.
+/// True if a thread at `ip` is in a trampoline that may lead to a system call hooked by the agent.
 pub(crate) fn may_lead_to_call(ip: u64) -> bool {
     find(ip).is_some_and(|area| area.header().hooks != 0)
 }
 
-/// Whether text that has trampolines lies in `start..end`.
+/// True if text that has trampolines lies in `start..end`.
 pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
     used()
         .filter_map(snapshot)
         .any(|area| area.text_start < end && start < area.text_end)
 }
 
-/// Whether text that has trampolines is not mapped any more.
+/// True if text that has trampolines is not mapped any more.
 pub(crate) fn any_without_text() -> bool {
     used()
         .filter_map(snapshot)
         .any(|area| area.text_end != 0 && !sys::readable(area.text_start))
 }
 
-/// The number of the system call that the instruction at `ip` makes, in the text or displaced in
-/// a trampoline, if that is known.
+/// Number of the system call that the instruction at `ip` makes, in the text or displaced in a trampoline;
+/// `None` if unknown.
 pub(crate) fn call_at(ip: u64) -> Option<u64> {
     let number = match find(ip) {
         Some(area) => area.call_displaced(ip),
@@ -222,7 +225,7 @@ pub(crate) fn call_at(ip: u64) -> Option<u64> {
     number.map(u64::from)
 }
 
-/// Where in a trampoline the original instruction at `ip` stands, if it has an entry.
+/// Address in a trampoline of the original instruction at `ip`, if it has an entry.
 pub(crate) fn entrance(ip: u64) -> Option<u64> {
     used()
         .filter_map(snapshot)
@@ -230,20 +233,20 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
         .find_map(|area| area.entrance(ip))
 }
 
-/// Where a thread goes on that would execute the original instruction at `ip`, if that is
-/// overwritten now; the first one of a group never is in this sense, for what stands
-/// there leads on by itself.
+/// Where a thread goes on that would execute the original instruction at `ip`, if that is overwritten now.
+/// The first instruction of a group never counts as overwritten, since the jump there leads on by itself.
 ///
-/// An area may be registered while its text is as it was, or is somebody else's, so the text
-/// is asked: before `ip` there must be a jump into the area, or the trap that precedes one. Any
-/// byte of another plan's jump may look like that trap, so jumps are asked for first.
+/// An area may be registered while its text is still original, or is another plan's, so the text itself
+/// decides: before `ip` there must be a jump into the area, or the trap that precedes one. Any byte of
+/// another plan's jump may look like that trap, so jumps are looked for first.
 pub(crate) fn inside(ip: u64) -> Option<u64> {
     // Most handlers return to text without an entry.
     entrance(ip)?;
     loop {
         let first_bytes = first_bytes_before(ip);
         let entrance = inside_now(ip);
-        // A trap that became a jump, or a jump that became a trap, may have been taken for neither.
+        // A trap that became a jump, or a jump that became a trap, may have been taken for neither: look
+        // again.
         if first_bytes_before(ip) == first_bytes {
             return entrance;
         }
@@ -258,7 +261,7 @@ fn starts_before(ip: u64) -> impl Iterator<Item = u64> {
     (1..=MAX_DISTANCE_BYTES as u64).filter_map(move |distance| ip.checked_sub(distance))
 }
 
-/// The bytes at these addresses, where they lie in text with entries; 0 for the others.
+/// The bytes at these addresses if they are in text with entries, else 0.
 fn first_bytes_before(ip: u64) -> [u8; MAX_DISTANCE_BYTES] {
     let mut bytes = [0; MAX_DISTANCE_BYTES];
     for (byte, start) in bytes.iter_mut().zip(starts_before(ip)) {
@@ -290,7 +293,7 @@ fn inside_now(ip: u64) -> Option<u64> {
     Some(entrance)
 }
 
-/// Where the jump leads that stands at `start` in mapped text, if one does.
+/// Target of the jump at `start` in mapped text, if there is one.
 fn jump_target(start: u64) -> Option<u64> {
     const JUMP: u8 = 0xe9;
     // SAFETY: an instruction with an entry lies in mapped text.
@@ -298,14 +301,14 @@ fn jump_target(start: u64) -> Option<u64> {
     if byte != JUMP {
         return None;
     }
-    // SAFETY: the jump does so as a whole.
+    // SAFETY: the whole jump is mapped with its first byte.
     let displacement: [u8; 4] = unsafe { memory::get(start as usize + 1) };
     let displacement = i64::from(i32::from_le_bytes(displacement));
     let behind = start.wrapping_add(EDIT_BYTES as u64);
     Some(behind.wrapping_add_signed(displacement))
 }
 
-/// Whether a trap stands at `start` in mapped text.
+/// True if a trap is at `start` in mapped text.
 pub(crate) fn holds_int3(start: u64) -> bool {
     const INT3: u8 = 0xcc;
     // SAFETY: an instruction with an entry lies in mapped text.
@@ -313,13 +316,12 @@ pub(crate) fn holds_int3(start: u64) -> bool {
     byte == INT3
 }
 
-/// The original program's place and state at one byte of a trampoline.
+/// Registers of the original program at one byte of a trampoline, and where it can go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Original {
-    /// What the registers would be.
+    /// The registers that the original program would have.
     pub(crate) state: State,
-    /// Where a thread with the original registers goes on; `None` where it can only go on as it
-    /// was found.
+    /// Where a thread with these registers goes on; `None` if it can only go on as it was found.
     pub(crate) resume: Option<u64>,
 }
 
@@ -330,15 +332,15 @@ impl Area {
         unsafe { memory::get(self.table as usize) }
     }
 
-    /// Good as long as the area is registered: only to be used at once.
+    /// The tables, valid only while the area is registered: to be used at once.
     fn tables(&self) -> Option<Tables<'static>> {
         let length = usize::try_from(self.header().tables_bytes()).ok()?;
-        // SAFETY: as for the header, which says how long the tables are; nobody writes them.
+        // SAFETY: as for the header, which has the tables' length; they are never written.
         let bytes = unsafe { core::slice::from_raw_parts(self.table as *const u8, length) };
         Tables::new(bytes)
     }
 
-    /// What the tables say of the byte of a trampoline at this address, with them.
+    /// The table's record for the trampoline byte at `ip`, with the tables.
     fn found(&self, ip: u64) -> Option<(Tables<'static>, Found)> {
         let byte = u32::try_from(ip.checked_sub(self.code)?).ok()?;
         let tables = self.tables()?;
@@ -361,14 +363,14 @@ impl Area {
         self.tables()?.call_at(original)
     }
 
-    /// As [`Self::call_at`], of an instruction in a trampoline.
+    /// As [`Self::call_at`], for an instruction in a trampoline.
     fn call_displaced(&self, ip: u64) -> Option<u32> {
         let (tables, found) = self.found(ip)?;
         tables.call_at(found.place.original)
     }
 
-    /// The `xmm` registers that a thread which stands in one of the trampolines has on its stack: their
-    /// numbers and addresses.
+    /// The `xmm` registers that a thread at `state` in a trampoline has saved on its stack: numbers and
+    /// addresses.
     pub(crate) fn vectors_of(&self, state: &State) -> impl Iterator<Item = (u8, u64)> + use<> {
         let found = self.found(state.ip);
         let found = found.map(|(tables, found)| tables.undos(&found));
@@ -377,11 +379,11 @@ impl Area {
         vectors.map(move |(number, above)| (number, stack.wrapping_add_signed(i64::from(above))))
     }
 
-    /// The original state of a thread that stands in one of the trampolines.
+    /// The original program's registers for a thread at `state` in a trampoline.
     pub(crate) fn original_of(&self, state: &State) -> Option<Original> {
         let (tables, found) = self.found(state.ip)?;
         let mut original = state.undone(tables.undos(&found), |address| {
-            // SAFETY: the table names stack that the trampoline has written.
+            // SAFETY: the table describes stack words that the trampoline has written.
             Some(unsafe { memory::get(address as usize) })
         })?;
         original.ip = self.original(found.place);
@@ -493,9 +495,9 @@ mod tests {
             let at = |distance: u64| text.as_ptr() as u64 + distance;
             assert_eq!(inside(at(10)), Some(newer + 10));
             assert_eq!(inside(at(12)), Some(newer + 12));
-            // Behind that jump, where the older one's group went on, the text is as it was.
+            // Behind the newer jump, where the older group continued, the text is original.
             assert_eq!(inside(at(15)), None);
-            // What stands at a group's start leads on by itself.
+            // The jump at a group's start leads on by itself.
             assert_eq!(inside(at(8)), None);
             plans.into_iter().for_each(forget);
             assert_eq!(inside(at(10)), None);

@@ -1,10 +1,10 @@
-//! What cannot be said in Rust: symbols of the loader, and the memory functions that
-//! compiled code expects from a libc.
+//! Code that needs assembly: symbols of the loader, and the memory functions that compiled code expects
+//! from a libc.
 
 use core::arch::global_asm;
 
-// Compiled code calls these by name. The program's would do, but they may be patched, and a
-// patched one would call back into the agent. Hidden, so that the program never gets ours.
+// Compiled code calls these by name. The program's own functions may be patched, and a patched one would
+// call back into the agent. Hidden, so that the program never uses the agent's.
 #[cfg(not(panic = "unwind"))]
 global_asm!(
     ".pushsection .text.membound_memory, \"ax\", @progbits",
@@ -71,8 +71,8 @@ global_asm!(
     ".popsection",
 );
 
-// Weak, because each belongs to one libc or the other; a getter each, because a weak symbol
-// has no stable form in Rust.
+// Weak, since each symbol belongs to only one libc. Each has a getter, since weak symbols are not stable in
+// Rust.
 global_asm!(
     ".pushsection .text.membound_symbols, \"ax\", @progbits",
     ".weak __environ",
@@ -131,19 +131,19 @@ pub(crate) fn r_debug() -> usize {
     membound_r_debug()
 }
 
-/// Where the agent itself lies.
+/// Addresses of the agent's own file in memory: start and end.
 pub(crate) fn own_range() -> [u64; 2] {
     [membound_own_start() as u64, membound_own_end() as u64]
 }
 
-/// Ends the process at once.
+/// Ends the process at once, by SIGILL.
 #[cfg(not(panic = "unwind"))]
 pub(crate) fn trap() -> ! {
     // SAFETY: the instruction raises a signal and touches nothing.
     unsafe { core::arch::asm!("ud2", options(noreturn, nostack)) }
 }
 
-/// The thread pointer: by the ABI, what fs points to begins with its own address.
+/// The thread pointer: by the ABI, the word at `fs:0` holds its own address.
 #[inline(always)]
 pub(crate) fn thread_pointer() -> u64 {
     let pointer;
@@ -167,8 +167,8 @@ pub(crate) fn thread_pointer() -> u64 {
 #[inline(always)]
 pub(crate) unsafe fn take(address: usize, step: u64) -> u64 {
     let mut word = step;
-    // SAFETY: the caller vouches for the word. One instruction: a handler comes before or
-    // after it.
+    // SAFETY: the caller vouches for the word. A single instruction: a handler runs either before or after
+    // it.
     unsafe {
         core::arch::asm!(
             "xadd [{}], {}",

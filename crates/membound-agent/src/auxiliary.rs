@@ -1,4 +1,4 @@
-//! The auxiliary vector, by which the kernel tells a process of itself and of the machine.
+//! The auxiliary vector, in which the kernel passes a process data about itself and the machine.
 
 use crate::memory;
 use crate::sys::{self, Errno};

@@ -1,4 +1,4 @@
-//! Call chains, each kept once: see [`membound_wire::Allocations`].
+//! Call chains, each stored once: see [`membound_wire::Allocations`].
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -8,11 +8,11 @@ use membound_wire::Allocations;
 use crate::tell::{self, Shared};
 
 const WORD: usize = 8;
-/// Places of the index that are looked at.
+/// Places of the index that are searched.
 const REACH: u64 = 64;
 const LENGTH_MASK: u64 = 0xffff;
 
-/// The number of a chain; 0 when there is no room for it.
+/// Number of a chain, which is stored if it is new; 0 if there is no room for it.
 pub(crate) fn number(shared: Shared, addresses: &[u64]) -> u32 {
     let hash = hash(addresses);
     let index = shared.place(offset_of!(Allocations, index_offset));
@@ -39,7 +39,7 @@ pub(crate) fn number(shared: Shared, addresses: &[u64]) -> u32 {
                 tell::word64(place).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
             match put {
                 Ok(_) => return number,
-                // What was written is wasted if this is the same chain.
+                // Another thread was faster; if it stored the same chain, the copy written here is lost.
                 Err(other) => found = other,
             }
         }
@@ -68,7 +68,7 @@ fn lead(addresses: &[u64], hash: u64) -> u64 {
     hash & !0xffff_ffff | addresses.len() as u64 & LENGTH_MASK
 }
 
-/// Writes the chain where nobody has written yet.
+/// Writes a new chain into reserved words; `None` if there is no room.
 fn write(shared: Shared, chains: usize, addresses: &[u64], hash: u64) -> Option<u32> {
     let needed = addresses.len() as u64 + 1;
     let limit = shared

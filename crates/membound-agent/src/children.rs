@@ -1,10 +1,10 @@
-//! The making of threads and processes, where those are sampled by timers or the parent believes to block
-//! signals that it does not ([`masks`]).
+//! Creation of threads and processes, in programs that timers sample or whose threads believe to block
+//! signals that they do not ([`masks`]).
 //!
-//! A child of a fork has neither timers nor a control thread: it is given a timer as soon as it is
-//! born, and a control thread when it begins to make threads. For the former, and to have it block what
-//! its parent believes in, the agent makes the call itself; the child comes back from it on its copy of the
-//! stack.
+//! A forked child has neither timers nor a control thread: it gets a timer as soon as it starts, and a
+//! control thread when it makes its first thread. For the timer, and to make the child block what its
+//! parent believes to block, the agent makes the system call itself; the child returns from it on its copy
+//! of the stack.
 
 use crate::entry::Frame;
 use crate::sys::{self, call, number};
@@ -13,8 +13,8 @@ use crate::{lanes, listen, masks, memory, timers};
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
 
-/// `clone`, `clone3`, `fork` and `vfork` as the program calls them. `None`: the trampoline is to
-/// make the call as it stands.
+/// `clone`, `clone3`, `fork` and `vfork` as the program calls them. `None`: the trampoline is to make the
+/// call itself.
 pub(crate) fn make(frame: &Frame) -> Option<isize> {
     lanes::before_child();
     let parent = sys::thread();
@@ -31,7 +31,7 @@ pub(crate) fn make(frame: &Frame) -> Option<isize> {
         start_control_thread();
         return None;
     }
-    // A child that shares our memory, or begins on another stack, cannot come back here.
+    // A child that shares this memory, or starts on another stack, cannot return to this function.
     if flags & CLONE_VM != 0 || stack != 0 {
         return None;
     }
@@ -49,7 +49,8 @@ pub(crate) fn make(frame: &Frame) -> Option<isize> {
     Some(result)
 }
 
-/// Whether there are threads that nobody looks after: not every libc's call for them is seen.
+/// Starts the control thread if there are threads without one: not every libc's call that makes them is
+/// hooked.
 pub(crate) fn look() {
     if !listen::is_here() && sys::threads() > 1 {
         start_control_thread();
@@ -58,8 +59,7 @@ pub(crate) fn look() {
 
 fn start_control_thread() {
     if timers::active() && timers::own_process() && !listen::is_here() {
-        // Without one only the first thread is sampled, which is told by the time that is
-        // missing.
+        // Without it only the first thread is sampled, and the report shows the missing time.
         let _ = listen::start_again();
     }
 }

@@ -1,7 +1,7 @@
-//! One conversation with the launcher: connect, say what happened, obey until `Go`.
+//! One conversation with the launcher: connects, reports an event, and obeys commands until `Go`.
 //!
-//! Signals are blocked meanwhile, and the socket is closed at the end, so that the program
-//! finds neither a descriptor nor a half-told story.
+//! Signals are blocked meanwhile, and the socket is closed at the end, so that a handler of the program
+//! sees neither an open descriptor nor an unfinished conversation.
 
 use membound_wire::{
     Action, CHAINED, Command, Entry, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION,
@@ -16,7 +16,7 @@ use crate::{
     quiesce, requests, sample, sys, text, timers, unwind,
 };
 
-/// What went wrong with a command.
+/// Why a command failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub(crate) errno: Errno,
@@ -39,8 +39,11 @@ impl From<Errno> for Failure {
     }
 }
 
-/// Tells the launcher of `event` and does what it wants done. An error means that it could
-/// not be reached or went away.
+/// Reports `event` to the launcher and carries out its commands.
+///
+/// # Errors
+///
+/// The launcher could not be reached, or went away.
 pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
     tell(event, range, 0)
 }
@@ -84,8 +87,8 @@ fn hello(event: Event, range: [u64; 2], flags: u32, settings: &start::Settings) 
     let hook = start::loader_state(settings).hook;
     let mut loader_hook_bytes = [0; 16];
     if hook != 0 {
-        // SAFETY: the loader's function is mapped readable, and a page does not end right
-        // behind so short a function in any loader; its text goes on.
+        // SAFETY: the loader's function is mapped readable, and in every loader text follows it, so that no
+        // unmapped page begins within these bytes.
         loader_hook_bytes = unsafe { memory::get(hook as usize) };
     }
     Hello {
@@ -126,8 +129,7 @@ fn connect(path: &[u8]) -> Result<Descriptor, Errno> {
         .get_mut(..path.len())
         .ok_or(Errno::EINVAL)?
         .copy_from_slice(path);
-    // As other programs write them: @ leads a name in the abstract space, which has no end
-    // mark but its length.
+    // The usual notation: @ starts a name in the abstract namespace, where only the length ends a name.
     let mut length = 2 + path.len() + 1;
     if path.first() == Some(&b'@') {
         address.path[0] = 0;
@@ -199,7 +201,7 @@ struct MessageHeader {
     flags: u64,
 }
 
-/// Room for one descriptor: a `cmsghdr` and an int, rounded up.
+/// Space for one descriptor: a `cmsghdr` and an int, rounded up.
 #[repr(C)]
 struct ControlMessage {
     length: usize,
@@ -209,8 +211,9 @@ struct ControlMessage {
     padding: i32,
 }
 
-/// How often it is looked for a command before the thread sleeps: the launcher answers in microseconds, and to be woken
-/// takes longer, in a virtual machine tens of them. Not where there is no other processor for it to run on.
+/// How often a command is polled for before the thread sleeps: the launcher answers in microseconds, while
+/// a wake-up takes longer, tens of microseconds in a virtual machine. 0 if the launcher has no other
+/// processor to run on.
 fn tries() -> u32 {
     const TRIES: u32 = 100;
     let mut cpus = [0_u64; 16];
@@ -222,7 +225,7 @@ fn tries() -> u32 {
         )
     };
     let count: u32 = cpus.iter().map(|word| word.count_ones()).sum();
-    // A machine of more processors than there is room for has others in any case.
+    // A machine with more processors than the buffer holds has others in any case.
     if check(result).is_err() || count > 1 {
         TRIES
     } else {
@@ -383,13 +386,13 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
     let got = check(result)?;
     if got != address {
         // Kernels before 4.17 do not know the flag and take the address as a hint.
-        // SAFETY: the mapping is new and nobody knows it.
+        // SAFETY: the mapping is new and not used yet.
         let _ = unsafe { call(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
         return Err(Failure::new(Errno::EEXIST, Refusal::Elsewhere));
     }
     if filled {
         text::fill(command, descriptor).inspect_err(|_| {
-            // The first error is the one to be told.
+            // The first error is the one to report.
             let _ = unmap(command);
         })?;
     }
@@ -397,7 +400,7 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
 }
 
 fn unmap(command: &Command) -> Result<u64, Failure> {
-    // SAFETY: the launcher names only what it had mapped and nobody runs in any more.
+    // SAFETY: the launcher names only mappings of its own in which no thread runs any more.
     let result = unsafe {
         call(
             number::MUNMAP,

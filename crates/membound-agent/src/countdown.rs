@@ -1,13 +1,12 @@
-//! Which blocks are told of: bytes are counted down to the next point of a Poisson process.
+//! Decides which blocks are reported: bytes are counted down to the next point of a Poisson process.
 //!
-//! The stub of wrapped functions counts down by itself, and comes to the agent only when the
-//! countdown is used up: see [`membound_wire::Allocations`] for what the points mean. The distance
-//! to the next point is drawn from an exponential distribution, which has no memory: drawing anew at
-//! any time, or throwing away bytes that a wrapped function allocates inside another one, changes no
-//! block's probability.
+//! The stub of wrapped functions counts down by itself, and calls the agent only when the countdown is used
+//! up: see [`membound_wire::Allocations`] for the meaning of the points. The distance to the next point is
+//! drawn from an exponential distribution, which is memoryless: drawing again at any time, or ignoring
+//! bytes that a wrapped function allocates inside another one, changes no block's probability.
 //!
-//! Every thread has a countdown, found by its thread pointer. Threads whose pointers collide share
-//! one; a count that is lost between the two delays a point and favours no block.
+//! Every thread has a countdown, found by its thread pointer. Threads whose pointers collide share one; a
+//! count lost between the two delays a point and favours no block.
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -15,37 +14,36 @@ use membound_wire::{allocation_interval, allocation_span};
 
 use crate::assembly;
 
-/// Countdowns.
+/// Number of countdowns.
 const LINES: usize = 4096;
-/// A thread's countdown has the index of the upper bits of its thread pointer times this.
+/// The product of a thread pointer and this has the index of its countdown in the upper bits.
 pub(crate) const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();
 pub(crate) const SPREAD_SHIFT: u32 = u64::BITS - LINES.ilog2();
-/// Bytes from the stack pointer that the stub writes into [`Countdown::mark`] to the place of the return
+/// Bytes from the stack pointer that the stub stores in [`Countdown::mark`] to the place of the return
 /// address.
 pub(crate) const MARK_BELOW_RETURN: u64 = 24;
-/// Sizes from here on are told of at every level, so that spans stay far from an overflow.
+/// Sizes from here on are reported at every level, so that counts stay far from an overflow.
 const HUGE: u64 = 1 << 40;
 
-/// A thread's countdown. The stub knows the places of the first three words.
+/// A thread's countdown. The stub knows the offsets of the first three words.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Countdown {
     /// Bytes up to the next point; at most 0: used up, or none was drawn.
     left: AtomicI64,
-    /// [`MARK_BELOW_RETURN`] below the place of the return address of the last wrapped call that was let
-    /// pass.
+    /// Place of the return address of the last wrapped call that passed, minus [`MARK_BELOW_RETURN`].
     mark: AtomicU64,
     /// That return address.
     mark_return: AtomicU64,
     /// State of the random numbers, 0: none yet.
     random: AtomicU64,
-    /// Level that the distance was drawn at; 0: none was drawn.
+    /// Level at which the distance was drawn; 0: none was drawn.
     drawn: AtomicU32,
-    /// Calls that were not let pass.
+    /// Calls that did not pass in the stub.
     calls: AtomicU32,
 }
 
-/// Where a wrapped call that was let pass returns to.
+/// Where a wrapped call that passed returns to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// Place of the return address.
@@ -54,7 +52,7 @@ pub(crate) struct Mark {
     pub(crate) back: u64,
 }
 
-/// Whether the stub has counted the block's bytes already.
+/// Whether the stub has already counted the block's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Yes,
@@ -64,7 +62,7 @@ pub(crate) enum Counted {
 static COUNTDOWNS: [Countdown; LINES] = [const { Countdown::new() }; LINES];
 /// For the stub.
 pub(crate) static COUNTDOWNS_AT: &[Countdown; LINES] = &COUNTDOWNS;
-/// Sizes from here on are not for the stub to decide; 0: none are.
+/// Sizes from here on are decided by the agent, not by the stub; 0: all are.
 pub(crate) static STUB_BELOW_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The calling thread's countdown.
@@ -76,7 +74,7 @@ pub(crate) fn own() -> &'static Countdown {
     COUNTDOWNS.get(index).unwrap_or(&COUNTDOWNS[0])
 }
 
-/// The size from which on blocks are told of at every level, for the stub as well from now on.
+/// Size from which blocks are reported at every level; from now on the stub uses it too.
 pub(crate) fn certain_from_bytes(wanted: u64) -> u64 {
     let from = wanted.min(HUGE);
     if STUB_BELOW_BYTES.load(Ordering::Relaxed) != from {
@@ -97,8 +95,8 @@ impl Countdown {
         }
     }
 
-    /// The level by which a block of this size is told of, `None` when it is not; `level` is the
-    /// one that holds now.
+    /// Decides about a block of `size` bytes: the level at which it is reported, or `None`. `level` is the
+    /// present one, used for the next draw.
     pub(crate) fn decide(&self, size: u64, counted: Counted, level: u32) -> Option<u32> {
         let span = allocation_span(size).min(HUGE).cast_signed();
         let drawn = self.drawn.load(Ordering::Relaxed);
@@ -150,7 +148,7 @@ impl Countdown {
         state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Whether this call is one of the few whose time is taken.
+    /// True for one call in 64, whose duration is measured.
     pub(crate) fn is_timed(&self) -> bool {
         const ONE_IN: u32 = 64;
         let calls = self.calls.load(Ordering::Relaxed);
@@ -158,14 +156,14 @@ impl Countdown {
         calls.is_multiple_of(ONE_IN)
     }
 
-    /// Notes a wrapped call that is let pass, as the stub does.
+    /// Records a wrapped call that passes, as the stub does.
     pub(crate) fn mark(&self, mark: Mark) {
         let below = mark.slot.wrapping_sub(MARK_BELOW_RETURN);
         self.mark.store(below, Ordering::Relaxed);
         self.mark_return.store(mark.back, Ordering::Relaxed);
     }
 
-    /// The last wrapped call that was let pass.
+    /// The last wrapped call that passed.
     pub(crate) fn marked(&self) -> Option<Mark> {
         let below = self.mark.load(Ordering::Relaxed);
         (below != 0).then(|| Mark {
@@ -175,15 +173,15 @@ impl Countdown {
     }
 }
 
-/// A distance of at least 1 byte with the exponential distribution of this mean, from random bits:
-/// the mean times the negative logarithm of a number between 0 and 1, rounded up.
+/// Draws a distance of at least 1 byte from the exponential distribution with this mean: the mean times the
+/// negative logarithm of a random number between 0 and 1, rounded up.
 fn exponential(random: u64, mean: u64) -> u64 {
     const FRACTION_BITS: u32 = 20;
     /// The natural logarithm of 2, times 2¹⁶.
     const LN_2: u64 = 45426;
     let random = random | 1;
     let zeros = random.leading_zeros();
-    // Between 1 and 2, with 31 bits behind the point.
+    // Between 1 and 2, as a fixed-point number with 31 fraction bits.
     let mut mantissa = random << zeros >> 32;
     let mut log2 = 0_u64;
     for _ in 0..FRACTION_BITS {
@@ -213,7 +211,7 @@ mod tests {
         countdown
     }
 
-    /// What an event of a block stands for.
+    /// Bytes and blocks that one event represents.
     fn weight(size: u64, level: u32) -> f64 {
         match allocation_interval(level) {
             0 => 1.0,
@@ -242,8 +240,8 @@ mod tests {
         assert_eq!(exponential(u64::MAX, 64), 1, "never 0");
     }
 
-    /// Whatever the sizes and however the level changes, the weights of the blocks told of add up
-    /// to all blocks and all bytes.
+    /// Whatever the sizes are and however the level changes, the weights of the reported blocks add up to
+    /// all blocks and all bytes.
     #[test]
     fn sums_over_sizes_are_unbiased() {
         for (seed, counted) in [(3, Counted::Yes), (11, Counted::No)] {
@@ -281,7 +279,7 @@ mod tests {
             assert_eq!(countdown.decide(40, Counted::No, 0), Some(0));
         }
         assert!((0..1000).any(|_| countdown.decide(40, Counted::No, 9).is_none()));
-        // What was drawn holds to its end; then every block is told of again.
+        // The drawn distance holds to its end; then every block is reported again.
         let last = (0..100_000).find_map(|_| countdown.decide(40, Counted::No, 0));
         assert_eq!(last, Some(9));
         assert_eq!(countdown.decide(40, Counted::No, 0), Some(0));

@@ -1,9 +1,9 @@
-//! `execve` and `execveat`: the new image gets the agent too, though the program that
-//! starts it does not see the agent in its environment.
+//! `execve` and `execveat`: the new image gets the agent too, although the program that starts it does not
+//! have the agent in its environment.
 //!
-//! A child of `vfork` shares its parent's memory and never returns from a successful call,
-//! so nothing may be taken that would have to be given back: the new environment stands on the stack, and
-//! only an unusually large one in a mapping.
+//! A child of `vfork` shares its parent's memory and never returns from a successful call, so no resource
+//! may be taken that must be released: the new environment is on the stack, and only an unusually large one
+//! in a mapping.
 
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime};
 
@@ -15,12 +15,12 @@ use crate::start::{Settings, settings, value_of};
 use crate::sys::{self, Descriptor, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of an environment that is put on the stack, which may be a small one: musl
-/// gives the children of `posix_spawn` 5 KiB, part of which they have used by then.
+/// Pointers and bytes of an environment that fits on the stack, which may be small: musl gives the children
+/// of `posix_spawn` 5 KiB, part of which they have used by then.
 const POINTERS: usize = 160;
 const STRING_BYTES: usize = 640;
 
-/// Makes the call. `None`: the trampoline is to make it as it stands.
+/// Makes the call. `None`: the trampoline is to make it itself.
 pub(crate) fn execute(frame: &Frame) -> Option<isize> {
     hold::before_exec();
     let settings = settings()?;
@@ -47,8 +47,8 @@ pub(crate) fn execute(frame: &Frame) -> Option<isize> {
 
 const AT_FDCWD: u64 = (-100_i64).cast_unsigned();
 
-/// Whether the new image could load the agent: a loader that cannot open it, because it is
-/// out of reach or no descriptor is left, would complain on the program's standard error.
+/// True if the new image can load the agent. A loader that cannot open it, because it is out of reach or no
+/// descriptor is left, would print an error to the program's standard error.
 fn reachable(settings: &Settings) -> bool {
     settings
         .own_path
@@ -56,7 +56,7 @@ fn reachable(settings: &Settings) -> bool {
         .is_some_and(|path| sys::open(path, sys::Open::Read).is_ok())
 }
 
-/// Whether the file is an ELF file that cannot load this agent, with the same effect.
+/// True if the file is an ELF file that cannot load this agent (other class or machine).
 fn foreign(file: &Descriptor) -> bool {
     let mut head = [0_u8; 20];
     if sys::read_all_at(file, &mut head, 0).is_err() {
@@ -67,13 +67,13 @@ fn foreign(file: &Descriptor) -> bool {
     head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18] != X86_64)
 }
 
-/// What the new environment is made of.
+/// The parts of the new environment.
 struct Plan<'a> {
     environment: usize,
     count: usize,
-    /// Slot and value of the program's own `LD_PRELOAD`, the last one, which is the one that counts.
+    /// Slot and value of the program's own `LD_PRELOAD`: of several the last one, which loaders use.
     preload: Option<(usize, &'a [u8])>,
-    /// What must stand before the agent.
+    /// A runtime library that must precede the agent.
     runtime: Option<Runtime>,
     settings: &'static Settings,
 }
@@ -117,7 +117,7 @@ impl Plan<'_> {
         self.preload.map(|(_, value)| value)
     }
 
-    /// What must stand before the agent, and what separates both.
+    /// The runtime that must precede the agent, and the separator.
     fn before(&self) -> [&[u8]; 2] {
         match &self.runtime {
             Some(runtime) => [runtime.name(), b":"],
@@ -130,12 +130,13 @@ impl Plan<'_> {
         unsafe { memory::get(self.environment + slot * 8) }
     }
 
-    /// Most pointers needed: one more LD_PRELOAD, the control and padding variables, the end.
+    /// Upper limit of the pointers: the program's, one LD_PRELOAD, the control and padding variables, the
+    /// null pointer.
     fn pointers(&self) -> usize {
         self.count + 4
     }
 
-    /// Most bytes of strings needed.
+    /// Upper limit of the bytes of new strings.
     fn string_bytes(&self) -> usize {
         let users = self.users().map_or(0, <[u8]>::len);
         let before = self.before().map(<[u8]>::len);
@@ -156,7 +157,7 @@ impl Plan<'_> {
     unsafe fn write(&self, array: usize, strings: usize) {
         let users = self.users();
         let [before, colon] = self.before();
-        // An empty value of the program's is kept apart from none by the separator.
+        // The separator distinguishes an empty value of the program from none.
         let separator: &[u8] = if users.is_some() { b":" } else { b"" };
         let mut at = strings;
         let parts = [
@@ -228,7 +229,7 @@ fn with_environment(frame: &Frame, environment: usize) -> isize {
     } else {
         arguments[2] = environment;
     }
-    // Masks outlive the program image.
+    // The signal mask outlives the program image.
     let _blocked = BlockedForExec::new();
     // SAFETY: the program asked for this call; the environment is a copy of its own.
     unsafe { call(frame.rax as usize, arguments) }

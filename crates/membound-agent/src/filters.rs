@@ -1,13 +1,13 @@
-//! What the program forbids itself that the agent needs: filters on system calls (seccomp), the dispatch of system
-//! calls to a handler of its own, and reading the time stamp counter.
+//! The way out before the program forbids itself what the agent needs: by filters on system calls
+//! (seccomp), by dispatching system calls to a handler of its own, or by disabling the time stamp counter.
 //!
-//! Nobody knows what a filter permits, and one that kills would kill the program for a call of
-//! ours, be it only the return from a handler. A call of ours that is dispatched comes to a handler that does not
-//! know it, or, from inside that handler, ends the process; a time stamp that may not be read ends it too, since
-//! handlers are entered through code of ours. Before the program's own call is made, the
-//! process is therefore left as it would be without the agent: guests end, the launcher takes everything
-//! out of its text, the control thread ends, timers are deleted, and handlers are the program's
-//! again. From then on whatever still comes here is let through untouched.
+//! What a filter permits is unknown, and one that kills would kill the program for a system call of the
+//! agent, be it only the return from a handler. A dispatched call of the agent would come to a handler that
+//! does not expect it or, from inside that handler, end the process. A forbidden time stamp would end it
+//! too, since handlers are entered through code of the agent. So before the program's own call is made, the
+//! process is left as it would be without the agent: scavengers end, the launcher removes all patches, the
+//! control thread ends, timers are deleted, and handlers are the program's again. From then on every entry
+//! into the agent returns at once.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -18,14 +18,14 @@ use crate::masks::BlockedForExec;
 use crate::sys::{self, call, number};
 use crate::{assembly, control, handlers, lanes, listen, quiesce, sample, threads, timers};
 
-/// Who is behind a filter; 0: nobody. [`ALL`] who have this memory, or a copy of it: a forked child has its
-/// parent's filters. A child of `vfork` has filters of its own: its number.
+/// Who is behind a filter. 0: no process. [`ALL`]: every process with this memory or a copy of it, as a
+/// forked child inherits filters. Else the number of a child of `vfork`, whose filters are its own.
 static SHUT_IN: AtomicU32 = AtomicU32::new(0);
 const ALL: u32 = u32::MAX;
 /// Set while a thread is about to put itself behind a filter.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether there may be filters on this process's calls, which is known without one but for children of
+/// True if this process's system calls may be filtered. Makes a system call itself only for children of
 /// `vfork`.
 pub(crate) fn shut_in() -> bool {
     match SHUT_IN.load(Ordering::Acquire) {
@@ -35,7 +35,7 @@ pub(crate) fn shut_in() -> bool {
     }
 }
 
-/// `prctl` and `seccomp`, before they are made as the program has them.
+/// Runs before the program's `prctl` or `seccomp` is made.
 pub(crate) fn before(frame: &Frame) {
     let Some(event) = forbids(frame) else {
         return;
@@ -52,25 +52,26 @@ pub(crate) fn before(frame: &Frame) {
 
 /// Leaves the process as it would be without the agent, because of `event`.
 fn leave(event: Event) {
-    // While guests can still be taken out of the threads that they are in.
+    // While scavengers can still be taken out of the threads that run them.
     lanes::ending::end_guests();
-    // Before all others, so that nothing is put into the text any more that would have to be taken out.
+    // Before the conversation, so that no patch is installed any more after it.
     listen::end();
     quiesce::wait_until_idle();
     // Without a launcher, text stays as it is; nothing of it is recorded any more.
     let _ = control::converse(event, [0, u64::MAX]);
-    // Whoever comes here from now on goes back without a call; those who came before are waited for.
+    // Threads that enter the agent from now on return without a system call; earlier ones are waited for.
     let who = if shares_memory() { sys::process() } else { ALL };
     SHUT_IN.store(who, Ordering::SeqCst);
     let_others_leave();
     sample::use_rings(0);
     timers::end();
     handlers::hand_back();
-    // What the thread only believed to block it blocks from now on.
+    // From now on the thread really blocks the signals that it believed to block.
     core::mem::forget(BlockedForExec::new());
 }
 
-/// Whether this process has its parent's memory, as a child of `vfork` has; no where the kernel does not say.
+/// True if this process shares its parent's memory, as a child of `vfork` does; false if the kernel does
+/// not tell.
 fn shares_memory() -> bool {
     const GETPPID: usize = 110;
     const KCMP: usize = 312;
@@ -89,8 +90,8 @@ fn shares_memory() -> bool {
     (unsafe { call(KCMP, compared) }) == 0
 }
 
-/// Waits until another thread has done what is to be done before its filter comes, which may be one for this
-/// thread too: without any call. Not for ever, since the thread may be a handler's, or have been forked from.
+/// Waits, without any system call, until another thread has left the agent: its filter may apply to this
+/// thread too. Not for ever, since that thread may be interrupted by this one, or may be the parent's.
 fn await_first() {
     const PATIENCE_TICKS: u64 = 1 << 34;
     let begun = assembly::time_stamp();
@@ -101,18 +102,19 @@ fn await_first() {
     }
 }
 
-/// Waits until no other thread has a call of ours before it: those that stood still for the launcher return
-/// from a handler, and others may just have come to the agent from text that is no longer there.
+/// Waits until no other thread is about to make a system call of the agent: threads that the launcher
+/// stopped return from a handler, and others may just have entered the agent from a trampoline that is no
+/// longer in use.
 fn let_others_leave() {
     const LOOK_NS: u64 = 200_000;
-    /// Looks, for all threads together.
+    /// Polls, for all threads together.
     const PATIENCE: u32 = 2500;
     let Ok(mut room) = threads::room_for_threads() else {
         return;
     };
     let own = sys::thread();
     let mut looks = PATIENCE;
-    // Of a directory that cannot be read nobody was called.
+    // If the directory cannot be read, no thread is waited for.
     let _ = threads::each(&mut room, |thread| {
         let begun_ns = sys::cpu_ns(thread).unwrap_or(0);
         while thread != own && looks > 0 && !threads::has_moved_on(thread, begun_ns) {
@@ -123,7 +125,7 @@ fn let_others_leave() {
     });
 }
 
-/// What the call would forbid the calling thread, or all, that the agent needs.
+/// What the call is about to forbid to the calling thread, or to all threads.
 fn forbids(frame: &Frame) -> Option<Event> {
     const PR_SET_SECCOMP: u64 = 22;
     const PR_SET_TSC: u64 = 26;

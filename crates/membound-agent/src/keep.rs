@@ -1,10 +1,9 @@
-//! What the agent keeps for each thread, found without thread-local storage.
+//! State that the agent keeps for each thread, without thread-local storage.
 //!
-//! The key is the thread pointer, which the ABI puts at the start of what fs points to. A
-//! thread that ends leaves its entry to the next one with the same thread pointer; that they are not
-//! the same is told by the thread's number, which every libc keeps at some fixed distance behind
-//! the thread pointer: the distance is found out by looking, and looked at again for every
-//! thread. Children of a fork find the table empty.
+//! The key is the thread pointer, which the ABI stores where fs points to. A thread that ends leaves its
+//! entry to the next one with the same thread pointer. The two are distinguished by the thread's number,
+//! which every libc stores at some fixed distance behind the thread pointer: the agent searches for that
+//! distance, and checks it for every thread. In forked children the table is empty.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,11 +12,11 @@ use crate::unwind::Stack;
 use crate::{assembly, memory, stack};
 
 const ENTRIES: usize = 4096;
-/// Entries looked at, from a thread's first choice on.
+/// Entries searched, from the one that the key selects.
 const REACH: usize = 16;
 /// Bytes behind a thread pointer in which a libc keeps the thread's number.
 const CONTROL_BYTES: usize = 1024;
-/// Times that the kernel is asked for a thread's stacks.
+/// How often the kernel is asked for the stacks of one thread.
 const QUESTIONS: u32 = 64;
 
 /// A thread's entry. Only the thread itself and its signal handlers use it.
@@ -28,16 +27,17 @@ pub(crate) struct Thread {
     key: AtomicU64,
     /// Its number.
     pub(crate) number: AtomicU32,
-    /// One more than the index of its ring of allocations.
+    /// Index of its ring of allocations plus one; 0: none.
     pub(crate) ring: AtomicU32,
-    /// The ring of the thread that had the entry before, and that thread's number.
+    /// The ring and the number of the thread that had the entry before.
     pub(crate) inherited: [AtomicU32; 2],
-    /// The frame of the outermost wrapped call that it is in, or was left by a long jump.
+    /// Frame of the outermost wrapped call in progress, or of one that was left by a long jump; 0: none.
     pub(crate) outer: AtomicU64,
-    /// The request that marks say it works on.
+    /// The request that it works on according to marks.
     pub(crate) request: Request,
-    /// Stacks that it was on.
+    /// Stacks that it has used.
     stacks: [Bounds; 2],
+    /// How often the kernel was asked for its stacks.
     questions: AtomicU32,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Thread {
 pub(crate) struct Request {
     /// Time stamp at which it began; 0: there is none.
     pub(crate) begun: AtomicU64,
-    /// Where the return address of the call lies that it began with; 0: it began with none.
+    /// Address of the return address of the call that began it; 0: no call did.
     pub(crate) stack: AtomicU64,
     /// That return address.
     pub(crate) back: AtomicU64,
@@ -72,7 +72,7 @@ impl Bounds {
     }
 }
 
-/// Address of the table, 0 without one.
+/// Address of the table; 0 without one.
 static TABLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes the table, unless there is one.
@@ -81,8 +81,7 @@ pub(crate) fn prepare() -> Result<(), sys::Errno> {
         return Ok(());
     }
     let table = Scratch::new(ENTRIES * size_of::<Thread>())?;
-    // Where it cannot be had, a child takes its parent's entries for its own until it
-    // looks at the threads' numbers.
+    // If this fails, a child takes its parent's entries for its own until it compares the threads' numbers.
     let _ = table.wipe_on_fork();
     let address = table.address();
     let made = TABLE.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
@@ -92,8 +91,8 @@ pub(crate) fn prepare() -> Result<(), sys::Errno> {
     Ok(())
 }
 
-/// Distance of the thread's number from the thread pointer, and one more; 0: not known yet,
-/// [`NOWHERE`]: there is none.
+/// Distance of the thread's number from the thread pointer, plus one; 0: not known yet, [`NOWHERE`]: there
+/// is none.
 static DISTANCE: AtomicU32 = AtomicU32::new(0);
 const NOWHERE: u32 = u32::MAX;
 
@@ -132,17 +131,16 @@ fn entry(table: usize, index: usize) -> &'static Thread {
     unsafe { &*(place as *const Thread) }
 }
 
-/// The calling thread's number, as its libc has it, or as the kernel says.
+/// The calling thread's number, from its libc or from the kernel.
 fn number(key: u64) -> u32 {
     match DISTANCE.load(Ordering::Relaxed) {
         0 | NOWHERE => sys::thread(),
-        // SAFETY: this was looked at when the thread got its entry, or one whose thread
-        // pointer was the same.
+        // SAFETY: the word was read when this thread, or one with the same thread pointer, got its entry.
         distance => unsafe { memory::get(key as usize + distance as usize - 1) },
     }
 }
 
-/// An entry for a thread that has none.
+/// Takes an entry for a thread that has none: a free one, or that of a thread that has ended.
 #[cold]
 fn take(table: usize, key: u64, sp: u64) -> Option<&'static Thread> {
     let first = first_choice(key);
@@ -206,7 +204,7 @@ impl Thread {
         found
     }
 
-    /// Whether both addresses are on one stack that is known.
+    /// True if both addresses are on the same known stack.
     pub(crate) fn on_one_stack(&self, low: u64, high: u64) -> bool {
         self.stacks.iter().any(|bounds| {
             let stack = bounds.get();
@@ -215,7 +213,8 @@ impl Thread {
     }
 }
 
-/// Looks where a thread's number is kept. A distance that is wrong for any thread is none.
+/// Searches for the distance of a thread's number. If it is wrong for any thread, none is used from then
+/// on.
 fn find_distance(key: u64, number: u32) {
     let known = DISTANCE.load(Ordering::Relaxed);
     if known == NOWHERE {
@@ -237,7 +236,7 @@ fn find_distance(key: u64, number: u32) {
     }
 }
 
-/// Reads what lies behind a thread pointer, as far as it is mapped.
+/// Reads the memory behind a thread pointer, as far as it is mapped.
 fn control_words(key: u64, words: &mut [u8; CONTROL_BYTES]) -> Option<usize> {
     const PAGE: u64 = 4096;
     let file = sys::open(c"/proc/self/mem", Open::Read).ok()?;

@@ -1,24 +1,24 @@
-//! The agent: executes, inside a program, what the launcher decided.
+//! The agent: executes, inside a program, what the launcher has decided.
 //!
-//! It is preloaded into glibc and musl programs alike and therefore stands alone: no libc, no
-//! standard library, no thread-local storage, no allocation but mappings of its own, no panic, and no
-//! lock that a signal handler or a forked child could find held for ever. The decisions are
-//! all the launcher's; see `membound-wire` for what the two say to each other.
+//! It is preloaded into glibc and musl programs alike and therefore depends on neither: no libc, no
+//! standard library, no thread-local storage, no allocation but mappings of its own, no panic, and no lock
+//! that a signal handler or a forked child could find held for ever. The launcher makes all decisions;
+//! `membound-wire` defines the protocol.
 //!
-//! - `start`: before the program's first instruction: finds the launcher, hides itself.
+//! - `start`: runs before the program's first instruction, finds the launcher, hides the agent.
 //! - `control`: one conversation; `text` and `live` replace text in it.
 //! - `areas`: the registered trampolines and the way back out of them.
-//! - `entry` (and `vectors`): where trampolines call in; `handlers`, `exec`, `sample` serve them.
+//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `sample` serve them.
 //! - `filters`: the way out before the program forbids itself system calls.
 //! - `threads` and `trap`: how threads are stopped while text is changed live.
-//! - `wrap`, `allocations`, `countdown`, `told_blocks`, `tell`, `chains`: allocations, as functions make
-//!   them.
-//! - `requests`: how long the program takes from receiving to sending, or from mark to mark.
-//! - `unwind` and `stack`: who called whom. `keep`: what is kept for a thread.
+//! - `wrap`, `allocations`, `countdown`, `told_blocks`, `tell`, `chains`: allocations by wrapped functions.
+//! - `requests`: durations from receive to send, or from mark to mark.
+//! - `unwind` and `stack`: call chains. `keep`: state of each thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
-//! - `guest`: other programs inside this one; `lanes`: their turns at its threads' yields.
-//! - `timers` and `tick`: samples of threads, by timers of their CPU time; `masks` and
-//!   `children` keep the program from noticing, and give children timers too.
+//! - `guest`: scavengers, other programs inside this one; `lanes`: their time slices at the yields of its
+//!   threads.
+//! - `timers` and `tick`: samples of threads, by timers on their CPU time; `masks` and `children` hide them
+//!   from the program and give children timers too.
 //!
 //! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
 //! library is linked, whose panic handler would collide with the one here.
@@ -73,7 +73,7 @@ mod wrap;
 #[cfg(not(panic = "unwind"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Not reached: the code is written so that nothing can panic, and a test looks for
-    // panicking symbols in the object.
+    // Not reached: the code is written so that nothing can panic, and a test searches the object for
+    // panicking symbols.
     assembly::trap()
 }

@@ -1,9 +1,8 @@
 //! The control thread of live sessions: waits for the launcher's doorbell.
 //!
-//! A thread of the kernel's only: no libc knows it, so it has neither thread-local storage nor a
-//! place in libc's lists, takes no signals, and touches nothing but the agent's own code and
-//! data. In a forked child it is simply not there, until the child is found to run in patched
-//! text ([`look_after_child`]): most children execute another program before that.
+//! It is a kernel thread that no libc knows, so it has neither thread-local storage nor an entry in libc's
+//! lists, takes no signals, and touches only the agent's code and data. A forked child has none until it is
+//! found to run in patched text ([`look_after_child`]): most children execute another program before that.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -14,24 +13,24 @@ use crate::sys::{Scratch, call, check, number};
 use crate::{loader, own_thread, quiesce, sys, threads, timers};
 
 const STACK_BYTES: usize = 256 << 10;
-/// After how long to look whether the program has left the process to this thread: one that
-/// ends its only thread by the bare call, rather than the process, counts on being gone.
+/// Nanoseconds between two checks whether only this thread is left: a program that ends its only thread by
+/// the bare `exit` call, and not its process, expects the process to end.
 const LOOK_NS: u64 = 100_000_000;
-/// Between a change of the loader's list and telling of it.
+/// Nanoseconds from a change of the loader's list to its report.
 const LOADER_PAUSE_NS: u64 = 2_000_000;
 
-/// Number of a control thread that is about to be there.
+/// Stands in [`THREAD`] while the control thread is being started.
 const STARTING: u32 = u32::MAX;
 
-/// Set when the thread is to end.
+/// Set when the control thread is to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// Number of the control thread, 0 without one.
 static THREAD: AtomicU32 = AtomicU32::new(0);
-/// Whether it has a table of descriptors of its own.
+/// True if it has its own table of descriptors.
 static OWN_TABLE: AtomicBool = AtomicBool::new(false);
 /// Address of the doorbell, 0 without one.
 static DOORBELL: AtomicU64 = AtomicU64::new(0);
-/// Address of a word that is 1, but 0 in a forked child that has no thread yet; 0 without one.
+/// Address of a word that is 1, or 0 in a forked child without a control thread; 0: no such word.
 static MARK: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether `thread` is the control thread.
@@ -39,25 +38,26 @@ pub(crate) fn is_own(thread: u32) -> bool {
     THREAD.load(Ordering::Acquire) == thread
 }
 
-/// Whether there is one in this process, or about to be.
+/// True if this process has a control thread, or one is being started.
 pub(crate) fn is_here() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 
-/// Its number, where it is in this process: a forked child has its parent's memory without it.
+/// Number of the control thread, if it is in this process: a forked child has its parent's memory, but not
+/// that thread.
 pub(crate) fn thread() -> Option<u32> {
     let thread = THREAD.load(Ordering::Acquire);
     let may_be = thread != 0 && thread != STARTING;
     (may_be && sys::thread_exists(sys::process(), thread)).then_some(thread)
 }
 
-/// In a child of a fork, where it is not.
+/// In a forked child: there is no control thread.
 pub(crate) fn after_fork() {
     THREAD.store(0, Ordering::Release);
     loader::after_fork();
 }
 
-/// Starts the thread in a child of a fork.
+/// Starts the control thread in a forked child.
 pub(crate) fn start_again() -> Result<(), Failure> {
     match DOORBELL.load(Ordering::Acquire) {
         0 => Ok(()),
@@ -65,8 +65,8 @@ pub(crate) fn start_again() -> Result<(), Failure> {
     }
 }
 
-/// Starts the thread in a forked child that has been found to run in patched text, which would
-/// otherwise stay as it was when the child was forked.
+/// Starts the control thread in a forked child that was found to run in patched text, whose patches would
+/// otherwise stay as they were at the fork.
 pub(crate) fn look_after_child() {
     let Some(mark) = mark() else { return };
     if mark.load(Ordering::Relaxed) != 0
@@ -76,21 +76,21 @@ pub(crate) fn look_after_child() {
     {
         return;
     }
-    // Where the making of children is followed, the number is this process's already.
+    // If children are followed by timers, `THREAD` is this process's already.
     if !timers::active() {
         after_fork();
     }
-    // Without the thread its patches stay, and cost what they cost.
+    // Without the control thread its patches stay, at their cost.
     let _ = start_again();
 }
 
 fn mark() -> Option<&'static AtomicU32> {
     let place = MARK.load(Ordering::Acquire);
-    // SAFETY: the page is never unmapped, and everybody uses the word as an atomic one.
+    // SAFETY: the page is never unmapped, and the word is used as an atomic only.
     (place != 0).then(|| unsafe { &*(place as *const AtomicU32) })
 }
 
-/// Makes the mark, unless there is one, and says that there is a thread.
+/// Makes the mark, unless there is one, and records that there is a control thread.
 fn set_mark() {
     if MARK.load(Ordering::Acquire) == 0
         && let Ok(page) = Scratch::new(size_of::<AtomicU32>())
@@ -104,7 +104,7 @@ fn set_mark() {
     }
 }
 
-/// Starts the thread, whose doorbell is at `doorbell`.
+/// Starts the control thread. `doorbell` is the address of its futex word.
 pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     const AS_THREAD: usize = own_thread::THREAD | own_thread::SAME_DIRECTORY;
     DOORBELL.store(doorbell, Ordering::Release);
@@ -116,8 +116,8 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
         return Ok(());
     }
     set_mark();
-    // Where it can let go of the program's descriptors, it has a table of its own: the program
-    // counts on the lowest number that is free.
+    // If it can close its copies of the program's descriptors, it has a table of its own: the program
+    // relies on getting the lowest free number.
     let own_table = own_thread::close_from(usize::MAX >> 32).is_ok();
     OWN_TABLE.store(own_table, Ordering::Release);
     let flags = if own_table {
@@ -127,7 +127,7 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     };
     match own_thread::start(flags, STACK_BYTES, listen, doorbell as usize) {
         Ok(thread) => {
-            // The thread itself may not have run yet, and `thread` must know its number all the same.
+            // The new thread may not have run yet, and `thread` must know its number all the same.
             let order = Ordering::AcqRel;
             let _ = THREAD.compare_exchange(STARTING, thread, order, Ordering::Relaxed);
             Ok(())
@@ -139,8 +139,8 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     }
 }
 
-/// Has the thread look at what is to be done. The control threads of other processes, which wait at the same
-/// doorbell, find nothing.
+/// Makes the control thread check what is to be done. Control threads of other processes that wait at the
+/// same doorbell find nothing.
 pub(crate) fn wake() {
     const FUTEX_WAKE: usize = 1;
     let doorbell = DOORBELL.load(Ordering::Acquire) as usize;
@@ -153,7 +153,7 @@ pub(crate) fn wake() {
     };
 }
 
-/// Ends the thread until [`start_again`]. Returns whether it is gone.
+/// Ends the control thread until [`start_again`]; `false` if it is still there.
 pub(crate) fn pause() -> bool {
     end();
     if thread().is_some() {
@@ -164,8 +164,8 @@ pub(crate) fn pause() -> bool {
     true
 }
 
-/// Ends the thread, and comes back when it is gone: behind a filter for all threads its next call
-/// might end the program.
+/// Ends the control thread and waits until it has ended: behind a filter for all threads its next system
+/// call might end the program.
 pub(crate) fn end() {
     const LIMIT_NS: u64 = 2_000_000_000;
     const PAUSE_NS: u64 = 1_000_000;
@@ -184,13 +184,13 @@ pub(crate) fn end() {
     }
 }
 
-/// The thread's life.
+/// Main function of the control thread.
 extern "C" fn listen(doorbell: usize) -> ! {
     THREAD.store(sys::thread(), Ordering::Release);
     own_thread::name(c"membound-agent");
     shorten_slice();
     if OWN_TABLE.load(Ordering::Acquire) {
-        // They are copies, and only keep open what the program closes.
+        // The descriptors are copies, which would keep open what the program closes.
         let _ = own_thread::close_from(0);
     }
     let mut room = if timers::active() {
@@ -198,7 +198,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
     } else {
         None
     };
-    // The launcher counts up from 0; a ring before the thread came up must not be missed.
+    // The launcher counts up from 0, so that a doorbell rung before this thread ran is not missed.
     let mut heard = 0_u32;
     let mut alone = false;
     loop {
@@ -217,7 +217,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
         // another process.
         let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
         if loader::has_changed() {
-            // A program that loads one plugin after the other is told of many at once.
+            // Wait, so that a program that loads one plugin after another causes one report.
             sys::nap(LOADER_PAUSE_NS);
         }
         let flags = if loader::take_changed() {
@@ -227,14 +227,14 @@ extern "C" fn listen(doorbell: usize) -> ! {
         };
         if now != heard || flags != 0 {
             heard = now;
-            // When the launcher is gone, nobody will ring again.
+            // Without a launcher the doorbell will not ring again.
             alone = control::tell(Event::Doorbell, [0; 2], flags).is_err();
         }
     }
 }
 
-/// Waits while the doorbell has rung `heard` times, for `pause` nanoseconds at most. `false`
-/// when it is not there any more.
+/// Waits while the doorbell has the value `heard`, for `pause` nanoseconds at most. `false` if it is not
+/// mapped any more.
 fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
     const FUTEX_WAIT: usize = 0;
     const EINTR: u32 = 4;
@@ -255,9 +255,9 @@ fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
     }
 }
 
-/// Asks for short slices, as the launcher's threads do: where the program's threads have all
-/// processors, each word of a conversation would else wait for some milliseconds, with patches
-/// standing in the text meanwhile.
+/// Asks for short scheduler slices, as the launcher's threads do: where the program's threads keep all
+/// processors busy, each message of a conversation would otherwise wait for some milliseconds, while
+/// patches are incomplete.
 fn shorten_slice() {
     const SHORTEST_NS: u64 = 100_000;
     const SCHED_OTHER: u64 = 0;

@@ -1,12 +1,12 @@
 //! What the dynamic loader maps and unmaps while the program runs.
 //!
-//! The loader announces a change before it makes it and again when its list is consistent, to debuggers and
-//! so to [`announced`]. Where there is a control thread that may tell of new modules, the program does not
-//! wait: a program that loads a hundred plugins would wait for a hundred conversations. It does wait where
-//! text with trampolines is gone, since the next module may be mapped in its place.
+//! The loader announces a change before it makes it, and again when its list is consistent, to debuggers
+//! and so to [`announced`]. If a control thread can report new modules, the program does not wait: a
+//! program that loads a hundred plugins would wait for a hundred conversations. It does wait when text with
+//! trampolines was unmapped, since the next module may be mapped in its place.
 //!
-//! No text is changed while the loader unmaps modules ([`unmappings`]): the change could be
-//! written into whatever is mapped there next.
+//! No text is changed while the loader unmaps modules ([`unmappings`]): the change could be written into
+//! the next mapping at that address.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -15,24 +15,24 @@ use membound_wire::Event;
 use crate::start::{self, LoaderPhase, settings};
 use crate::{areas, control, listen, quiesce};
 
-/// Whether the control thread tells of new modules.
+/// True if the control thread reports new modules.
 static TOLD_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
-/// Set when the list of modules changed since the control thread last spoke.
+/// Set when the list of modules has changed since the control thread's last report.
 static CHANGED: AtomicBool = AtomicBool::new(false);
-/// Number of unmappings so far, times two; odd while the loader unmaps modules.
+/// Twice the number of unmappings so far, plus one while the loader unmaps modules.
 static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
 
-/// Has the control thread tell of new modules from now on.
+/// Makes the control thread report new modules from now on.
 pub(crate) fn tell_by_control_thread() {
     TOLD_BY_CONTROL_THREAD.store(true, Ordering::Release);
 }
 
-/// Whether the list of modules changed since [`take_changed`] was last asked.
+/// True if the list of modules has changed since the last [`take_changed`].
 pub(crate) fn has_changed() -> bool {
     CHANGED.load(Ordering::Acquire)
 }
 
-/// Whether the list of modules changed since this was last asked.
+/// True if the list of modules has changed since the last call.
 pub(crate) fn take_changed() -> bool {
     has_changed() && CHANGED.swap(false, Ordering::AcqRel)
 }
@@ -46,7 +46,7 @@ pub(crate) fn unmappings() -> Option<u32> {
     count.is_multiple_of(2).then_some(count)
 }
 
-/// In a child of a fork, where the loader of the parent may have been at work.
+/// In a forked child: the parent's loader may have been unmapping.
 pub(crate) fn after_fork() {
     end_of_unmapping();
 }
@@ -79,7 +79,7 @@ pub(crate) fn announced() {
     }
 }
 
-/// Whether the loader was unmapping.
+/// Ends an unmapping; true if one was in progress.
 fn end_of_unmapping() -> bool {
     let unmapped = unmappings().is_none();
     if unmapped {

@@ -1,9 +1,9 @@
 //! `mlockall`: the agent's own memory must not be locked with the program's.
 //!
-//! The rings are hundreds of megabytes that are touched only as far as they are used. The kernel would fill all of
-//! them, which takes a second, and would refuse the call where the program may lock a few megabytes only. The
-//! call is therefore made of one for each mapping that is not the agent's. Anonymous memory of the agent looks
-//! like the program's and is locked with it.
+//! The rings have hundreds of megabytes, which take memory only as far as they are used. The kernel would
+//! fill all of them, which takes a second, and would refuse the call if the program may lock only a few
+//! megabytes. So the agent locks each mapping that is not its own by a separate call. Anonymous memory of
+//! the agent looks like the program's and is locked with it.
 
 use crate::sys::{self, Errno, Open, call, check, number};
 
@@ -11,12 +11,12 @@ const CURRENT: u64 = 1;
 const FUTURE: u64 = 2;
 const ON_FAULT: u64 = 4;
 
-/// What the names of the agent's files in memory begin with.
+/// Prefix of the names of the agent's files in memory.
 const OWN: &[u8] = b"/memfd:membound-";
-/// What the agent's anonymous memory may take, which is not known exactly.
+/// Allowance for the agent's anonymous memory, in bytes; its exact size is not known.
 const ANONYMOUS_BYTES: u64 = 32 << 20;
 
-/// Makes the call with `flags`. `None`: the trampoline is to make it as it stands.
+/// Makes the call with `flags`. `None`: the trampoline is to make it itself.
 pub(crate) fn lock_all(flags: u64) -> Option<isize> {
     if flags & CURRENT == 0 || flags & !(CURRENT | FUTURE | ON_FAULT) != 0 {
         return None;
@@ -26,13 +26,13 @@ pub(crate) fn lock_all(flags: u64) -> Option<isize> {
     let limit_bytes = limit_bytes()?;
     let exceeds = limit_bytes == 0 || total_bytes.saturating_sub(ANONYMOUS_BYTES) > limit_bytes;
     if exceeds && !may_lock_more()? {
-        // The kernel refuses it, as it would without the agent.
+        // The kernel refuses the call, as it would without the agent.
         return None;
     }
     each_mapping(|start, end| {
         let length = end - start;
         let on_fault = usize::from(flags & ON_FAULT != 0);
-        // What cannot be filled is no error of `mlockall` either.
+        // `mlockall` does not report mappings that cannot be filled either.
         // SAFETY: memory is locked that the program asked to lock.
         let _ = unsafe {
             call(
@@ -54,10 +54,10 @@ pub(crate) fn lock_all(flags: u64) -> Option<isize> {
     })
 }
 
-/// Calls `visit` with the addresses of every mapping that is not a file of the agent's.
+/// Calls `visit` with the addresses of every mapping that is not a file of the agent.
 fn each_mapping(mut visit: impl FnMut(u64, u64)) -> Result<(), Errno> {
     let file = sys::open(c"/proc/self/maps", Open::Read)?;
-    // The stack may be small.
+    // Small, since the stack may be small.
     let mut room = [0_u8; 1024];
     let mut line = Mapping::default();
     loop {
@@ -78,14 +78,14 @@ fn each_mapping(mut visit: impl FnMut(u64, u64)) -> Result<(), Errno> {
     }
 }
 
-/// A line of the list of mappings, as far as it was read: `start-end rwxp offset device inode name`.
+/// State of parsing a line of the mappings: `start-end rwxp offset device inode name`.
 #[derive(Default)]
 struct Mapping {
     start: u64,
     end: u64,
-    /// Which field the next byte belongs to: 0 and 1 are the addresses.
+    /// The field that the next byte belongs to; 0 and 1 are the addresses.
     field: u32,
-    /// Bytes of [`OWN`] that the last bytes are.
+    /// Number of bytes of [`OWN`] that the last bytes match.
     matched: usize,
 }
 
@@ -94,7 +94,7 @@ impl Mapping {
         if self.matched == OWN.len() {
             return;
         }
-        // No byte of it but the first is a slash, so that a match begins nowhere else.
+        // Only the first byte of it is a slash, so a match can begin only at a slash.
         self.matched = match OWN.get(self.matched) {
             Some(&next) if next == byte => self.matched + 1,
             _ => usize::from(byte == b'/'),
@@ -114,7 +114,7 @@ impl Mapping {
     }
 }
 
-/// Bytes that the process may lock without further rights.
+/// Bytes that the process may lock without a capability.
 fn limit_bytes() -> Option<u64> {
     const MEMLOCK: usize = 8;
     let mut limits = [0_u64; 2];
@@ -128,12 +128,12 @@ fn limit_bytes() -> Option<u64> {
     check(result).ok().map(|_| limits[0])
 }
 
-/// Whether the thread has the right to lock more (CAP_IPC_LOCK).
+/// True if the thread may lock more (CAP_IPC_LOCK).
 fn may_lock_more() -> Option<bool> {
     const VERSION: u32 = 0x2008_0522;
     const IPC_LOCK: u32 = 14;
     let mut head = [VERSION, 0];
-    // Effective, permitted and inheritable, twice.
+    // Two sets of effective, permitted and inheritable capabilities.
     let mut sets = [0_u32; 6];
     let (head, room) = ((&raw mut head) as usize, (&raw mut sets) as usize);
     // SAFETY: the kernel writes what there is room for.

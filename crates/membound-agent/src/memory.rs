@@ -1,5 +1,5 @@
-//! Reading and writing the program's memory by address, one operation a function, and
-//! words over bytes.
+//! Reads and writes the program's memory by address, one operation for each function, and builds text
+//! lines.
 
 /// Reads a value at `address`, aligned or not.
 ///
@@ -15,7 +15,7 @@ pub(crate) unsafe fn get<T: Copy>(address: usize) -> T {
 ///
 /// # Safety
 ///
-/// The bytes must be mapped and writable, and nobody may hold a reference to them.
+/// The bytes must be mapped and writable, and no reference to them may exist.
 pub(crate) unsafe fn put<T: Copy>(address: usize, value: T) {
     // SAFETY: the caller vouches for the address.
     unsafe { core::ptr::write_unaligned(address as *mut T, value) }
@@ -43,7 +43,7 @@ pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { core::slice::from_raw_parts(start, size_of::<T>()) }
 }
 
-/// A number in decimal digits, with what stands around it, as a C string.
+/// A short text built from parts, kept as a C string.
 #[derive(Debug)]
 pub(crate) struct Line<const N: usize> {
     bytes: [u8; N],
@@ -58,7 +58,7 @@ impl<const N: usize> Line<N> {
         }
     }
 
-    /// Appends text; what does not fit is an error, and the line is then of no use.
+    /// Appends text; `None` if it does not fit.
     pub(crate) fn push(&mut self, text: &[u8]) -> Option<()> {
         let end = self.length.checked_add(text.len())?;
         // One byte stays 0, the end of the C string.
@@ -70,7 +70,7 @@ impl<const N: usize> Line<N> {
         Some(())
     }
 
-    /// Appends a number.
+    /// Appends a number in decimal digits; `None` if it does not fit.
     pub(crate) fn push_number(&mut self, number: u32) -> Option<()> {
         let mut digits = [0_u8; 10];
         let mut rest = number;
@@ -99,7 +99,7 @@ impl<const N: usize> Line<N> {
     }
 }
 
-/// The number that `text` begins with, in decimal or after `0x`.
+/// The number at the start of `text`, in decimal or after `0x`; `None` without a digit.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     let (digits, radix) = match text.strip_prefix(b"0x") {
         Some(digits) => (digits, 16_u32),

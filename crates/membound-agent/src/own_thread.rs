@@ -1,5 +1,5 @@
-//! Threads of the kernel's that are the agent's: no libc knows them, so they have neither
-//! thread-local storage nor a place in libc's lists.
+//! The agent's kernel threads: no libc knows them, so they have neither thread-local storage nor an entry
+//! in libc's lists.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -7,15 +7,15 @@ use core::ffi::CStr;
 use crate::sys::{Errno, Protection, Quiet, Scratch, call, check, number};
 use crate::{assembly, memory};
 
-/// CLONE_VM, SIGHAND, THREAD, SYSVSEM: a thread of this process, with copies of all else.
+/// CLONE_VM, SIGHAND, THREAD, SYSVSEM: a thread of this process, with copies of everything else.
 pub(crate) const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000;
 /// CLONE_FS: with the process's directory.
 pub(crate) const SAME_DIRECTORY: usize = 0x200;
 /// CLONE_FILES: with the process's descriptors.
 pub(crate) const SAME_DESCRIPTORS: usize = 0x400;
 
-// The child begins with the registers of the parent, on the new stack, where the parent put
-// what it needs: the argument of its life, and where that begins.
+// The child starts with the parent's registers on the new stack, where the parent has put the address of
+// its main function and the argument.
 global_asm!(
     ".pushsection .text.membound_clone, \"ax\", @progbits",
     ".globl membound_clone",
@@ -32,7 +32,7 @@ global_asm!(
     "jz 2f",
     "ret",
     "2:",
-    // There is no caller: this is where unwinding ends.
+    // There is no caller: unwinding ends here.
     ".cfi_undefined rip",
     "xor ebp, ebp",
     "pop rdi",
@@ -48,8 +48,8 @@ unsafe extern "C" {
     fn membound_clone(flags: usize, stack: usize) -> isize;
 }
 
-/// Starts a thread that lives by `life` of `argument`, with all signals blocked, on a stack that
-/// stays mapped. Returns the thread's number.
+/// Starts a thread that runs `life(argument)` with all signals blocked, on a stack that stays mapped.
+/// Returns the thread's number.
 pub(crate) fn start(
     flags: usize,
     stack_bytes: usize,
@@ -71,7 +71,7 @@ pub(crate) fn start(
     Ok(thread as u32)
 }
 
-/// Gives the calling thread a name by which people and profiles tell it from the program's.
+/// Names the calling thread, so that people and profiles can tell it from the program's threads.
 pub(crate) fn name(name: &CStr) {
     const SET_NAME: usize = 15;
     // SAFETY: the kernel reads the name up to its end. Without it nothing else is lost.
@@ -83,11 +83,11 @@ pub(crate) fn name(name: &CStr) {
     };
 }
 
-/// `PR_SET_SYSCALL_USER_DISPATCH` of the kernel's.
+/// The `prctl` option `PR_SET_SYSCALL_USER_DISPATCH`.
 const SET_DISPATCH: usize = 59;
 
-/// Has every system call of the calling thread come to the agent while the byte at `selector` is 1,
-/// but those that the agent makes. The byte must stay mapped.
+/// Dispatches every system call of the calling thread, except those in the agent's text, to the agent while
+/// the byte at `selector` is 1. The byte must stay mapped.
 pub(crate) fn dispatch_calls(selector: usize) -> Result<(), Errno> {
     const ON: usize = 1;
     let [start, end] = assembly::own_range();
@@ -102,20 +102,20 @@ pub(crate) fn dispatch_calls(selector: usize) -> Result<(), Errno> {
     check(set).map(drop)
 }
 
-/// Has no system call of the calling thread come to the agent any more.
+/// Ends the dispatching of the calling thread's system calls.
 pub(crate) fn keep_calls() {
     const OFF: usize = 0;
-    // SAFETY: it reads no memory from then on.
+    // SAFETY: the kernel does not read the selector any more.
     let _ = unsafe { call(number::PRCTL, [SET_DISPATCH, OFF, 0, 0, 0, 0]) };
 }
 
-/// Gives the calling thread an alternate stack for signals, which stays mapped; its address.
+/// Gives the calling thread an alternate signal stack, which stays mapped; returns its address.
 pub(crate) fn set_alternate_stack(bytes: usize) -> Result<usize, Errno> {
     let stack = Scratch::untouched(bytes, Protection::ReadWrite)?.keep();
     use_alternate_stack([stack, 0, bytes]).map(|()| stack)
 }
 
-/// Has the calling thread use this alternate stack: address, flags and bytes of a `stack_t`.
+/// Makes the calling thread use this alternate stack: address, flags and bytes of a `stack_t`.
 pub(crate) fn use_alternate_stack(told: [usize; 3]) -> Result<(), Errno> {
     // SAFETY: the kernel reads the structure; the memory stays.
     let set = unsafe {
@@ -129,13 +129,13 @@ pub(crate) fn use_alternate_stack(told: [usize; 3]) -> Result<(), Errno> {
 
 /// Closes all of the calling thread's descriptors from `first` on.
 pub(crate) fn close_from(first: usize) -> Result<(), Errno> {
-    // SAFETY: it touches no memory; whose descriptors they are the caller knows.
+    // SAFETY: it touches no memory; the caller knows whose descriptors these are.
     let result = unsafe { call(number::CLOSE_RANGE, [first, usize::MAX >> 32, 0, 0, 0, 0]) };
     check(result).map(drop)
 }
 
-/// Ends the calling thread. Where it is the last one, newer kernels take its code for the
-/// process's.
+/// Ends the calling thread. If it is the last one, newer kernels use its code as the exit code of the
+/// process.
 pub(crate) fn exit(code: u32) -> ! {
     loop {
         // SAFETY: it ends this thread, whose stack stays mapped.

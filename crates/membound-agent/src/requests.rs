@@ -1,8 +1,8 @@
-//! Requests of the program: how long it takes from a receive on a socket until the next send there,
-//! or from mark to mark, in classes that the launcher reads ([`membound_wire::Requests`]).
+//! Request latencies of the program: from a receive on a socket to the next send on it, or from mark to
+//! mark, in histogram classes that the launcher reads ([`membound_wire::Requests`]).
 //!
-//! What a descriptor has received lies in a word of its own: all threads share descriptors. What
-//! marks say lies with the thread. A child of a fork finds neither, and counts nothing.
+//! Each descriptor has a word of its own, since all threads share descriptors. The state of marks is kept
+//! with the thread. A forked child finds neither, and counts nothing.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -17,34 +17,34 @@ use crate::tell::{word32, word64};
 use crate::wrap::{Course, WrapFrame};
 use crate::{assembly, filters, lanes, memory};
 
-/// Descriptors that are followed: those below.
+/// Descriptors below this number are followed.
 const DESCRIPTORS: usize = 1 << 16;
-/// Bytes below the stack pointer that a mark leaves alone.
+/// Bytes below the stack pointer that a mark must not overwrite.
 const RED_ZONE: u64 = 128;
 
-/// What a descriptor's word says; any other value is the time stamp of what it has received.
+/// Values of a descriptor's word; any other value is the time stamp of the first receive of a request.
 const UNKNOWN: u64 = 0;
 const NO_SOCKET: u64 = 1;
 const IDLE: u64 = 2;
 
-/// Address of the [`Requests`], 0 without.
+/// Address of the [`Requests`]; 0 without.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
-/// Address of a word that says whether this process counts, and of the descriptors' words behind
-/// it. Children of a fork find zeros there.
+/// Address of a word that is 1 if this process counts, followed by the descriptors' words. Forked children
+/// find zeros there.
 static TABLE: AtomicUsize = AtomicUsize::new(0);
 /// The process that counts.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// One more than the highest descriptor that has a word other than 0.
+/// Highest descriptor with a word other than 0, plus one.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to count in the memory that `command` names.
+/// Starts counting in the memory that `command` describes.
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.length < size_of::<Requests>() as u64 || command.address == 0 {
         return Err(Failure::malformed());
     }
     keep::prepare()?;
     let table = Scratch::new((DESCRIPTORS + 1) * size_of::<u64>())?;
-    // Without it, a child would count for its parent.
+    // Without this, a child would count for its parent.
     table.wipe_on_fork()?;
     let address = table.keep();
     word64(address).store(1, Ordering::Relaxed);
@@ -54,32 +54,32 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The table, where this process counts. Behind a filter it does not: nobody may ask the kernel there what a
-/// descriptor is.
+/// The table, if this process counts. Behind a filter it does not: the agent may not ask the kernel there
+/// what a descriptor is.
 fn table() -> Option<usize> {
     let table = TABLE.load(Ordering::Acquire);
     let counts = table != 0 && word64(table).load(Ordering::Relaxed) != 0;
     (counts && !filters::shut_in()).then_some(table)
 }
 
-/// The word of a descriptor, as an `int` in a register has it; `None` above those that are followed.
+/// The word of a descriptor, which is an `int` in a register; `None` for those that are not followed.
 fn word_of(table: usize, descriptor: u64) -> Option<&'static AtomicU64> {
     let index = descriptor as u32 as usize;
     (index < DESCRIPTORS).then(|| word64(table + (index + 1) * size_of::<u64>()))
 }
 
-/// Adds one to a word of the launcher's memory.
+/// Adds one to a counter in the launcher's memory.
 fn tell(offset: usize) {
     let memory = MEMORY.load(Ordering::Acquire);
     word64(memory + offset).fetch_add(1, Ordering::Relaxed);
 }
 
-/// A time stamp that is no other word of a descriptor.
+/// A time stamp that differs from the constants of descriptors' words.
 fn now() -> u64 {
     assembly::time_stamp().max(IDLE + 1)
 }
 
-/// Counts a request from one time stamp to another.
+/// Counts a request that lasted from `begun` to `ended`, both time stamps.
 fn count(begun: u64, ended: u64) {
     let phase = lanes::phase();
     if begun < phase.since {
@@ -99,7 +99,7 @@ fn count(begun: u64, ended: u64) {
     word64(times + class).fetch_add(1, Ordering::Relaxed);
 }
 
-/// Before a wrapped function of this `number`.
+/// Runs before a wrapped function with this `number`.
 pub(crate) fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(table) = table() else {
         return Course::Pass;
@@ -144,12 +144,12 @@ pub(crate) fn before(frame: &mut WrapFrame, number: u32) -> Course {
     Course::Around
 }
 
-/// After the original, whose result is in rax.
+/// Runs after the original function, whose result is in rax.
 pub(crate) fn after(frame: &WrapFrame) {
     let Some(table) = table() else {
         return;
     };
-    // An `int` has nothing to say about the upper half.
+    // The upper half of the register of an `int` is undefined.
     let int = frame.rax as u32 as i32;
     match WrapKind::of_requests(frame.kept.number) {
         Some(WrapKind::Receive) if frame.rax.cast_signed() > 0 => receive(table, frame.kept.block),
@@ -166,10 +166,10 @@ pub(crate) fn after(frame: &WrapFrame) {
     }
 }
 
-/// Whether a request may begin with what is received now on a descriptor.
+/// True if a request may begin with data received now on a descriptor.
 fn begins_with(table: usize, descriptor: u64) -> bool {
     let Some(word) = word_of(table, descriptor) else {
-        // A negative one is nobody's.
+        // A negative one is no descriptor.
         if (descriptor as u32).cast_signed() >= 0 {
             tell(offset_of!(Requests, high));
         }
@@ -178,7 +178,7 @@ fn begins_with(table: usize, descriptor: u64) -> bool {
     matches!(word.load(Ordering::Relaxed), UNKNOWN | IDLE)
 }
 
-/// Something was received.
+/// Data was received: begins a request unless one is in progress.
 fn receive(table: usize, descriptor: u64) {
     let Some(word) = word_of(table, descriptor) else {
         return;
@@ -193,11 +193,11 @@ fn receive(table: usize, descriptor: u64) {
         };
         let _ = word.compare_exchange(UNKNOWN, known, Ordering::Relaxed, Ordering::Relaxed);
     }
-    // Another thread may have been first.
+    // Another thread may have begun the request first.
     let _ = word.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Something is about to be sent.
+/// Data is about to be sent: ends the request, if one is in progress.
 fn send(table: usize, descriptor: u64) {
     let Some(word) = word_of(table, descriptor) else {
         return;
@@ -212,7 +212,7 @@ fn send(table: usize, descriptor: u64) {
     }
 }
 
-/// What is known of the descriptors from `first` to `last` holds no longer.
+/// Forgets the state of the descriptors from `first` to `last`.
 fn forget(table: usize, first: u64, last: u64) {
     let highest = HIGHEST.load(Ordering::Relaxed);
     let known = first as u32..(last as u32).saturating_add(1).min(highest);
@@ -222,7 +222,7 @@ fn forget(table: usize, first: u64, last: u64) {
     let Some(found) = words.find(is_known) else {
         return;
     };
-    // A child of vfork has descriptors of its own, but our memory.
+    // A child of vfork has descriptors of its own, but shares this memory.
     if PROCESS.load(Ordering::Relaxed) != sys::process() {
         return;
     }
@@ -232,7 +232,7 @@ fn forget(table: usize, first: u64, last: u64) {
     }
 }
 
-/// Whether a descriptor is a socket on which one receives and sends.
+/// True if a descriptor is a socket for data (stream, datagram or sequenced packets).
 fn is_socket(descriptor: u64) -> bool {
     const SOL_SOCKET: usize = 1;
     const SO_TYPE: usize = 3;
@@ -259,7 +259,7 @@ fn is_socket(descriptor: u64) -> bool {
 
 /// [`membound_wire::Entry::Mark`].
 pub(crate) extern "C" fn on_mark(frame: &mut Frame) {
-    // Of a request that ends, nothing of this is to be in it.
+    // First, so that a request that ends does not include the following work.
     let now = now();
     if table().is_none() {
         return;
@@ -284,14 +284,15 @@ pub(crate) extern "C" fn on_mark(frame: &mut Frame) {
         if stack == outermost {
             end(request, now);
         } else if stack > outermost {
-            // The call that this one is around of has not come back.
+            // The outer call of this mark's call has not returned to its end: the request was left, and is
+            // dropped.
             request.begun.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Whether the call that the thread's request began with goes on below the present one: on the same
-/// stack, where its return address still lies.
+/// True if the call that began the thread's request is still in progress below the present one: on the same
+/// stack, with its return address in place.
 fn goes_on(thread: &keep::Thread, stack: u64) -> bool {
     let request = &thread.request;
     let outermost = request.stack.load(Ordering::Relaxed);
@@ -305,7 +306,7 @@ fn goes_on(thread: &keep::Thread, stack: u64) -> bool {
         }
 }
 
-/// A request begins, with the call whose return address is at `stack`, or with none.
+/// Begins a request, with the call whose return address is at `stack`, or with none (0).
 fn begin_at(request: &Request, stack: u64) {
     if request.begun.load(Ordering::Relaxed) != 0 {
         tell(offset_of!(Requests, left));
@@ -318,11 +319,11 @@ fn begin_at(request: &Request, stack: u64) {
     };
     request.stack.store(stack, Ordering::Relaxed);
     request.back.store(back, Ordering::Relaxed);
-    // What it took to come here is not in it.
+    // Last, so that the request does not include the work before.
     request.begun.store(now(), Ordering::Relaxed);
 }
 
-/// The thread's request ends, if it has one.
+/// Ends the thread's request, if it has one.
 fn end(request: &Request, now: u64) {
     let begun = request.begun.swap(0, Ordering::Relaxed);
     if begun != 0 {
@@ -340,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// What is counted is the process's.
+    /// The state is the process's.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn alone() -> (MutexGuard<'static, ()>, usize, &'static [AtomicU64]) {

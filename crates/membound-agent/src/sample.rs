@@ -1,8 +1,8 @@
-//! Probes that ran out, and recording bursts: records into the thread's ring.
+//! Probes whose countdown ran out, and recording bursts: writes records into the thread's ring.
 //!
-//! A thread finds its ring by its number and keeps it; the launcher takes back those of threads that
-//! are gone. The program never waits: a full ring, or none free, loses the record and
-//! counts it.
+//! A thread finds its ring by its number and keeps it; the launcher takes back the rings of threads that
+//! have ended. The program never waits: if the ring is full, or none is free, the record is lost and
+//! counted.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -18,11 +18,11 @@ const OWNER: usize = core::mem::offset_of!(Ring, owner);
 const LOST: usize = core::mem::offset_of!(Ring, lost);
 const HEAD: usize = core::mem::offset_of!(Ring, head);
 const TAIL: usize = core::mem::offset_of!(Ring, tail);
-/// The stack pointer of the call that is writing, 0 if none is.
+/// The stack pointer of the call that is writing; 0: none is.
 const WRITER: usize = core::mem::offset_of!(Ring, rest);
-/// Not 0 when a record was lost since the last one.
+/// Not 0 if a record was lost since the last one written.
 const GAP: usize = WRITER + size_of::<u64>();
-/// Of those lost, the ones of bursts.
+/// Lost records that belong to bursts.
 const LOST_OF_BURSTS: usize = GAP + size_of::<u64>();
 const FIRST_RECORD: usize = core::mem::offset_of!(Ring, records);
 
@@ -37,7 +37,7 @@ pub(crate) fn use_rings(address: u64) {
     RINGS.store(address as usize, Ordering::Release);
 }
 
-/// [`Entry::Sample`]: records the timed load and sets the countdown again.
+/// [`Entry::Sample`]: records the timed load and restarts the countdown.
 pub(crate) fn sample(frame: &Frame) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
@@ -59,8 +59,8 @@ pub(crate) fn record(frame: &Frame) {
     write(frame, slots, frame.arguments[0] as u32, BURST);
 }
 
-/// The slots of the area that called: the call was `call [rip + slot]`, so the four bytes before
-/// the return address say where its slot is.
+/// The slots of the calling area: the call was `call [rip + slot]`, so the four bytes before the return
+/// address give the slot's address.
 fn slots_of(frame: &Frame, entry: Entry) -> usize {
     let after = frame.return_address as usize;
     // SAFETY: the trampoline's call instruction ends there.
@@ -81,27 +81,27 @@ fn rearm(slots: usize, site: u32) {
     let left = probe.left.saturating_sub(1);
     let armed = match (probe.period, left) {
         (0, _) => interval(usual, assembly::time_stamp() ^ place as u64),
-        // Enough were taken: it goes on counting.
+        // Enough samples were taken: the probe only counts from now on.
         (_, 0) => i32::MAX,
         (period, _) => interval(period, assembly::time_stamp() ^ place as u64),
     };
-    // The launcher's word is left alone. A count that another thread makes meanwhile may be
-    // lost, which the format permits.
+    // The launcher's word is not written. A count that another thread makes meanwhile may be lost, which
+    // the format permits.
     // SAFETY: as above.
     unsafe { memory::put(place + core::mem::offset_of!(Probe, left), left) };
     // SAFETY: as above.
     unsafe { memory::put(place + core::mem::offset_of!(Probe, done), done) };
-    // Both at once: whoever reads between two stores would add what is far from over.
+    // In one store: a reader between two stores would compute a wrong count.
     let pair = u64::from(armed as u32) << 32 | u64::from(armed as u32);
     // SAFETY: as above; `countdown` and `armed` are the first eight bytes.
     unsafe { memory::put(place, pair) };
 }
 
-/// The countdown to a sample after a number of executions that is drawn evenly from 1 to twice
-/// `period`, so that sampling keeps no step with the program's own rhythm.
+/// Countdown to the next sample, after a number of executions that is drawn uniformly from 1 to twice
+/// `period`, so that sampling does not lock onto a period of the program.
 fn interval(period: u32, seed: u64) -> i32 {
     let mut state = seed | 1;
-    // One turn of xorshift64* (Vigna 2016): the low bits of the counter alone come in steps.
+    // One round of xorshift64* (Vigna 2016): the low bits of the counter alone come in steps.
     state ^= state >> 12;
     state ^= state << 25;
     state ^= state >> 27;
@@ -130,7 +130,7 @@ fn ring() -> Option<usize> {
     let count = word32(set + core::mem::offset_of!(RingSet, rings)).load(Ordering::Relaxed);
     let thread = sys::thread();
     let ring = |index: u32| set + size_of::<RingSet>() + index as usize * size_of::<Ring>();
-    // Threads' numbers follow each other, so the first look nearly always finds the ring.
+    // Numbers of threads are mostly consecutive, so the first ring tried is nearly always the right one.
     let start = thread.checked_rem(count)?;
     let order = (start..count).chain(0..start);
     for index in order {
@@ -149,12 +149,12 @@ fn ring() -> Option<usize> {
     None
 }
 
-/// Ticks as a record keeps them.
+/// Ticks in the width of a record's field, saturated.
 fn short(ticks: u64) -> u16 {
     u16::try_from(ticks).unwrap_or(u16::MAX)
 }
 
-/// Counts a record with these flags that found no room.
+/// Counts a record with these flags as lost.
 fn lose(ring: usize, flags: u16) {
     if flags & BURST != 0 {
         word64(ring + LOST_OF_BURSTS).fetch_add(1, Ordering::Relaxed);
@@ -170,8 +170,8 @@ fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
     let stack = (&raw const *frame) as u64;
     let writer = word64(ring + WRITER);
     let outer = writer.load(Ordering::Relaxed);
-    // A handler that interrupts a writing call of its own thread, deeper in the stack, must
-    // not mix its record with that one. A writer that lies deeper than we was left by a long jump.
+    // A handler that interrupts a writing call of its own thread, deeper in the stack, must not mix its
+    // record with that one. A writer that is deeper than this call was left by a long jump.
     if outer != 0 && outer > stack {
         lose(ring, flags);
         return;
@@ -182,7 +182,7 @@ fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
     if head.wrapping_sub(tail) >= RECORDS as u64 {
         lose(ring, flags);
     } else {
-        // SAFETY: the slots lie where the trampoline's call found its target.
+        // SAFETY: the slots are where the trampoline's call found its target.
         let module: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, module)) };
         let store = if site & STORE_BIT != 0 { STORE } else { 0 };
         let gap = word64(ring + GAP);

@@ -1,20 +1,19 @@
-//! How far the stack goes that a thread is on, by the kernel's list of mappings.
+//! Bounds of the stack that a thread uses, from the kernel's list of mappings.
 
 use crate::sys::{self, Open};
 use crate::unwind::Stack;
 
-/// A page: what is mapped where the stack pointer is.
+/// Bytes of a page: the page of the stack pointer is mapped in any case.
 const PAGE: u64 = 4096;
 
-/// The stack that holds `sp`. Where the kernel does not say, the rest of its page, which is
-/// mapped in any case.
+/// The stack that holds `sp`; the rest of its page if the kernel does not list it.
 ///
-/// It reads a file: ask once a thread.
+/// It reads a file: call it once for each thread.
 pub(crate) fn holding(sp: u64) -> Stack {
     find(sp).unwrap_or_else(|| page(sp))
 }
 
-/// What is mapped in any case.
+/// The part of the page of `sp` that is mapped in any case.
 pub(crate) fn page(sp: u64) -> Stack {
     Stack {
         low: sp,
@@ -23,7 +22,7 @@ pub(crate) fn page(sp: u64) -> Stack {
 }
 
 fn find(sp: u64) -> Option<Stack> {
-    // Small, for it lies on the stack of somebody who expects no such thing.
+    // Small, since it is on the stack of a thread that does not expect this call.
     let mut room = [0_u8; 768];
     let file = sys::open(c"/proc/self/maps", Open::Read).ok()?;
     let mut reader = Reader::new(sp);
@@ -40,19 +39,19 @@ fn find(sp: u64) -> Option<Stack> {
     }
 }
 
-/// Reads the list byte by byte: `start-end rwxp offset device inode name`.
+/// Parses the list byte by byte: `start-end rwxp offset device inode name`.
 struct Reader {
     sp: u64,
     before: u64,
     start: u64,
     number: u64,
-    /// Which field of the line, and how many of its bytes have been read.
+    /// Index of the field in the line, and how many of its bytes were read.
     field: u32,
     in_field: u32,
-    /// Whether the last byte stood between fields.
+    /// True if the last byte was between fields.
     space: bool,
     readable: bool,
-    /// The line's addresses, when the stack pointer is below their end.
+    /// The line's addresses if the stack pointer is below their end.
     found: Option<Stack>,
     name: [u8; 7],
 }
@@ -73,7 +72,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next byte. `Some` when the line of interest is over.
+    /// Takes the next byte. `Some` at the end of the line that decides.
     fn byte(&mut self, byte: u8) -> Option<Option<Stack>> {
         if byte == b'\n' {
             let found = self.line();
@@ -114,7 +113,7 @@ impl Reader {
         None
     }
 
-    /// The addresses are complete.
+    /// The addresses of a line are complete.
     fn mapping(&mut self) {
         let end = self.number;
         self.found = (end > self.sp).then_some(Stack {
@@ -128,7 +127,7 @@ impl Reader {
             self.before = self.number;
             return None;
         };
-        // The initial stack grows down to what is below it.
+        // The initial stack may grow down to the mapping below it.
         if self.name == *b"[stack]" {
             found.low = self.before;
         }

@@ -1,9 +1,9 @@
-//! Before the program's first instruction: finds the launcher's socket, takes its own
-//! traces out of the environment, and lets the launcher do its work.
+//! Runs before the program's first instruction: finds the launcher's socket, removes the agent from the
+//! environment, and lets the launcher do its work.
 //!
 //! The loader runs this as an initialiser, the first of all (`-z initfirst`). glibc passes arguments, musl
-//! does not, so the initial stack is found by symbols instead. Whatever goes wrong, the
-//! program goes on as if nothing had been preloaded.
+//! does not, so the initial stack is found by symbols. On any error the program goes on as if nothing had
+//! been preloaded.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +24,12 @@ const AT_PHDR: u64 = 3;
 const AT_PHNUM: u64 = 5;
 const AT_SECURE: u64 = 23;
 
-/// What is remembered of the start, for the rest of the process's life.
+/// Settings from the start, for the rest of the process's life.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// `MEMBOUND_AGENT=<socket>`.
     pub(crate) control: Line<160>,
-    /// Bytes of it before the path.
+    /// Bytes of `control` before the socket's path.
     pub(crate) control_name: usize,
     /// Path of the agent's own file.
     pub(crate) own_path: Line<1024>,
@@ -73,7 +73,7 @@ pub(crate) fn settings() -> Option<&'static Settings> {
 extern "C" fn begin() {
     if prepare().is_some() {
         quiesce::adopt_process();
-        // What the launcher could not do it knows; the program runs in any case.
+        // The launcher knows what it could not do; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
         if lanes::board().is_some() {
             lanes::berth::stand_back();
@@ -81,7 +81,7 @@ extern "C" fn begin() {
     }
 }
 
-/// Reads and cleans the environment. `None`: nobody called for the agent.
+/// Reads and cleans the environment. `None`: the agent was not preloaded by a launcher.
 fn prepare() -> Option<()> {
     let environment = Environment::find()?;
     let auxiliary = environment.auxiliary();
@@ -91,7 +91,7 @@ fn prepare() -> Option<()> {
     let control_slot = environment.last(|text| value_of(text, CONTROL_VARIABLE).is_some())?;
     let preload_slot = environment.last(|text| text.starts_with(LD_PRELOAD))?;
 
-    // SAFETY: nobody reads the settings before `READY`, and no other thread runs.
+    // SAFETY: the settings are not read before `READY` is set, and no other thread runs.
     let settings = unsafe { &mut *SETTINGS.0.get() };
     settings.control_name = CONTROL_VARIABLE.len() + 1;
     settings.control.push(environment.text(control_slot))?;
@@ -110,8 +110,8 @@ pub(crate) fn value_of<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
     text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// The program's environment as the kernel laid it out: pointers, a null pointer, and then
-/// the auxiliary vector.
+/// The program's environment in the kernel's layout: pointers, a null pointer, and then the auxiliary
+/// vector.
 struct Environment {
     first: usize,
     count: usize,
@@ -153,7 +153,7 @@ impl Environment {
     }
 
     fn set_pointer(&self, slot: usize, pointer: usize) {
-        // SAFETY: slots are at most `count`; nobody else runs, and libc has no copy yet.
+        // SAFETY: slots are at most `count`; no other thread runs, and libc has no copy yet.
         unsafe { memory::put(self.first + slot * 8, pointer) }
     }
 
@@ -172,8 +172,8 @@ impl Environment {
         }
     }
 
-    /// Takes the agent out of the variable `preload`, and removes the variables that are the agent's alone. The first
-    /// `own` bytes of the value of `preload` name the agent and what had to stand before it.
+    /// Removes the agent from the variable `preload`, and the variables that only the agent uses. The first
+    /// `own` bytes of the value of `preload` name the agent and what had to precede it.
     fn hide(&self, preload: usize, own: usize) {
         let text = self.text(preload);
         let rest = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();
@@ -197,9 +197,9 @@ impl Environment {
                 kept += 1;
             }
         }
-        // Some runtimes look for the auxiliary vector right behind the null pointer. It
-        // cannot move, for the loader remembers its place; entries to be ignored fill the
-        // gap where an even number of pointers went, and launcher and agent see to that.
+        // Some runtimes expect the auxiliary vector right behind the null pointer. It cannot move, since
+        // the loader remembers its address; entries to be ignored (`AT_IGNORE`) fill the gap if an even
+        // number of pointers was removed, which launcher and agent ensure.
         let gap = self.count - kept;
         self.set_pointer(kept, 0);
         let mut slot = kept + 1;
@@ -234,7 +234,7 @@ impl Auxiliary {
     }
 }
 
-/// Address of `struct r_debug` by the main program's dynamic section.
+/// Address of `struct r_debug`, from the main program's dynamic section.
 fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
     const PT_DYNAMIC: u32 = 2;
     const PT_PHDR: u32 = 6;
@@ -256,7 +256,7 @@ fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
             _ => {}
         }
     }
-    // A statically linked program need not say where it lies, and has no loader.
+    // A statically linked program need not have `PT_PHDR`, and has no loader.
     let mut at = bias?.wrapping_add(dynamic?);
     loop {
         // SAFETY: the dynamic section ends with an entry of tag 0, which is not passed.
@@ -273,7 +273,7 @@ fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
     }
 }
 
-/// The loader's hook for debuggers, and what it does.
+/// The loader's hook for debuggers, and the present phase.
 pub(crate) struct LoaderState {
     /// Address of the function called on every change, 0 if unknown.
     pub(crate) hook: u64,

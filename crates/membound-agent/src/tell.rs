@@ -1,4 +1,4 @@
-//! Events into rings that the launcher reads: see [`membound_wire::Allocations`].
+//! Writes events into rings that the launcher reads: see [`membound_wire::Allocations`].
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,21 +11,21 @@ use membound_wire::{
 use crate::keep::Thread;
 use crate::{assembly, memory, sys, told_blocks};
 
-/// Address of the memory, 0 without one.
+/// Address of the memory; 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
 
-/// Records that are left free in a ring: for handlers that interrupt a thread between looking and
-/// reserving.
+/// Records that stay free in a ring, for handlers that interrupt a thread between the check and the
+/// reservation.
 const SPARE: u64 = 64;
 /// As [`SPARE`], for all the threads that share a ring.
 const SPARE_SHARED: u64 = 2048;
-/// Records that are left free for the ends of blocks: one that is not told of leaves a block that
-/// is there for ever.
+/// Records that stay free for frees: a free that is not reported leaves a block that seems to live for
+/// ever.
 const SPARE_FOR_ENDS: u64 = 4096;
-/// The least level where a ring is as full as this, in sixteenths. Sampling in time loses no event
-/// and favours no block, as losing events would.
+/// Lowest level at each filling of a ring, in sixteenths: (filling, level). Sampling early enough loses no
+/// event and favours no block, as losing events would.
 const PRESSURE: [(u64, u32); 3] = [(14, 12), (13, 9), (11, 6)];
-/// Rings looked at for an owner that is gone.
+/// Rings searched for one whose owner has ended.
 const SEARCHED: u32 = 16;
 
 /// Uses the memory at `address` from now on; 0: none.
@@ -33,13 +33,13 @@ pub(crate) fn set_memory(address: u64) {
     MEMORY.store(address as usize, Ordering::Release);
 }
 
-/// The memory that is in use.
+/// The shared memory in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
     base: usize,
 }
 
-/// An event, but for its thread.
+/// An event, without its thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) tsc: u64,
@@ -51,7 +51,7 @@ pub(crate) struct Event {
     pub(crate) level: u32,
 }
 
-/// Which ring a thread writes to.
+/// The ring that a thread writes to.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Address of the ring.
@@ -86,7 +86,7 @@ impl Shared {
         word32(self.base + offset)
     }
 
-    /// Where something lies whose offset stands at `offset`.
+    /// Address of the part whose offset is stored at `offset`.
     pub(crate) fn place(self, offset: usize) -> usize {
         self.base + self.word(offset).load(Ordering::Relaxed) as usize
     }
@@ -96,7 +96,7 @@ impl Shared {
         rings + index as usize * size_of::<AllocationRing>()
     }
 
-    /// Writes the event down, or counts it as lost; whether it was written.
+    /// Writes the event, or counts it as lost; returns whether it was written.
     pub(crate) fn tell(self, thread: &Thread, event: &Event) -> bool {
         let Some(place) = self.place_of(thread) else {
             self.word(offset_of!(Allocations, homeless))
@@ -126,8 +126,8 @@ impl Shared {
             .load(Ordering::Relaxed)
     }
 
-    /// The level that holds for the thread now: what the launcher asks for, or more where the ring
-    /// fills up faster than the launcher empties it, or the set of blocks does.
+    /// The level for the thread now: the launcher's, or a higher one if the ring or the set of blocks fills
+    /// up faster than it is emptied.
     pub(crate) fn level(self, thread: &Thread) -> u32 {
         let wanted = self.set_level();
         let ring = self.place_of(thread).map_or(0, |place| {
@@ -214,7 +214,7 @@ impl Shared {
     }
 }
 
-/// What tells whose the events are that follow.
+/// Event that names the thread of the events that follow.
 fn marker(number: u32) -> Event {
     Event {
         tsc: assembly::time_stamp(),
@@ -234,7 +234,7 @@ fn used(place: Place) -> u64 {
     head.wrapping_sub(tail)
 }
 
-/// Takes `step` records of the ring, if that many are free beside `spare`.
+/// Reserves `step` records of the ring, if that many are free beside `spare`.
 fn reserve(place: Place, step: u64, spare: u64) -> Option<u64> {
     let spare = spare + if place.shared { SPARE_SHARED } else { SPARE };
     if used(place).saturating_add(step + spare) > ALLOCATION_RECORDS as u64 {
@@ -245,7 +245,7 @@ fn reserve(place: Place, step: u64, spare: u64) -> Option<u64> {
     Some(if place.shared {
         head.fetch_add(step, Ordering::Relaxed)
     } else {
-        // SAFETY: the ring is mapped, and nobody else reserves in it.
+        // SAFETY: the ring is mapped, and only this thread reserves in it.
         unsafe { assembly::take(head_at, step) }
     })
 }
@@ -264,15 +264,16 @@ fn write(ring: usize, index: u64, event: &Event) {
         level: event.level as u8,
         lap: AllocationWhat::lap_of(index),
     };
+    // Last, with Release: it marks the record complete.
     word32(at + offset_of!(AllocationRecord, what)).store(what.packed(), Ordering::Release);
 }
 
-/// Reads a chain's word or a place of the index: what other threads write meanwhile.
+/// Reads a word of a chain or of the index, which other threads may write.
 pub(crate) fn load(address: usize) -> u64 {
     word64(address).load(Ordering::Acquire)
 }
 
-/// Writes a word that nobody reads yet.
+/// Writes a word that is not read yet.
 pub(crate) fn store(address: usize, value: u64) {
     // SAFETY: the caller has reserved the word in the shared memory.
     unsafe { memory::put(address, value) }

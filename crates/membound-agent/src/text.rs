@@ -1,5 +1,5 @@
-//! Replacing text through `/proc/self/mem`, which needs no change of protection and so
-//! never makes text writable or takes it away from a running thread.
+//! Replaces text through `/proc/self/mem`. This needs no change of protection, so text is never writable,
+//! and always executable for running threads.
 //!
 //! A batch is cut into spans of neighbouring pages; a span is read, checked, changed in a
 //! copy and written back at once.
@@ -21,7 +21,7 @@ pub(crate) struct Batch {
     map: Scratch,
     offset: usize,
     count: usize,
-    /// Where the indices of edits left out go, and how many there is room for.
+    /// Offset of the list of edits that were left out, and its capacity in entries.
     skips: usize,
     skip_room: usize,
 }
@@ -59,7 +59,7 @@ impl Batch {
         self.count
     }
 
-    /// The edit at `index`, if there is one and its lengths make sense.
+    /// The edit at `index`, if there is one with valid lengths.
     pub(crate) fn get(&self, index: usize) -> Option<TextEdit> {
         if index >= self.count {
             return None;
@@ -75,8 +75,8 @@ impl Batch {
         sound.then_some(edit)
     }
 
-    /// Notes that an edit was left out, as the `nth` one: its index, and what else there is to say of it
-    /// in the upper bits.
+    /// Reports an edit as left out, as entry `nth` of the list: its index, and the reason in the upper
+    /// bits.
     fn skip(&self, marked: u32, nth: usize) {
         if nth < self.skip_room {
             let address = self.map.address() + self.skips + nth * 4;
@@ -98,10 +98,10 @@ pub(crate) fn fill(command: &Command, file: Option<&Descriptor>) -> Result<(), F
     }
     let memory = Memory::open()?;
     let (map, _) = Scratch::file(file, size)?;
-    // SAFETY: the stretch lies inside the mapping, and the launcher does not change the file.
+    // SAFETY: the range is inside the mapping, and the launcher does not change the file.
     let bytes =
         unsafe { core::slice::from_raw_parts((map.address() + offset) as *const u8, length) };
-    // SAFETY: nobody executes what was just mapped.
+    // SAFETY: no thread executes text that was just mapped.
     unsafe { memory.write(command.address, bytes) }
 }
 
@@ -125,7 +125,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// Whoever executes the text must be able to go on with the new bytes.
+    /// A thread that executes the text must be able to go on with the new bytes.
     unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let written = unsafe { sys::write_all_at(&self.0, bytes, address) };
@@ -151,7 +151,7 @@ struct Spans<'a> {
 }
 
 impl<'a> Spans<'a> {
-    /// Those of the edits from an index to before another.
+    /// The spans of the edits in an index range.
     fn of(batch: &'a Batch, (next, end): (usize, usize)) -> Self {
         Self { batch, next, end }
     }
@@ -179,7 +179,7 @@ impl Iterator for Spans<'_> {
         self.next += 1;
         while let Some(edit) = self.upcoming() {
             let edit_end = edit.address + u64::from(edit.group);
-            // A page without edits between two spans stays the file's own.
+            // A page without edits between two spans is not written, so that it stays shared with the file.
             let near = edit.address <= end.saturating_add(PAGE_BYTES);
             let fits = edit_end.saturating_sub(address) <= SPAN_BYTES as u64;
             if edit.address < last || !near || !fits {
@@ -203,18 +203,18 @@ fn group_of<'a>(text: &'a mut [u8], span: Span, edit: &TextEdit) -> Option<&'a m
     text.get_mut(start..start + usize::from(edit.group))
 }
 
-/// Room for a span's text.
+/// Buffer for a span's text.
 fn span_room() -> Result<Scratch, Errno> {
-    // One group longer than a span is possible: its length is 16 bits.
+    // A single group may be longer than a span: its length has 16 bits.
     Scratch::new(SPAN_BYTES + usize::from(u16::MAX) + 1)
 }
 
-/// Applies the batch where nobody can be executing it. Returns the number of edits applied.
+/// Applies the batch where no thread can be executing it. Returns the number of edits applied.
 pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     let mut edits = Edits::of(batch)?;
     edits.check(0)?;
     let all = (0, batch.len());
-    // SAFETY: the launcher knows that nobody executes this text now.
+    // SAFETY: the launcher knows that no thread executes this text now.
     unsafe {
         edits.write(all, |group, edit| {
             let bytes = group.iter_mut().zip(&edit.new);
@@ -226,16 +226,17 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     Ok(edits.report())
 }
 
-/// Whether an edit is to be applied.
+/// Whether an edit is applied, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Mark {
     Wanted = 0,
-    /// The text is not what it was planned for.
+    /// The text is not the one that was planned for.
     Differs = 1,
-    /// The same, and what stands before it stands: a jump that may lead through bytes behind it.
+    /// As `Differs`, but the old bytes of the edit itself are there: for an edit that removes a jump, the
+    /// jump may lead through bytes behind it.
     Standing = 2,
-    /// It was tried for as long as there was patience.
+    /// It was retried until the time limit.
     GivenUp = 3,
 }
 
@@ -258,7 +259,7 @@ impl<'a> Edits<'a> {
         })
     }
 
-    /// Whether the edit is to be applied.
+    /// True if the edit is to be applied.
     pub(crate) fn is_wanted(&mut self, index: usize) -> bool {
         is(self.marks.bytes(), index, Mark::Wanted)
     }
@@ -267,8 +268,8 @@ impl<'a> Edits<'a> {
         put_mark(self.marks.bytes(), index, mark);
     }
 
-    /// Leaves out the edits, of those from `first` on, whose text is not as planned, and those that
-    /// may not be made without them.
+    /// Leaves out the edits from `first` on whose text is not as planned, and those that must not be made
+    /// without them.
     pub(crate) fn check(&mut self, first: usize) -> Result<(), Failure> {
         for span in Spans::of(self.batch, (first, self.batch.len())) {
             let span = span?;
@@ -295,11 +296,11 @@ impl<'a> Edits<'a> {
         Ok(())
     }
 
-    /// Has `change` change the groups of all edits of a part that are not left out.
+    /// Applies `change` to the groups of all edits of a part that are not left out.
     ///
     /// # Safety
     ///
-    /// Whoever executes the text must be able to go on with what `change` makes of it.
+    /// A thread that executes the text must be able to go on with the bytes that `change` writes.
     pub(crate) unsafe fn write(
         &mut self,
         part: (usize, usize),
@@ -327,7 +328,7 @@ impl<'a> Edits<'a> {
         Ok(())
     }
 
-    /// Reports what was left out; returns the number of the others.
+    /// Reports the edits that were left out; returns the number of the others.
     pub(crate) fn report(&mut self) -> u64 {
         let mut skipped = 0;
         let marks = self.marks.bytes().iter();
@@ -364,8 +365,8 @@ fn mark_of(group: &[u8], edit: &TextEdit) -> Mark {
     }
 }
 
-/// An edit whose group reaches into the next ones leads through their bytes once they are made: it is
-/// put in only with all of them, and they are taken out only with it.
+/// If an edit's group reaches into the next edits, it leads through their bytes once they are made: it is
+/// installed only with all of them, and they are removed only with it.
 ///
 /// The edits are sorted by address.
 fn leave_out_together(
@@ -378,7 +379,7 @@ fn leave_out_together(
         let edits = get(index).zip(get(later));
         edits.is_some_and(|(edit, later)| later.address < edit.address + u64::from(edit.group))
     };
-    // What an edit leads through lies behind it.
+    // The edits that an edit leads through are behind it.
     for index in (first..end).rev() {
         if is_taken_back(index) || !is(marks, index, Mark::Wanted) {
             continue;
@@ -400,7 +401,7 @@ fn leave_out_together(
     }
 }
 
-/// Whether the edit makes the text what it was.
+/// True if the edit restores the original text.
 pub(crate) const fn takes_back(edit: &TextEdit) -> bool {
     edit.target == edit.address
 }
@@ -415,7 +416,7 @@ fn text_of(room: &mut Scratch, span: Span) -> Result<&mut [u8], Failure> {
 mod tests {
     use super::*;
 
-    /// Edits of groups of seven bytes at these addresses, and what becomes of these marks.
+    /// Edits of groups of seven bytes at these addresses, and the resulting marks.
     fn left_out<const N: usize>(addresses: [u64; N], target: u64, marks: [Mark; N]) -> [u8; N] {
         let get = |index: usize| {
             let address = *addresses.get(index)?;
@@ -453,7 +454,7 @@ mod tests {
             found,
             [Standing, Standing, Standing, Wanted].map(|mark| mark as u8)
         );
-        // What does not stand leads nowhere.
+        // An edit that is not installed leads nowhere.
         let found = left_out([0, 5], 0, [Differs, Wanted]);
         assert_eq!(found, [Differs, Wanted].map(|mark| mark as u8));
     }

@@ -1,12 +1,12 @@
-//! Addresses of the blocks that were told of and are not freed yet: freeing one of them is told of,
-//! freeing another is not.
+//! Addresses of blocks that were reported and are not freed yet: only their frees are reported.
 //!
-//! Tables of the process's own, which children of a fork inherit as they inherit the blocks. The
-//! stub looks into a **filter**, a byte for each stretch of addresses (taken modulo its size) with the
-//! number of blocks there; where that is 0, it lets the call pass. It looks into a small **coarse filter** first, which
-//! stays in the caches: most blocks were not told of, and a program that frees millions of them a second would otherwise
-//! miss once more for each. The **set** has the addresses themselves: a line of it is shared by the blocks
-//! of [`STRETCH_BITS`] address bits, so that blocks that are neighbours in memory are neighbours here.
+//! The tables belong to the process; forked children inherit them as they inherit the blocks. The stub
+//! looks into a **filter**, which has one byte for each range of addresses (modulo its size) with the
+//! number of blocks there; where that is 0, the call passes. Before that it looks into a small **coarse
+//! filter**, which stays in the caches: most blocks were not reported, and a program that frees millions of
+//! them a second would otherwise have one more cache miss for each. The **set** has the addresses
+//! themselves: the blocks of [`STRETCH_BITS`] address bits share a line, so that neighbours in memory are
+//! neighbours here.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -17,9 +17,9 @@ use crate::tell::word32;
 pub(crate) const FILTER_BYTES: usize = 1 << 22;
 /// Bytes of the coarse filter.
 pub(crate) const COARSE_BYTES: usize = 1 << 13;
-/// Addresses of which so many low bits differ share a byte of the filter.
+/// Low bits of addresses that do not select a byte of the filter.
 pub(crate) const FILTER_SHIFT: u32 = 4;
-/// A byte of the filter that has come here says nothing any more: it stays.
+/// Saturated byte of the filter: its count is unknown from now on, so it stays.
 const FULL: u8 = u8::MAX;
 
 /// Lines of the set.
@@ -31,7 +31,7 @@ const WORD_BYTES: usize = 4;
 const STRETCH_BITS: u32 = 8;
 /// Bits of addresses.
 const ADDRESS_BITS: u32 = 47;
-/// In a word: it holds an address; the address is not on its own line.
+/// Flags of a word: it holds an address; that address is on its second line.
 const TAKEN: u32 = 1 << 31;
 const ELSEWHERE: u32 = 1 << 30;
 const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
@@ -39,12 +39,14 @@ const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
 static FILTER: [AtomicU8; FILTER_BYTES] = [const { AtomicU8::new(0) }; FILTER_BYTES];
 static COARSE: [AtomicU8; COARSE_BYTES] = [const { AtomicU8::new(0) }; COARSE_BYTES];
 /// For the stub.
+/// For the stub.
+/// The same, of the coarse filter.
 pub(crate) static FILTER_AT: &[AtomicU8; FILTER_BYTES] = &FILTER;
 pub(crate) static COARSE_AT: &[AtomicU8; COARSE_BYTES] = &COARSE;
 static SET: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Makes the set, unless there is one.
+/// Allocates the set, unless there is one.
 pub(crate) fn prepare() -> Result<(), Errno> {
     if SET.load(Ordering::Acquire) != 0 {
         return Ok(());
@@ -58,12 +60,12 @@ pub(crate) fn prepare() -> Result<(), Errno> {
     Ok(())
 }
 
-/// How full the set is, in sixteenths.
+/// Filling of the set, in sixteenths.
 pub(crate) fn sixteenths() -> u32 {
     COUNT.load(Ordering::Relaxed) / (LINES * WORDS / 16) as u32
 }
 
-/// The two lines where an address may stand, each with the word that it has there.
+/// The two lines where an address may be stored, each with its word there.
 fn lines(address: u64) -> Option<[(usize, u32); 2]> {
     let set = SET.load(Ordering::Acquire);
     if set == 0 || address >> ADDRESS_BITS != 0 {
@@ -73,13 +75,13 @@ fn lines(address: u64) -> Option<[(usize, u32); 2]> {
     let upper = (address >> STRETCH_BITS >> LINES.ilog2()) as u32;
     let low = address as u32 & ((1 << STRETCH_BITS) - 1);
     let word = upper << STRETCH_BITS | low | TAKEN;
-    // The line and the word together give the address again, here as there.
+    // Line and word together determine the address, for both lines.
     let other = line ^ ((upper.wrapping_mul(0x9e37_79b1) >> 8 | 1) as usize % LINES);
     let at = |line: usize| set + line * WORDS * WORD_BYTES;
     Some([(at(line), word), (at(other), word | ELSEWHERE)])
 }
 
-/// The places of a line, from the one that the address is likely to have on.
+/// The places of a line, starting at the address's preferred one.
 fn places(line: usize, address: u64) -> impl Iterator<Item = usize> {
     let first = (address >> FILTER_SHIFT) as usize;
     (0..WORDS).map(move |turn| line + (first + turn) % WORDS * WORD_BYTES)
@@ -95,7 +97,7 @@ fn coarse(address: u64) -> &'static AtomicU8 {
     COARSE.get(index).unwrap_or(&COARSE[0])
 }
 
-/// Adds `step` to an address's bytes of both filters that are not full.
+/// Adds `step` to an address's bytes of both filters, unless they are saturated.
 fn count(address: u64, step: u8) {
     for byte in [coarse(address), filter(address)] {
         let mut found = byte.load(Ordering::Relaxed);
@@ -109,13 +111,13 @@ fn count(address: u64, step: u8) {
     }
 }
 
-/// Remembers a block; whether there was room.
+/// Remembers a block; `false` if there was no room.
 pub(crate) fn insert(address: u64) -> bool {
     let Some(lines) = lines(address) else {
         return false;
     };
     if contains(address) {
-        // The last block there ended unseen.
+        // The free of the last block there was not observed.
         return true;
     }
     let put = lines.into_iter().any(|(line, word)| {
@@ -134,7 +136,7 @@ pub(crate) fn insert(address: u64) -> bool {
     put
 }
 
-/// Whether a block is remembered.
+/// True if a block is remembered.
 pub(crate) fn contains(address: u64) -> bool {
     filter(address).load(Ordering::Relaxed) != 0 && find(address).is_some()
 }
@@ -147,7 +149,7 @@ fn find(address: u64) -> Option<(usize, u32)> {
     })
 }
 
-/// Forgets a block; whether it was remembered.
+/// Forgets a block; returns whether it was remembered.
 pub(crate) fn remove(address: u64) -> bool {
     if filter(address).load(Ordering::Relaxed) == 0 {
         return false;
@@ -203,7 +205,7 @@ mod tests {
         }
         assert_eq!(filter(0x3f1_2310).load(Ordering::Relaxed), 0);
         assert_eq!(coarse(0x3f1_2310).load(Ordering::Relaxed), 0);
-        // Where there were too many, it stays.
+        // A saturated byte stays.
         (0..300).for_each(|_| count(0x3f4_5610, 1));
         (0..300).for_each(|_| count(0x3f4_5610, u8::MAX));
         assert_eq!(filter(0x3f4_5610).load(Ordering::Relaxed), FULL);

@@ -1,9 +1,9 @@
-//! Return addresses of a thread, by compact tables that the launcher made.
+//! Unwinds a thread's call chain, by compact tables that the launcher has made.
 //!
-//! Called on every followed allocation and in a handler of a timer, so it takes no lock,
-//! calls nothing, reads only between the bounds that it is given, and stops where it is in
-//! doubt. The tables of the modules are registered in slots with versions, as trampolines
-//! are (see [`crate::areas`]); rules that were found lie in a cache that all threads share.
+//! It runs on every reported allocation and in the timers' handler, so it takes no lock, makes no system
+//! call, reads only within the given bounds, and stops where it is in doubt. Tables of modules are
+//! registered in slots with versions, like trampolines (see [`crate::areas`]); rules that were found are
+//! cached for all threads.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -34,13 +34,13 @@ static SLOTS: [Slot; MODULES] = [const {
         base: AtomicU64::new(0),
     }
 }; MODULES];
-/// Slots from here on were never used.
+/// Number of slots that were ever used, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Counts the changes of slots: what was cached before holds no longer.
+/// Counts the changes of slots: cached rules of an older generation are invalid.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// A cached rule. The words are written one by one; two that do not belong together are
-/// told by what they come to.
+/// A cached rule. The two words are written separately; `sum` shows whether they belong together and to
+/// which address.
 struct Cached {
     sum: AtomicU64,
     rule: AtomicU64,
@@ -53,7 +53,7 @@ static CACHE: [Cached; CACHED] = [const {
     }
 }; CACHED];
 
-/// A text and its table, as they were at one moment.
+/// A consistent copy of a slot.
 #[derive(Clone, Copy)]
 struct Module {
     start: u64,
@@ -70,13 +70,14 @@ fn snapshot(slot: &Slot) -> Option<Module> {
         table: slot.table.load(Ordering::Relaxed),
         base: slot.base.load(Ordering::Relaxed),
     };
+    // Keeps the loads of the fields before the second load of the version.
     fence(Ordering::Acquire);
-    // One that is being changed is no module yet, or none any more.
+    // A slot that is being changed is no module yet, or none any more.
     let same = version & 1 == 0 && slot.version.load(Ordering::Relaxed) == version;
     (same && module.end != 0).then_some(module)
 }
 
-/// Changes a slot, unless somebody else does or `wanted` does not hold of it.
+/// Changes a slot, unless another thread does so now or it is not `wanted`.
 fn change(slot: &Slot, module: Module, wanted: impl Fn(&Slot) -> bool) -> bool {
     let version = slot.version.load(Ordering::Acquire);
     if version & 1 != 0 || !wanted(slot) {
@@ -88,6 +89,7 @@ fn change(slot: &Slot, module: Module, wanted: impl Fn(&Slot) -> bool) -> bool {
     if taken.is_err() {
         return false;
     }
+    // Keeps the stores of the fields behind the odd version.
     fence(Ordering::Release);
     slot.start.store(module.start, Ordering::Relaxed);
     slot.end.store(module.end, Ordering::Relaxed);
@@ -98,8 +100,7 @@ fn change(slot: &Slot, module: Module, wanted: impl Fn(&Slot) -> bool) -> bool {
     true
 }
 
-/// Registers the table of the text that `command` describes, in place of the one that begins
-/// there.
+/// Registers the table of the text that `command` describes, in place of those of texts that overlap it.
 pub(crate) fn register(command: &Command) -> Result<(), Failure> {
     let end = command
         .address
@@ -126,8 +127,8 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
     Err(Failure::new(Errno::ENOSPC, Refusal::AreasFull))
 }
 
-/// Forgets the tables of texts that touch `start..end`. They stay mapped, for a thread may be
-/// reading them.
+/// Removes the tables of texts that overlap `start..end`. They stay mapped, since a thread may be reading
+/// them.
 pub(crate) fn forget(start: u64, end: u64) {
     let nothing = Module {
         start: 0,
@@ -177,7 +178,7 @@ impl Module {
     }
 }
 
-/// Changes when rules may have changed.
+/// A number that changes whenever rules may have changed.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
 }
@@ -209,7 +210,7 @@ fn rule_at(ip: u64) -> UnwindRule {
     rule
 }
 
-/// What of a thread's registers callers are found by.
+/// The registers by which callers are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Registers {
     pub(crate) ip: u64,
@@ -217,16 +218,16 @@ pub(crate) struct Registers {
     pub(crate) bp: u64,
 }
 
-/// What `Registers::ip` is.
+/// Meaning of `Registers::ip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// An instruction that is about to be executed.
     Instruction,
-    /// A return address: the call before it is what counts.
+    /// A return address: the rule is that of the call before it.
     Return,
 }
 
-/// Addresses that may be read: of the stack that a thread is on.
+/// Addresses that may be read: a part of the thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stack {
     pub(crate) low: u64,
@@ -234,13 +235,13 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// The word at `address`, if it is whole.
+    /// The word at `address`, if all of it is within the bounds.
     pub(crate) fn word(&self, address: u64) -> Option<u64> {
         let inside = address >= self.low && address <= self.high.wrapping_sub(8);
         if !inside || self.high < 8 {
             return None;
         }
-        // SAFETY: whoever gave the bounds vouches for what is between them.
+        // SAFETY: the code that made this `Stack` vouches for all addresses within its bounds.
         Some(unsafe { memory::get(address as usize) })
     }
 }
@@ -251,9 +252,9 @@ pub(crate) struct Walk {
     registers: Registers,
     begin: Begin,
     stack: Stack,
-    /// Address of the word behind the stack's end that the last step would have needed.
+    /// Address of the word behind the bounds that the last step would have needed.
     beyond: Option<u64>,
-    /// Where the last step found the address that it gave.
+    /// Address of the return address that the last step has returned.
     slot: u64,
 }
 
@@ -268,13 +269,13 @@ impl Walk {
         }
     }
 
-    /// Where the stack would have to reach for the last step to succeed; `None` when it failed
-    /// for another reason, such as that there is no caller.
+    /// Address up to which the stack would have to be readable for the last step to succeed; `None` if it
+    /// failed for another reason, such as the end of the chain.
     pub(crate) fn beyond(&self) -> Option<u64> {
         self.beyond
     }
 
-    /// A word of the stack.
+    /// A word of the stack; an address behind the bounds is noted in `beyond`.
     fn word(&mut self, address: u64) -> Option<u64> {
         let found = self.stack.word(address);
         if found.is_none() && address >= self.stack.low {
@@ -283,12 +284,12 @@ impl Walk {
         found
     }
 
-    /// Lets the stack end further on, or nearer.
+    /// Sets another upper bound of the stack.
     pub(crate) fn reach(&mut self, high: u64) {
         self.stack.high = high;
     }
 
-    /// The caller's registers, where they are known; `ip` is the return address, or the
+    /// Steps to the caller and returns its registers, if they are known; `ip` is the return address, or the
     /// interrupted instruction behind a signal handler.
     pub(crate) fn step(&mut self) -> Option<Registers> {
         self.beyond = None;
@@ -329,8 +330,7 @@ impl Walk {
         (self.registers.ip != 0).then_some(self.registers)
     }
 
-    /// What the kernel kept of the thread that a signal interrupted. A handler on a stack of
-    /// its own ends the walk.
+    /// Registers in the kernel's signal frame. A handler on an alternate stack ends the walk.
     fn interrupted(&mut self) -> Option<Registers> {
         // In a `ucontext`: 40 bytes, then r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp,
         // rip.
@@ -353,8 +353,8 @@ impl Walk {
     }
 }
 
-/// Fills `out` with the return addresses above `registers`, innermost first, without those
-/// inside the agent, and `slots` with their places on the stack; gives their number.
+/// Fills `out` with the return addresses above `registers`, innermost first, without those inside the
+/// agent, and `slots` with their addresses on the stack; returns their number.
 pub(crate) fn unwind(
     registers: Registers,
     begin: Begin,
@@ -362,7 +362,7 @@ pub(crate) fn unwind(
     out: &mut [u64],
     slots: &mut [u64],
 ) -> usize {
-    // Frames of the agent's beside those that are asked for.
+    // Frames of the agent that may be skipped.
     const OWN: usize = 16;
     let own = assembly::own_range();
     let mut walk = Walk::new(registers, begin, stack);
@@ -486,7 +486,7 @@ mod tests {
             unwind(begin, Begin::Instruction, stack, &mut out[..2], &mut []),
             2
         );
-        // Nothing beyond the bounds is read.
+        // Memory beyond the bounds is not read.
         let short = Stack {
             low: base,
             high: at(5),
@@ -503,7 +503,7 @@ mod tests {
         let mut walk = Walk::new(begin, Begin::Instruction, stack);
         while walk.step().is_some() {}
         assert_eq!(walk.beyond(), None);
-        // A module that is gone is not remembered.
+        // Rules of a removed module are not used from the cache.
         forget(TEXT, TEXT + 1);
         assert_eq!(
             unwind(begin, Begin::Instruction, stack, &mut out, &mut []),

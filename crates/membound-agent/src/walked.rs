@@ -1,22 +1,21 @@
-//! Call chains that were walked before.
+//! Cache of call chains that were walked before.
 //!
-//! A thread that allocates again in the same frame mostly has the callers that it had the last time. It has
-//! them if its return addresses still lie where they lay then: to compare those is several times as
-//! fast as to find them by rules ([`crate::unwind`]) and to look up the chain's number
-//! ([`crate::chains`]).
+//! A thread that allocates again in the same frame mostly has the same callers as before. That holds if its
+//! return addresses are still where they were: comparing them is several times as fast as unwinding
+//! ([`crate::unwind`]) and looking up the chain's number ([`crate::chains`]).
 //!
-//! All threads share the entries: their stacks, and so the keys of entries, differ. An entry is written under
-//! a version that is odd meanwhile; a reader that finds another version afterwards has read nothing.
+//! All threads share the entries: their stacks, and so the keys of entries, differ. The version of an entry
+//! is odd while it is written; a reader that finds another version afterwards discards what it has read.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::unwind::{self, Registers, Stack};
 
 const ENTRIES: usize = 512;
-/// Longer chains are walked every time.
+/// Most return addresses of a cached chain; longer chains are walked every time.
 pub(crate) const LONGEST: usize = 32;
 
-/// A chain: where it began, and where its return addresses lay.
+/// A cached chain: its start, and the places of its return addresses.
 struct Entry {
     version: AtomicU64,
     ip: AtomicU64,
@@ -24,9 +23,9 @@ struct Entry {
     bp: AtomicU64,
     /// See [`epoch`].
     epoch: AtomicU64,
-    /// Return addresses in the upper half, the chain's number in the lower one.
+    /// Number of return addresses in the upper half, the chain's number in the lower one.
     length_and_number: AtomicU64,
-    /// Address on the stack of each return address, and what it is.
+    /// Place on the stack and value of each return address.
     frames: [Frame; LONGEST],
 }
 
@@ -52,16 +51,16 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// Counts the memories that chains were numbered in.
+/// Counts the shared memories in which chains were numbered.
 static MEMORIES: AtomicU32 = AtomicU32::new(0);
 
-/// Chains get other numbers from now on.
+/// Invalidates all entries: chains get other numbers from now on.
 pub(crate) fn forget() {
     MEMORIES.fetch_add(1, Ordering::Release);
 }
 
-/// What entries hold for: the rules by which callers are found, and the memory with the numbers. Never 0, which
-/// is that of an entry that was never written.
+/// State for which entries are valid: the unwind rules and the memory with the numbers. Never 0, the value
+/// of an entry that was never written.
 fn epoch() -> u64 {
     let memories = u64::from(MEMORIES.load(Ordering::Acquire)) << 32;
     (memories | u64::from(unwind::generation())).wrapping_add(1)
@@ -73,7 +72,7 @@ fn entry_of(begin: &Registers) -> Option<&'static Entry> {
     TABLE.get((hash >> 40) as usize % ENTRIES)
 }
 
-/// The number of the chain that begins here, if it was kept and its return addresses lie where they did.
+/// Number of the chain that begins here, if it is cached and its return addresses are where they were.
 pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
     let entry = entry_of(begin)?;
     let version = entry.version.load(Ordering::Acquire);
@@ -93,11 +92,12 @@ pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
     if !frames.iter().all(is_there) {
         return None;
     }
+    // Keeps the loads above before the second load of the version.
     fence(Ordering::Acquire);
     (entry.version.load(Ordering::Relaxed) == version).then_some(length_and_number as u32)
 }
 
-/// Keeps the chain with this number, whose return addresses lie at `slots`.
+/// Caches the chain with this number, whose return addresses are at `slots`.
 pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
     let Some(entry) = entry_of(begin).filter(|_| slots.len() <= LONGEST) else {
         return;
@@ -113,7 +113,7 @@ pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: 
     if taken.is_err() {
         return;
     }
-    // No reader may see what follows before the odd version.
+    // Keeps the stores below behind the odd version.
     fence(Ordering::Release);
     entry.ip.store(begin.ip, Ordering::Relaxed);
     entry.sp.store(begin.sp, Ordering::Relaxed);

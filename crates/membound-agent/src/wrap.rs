@@ -1,21 +1,20 @@
-//! The entry of wrapped functions: what is done before and after the original.
+//! Entry of wrapped functions: runs code before and after the original.
 //!
-//! Most calls of allocating and freeing functions are let pass after a few instructions, with two
-//! registers saved: a block of less than a certain size whose bytes do not use up the thread's
-//! [`countdown`], and a freed block that was not told of, as far as the filter of [`told_blocks`]
-//! shows. The rest of this is about the other calls.
+//! Most calls of allocating and freeing functions pass after a few instructions, with two registers saved:
+//! allocations below a certain size whose bytes do not use up the thread's [`countdown`], and frees of
+//! blocks that were not reported, according to the filter of [`told_blocks`]. The rest of this text is
+//! about the other calls.
 //!
-//! A trampoline jumps here with everything as the caller left it but r11, which lies on the
-//! stack. The stub saves what compiled code may change, although this is a function's entry: a
-//! caller in the same module may know which registers the original leaves alone, and count
-//! on it. Before the original runs, everything is put back; it runs on the stack as its
-//! caller left it, or below the stub's frame, at the same alignment. Flags alone are lost, which
-//! nobody keeps across a call. The frames are described for unwinders, so that exceptions
-//! pass.
+//! A trampoline jumps here with all registers as the caller left them except r11, which is on the stack.
+//! The stub saves all that compiled code may change, although this is a function's entry: a caller in the
+//! same module may know which registers the original preserves, and rely on it. Before the original runs,
+//! all registers are restored; it runs on the stack as its caller left it, or below the stub's frame, at
+//! the same alignment. Only the flags are lost, which no code keeps across a call. Unwind information
+//! describes the frames, so that exceptions pass through them.
 //!
-//! A thread that a signal finds in the stub, or in what that calls, is shown where the program
-//! would have it: at the function's entry before the original, behind the call after it.
-//! `Zone`s say how its registers are had.
+//! A signal handler that interrupts the stub, or code that it calls, is shown the program's own place: the
+//! function's entry before the original, the instruction behind the call after it. `Zone` says where the
+//! registers are then.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -29,11 +28,11 @@ pub(crate) use zones::{below_stub, in_stub};
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{allocations, countdown, memory, requests, told_blocks};
 
-/// What the stub keeps, lowest address first.
+/// The stub's frame, lowest address first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct WrapFrame {
-    /// For what is to be known after the original.
+    /// Data that is needed after the original.
     pub(crate) kept: Kept,
     // The callee-saved ones are here for signal handlers only (see [`below_stub`]).
     r15: u64,
@@ -48,7 +47,7 @@ pub(crate) struct WrapFrame {
     pub(crate) rdx: u64,
     pub(crate) rsi: u64,
     pub(crate) rdi: u64,
-    /// After the original its result.
+    /// Behind the original: its result.
     pub(crate) rax: u64,
     /// Address of the original's displaced instructions.
     pub(crate) original: u64,
@@ -58,33 +57,34 @@ pub(crate) struct WrapFrame {
     pub(crate) return_address: u64,
 }
 
-/// What [`allocations`] and [`requests`] keep between the two calls.
+/// Data that [`allocations`] and [`requests`] keep between the two calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Kept {
     pub(crate) tsc: u64,
-    /// Address of the thread's entry.
+    /// Address of the thread's entry in `keep`.
     pub(crate) thread: u64,
-    /// The wrapped call around this one, 0 if there is none.
+    /// Frame of the wrapped call around this one; 0: none.
     pub(crate) outer: u64,
+    /// Number of the wrapped function, from the plan.
     pub(crate) number: u32,
-    /// One more than the level by which the block is told of; 0: it is not.
+    /// Level at which the block is reported, plus one; 0: it is not.
     pub(crate) telling: u32,
     pub(crate) block: u64,
     pub(crate) size: u64,
     /// Another argument that may be a size.
     pub(crate) second_size: u64,
-    /// Time stamp at which a call began whose time is taken, else 0.
+    /// Time stamp at the start of a call whose duration is measured, else 0.
     pub(crate) timed: u64,
 }
 
-/// What the stub is to do.
+/// What the stub does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Course {
-    /// Enter the original as if nothing had been.
+    /// Enter the original without further work.
     Pass = 0,
-    /// Call the original, and [`after`] behind it.
+    /// Call the original, and then [`after`].
     Around = 1,
 }
 
@@ -96,7 +96,7 @@ const _: () = assert!(offset_of!(WrapFrame, r10) == 176 - 72);
 const _: () = assert!(size_of::<Kept>() == 64);
 
 impl WrapFrame {
-    /// Where it lies.
+    /// Address of the frame.
     pub(crate) fn address(&self) -> u64 {
         (&raw const *self) as u64
     }
@@ -107,7 +107,7 @@ impl WrapFrame {
     }
 }
 
-/// A label at which a zone begins.
+/// Label at which a zone begins.
 macro_rules! zone {
     ($number:literal) => {
         concat!(
@@ -121,7 +121,7 @@ macro_rules! zone {
     };
 }
 
-/// Gives the caller's registers back, but for rbp and the stack pointer.
+/// Restores the caller's registers, except rbp and the stack pointer.
 macro_rules! restore_registers {
     () => {
         concat!(
@@ -144,8 +144,7 @@ global_asm!(
     ".p2align 2",
     ".globl membound_wrap_zones",
     ".hidden membound_wrap_zones",
-    // Pairs in the order of addresses: where a zone begins, from the stub's start, and its
-    // number.
+    // Pairs in the order of addresses: start of a zone, from the stub's start, and its number.
     "membound_wrap_zones:",
     ".popsection",
     ".pushsection .text.membound_wrap, \"ax\", @progbits",
@@ -168,7 +167,7 @@ global_asm!(
     ".cfi_adjust_cfa_offset 8",
     ".cfi_offset rcx, -32",
     zone!(13),
-    // Sizes: into rcx.
+    // Allocation: the size into rcx.
     "movzx eax, byte ptr [r11 - 4]",
     "mov rcx, rdi",
     "cmp eax, {sized}",
@@ -200,7 +199,7 @@ global_asm!(
     "mov [rax + 16], rcx",
     "cmp byte ptr [r11 - 4], {resized}",
     "jne 5f",
-    // Freed: whether the block may have been told of.
+    // Free: whether the block may have been reported.
     "4:",
     "mov rax, rdi",
     "shr rax, {filter_shift}",
@@ -228,7 +227,7 @@ global_asm!(
     ".cfi_adjust_cfa_offset -8",
     ".cfi_same_value r11",
     zone!(14),
-    // Below the stack pointer, where signals leave 128 bytes alone.
+    // Below the stack pointer, where signal frames spare 128 bytes (the red zone).
     "jmp [rsp - 16]",
     zone!(13),
     "6:",
@@ -241,7 +240,7 @@ global_asm!(
     ".cfi_adjust_cfa_offset -8",
     ".cfi_same_value rax",
     zone!(0),
-    // Whoever follows frame pointers finds the caller behind them.
+    // Code that follows frame pointers finds the caller behind these words.
     "push [rsp + 8]",
     ".cfi_adjust_cfa_offset 8",
     zone!(1),
@@ -281,7 +280,7 @@ global_asm!(
     ".cfi_same_value rbp",
     ".cfi_same_value r11",
     zone!(5),
-    // Below the stack pointer, where signals leave 128 bytes alone.
+    // Below the stack pointer, where signal frames spare 128 bytes (the red zone).
     "jmp [rsp - 32]",
     zone!(3),
     "2:",
@@ -348,7 +347,7 @@ global_asm!(
     coarse_at = sym told_blocks::COARSE_AT,
 );
 
-/// Before the original.
+/// Runs before the original.
 ///
 /// # Safety
 ///
@@ -364,7 +363,7 @@ unsafe extern "C" fn before(frame: &mut WrapFrame) -> Course {
     }
 }
 
-/// After the original, whose result is in rax.
+/// Runs after the original, whose result is in rax.
 ///
 /// # Safety
 ///
@@ -386,23 +385,23 @@ unsafe extern "C" {
     fn membound_entry_wrap();
 }
 
-/// The stub.
+/// Address of the stub.
 pub(crate) fn address() -> u64 {
     membound_entry_wrap as *const () as u64
 }
 
-/// Where an original returns to that is called by the stub.
+/// Address that an original returns to when the stub has called it.
 pub(crate) fn back() -> u64 {
     membound_wrap_back as *const () as u64
 }
 
-/// Whether an address lies in the stub.
+/// True if an address is in the stub.
 pub(crate) fn contains(ip: u64) -> bool {
     let start = membound_wrap_start as *const () as u64;
     (start..membound_wrap_end as *const () as u64).contains(&ip)
 }
 
-/// The address of the frame of the stub whose frame pointer this is.
+/// Address of the stub's frame, from its frame pointer.
 pub(crate) fn frame_of(rbp: u64) -> u64 {
     rbp.wrapping_sub(offset_of!(WrapFrame, rbp) as u64)
 }
