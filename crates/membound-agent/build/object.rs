@@ -1,12 +1,11 @@
-//! How the agent is built into a shared object: for the build script that embeds it, and for the
-//! agent's own tests.
+//! Builds the agent as a shared object: for the build script that embeds it, and for the agent's own tests.
 
 use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What belongs to the build around this one.
+/// Variables of the surrounding build that must not reach this one.
 const FOREIGN: [&str; 9] = [
     "RUSTC_WRAPPER",
     "RUSTC_WORKSPACE_WRAPPER",
@@ -19,17 +18,17 @@ const FOREIGN: [&str; 9] = [
     "CARGO_INCREMENTAL",
 ];
 
-/// Frame pointers, by which a signal handler finds the way out of the agent. No start files,
-/// whose functions expect a libc; first of all initialisers; never unloaded; nothing left to
-/// bind when a signal handler runs.
+/// Frame pointers, since signal handlers unwind out of the agent by them. No start files, since their
+/// functions expect a libc. First of all initialisers; never unloaded; no symbol left to bind when a signal
+/// handler runs.
 const CODEGEN: [&str; 3] = [
     "force-frame-pointers=yes",
     "link-arg=-nostartfiles",
     "link-arg=-Wl,-z,initfirst,-z,nodelete,-z,now,--hash-style=both",
 ];
 
-/// Builds the agent, whose manifest is `manifest`, for `target` below `directory`, and says
-/// where the object is.
+/// Builds the agent, whose manifest is `manifest`, for `target` below `directory`, and returns the path of
+/// the object.
 pub(crate) fn build(
     manifest: &Path,
     directory: &Path,

@@ -89,11 +89,11 @@ pub(crate) mod number {
 const AT_FDCWD: isize = -100;
 const AT_EMPTY_PATH: usize = 0x1000;
 
-/// Makes a system call.
+/// Makes a system call. Returns the kernel's result: negative error numbers from -4095 on.
 ///
 /// # Safety
 ///
-/// The call and its arguments must be sound for the program, as in assembly.
+/// The call and its arguments must be as sound for the program as they would be in assembly.
 #[inline(always)]
 pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     let result: isize;
@@ -116,7 +116,7 @@ pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     result
 }
 
-/// Separates results from error numbers.
+/// Turns a system call's result into a value or an error number.
 pub(crate) fn check(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) {
         Err(Errno(result.unsigned_abs() as u32))
@@ -125,7 +125,7 @@ pub(crate) fn check(result: isize) -> Result<usize, Errno> {
     }
 }
 
-/// A descriptor that is closed when dropped: none of ours stays in the program.
+/// A descriptor that is closed when dropped, so that none of the agent's stays in the program.
 #[derive(Debug)]
 pub(crate) struct Descriptor(i32);
 
@@ -141,7 +141,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours, and nobody else closes it.
+        // SAFETY: the agent has opened the descriptor, and closes it only here.
         let _ = unsafe { call(number::CLOSE, [self.raw(), 0, 0, 0, 0, 0]) };
     }
 }
@@ -162,7 +162,7 @@ pub(crate) fn open(path: &CStr, how: Open) -> Result<Descriptor, Errno> {
     const NONBLOCK: usize = 0o4000;
     let flags = CLOEXEC
         | match how {
-            // A pipe in place of a file must not hold the program up.
+            // If the path is a pipe, opening it must not block the program.
             Open::Read => NOCTTY | NONBLOCK,
             Open::ReadWrite => 2,
             Open::Directory => DIRECTORY,
@@ -189,7 +189,7 @@ pub(crate) fn open(path: &CStr, how: Open) -> Result<Descriptor, Errno> {
     }
 }
 
-/// Reads once; fewer bytes than there is room for are no error.
+/// Reads once and returns the number of bytes, which may be fewer than `room` has.
 pub(crate) fn read(file: &Descriptor, room: &mut [u8]) -> Result<usize, Errno> {
     loop {
         // SAFETY: the kernel writes into `room` only.
@@ -243,16 +243,15 @@ pub(crate) unsafe fn write_all_at(
     offset: u64,
 ) -> Result<(), Errno> {
     let (start, length) = (bytes.as_ptr() as usize, bytes.len());
-    // SAFETY: what is written where is the caller's promise.
+    // SAFETY: the caller vouches for the bytes and their place.
     unsafe { transfer_all(number::PWRITE64, file, start, length, offset) }
 }
 
-/// Repeats `transfer`, a `pread64` or `pwrite64`, until all `length` bytes at `start` are
-/// through.
+/// Repeats `transfer`, a `pread64` or `pwrite64`, until all `length` bytes at `start` are transferred.
 ///
 /// # Safety
 ///
-/// The bytes at `start` are the caller's to read or write, and right for the file's place.
+/// The caller may read or write the bytes at `start`, and they are right for their place in the file.
 unsafe fn transfer_all(
     transfer: usize,
     file: &Descriptor,
@@ -280,7 +279,7 @@ unsafe fn transfer_all(
     Ok(())
 }
 
-/// The kernel's `struct stat`, as far as it is looked at.
+/// The kernel's `struct stat`, up to the fields that are used.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Stat {
@@ -316,7 +315,7 @@ pub(crate) fn size(file: &Descriptor) -> Result<u64, Errno> {
     check(result).map(|_| stat.size)
 }
 
-/// Number of the process's threads, 0 if it cannot be found out.
+/// Number of the process's threads; 0 if it cannot be read.
 pub(crate) fn threads() -> u64 {
     let mut stat = Stat::EMPTY;
     let path = c"/proc/self/task";
@@ -334,7 +333,7 @@ pub(crate) fn threads() -> u64 {
             ],
         )
     };
-    // A directory has two links and one more for each directory in it.
+    // A directory has two links, and one more for each directory in it.
     if result == 0 {
         stat.links.saturating_sub(2)
     } else {
@@ -354,14 +353,13 @@ pub(crate) fn thread() -> u32 {
     (unsafe { call(number::GETTID, [0; 6]) }) as u32
 }
 
-/// Makes [`barrier`] possible.
+/// Registers the process for [`barrier`].
 pub(crate) fn register_barrier() -> Result<(), Errno> {
     const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
     membarrier(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
 }
 
-/// Serialises every core that runs the process: none goes on with instructions that it
-/// fetched before.
+/// Serialises every core that runs the process: none goes on with instructions that it fetched before.
 pub(crate) fn barrier() -> Result<(), Errno> {
     const PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
     membarrier(PRIVATE_EXPEDITED_SYNC_CORE)
@@ -379,9 +377,9 @@ pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(MONOTONIC)
 }
 
-/// CPU time of a thread of the process; `None`: it is not there any more.
+/// CPU time of a thread of the process in nanoseconds; `None` if it has ended.
 pub(crate) fn cpu_ns(thread: u32) -> Option<u64> {
-    // As the kernel numbers the clocks of threads.
+    // The kernel's numbering of thread clocks.
     const PER_THREAD_SCHED: usize = 6;
     let clock = (!(thread as usize)) << 3 | PER_THREAD_SCHED;
     read_clock(clock & 0xffff_ffff)
@@ -399,7 +397,7 @@ pub(crate) fn process_cpu_ns() -> u64 {
     clock_ns(PROCESS_CPUTIME)
 }
 
-/// What a clock of the kernel's says, in nanoseconds; 0 of one that it has not.
+/// Time of a clock of the kernel in nanoseconds; 0 if there is no such clock.
 pub(crate) fn clock_ns(clock: usize) -> u64 {
     read_clock(clock).unwrap_or(0)
 }
@@ -416,7 +414,8 @@ fn read_clock(clock: usize) -> Option<u64> {
     (got == 0).then(|| time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1]))
 }
 
-/// Waits until `word` is no longer `value`, is woken, or the time is over (`u64::MAX`: never).
+/// Waits on a futex until `word` differs from `value`, a wake-up, a signal, or `limit_ns` has passed
+/// (`u64::MAX`: no limit).
 pub(crate) fn wait_while(word: &AtomicU32, value: u32, limit_ns: u64) {
     const WAIT_PRIVATE: usize = 128;
     let limit = [limit_ns / 1_000_000_000, limit_ns % 1_000_000_000];
@@ -441,14 +440,14 @@ pub(crate) fn wait_while(word: &AtomicU32, value: u32, limit_ns: u64) {
     };
 }
 
-/// Waits until the time is over, or a handler of a signal has run.
+/// Sleeps for `ns` nanoseconds, or until a signal handler has run.
 pub(crate) fn nap(ns: u64) {
-    // Nobody wakes it.
+    // No thread wakes this futex word.
     let never_changes = AtomicU32::new(0);
     wait_while(&never_changes, 0, ns);
 }
 
-/// Wakes all that wait for `word`.
+/// Wakes all threads that wait for `word`.
 pub(crate) fn wake_all(word: &AtomicU32) {
     const WAKE_PRIVATE: usize = 129;
     // SAFETY: the word is only an address to the kernel here.
@@ -479,19 +478,20 @@ pub(crate) fn send_signal(process: u32, thread: u32, signal: u32) -> bool {
     result == 0
 }
 
-/// Whether there is a thread of this number, in this process or another that it may know of.
+/// True if a thread of this number exists in this process, or in another one that the kernel lets this
+/// process see.
 pub(crate) fn thread_exists_anywhere(process: u32, thread: u32) -> bool {
     if thread_exists(process, thread) {
         return true;
     }
     const TKILL: usize = 200;
     const ESRCH: isize = -3;
-    // SAFETY: signal 0 is none.
+    // SAFETY: signal 0 only checks.
     let result = unsafe { call(TKILL, [thread as usize, 0, 0, 0, 0, 0]) };
     result != ESRCH
 }
 
-/// Whether the process has this thread.
+/// True if the process has this thread.
 pub(crate) fn thread_exists(process: u32, thread: u32) -> bool {
     send_signal(process, thread, 0)
 }
@@ -509,11 +509,11 @@ struct Information {
     rest: [u64; 12],
 }
 
-/// Sends a signal that has come to this process to one of its threads, with the `information` that
-/// it came with: the address of the kernel's 128 bytes.
+/// Sends a signal that this process has received to one of its threads, with its `information`: the address
+/// of the kernel's 128 bytes.
 pub(crate) fn send_again(to: u32, signal: u32, information: usize) {
-    // SAFETY: the information has the kernel's layout and outlives the call. To its own threads a
-    // process may send any.
+    // SAFETY: the information has the kernel's layout and outlives the call. A process may send its own
+    // threads any information.
     let _ = unsafe {
         call(
             number::RT_TGSIGQUEUEINFO,
@@ -529,16 +529,16 @@ pub(crate) fn send_again(to: u32, signal: u32, information: usize) {
     };
 }
 
-/// What the information of a signal that carries a value says of where it comes from.
+/// `si_code` of a signal that carries a value.
 pub(crate) const SI_QUEUE: i32 = -1;
 
-/// Whether a signal with this information is one that [`queue_signal`] has sent with the value `carried`.
+/// True if a signal with this information was sent by [`queue_signal`] with the value `carried`.
 pub(crate) fn is_queued(code: i32, process: u32, value: u64, carried: u64) -> bool {
     code == SI_QUEUE && value == carried && process == self::process()
 }
 
-/// Sends a signal that carries a value to a thread of the process. One that has ended, or has
-/// such a signal waiting, is left alone: the caller looks again.
+/// Sends a signal that carries a value to a thread of the process. It has no effect if the thread has ended
+/// or has such a signal pending, so the caller must check again.
 pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
     let information = Information {
         signal: signal as i32,
@@ -566,7 +566,7 @@ pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
     };
 }
 
-/// Memory of our own, from the kernel, released when dropped.
+/// Memory of the agent, mapped from the kernel, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     address: usize,
@@ -580,7 +580,7 @@ impl Scratch {
         Self::map(length, 3, PRIVATE_ANONYMOUS, usize::MAX)
     }
 
-    /// Zeroed memory that is counted only as far as it is touched.
+    /// Zeroed memory that uses no physical memory before it is touched.
     pub(crate) fn untouched(length: usize, protection: Protection) -> Result<Self, Errno> {
         const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
         Self::map(
@@ -591,7 +591,7 @@ impl Scratch {
         )
     }
 
-    /// The whole of `file`, shared; read-only where it cannot be written.
+    /// The whole of `file`, shared; read-only if it cannot be written.
     pub(crate) fn file(file: &Descriptor, length: usize) -> Result<(Self, Access), Errno> {
         const SHARED: usize = 1;
         match Self::map(length, 3, SHARED, file.raw()) {
@@ -606,7 +606,7 @@ impl Scratch {
         flags: usize,
         descriptor: usize,
     ) -> Result<Self, Errno> {
-        // SAFETY: the kernel chooses a free place, so nothing of the program is touched.
+        // SAFETY: the kernel chooses a free address range, so the program's memory is not touched.
         let result = unsafe { call(number::MMAP, [0, length, protection, flags, descriptor, 0]) };
         check(result).map(|address| Self { address, length })
     }
@@ -615,7 +615,7 @@ impl Scratch {
         self.address
     }
 
-    /// Makes children of a fork find it zeroed.
+    /// Makes forked children find it zeroed.
     pub(crate) fn wipe_on_fork(&self) -> Result<(), Errno> {
         const WIPE_ON_FORK: usize = 18;
         // SAFETY: the mapping is ours; in this process nothing changes.
@@ -628,7 +628,7 @@ impl Scratch {
         check(result).map(|_| ())
     }
 
-    /// Its bytes. Only for anonymous memory, which nobody else knows.
+    /// The memory as bytes. Only for anonymous memory, to which no other reference exists.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let start = self.address as *mut u8;
         // SAFETY: the mapping has `length` bytes, lives as long as `self` and is borrowed
@@ -636,7 +636,7 @@ impl Scratch {
         unsafe { core::slice::from_raw_parts_mut(start, self.length) }
     }
 
-    /// Leaves the memory mapped for good.
+    /// Keeps the memory mapped for ever; returns its address.
     pub(crate) fn keep(self) -> usize {
         let address = self.address;
         core::mem::forget(self);
@@ -644,7 +644,7 @@ impl Scratch {
     }
 }
 
-/// What new memory permits.
+/// Protection of new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Protection {
@@ -652,7 +652,7 @@ pub(crate) enum Protection {
     ReadWrite = 3,
 }
 
-/// What a mapping permits.
+/// Permitted access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -666,8 +666,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Blocks every signal for the calling thread until dropped: a handler that left a
-/// conversation by a long jump would leave its descriptors behind.
+/// Blocks every signal of the calling thread until dropped: a handler that left a conversation by a long
+/// jump would leave its descriptor open.
 #[derive(Debug)]
 pub(crate) struct Quiet(u64);
 
@@ -676,12 +676,12 @@ impl Quiet {
         Self(set_mask(u64::MAX))
     }
 
-    /// The mask that comes back.
+    /// The mask that is restored.
     pub(crate) fn before(&self) -> u64 {
         self.0
     }
 
-    /// Leaves these signals out of the mask that comes back.
+    /// Removes these signals from the mask that is restored.
     pub(crate) fn unblock(&mut self, signals: u64) {
         self.0 &= !signals;
     }
@@ -693,7 +693,7 @@ impl Drop for Quiet {
     }
 }
 
-/// The CPU that the calling thread runs on.
+/// Number of the CPU that the calling thread runs on.
 pub(crate) fn cpu() -> Option<u16> {
     const GETCPU: usize = 309;
     let mut cpu = 0_u32;
@@ -702,11 +702,11 @@ pub(crate) fn cpu() -> Option<u16> {
     (result == 0).then(|| u16::try_from(cpu).ok())?
 }
 
-/// Whether eight bytes can be read at `address`, by the kernel's word.
+/// True if eight bytes at `address` can be read, according to the kernel.
 pub(crate) fn readable(address: u64) -> bool {
     const NO_SUCH_WAY: usize = 99;
     const EFAULT: isize = -14;
-    // A mask that is to be changed in a way that there is not: the kernel reads it first.
+    // An invalid way to change the mask: the kernel reads the mask before it refuses.
     // SAFETY: nothing is changed.
     let result = unsafe {
         call(
@@ -717,7 +717,7 @@ pub(crate) fn readable(address: u64) -> bool {
     result != EFAULT
 }
 
-/// Replaces the calling thread's signal mask and returns the one before.
+/// Replaces the calling thread's signal mask and returns the previous one.
 pub(crate) fn set_mask(mask: u64) -> u64 {
     const SETMASK: usize = 2;
     let mut before = 0_u64;
@@ -738,13 +738,13 @@ pub(crate) fn set_mask(mask: u64) -> u64 {
     before
 }
 
-/// Opens the file of a descriptor that `openat`-like calls name by number and path.
+/// Opens the file that an `openat`-like call names by descriptor and path.
 pub(crate) fn open_at(directory: usize, path: usize, flags: usize) -> Result<Descriptor, Errno> {
     const CLOEXEC_NONBLOCK: usize = 0o2_004_400;
     if flags & AT_EMPTY_PATH != 0 {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the kernel refuses a path that is not readable.
+    // SAFETY: the kernel refuses a path that cannot be read.
     let result = unsafe { call(number::OPENAT, [directory, path, CLOEXEC_NONBLOCK, 0, 0, 0]) };
     check(result).map(Descriptor::new)
 }

@@ -1,16 +1,15 @@
-//! Memory in which a program tells of its allocations, shared with the launcher.
+//! Memory in which a program reports its allocations, shared with the launcher.
 //!
-//! [`Allocations`] leads it. Behind it lie, where it says, **rings** of events, an **index** of
-//! call chains and the chains themselves. All writers are threads of the program and of the
-//! children that it forks; the launcher reads, moves the rings' tails and sets
-//! [`Allocations::level`]. Both sides use atomics on every word.
+//! [`Allocations`] is its head. Its offsets locate **rings** of events, an **index** of call chains and the
+//! chains themselves. Threads of the program, and of the children that it forks, are the writers; the
+//! launcher reads, moves the rings' tails and sets [`Allocations::level`]. Both sides access every word
+//! atomically.
 //!
-//! **Rings.** A thread reserves a record of its ring by moving `head`, fills it in, and
-//! writes [`AllocationRecord::what`] last: a record is complete when the lap in it is that of its
-//! index. So a handler that interrupts a thread between the two, or a thread that is ended there,
-//! costs nothing or one record. The last [`Allocations::shared_rings`] rings are shared by the
-//! threads that found none of their own: there a marker with the thread's number precedes
-//! every event, both reserved at once.
+//! **Rings.** A thread reserves a record of its ring by moving `head`, fills it in, and writes
+//! [`AllocationRecord::what`] last: a record is complete when the lap in it is that of its index. So a
+//! handler that interrupts a thread between the two, or a thread that ends there, loses at most one record.
+//! The last [`Allocations::shared_rings`] rings are shared by the threads that found no free ring: there a
+//! marker with the thread's number precedes every event, and both are reserved at once.
 //!
 //! A thread never waits for the launcher: an event that finds no room is counted in
 //! [`AllocationRing::lost`] and dropped.
@@ -20,54 +19,54 @@
 //! the words of all chains. The index is an open hash table of words: the upper half of the hash,
 //! then the chain's number; 0 is free. A chain is complete before its number is in the index.
 //!
-//! **Levels.** At level 0 every block is told of. At a level above 0 blocks below
-//! [`certain_from_bytes`] are sampled as heap profilers do it: points lie on the sequence
-//! of allocated bytes at random, [`allocation_interval`] bytes apart on average (a Poisson
-//! process), and a block is told of when a point lies in its [`allocation_span`]. Each event carries the
-//! level that decided, from which the launcher computes how many blocks the event stands for. The end of a
-//! block is told of if, and only if, the block was.
+//! **Levels.** At level 0 every block is reported. At a higher level blocks below [`certain_from_bytes`]
+//! are sampled as heap profilers do it: points lie on the sequence of allocated bytes at random,
+//! [`allocation_interval`] bytes apart on average (a Poisson process), and a block is reported when a point
+//! lies in its [`allocation_span`]. Each event carries the level that decided, from which the launcher
+//! computes how many blocks the event represents. The free of a block is reported if, and only if, its
+//! allocation was.
 
-/// Leads the memory.
+/// Head of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Allocations {
-    /// Rings.
+    /// Number of rings.
     pub rings: u32,
-    /// How many of them, the last ones, are shared.
+    /// Number of them, the last ones, that are shared.
     pub shared_rings: u32,
-    /// What decides which small blocks are told of, 0 to [`ALLOCATION_LEVELS`]: see
-    /// [`allocation_interval`].
+    /// Sampling level of small blocks, 0 to [`ALLOCATION_LEVELS`]: see [`allocation_interval`].
     pub level: u32,
     /// Most return addresses of a chain.
     pub depth: u32,
-    /// All blocks of this many bytes or more are followed. At high levels the limit is higher: see [`certain_from_bytes`].
+    /// All blocks of this many bytes or more are reported. At high levels the limit is higher: see
+    /// [`certain_from_bytes`].
     pub every_from_bytes: u64,
     /// Byte offset of the first ring.
     pub rings_offset: u64,
     /// Byte offset of the index of chains.
     pub index_offset: u64,
-    /// Words of the index, a power of two.
+    /// Number of words of the index, a power of two.
     pub index_words: u64,
     /// Byte offset of the chains' words.
     pub chains_offset: u64,
-    /// Words for chains; word 0 belongs to none, and number 0 says that a chain is not known.
+    /// Words for chains; word 0 belongs to none, and number 0 means that a chain is not known.
     pub chains_words: u64,
     /// First word that no chain has taken; at least 1.
     pub chains_used: u64,
     /// Events lost because there was no ring.
     pub homeless: u64,
-    /// Chains that were not kept because there was no room.
+    /// Chains that were not stored because there was no room.
     pub unkept: u64,
-    /// Time stamp ticks that the program's threads spent on telling of
-    /// [`Allocations::timed`] allocations, the allocating functions themselves included.
+    /// Time stamp ticks that the program's threads spent on [`Allocations::timed`] reported allocations,
+    /// including the allocating functions themselves.
     pub timed_ticks: u64,
-    /// Allocations that were timed: a few of all.
+    /// Allocations whose duration was measured: a small part of all.
     pub timed: u64,
-    /// Fills up to the alignment of a ring.
+    /// Padding up to the alignment of a ring.
     pub rest: [u64; 3],
 }
 
-/// Records a ring holds.
+/// Number of records in a ring.
 pub const ALLOCATION_RECORDS: usize = 1 << 17;
 
 /// One event.
@@ -76,9 +75,9 @@ pub const ALLOCATION_RECORDS: usize = 1 << 17;
 pub struct AllocationRecord {
     /// Time stamp counter.
     pub tsc: u64,
-    /// First byte of the block; of a marker the thread's number.
+    /// First byte of the block; in a marker the thread's number.
     pub address: u64,
-    /// Bytes; of a marker the number of the process, as it sees itself.
+    /// Size of the block in bytes; in a marker the number of the process in its own namespace.
     pub size: u64,
     /// Number of the call chain.
     pub chain: u32,
@@ -86,14 +85,14 @@ pub struct AllocationRecord {
     pub what: u32,
 }
 
-/// What a record is of.
+/// The fields of [`AllocationRecord::what`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationWhat {
-    /// Which function, by the number that the plan gave to it.
+    /// Number of the allocating or freeing function, from the plan.
     pub function: u8,
     /// An [`AllocationKind`] as its number.
     pub kind: u8,
-    /// Level that decided whether the block is told of; 0: it was certain.
+    /// Level at which the block was reported; 0: it was certain.
     pub level: u8,
     /// Lap of the record's index: see [`AllocationWhat::lap_of`].
     pub lap: u16,
@@ -107,12 +106,12 @@ pub enum AllocationKind {
     Allocated = 0,
     /// A block was freed.
     Freed = 1,
-    /// What follows is of another thread.
+    /// Marker: the following events are those of another thread.
     Thread = 2,
 }
 
 impl AllocationWhat {
-    /// The word for a record.
+    /// Packs the fields into the word of a record.
     #[must_use]
     pub const fn packed(self) -> u32 {
         self.function as u32
@@ -121,7 +120,7 @@ impl AllocationWhat {
             | (self.lap as u32) << 16
     }
 
-    /// What the word of a record says.
+    /// Unpacks the word of a record.
     #[must_use]
     pub const fn of(word: u32) -> Self {
         Self {
@@ -132,39 +131,38 @@ impl AllocationWhat {
         }
     }
 
-    /// The lap of a record with this index: never that of memory that was not written yet, in
-    /// the first one.
+    /// The lap of a record with this index. In the first lap it differs from the 0 of memory that was never
+    /// written.
     #[must_use]
     pub const fn lap_of(index: u64) -> u16 {
         (index / ALLOCATION_RECORDS as u64 + 1) as u16
     }
 }
 
-/// A ring. Indices run freely; a record lies at index modulo [`ALLOCATION_RECORDS`].
+/// A ring. Indices count on for ever; a record is at its index modulo [`ALLOCATION_RECORDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AllocationRing {
-    /// Thread that owns it, 0 when free; of no meaning where it is shared.
+    /// Thread that owns it, 0 when free; without meaning in a shared ring.
     pub owner: u32,
     /// Events lost because it was full.
     pub lost: u32,
     /// Next index to reserve (writers).
     pub head: u64,
-    /// Apart from what the launcher writes.
+    /// Padding: keeps the writers' words in another cache line than the launcher's.
     pub rest: [u64; 6],
     /// Next index to read (launcher).
     pub tail: u64,
-    /// As `rest`.
+    /// Padding, as `rest`.
     pub more: [u64; 7],
     /// The records.
     pub records: [AllocationRecord; ALLOCATION_RECORDS],
 }
 
-/// Highest level.
+/// Highest sampling level.
 pub const ALLOCATION_LEVELS: u32 = 15;
 
-/// Mean distance in bytes of the points that decide which blocks are told of at a level; 0: every
-/// block is told of.
+/// Mean distance in bytes of the sampling points at a level; 0: every block is reported.
 #[must_use]
 pub const fn allocation_interval(level: u32) -> u64 {
     match level {
@@ -174,17 +172,17 @@ pub const fn allocation_interval(level: u32) -> u64 {
     }
 }
 
-/// Size from which on blocks are told of for certain while others are at an interval, where those from `wanted` bytes on
-/// are to be: blocks that are much of the interval are told of at most points anyway, and following all smaller ones may
-/// cost more than the interval spares.
+/// Size in bytes from which blocks are certainly reported, where the others are sampled at `interval_bytes`
+/// and those from `wanted` on should be certain. Blocks of a large part of the interval are reported at
+/// most points anyway, and reporting all smaller ones may cost more than the interval saves.
 #[must_use]
 pub const fn certain_from_bytes(interval_bytes: u64, wanted: u64) -> u64 {
     let part = interval_bytes / 4;
     if part > wanted { part } else { wanted }
 }
 
-/// Bytes that a block of `size` bytes takes of the sequence on which the points lie. Blocks of no
-/// bytes take some too, or none of them would ever be told of.
+/// Bytes that a block of `size` bytes takes in the sequence with the sampling points. Blocks of no bytes
+/// take some too, since they would otherwise never be reported.
 #[must_use]
 pub const fn allocation_span(size: u64) -> u64 {
     size.saturating_add(ALLOCATION_EXTRA_BYTES)
@@ -193,8 +191,8 @@ pub const fn allocation_span(size: u64) -> u64 {
 /// What [`allocation_span`] adds to a block's size.
 pub const ALLOCATION_EXTRA_BYTES: u64 = 16;
 
-/// What wrapped functions are, as the low half of the number that a plan gives to each; the high
-/// half is the number of the function in records.
+/// Kinds of wrapped functions: the low half of the number that a plan gives to each. The high half is the
+/// number of the function in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum WrapKind {
@@ -208,13 +206,13 @@ pub enum WrapKind {
     ResizedCounted = 4,
     /// `f(alignment, size)`.
     Aligned = 5,
-    /// `f(&block, alignment, size)`, 0 when it was done.
+    /// `f(&block, alignment, size)`, which returns 0 for success.
     AlignedInto = 6,
     /// `f(block, size, alignment)`.
     ResizedAligned = 7,
     /// `f(block)` frees, and calls no other wrapped function.
     Free = 8,
-    /// `f(block)` frees, perhaps by calling another one.
+    /// `f(block)` frees, perhaps by calling another wrapped function.
     FreeOuter = 9,
     /// `mmap`.
     Map = 10,
@@ -222,10 +220,10 @@ pub enum WrapKind {
     Unmap = 11,
     /// `mremap`.
     Remap = 12,
-    /// `f(descriptor, …)` receives, and says how many bytes, below 1 for none. It and those that
-    /// follow serve [`crate::Requests`].
+    /// `f(descriptor, …)` receives, and returns the number of bytes, below 1 for none. This kind and the
+    /// following ones serve [`crate::Requests`].
     Receive = 13,
-    /// `f(descriptor, …)` receives messages, and says in an `int` how many.
+    /// `f(descriptor, …)` receives messages, and returns their number as an `int`.
     ReceiveMany = 14,
     /// `f(descriptor, …)` sends.
     Send = 15,
@@ -233,26 +231,26 @@ pub enum WrapKind {
     SendThird = 16,
     /// `f(descriptor, …)` closes.
     Close = 17,
-    /// `f(old, descriptor, …)` makes the descriptor another one.
+    /// `f(old, descriptor, …)` makes `descriptor` a copy of another one.
     Replace = 18,
-    /// `f(…)` gives a new descriptor.
+    /// `f(…)` returns a new descriptor.
     Open = 19,
-    /// `f(domain, type, protocol, descriptors)` gives two new ones.
+    /// `f(domain, type, protocol, descriptors)` makes two new ones.
     OpenTwo = 20,
-    /// `f(first, last, …)` closes all from the first to the last.
+    /// `f(first, last, …)` closes all from `first` to `last`.
     CloseRange = 21,
-    /// `f(first)` closes all from it on.
+    /// `f(first)` closes all from `first` on.
     CloseFrom = 22,
 }
 
 impl WrapKind {
-    /// Whether a function with this number serves [`crate::Requests`].
+    /// True if a function with this number serves [`crate::Requests`].
     #[must_use]
     pub const fn is_of_requests(number: u32) -> bool {
         Self::of_requests(number).is_some()
     }
 
-    /// The kind of a function with this number that serves [`crate::Requests`].
+    /// The kind of a function with this number, if it serves [`crate::Requests`].
     #[must_use]
     pub const fn of_requests(number: u32) -> Option<Self> {
         Some(match number & 0xffff {

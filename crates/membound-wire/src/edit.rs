@@ -1,19 +1,18 @@
-//! One replaced piece of text.
+//! One replacement of text.
 
 /// Most bytes that an edit replaces: a jump with a 32-bit displacement.
 pub const EDIT_BYTES: usize = 5;
 
-/// Replaces `length` bytes at `address`. Taking it back is the same edit with `old` and
-/// `new` exchanged.
+/// Replaces `length` bytes at `address`. Undoing it is the same edit with `old` and `new` exchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TextEdit {
-    /// Where, in the process.
+    /// Address in the process.
     pub address: u64,
-    /// Where a thread that is caught at `address` goes on: the trampoline when a patch is
-    /// put in, `address` itself when it is taken back.
+    /// Where a thread goes on that is caught at `address`: the trampoline when a patch is installed,
+    /// `address` itself when it is removed.
     pub target: u64,
-    /// [`fingerprint`] of the `group` bytes that stand at `address` before the edit.
+    /// [`fingerprint`] of the `group` bytes at `address` before the edit.
     pub fingerprint: u32,
     /// Bytes of the displaced group (at least `length`), all of which must be as planned.
     pub group: u16,
@@ -21,14 +20,14 @@ pub struct TextEdit {
     pub length: u8,
     /// For live edits: bit n is set where an original instruction begins at `address + n`.
     pub starts: u8,
-    /// What stands there before.
+    /// Bytes at `address` before the edit.
     pub old: [u8; 8],
-    /// What stands there afterwards.
+    /// Bytes at `address` after the edit.
     pub new: [u8; 8],
 }
 
-/// FNV-1a over `bytes`, 32 bits. Tells text that was changed by somebody else; it is no
-/// protection against intent.
+/// FNV-1a over `bytes`, 32 bits. Detects text that another program has changed; it is no protection against
+/// intent.
 #[must_use]
 pub const fn fingerprint(bytes: &[u8]) -> u32 {
     let mut hash = 0x811c_9dc5_u32;

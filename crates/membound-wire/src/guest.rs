@@ -1,80 +1,79 @@
-//! A program that runs inside another one's process.
+//! A scavenger: a program that runs inside another one's process.
 //!
-//! A guest has its own loader and C library, its own thread of the kernel's with its own table of
-//! descriptors, directory and thread pointer, and no signals. Every system call of its own comes to
-//! the agent first (`PR_SET_SYSCALL_USER_DISPATCH`), which makes it on the guest's thread, or refuses
-//! what would touch the program that it is a guest of.
+//! It has its own loader and C library, its own kernel thread with its own table of descriptors, directory
+//! and thread pointer, and no signals. Every system call of a scavenger goes to the agent first
+//! (`PR_SET_SYSCALL_USER_DISPATCH`), which makes it on the scavenger's thread, or refuses calls that would
+//! affect the other program.
 
-/// What launcher and agent know of a guest, in memory that both have mapped; behind it lie the
-/// [`GuestRequest::strings`].
+/// What launcher and agent share about a scavenger, in memory that both have mapped; the
+/// [`GuestRequest::strings`] follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GuestRequest {
-    /// A [`GuestState`] as its number; the agent's.
+    /// A [`GuestState`] as its number; written by the agent.
     pub state: u32,
-    /// Exit code, signal or error number, as the state says; the agent's.
+    /// Exit code, signal or error number, depending on the state; written by the agent.
     pub code: u32,
-    /// Its thread in the program's namespace; the agent's.
+    /// Number of its home thread in the program's namespace; written by the agent.
     pub thread: u32,
     /// Number of arguments, the program's name included.
     pub arguments: u32,
     /// Number of variables in its environment.
     pub variables: u32,
-    /// Bytes of strings behind this: the path of the executable, the paths that standard output and
-    /// standard error are written to (empty: nowhere), arguments and variables, each with a zero
-    /// byte behind it.
+    /// Bytes of strings behind this structure: the path of the executable, the paths for standard output
+    /// and standard error (empty: discarded), arguments and variables, each with a zero byte at its end.
     pub strings: u32,
     /// Bytes that it may map beside its files and its stack.
     pub memory: u64,
     /// Bytes of its stack.
     pub stack: u64,
-    /// Bytes that it has mapped; the agent's.
+    /// Bytes of addresses that it has mapped; written by the agent.
     pub mapped: u64,
-    /// System calls that it has made; the agent's.
+    /// System calls that it has made; written by the agent.
     pub calls: u64,
-    /// CPU time of its own thread when it ended, in nanoseconds; the agent's.
+    /// CPU time of its home thread when it ended, in nanoseconds; written by the agent.
     pub cpu_ns: u64,
-    /// Yields at which it left its own thread; the agent's.
+    /// Yields at which it returned to its home thread's code; written by the agent.
     pub parks: u64,
-    /// Time that lanes have had it, in nanoseconds; the agent's.
+    /// Time for which run queues have had it, in nanoseconds; written by the agent.
     pub away_ns: u64,
-    /// A [`GuestPlace`] as its number; the launcher's.
+    /// A [`GuestPlace`] as its number; written by the launcher.
     pub place: u32,
     /// Reserved, 0.
     pub reserved: u32,
-    /// Memory that it has mapped to be written, in bytes; the agent's.
+    /// Writable memory that it has mapped, in bytes; written by the agent.
     pub held: u64,
-    /// Executions of loads with a yield, in lanes and on its own thread, up to the agent's last look; the
-    /// agent's.
+    /// Executions of loads with a yield, in run queues and on its home thread, up to the agent's last poll;
+    /// written by the agent.
     pub progress: u64,
 }
 
-/// Where a guest is to be.
+/// Where a scavenger is to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum GuestPlace {
-    /// In a lane where one has room, else on its own thread as [`crate::Idle`] says.
+    /// In a run queue that has room, else on its home thread according to [`crate::Idle`].
     #[default]
     Lanes = 0,
-    /// On its own thread, and in no lane.
+    /// On its home thread only.
     Own = 1,
-    /// It waits, from its next yield on; one that has not begun does not begin.
+    /// Nowhere: it waits from its next yield on, or does not begin.
     Held = 2,
 }
 
-/// How far a guest has come.
+/// Progress of a scavenger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum GuestState {
     /// Its thread is being started.
     Starting = 0,
-    /// Its first instruction was reached.
+    /// It has begun to run.
     Runs = 1,
     /// It ended, with this exit code.
     Exited = 2,
-    /// It died of this signal: its own, or a fault.
+    /// It died of this signal, which it sent itself or which a fault raised.
     Killed = 3,
-    /// It never ran: the error number says why.
+    /// It never ran; the code is an error number.
     Failed = 4,
 }
 

@@ -1,53 +1,53 @@
-//! What a fight for a line costs: the agent keeps threads from running for a moment, and sees how
-//! much faster another one gets on meanwhile ([`crate::Action::Hold`]).
+//! Trials of contention for a cache line: the agent holds threads for a moment, and measures how much
+//! faster another one makes progress meanwhile ([`crate::Action::Hold`]).
 //!
-//! How far a thread has got is seen without any patch: a call of the thread, at the beginning and
-//! at the end of a span, copies its registers, some of its stack, and the line. Loops have words there
-//! that grow with every turn; which ones do is for the launcher to find out.
+//! Progress is measured without any patch: a call of the thread, at the start and at the end of a span,
+//! copies its registers, some of its stack, and the line. Loops have words there that grow with every
+//! iteration; the launcher finds out which ones.
 
 /// Threads in one trial.
 pub const HOLD_THREADS: usize = 8;
 /// Spans in one trial.
 pub const HOLD_SPANS: usize = 24;
-/// The longest time that a thread is kept from running, in nanoseconds.
+/// Longest time for which a thread is held, in nanoseconds.
 pub const HOLD_LIMIT_NS: u64 = 1_000_000;
-/// [`Span::runs`] of a span in which no thread is held.
+/// Value of [`Span::runs`] for a span in which no thread is held.
 pub const HOLD_NONE: u32 = u32::MAX;
-/// Words of a line that are looked at: the first of [`Progress::words`].
+/// Words of the cache line: the first of [`Progress::words`].
 pub const HOLD_LINE_WORDS: usize = 8;
-/// General registers, behind these.
+/// General registers, which follow these.
 pub const HOLD_REGISTERS: usize = 16;
-/// Words from the stack pointer on that the thread had when the trial began, behind these.
+/// Words from the stack pointer at the start of the trial on, which follow these.
 pub const HOLD_STACK_WORDS: usize = 64;
-/// Words below the frame pointer that it had then, if it was one, behind these.
+/// Words below the frame pointer at the start of the trial, if there was one, which follow these.
 pub const HOLD_FRAME_WORDS: usize = 16;
-/// All of them.
+/// Number of all these words.
 pub const HOLD_WORDS: usize =
     HOLD_LINE_WORDS + HOLD_REGISTERS + HOLD_STACK_WORDS + HOLD_FRAME_WORDS;
 
-/// What is to be tried.
+/// Parameters and results of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Trial {
     /// Threads in `tids`.
     pub threads: u32,
-    /// Spans that are wanted, at most [`HOLD_SPANS`].
+    /// Number of spans wanted, at most [`HOLD_SPANS`].
     pub spans: u32,
     /// Length of a span in nanoseconds, well below [`HOLD_LIMIT_NS`].
     pub span_ns: u32,
-    /// Where the random order of spans begins.
+    /// Seed of the random order of spans.
     pub seed: u32,
     /// Thread numbers.
     pub tids: [u32; HOLD_THREADS],
-    /// Address of the line.
+    /// Address of the cache line.
     pub line: u64,
-    /// Spans that were measured, which lie behind the trial (by the agent).
+    /// Spans that were measured, which follow the trial; written by the agent.
     pub done: u32,
-    /// Spans that were given up: a thread slept, or did not come in time (by the agent).
+    /// Spans that were given up because a thread slept, or did not arrive in time; written by the agent.
     pub given_up: u32,
 }
 
-/// A span of time.
+/// One measured span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Span {
@@ -57,7 +57,7 @@ pub struct Span {
     pub runs: u32,
     /// Reserved, 0.
     pub reserved: u32,
-    /// By thread. Of one that was held, all is 0.
+    /// Progress by thread; all 0 for a thread that was held.
     pub threads: [Progress; HOLD_THREADS],
 }
 
@@ -65,16 +65,16 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Progress {
-    /// From one look at it to the other, in nanoseconds.
+    /// Time between its two calls, in nanoseconds.
     pub wall_ns: u64,
-    /// CPU time that it took.
+    /// CPU time between its two calls, in nanoseconds.
     pub cpu_ns: u64,
-    /// By how much each word has grown; 0 also where one was not to be had.
+    /// Growth of each word; 0 also for a word that could not be read.
     pub words: [u64; HOLD_WORDS],
 }
 
 impl Progress {
-    /// Nothing.
+    /// No progress.
     pub const NONE: Self = Self {
         wall_ns: 0,
         cpu_ns: 0,
@@ -82,7 +82,7 @@ impl Progress {
     };
 }
 
-/// Bytes of a trial and its spans.
+/// Bytes of a trial with all its spans.
 pub const HOLD_BYTES: usize = size_of::<Trial>() + HOLD_SPANS * size_of::<Span>();
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
-//! The binary interface between the command and the agent inside the program.
+//! The binary interface between the launcher and the agent inside the program.
 //!
-//! The launcher decides and the agent executes: the agent reports what happened
-//! ([`Hello`]), receives commands ([`Command`]) that map pages, replace text and register
-//! tables, answers each ([`Reply`]), and lets the program go on. What it needs later
-//! without asking (the way back from a trampoline to the original code) lies in tables
-//! ([`Place`], [`Shape`], [`Step`], [`Undo`]) that come with the trampolines.
+//! The launcher decides and the agent executes: the agent reports events ([`Hello`]), receives commands
+//! ([`Command`]) that map pages, replace text and register tables, answers each ([`Reply`]), and lets the
+//! program go on. Data that it needs later without asking (the way back from a trampoline to the original
+//! code) is in tables ([`Place`], [`Shape`], [`Step`], [`Undo`]) that come with the trampolines.
 //!
-//! Everything here is `repr(C)`, without padding that is not named, in the byte order of
-//! the machine: both sides run on it. No allocation, no standard library, no policy.
+//! Everything here is `repr(C)`, without implicit padding, in the machine's byte order, since both sides
+//! run on the same machine. No allocation, no standard library, no policy.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -67,8 +66,8 @@ pub use unwind::{CallersFrame, UnwindHeader, UnwindKind, UnwindRule};
 /// Environment variable that carries the path of the control socket into the program.
 pub const CONTROL_VARIABLE: &str = "MEMBOUND_AGENT";
 
-/// Set beside [`CONTROL_VARIABLE`] (its value does not matter) when `LD_PRELOAD` names objects
-/// of the user's too, behind the agent. The agent then takes two variables out of the
-/// environment, and two otherwise (the second is `LD_PRELOAD`): with an even number it can
-/// leave the initial stack in the form that runtimes which read it by themselves expect.
+/// Set beside [`CONTROL_VARIABLE`], with any value, when `LD_PRELOAD` names the user's objects too, behind
+/// the agent. So the agent always removes two variables from the environment (otherwise the second is
+/// `LD_PRELOAD`): with an even number it can keep the layout of the initial stack that runtimes expect
+/// which read it themselves.
 pub const PADDING_VARIABLE: &str = "MEMBOUND_AGENT_PADDING";

@@ -1,17 +1,18 @@
-//! Messages on the control socket (`SOCK_SEQPACKET`, one struct a packet).
+//! Messages on the control socket (`SOCK_SEQPACKET`, one structure in each packet).
 //!
-//! The agent opens a connection for each conversation and closes it afterwards, so that no
-//! descriptor of its own stays in the program. It sends one [`Hello`]; then the launcher
-//! sends [`Command`]s, each answered by one [`Reply`], until [`Action::Go`], which is not
-//! answered. A descriptor travels with a command as `SCM_RIGHTS`.
+//! The agent opens a connection for each conversation and closes it afterwards, so that no descriptor of
+//! its own stays in the program. It sends one [`Hello`]; then the launcher sends [`Command`]s, and the
+//! agent answers each by one [`Reply`], except the last, [`Action::Go`]. A descriptor travels with a
+//! command as `SCM_RIGHTS`.
 
 /// `b"mbnd"` in the machine's byte order.
 pub const HELLO_MAGIC: u32 = u32::from_ne_bytes(*b"mbnd");
 
-/// Both sides come out of one binary, so this only guards against a stale agent.
+/// Version of the protocol. Launcher and agent come from one binary, so this only guards against a stale
+/// agent.
 pub const PROTOCOL_VERSION: u32 = 2;
 
-/// Why the agent speaks.
+/// Why the agent starts a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
@@ -19,25 +20,25 @@ pub enum Event {
     Start = 1,
     /// The dynamic loader has mapped or unmapped objects.
     Modules = 2,
-    /// The program is about to make patched text writable; `Hello::range` says where. The
-    /// patches there are to be taken back.
+    /// The program is about to make patched text writable, at `Hello::range`. The patches there must be
+    /// removed.
     Writable = 3,
     /// The control thread was woken (live sessions only).
     Doorbell = 4,
     /// A probe asked for attention (a ring is nearly full); sampling sessions only.
     Attention = 5,
-    /// The program is about to put itself behind a filter on system calls. Everything is to be
-    /// taken back, and the process left alone.
+    /// The program is about to install a filter on system calls. All patches must be removed, and the
+    /// process left alone.
     Filtered = 6,
-    /// A guest has mapped text of a file; `Hello::range` says where. It does not run yet.
+    /// A scavenger has mapped text of a file, at `Hello::range`. It does not execute it yet.
     Guest = 7,
-    /// As [`Event::Filtered`]: the program is about to have its system calls dispatched to a handler of its own.
+    /// As [`Event::Filtered`]: the program is about to dispatch its system calls to a handler of its own.
     Dispatched = 8,
-    /// As [`Event::Filtered`]: the program is about to forbid itself to read the time stamp counter.
+    /// As [`Event::Filtered`]: the program is about to forbid itself the time stamp counter.
     Untimed = 9,
 }
 
-/// The agent's first words in a conversation.
+/// The agent's first message in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Hello {
@@ -49,19 +50,19 @@ pub struct Hello {
     pub event: u32,
     /// [`HelloFlags`].
     pub flags: u32,
-    /// The agent's view of its process number (a namespace may show the launcher another).
+    /// Process number in the agent's namespace; the launcher's may show another one.
     pub pid: u32,
-    /// Thread that speaks.
+    /// Number of the thread that talks.
     pub tid: u32,
-    /// Address of the function that the loader calls when its list changes (`r_brk`), or 0.
+    /// Address of the function that the loader calls when its list changes (`r_brk`); 0: unknown.
     pub loader_hook: u64,
     /// The first bytes at `loader_hook`.
     pub loader_hook_bytes: [u8; 16],
-    /// Start and end of what [`Event::Writable`] is about.
+    /// Start and end of the address range of [`Event::Writable`] or [`Event::Guest`].
     pub range: [u64; 2],
     /// The agent's entry points, by [`crate::Entry`].
     pub entries: [u64; 8],
-    /// Start and end of the agent's own mapping: never to be patched.
+    /// Start and end of the agent's own mapping, which must never be patched.
     pub agent: [u64; 2],
 }
 
@@ -72,12 +73,12 @@ pub struct HelloFlags;
 impl HelloFlags {
     /// The process has more than one thread.
     pub const THREADS: u32 = 1;
-    /// The loader has mapped or unmapped objects since the control thread last spoke
+    /// The loader has mapped or unmapped objects since the control thread's last conversation
     /// ([`Event::Doorbell`]).
     pub const MODULES: u32 = 2;
 }
 
-/// What the launcher wants done.
+/// What the launcher orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Action {
@@ -89,77 +90,76 @@ pub enum Action {
     Map = 2,
     /// Unmaps `length` bytes at `address`.
     Unmap = 3,
-    /// Applies `count` [`crate::TextEdit`]s, sorted by address, that lie in the descriptor
-    /// from `offset`; `mode` is a [`TextMode`]. The reply's `count` is the number of edits
-    /// applied; one whose text is not what was planned for is left out, and its index is
-    /// put into the array of `u32` at `extra` (in the same descriptor, writable) while
-    /// there is room. So is, with the bit [`GIVEN_UP`], one that could not be applied.
+    /// Applies `count` [`crate::TextEdit`]s, sorted by address, that are in the descriptor from `offset`
+    /// on; `mode` is a [`TextMode`]. The reply's `count` is the number of edits applied. An edit whose text
+    /// is not as planned is left out, and its index is stored in the array of `u32` at `extra` (in the same
+    /// descriptor, writable) while there is room. An edit that could not be applied is stored there with
+    /// the bit [`GIVEN_UP`].
     Text = 4,
     /// Registers trampolines: `address` and `length` of the code, `extra` the address of a
     /// [`crate::TableHeader`] (already mapped), `base` the address that the table's
     /// `original` offsets are relative to.
     Register = 5,
-    /// Forgets the trampolines whose code begins at `address`.
+    /// Removes the trampolines whose code begins at `address`.
     Forget = 6,
-    /// Starts the control thread, whose doorbell is the `u32` at `address` (mapped, shared
-    /// with the launcher; it waits while the value is unchanged). Live sessions only. `mode` 1: the control
-    /// thread tells of objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
+    /// Starts the control thread. Its doorbell is the `u32` at `address` (mapped, shared with the
+    /// launcher), for whose change it waits. Live sessions only. With `mode` 1 the control thread reports
+    /// objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
     Listen = 7,
-    /// Wraps the signal handlers that the program has installed already, and from now on
-    /// every one it installs. Needs the hook of `rt_sigaction` in place.
+    /// Wraps the signal handlers that the program has already installed, and every one that it installs
+    /// from now on. Needs the hook of `rt_sigaction` in place.
     AdoptSignals = 8,
     /// Registers the set of rings for [`crate::Entry::Sample`] and [`crate::Entry::Record`]: `address`
     /// of a [`crate::RingSet`], mapped and shared.
     Rings = 9,
-    /// Registers the [`crate::UnwindHeader`] at `extra` (already mapped, and never unmapped) for
-    /// `length` bytes of text at `address`; its rows count from `base`. What was registered
-    /// for any of that text is forgotten.
+    /// Registers the [`crate::UnwindHeader`] at `extra` (already mapped, and never unmapped) for `length`
+    /// bytes of text at `address`; its rows count from `base`. Earlier tables for any of that text are
+    /// removed.
     Unwind = 10,
-    /// Forgets the unwind tables of texts that touch `length` bytes at `address`.
+    /// Removes the unwind tables of texts that overlap `length` bytes at `address`.
     ForgetUnwind = 11,
-    /// Makes wrapped functions tell of allocations in the [`crate::Allocations`] at `address`,
-    /// mapped and shared; 0: no longer.
+    /// Makes wrapped functions report allocations in the [`crate::Allocations`] at `address`, mapped and
+    /// shared; address 0: ends that.
     Allocations = 12,
-    /// Starts a guest: `address` of a [`crate::GuestRequest`], mapped and shared for as long as
-    /// the program lives, `length` bytes with its strings. What comes of it is said there. Needs the hook of
-    /// `rt_sigaction`.
+    /// Starts a scavenger: `address` of a [`crate::GuestRequest`], which stays mapped and shared for as
+    /// long as the program lives, `length` bytes with its strings. The agent reports results there. Needs
+    /// the hook of `rt_sigaction`.
     Guest = 13,
-    /// Lets guests run at the yields of the program's threads: `address` of a [`crate::Board`],
-    /// mapped and shared, `length` bytes. Needs what [`Action::Guest`] needs, and comes before it.
+    /// Lets scavengers run at the yields of the program's threads: `address` of a [`crate::Board`], mapped
+    /// and shared, `length` bytes. Needs what [`Action::Guest`] needs, and comes before it.
     Lanes = 14,
-    /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared,
-    /// `length` bytes, by what is wrapped and marked for it.
+    /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared, `length`
+    /// bytes, by the functions that are wrapped and marked for it.
     Requests = 15,
-    /// Samples threads by timers of their own CPU time: `address` of a [`crate::TickSet`],
-    /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
-    /// system calls by which programs could see the signal, and adopted handlers.
+    /// Samples threads by timers on their own CPU time: `address` of a [`crate::TickSet`], mapped and
+    /// shared, `count` nanoseconds between two samples. Needs the hooks of the system calls by which
+    /// programs could notice the signal, and adopted handlers.
     Timers = 20,
-    /// Makes the [`crate::Trial`] at `address`, mapped and shared: for spans of less than a
-    /// millisecond, threads are kept from running in the handler of the signal by which threads are
-    /// called. The reply's `count` is the number of spans measured.
+    /// Makes the [`crate::Trial`] at `address`, mapped and shared: for spans of less than a millisecond the
+    /// agent holds threads in a signal handler. The reply's `count` is the number of spans measured.
     Hold = 21,
 }
 
-/// Marks the index of an edit of [`Action::Text`] whose text is as planned and that was left out because a thread could
-/// not be shown to be elsewhere.
+/// Flag in the index of an edit of [`Action::Text`] that was left out although its text is as planned,
+/// because a thread could not be shown to be elsewhere.
 pub const GIVEN_UP: u32 = 1 << 31;
 
-/// Set in the action of a [`Command`] that is to be carried out only if the one before it was; otherwise the answer is
-/// `ECANCELED`.
+/// Flag in the action of a [`Command`] that is carried out only if the previous one was; otherwise the
+/// answer is `ECANCELED`.
 pub const CHAINED: u32 = 1 << 31;
 
 /// How text is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TextMode {
-    /// Nobody can be executing it: the process has one thread, or the text was just mapped.
+    /// No thread can be executing it: the process has one thread, or the text was just mapped.
     Quiet = 0,
-    /// Threads may be running in it: int3 first, every core serialised, every thread that
-    /// stands inside a group moved to the same place in its trampoline.
+    /// Threads may be running in it: `int3` first, every core serialised, every thread seen outside the
+    /// bytes before they are written; a thread that meets an `int3` goes on in the trampoline.
     Live = 1,
 }
 
-/// Protection bits of [`Action::Map`], as `mmap` takes them.
+/// Protection bits of [`Action::Map`], as for `mmap`.
 pub struct Protection;
 
 impl Protection {
@@ -171,22 +171,22 @@ impl Protection {
     pub const READ_EXECUTE: u32 = 5;
     /// Flag beside the protection: shared with the launcher rather than private.
     pub const SHARED: u32 = 1 << 8;
-    /// Flag beside the protection: anonymous memory, into which the descriptor's bytes are
-    /// copied. Profilers take it for code that was made by the program itself.
+    /// Flag beside the protection: anonymous memory, into which the descriptor's bytes are copied, so that
+    /// profilers treat it like code that the program itself has generated.
     pub const FILLED: u32 = 1 << 9;
 }
 
-/// One thing to do. Fields that an [`Action`] does not name are 0.
+/// One order. Fields that an [`Action`] does not mention are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Command {
     /// An [`Action`] as its number.
     pub action: u32,
-    /// See [`Action`].
+    /// See [`Action`]: a mode or protection.
     pub mode: u32,
     /// See [`Action`].
     pub address: u64,
-    /// See [`Action`].
+    /// Length in bytes; see [`Action`].
     pub length: u64,
     /// Offset in the descriptor.
     pub offset: u64,
@@ -204,21 +204,21 @@ pub struct Command {
 pub struct Reply {
     /// 0, or the kernel's error number (positive).
     pub errno: u32,
-    /// A [`Refusal`] as its number: what the error number alone does not say.
+    /// A [`Refusal`] as its number, which explains the error number.
     pub detail: u32,
-    /// See [`Action`].
+    /// Number of items done; see [`Action`].
     pub count: u64,
-    /// Longest time in nanoseconds that a thread of the program stood still or waited for changes of
-    /// text since the last reply that said so.
+    /// Longest time in nanoseconds that a thread of the program stood still or waited for changes of text
+    /// since the previous reply.
     pub stop_ns: u64,
 }
 
-/// Why a command was refused where the kernel's error number alone does not say it; goes into
+/// Why a command was refused, where the kernel's error number alone does not explain it; see
 /// [`Reply::detail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Refusal {
-    /// Nothing to add to the error number.
+    /// The error number explains it.
     None = 0,
     /// The command is unknown or its numbers contradict each other.
     Malformed = 1,

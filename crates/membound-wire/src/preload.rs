@@ -1,16 +1,16 @@
-//! What must stand before the agent in `LD_PRELOAD`.
+//! Objects that must precede the agent in `LD_PRELOAD`.
 //!
 //! The runtime of AddressSanitizer ends its program where another object comes before it in the loader's
 //! list. Launcher and agent therefore name the runtime before the agent:
 //! `LD_PRELOAD=libasan.so.8:/path/agent.so:users.so`. What precedes the agent is removed together with it before
 //! the program reads its environment.
 
-/// Bytes of the longest name of a runtime.
+/// Most bytes of a runtime's name.
 const NAME_BYTES: usize = 64;
-/// Program headers, and entries of a dynamic section, that are read before the file is given up.
+/// Program headers, and entries of a dynamic section, that are read before the search is given up.
 const MOST_ENTRIES: u64 = 256;
 
-/// The name of a sanitizer's runtime, as the loader is to look for it.
+/// The name of a sanitizer's runtime, as the loader searches for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
     bytes: [u8; NAME_BYTES],
@@ -18,9 +18,9 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// The runtime that precedes the agent: the first object of the user's own `LD_PRELOAD`, or, where the
+    /// The runtime that must precede the agent: the first object of the user's own `LD_PRELOAD`, or, if the
     /// user has none, the first object that the program needs. `read` fills a buffer from an offset of the
-    /// program's file, and returns `None` where it cannot. `None` where this object is no such runtime.
+    /// program's file, and returns `None` on failure. `None` if this object is not such a runtime.
     pub fn of(
         users: Option<&[u8]>,
         read: impl FnMut(u64, &mut [u8]) -> Option<()>,
@@ -53,7 +53,7 @@ impl Runtime {
     }
 }
 
-/// Where the agent's path lies in the value of `LD_PRELOAD` that a launcher or agent wrote.
+/// Range of the agent's path in the value of `LD_PRELOAD` that a launcher or agent wrote.
 #[must_use]
 pub fn agent_in(preload: &[u8]) -> core::ops::Range<usize> {
     let before = first(preload);
@@ -72,13 +72,13 @@ fn first(list: &[u8]) -> &[u8] {
     list.get(..end.unwrap_or(list.len())).unwrap_or_default()
 }
 
-/// Whether the runtime takes an object of this name for itself.
+/// True if an object of this name is the runtime, by the runtime's own test.
 fn is_runtime(name: &[u8]) -> bool {
     let holds = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
     holds(b"libasan.so") || holds(b"libclang_rt.asan")
 }
 
-/// The first name that the dynamic section of a file asks the loader for.
+/// The first object that the dynamic section of a file needs (`DT_NEEDED`).
 fn first_needed(mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Option<[u8; NAME_BYTES]> {
     const LOAD: u32 = 1;
     const DYNAMIC: u32 = 2;

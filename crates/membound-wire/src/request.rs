@@ -1,53 +1,54 @@
-//! How long requests of a program take, counted by the agent in memory that both sides have mapped.
+//! Request latencies of a program, counted by the agent in memory that both sides have mapped.
 //!
-//! Requests are told by the program's sockets ([`crate::WrapKind::Receive`] and those after it) or
-//! by marks at functions ([`Mark`]). Both sides use atomics on every word.
+//! Requests are recognised by the program's sockets ([`crate::WrapKind::Receive`] and those after it) or by
+//! marks at functions ([`Mark`]). Both sides access every word atomically.
 
 use crate::times::REQUEST_CLASSES;
 
-/// What a mark in the program's text says; the argument of [`crate::Entry::Mark`].
+/// Meaning of a mark in the program's text; the argument of [`crate::Entry::Mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Mark {
-    /// A function is entered whose calls are the requests.
+    /// A function whose calls are the requests is entered.
     Enter = 1,
-    /// It is left: the stack pointer is where it was when it was entered.
+    /// That function is left: the stack pointer is where it was at its entry.
     Leave = 2,
-    /// A request of the calling thread begins, whatever was before.
+    /// A request of the calling thread begins; an earlier one is dropped.
     Begin = 3,
-    /// It ends, if one has begun.
+    /// The thread's request ends, if one has begun.
     End = 4,
 }
 
-/// What launcher and agent tell each other of requests.
+/// What launcher and agent share about requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Requests {
-    /// Ticks of the time stamp counter in 1024 ns; the launcher's.
+    /// Ticks of the time stamp counter in 1024 ns; written by the launcher.
     pub ticks: u32,
     /// Reserved, 0.
     pub reserved: u32,
-    /// Requests that began in one phase and ended in another; the agent's, as is all that follows.
+    /// Requests that began in one phase and ended in another. This and all following counters are written
+    /// by the agent.
     pub spanning: u64,
     /// Receives on descriptors above those that the agent follows.
     pub high: u64,
-    /// Marks of threads that the agent had no place for.
+    /// Marks of threads for which the agent had no entry.
     pub homeless: u64,
     /// Requests that were begun and not ended when another one began.
     pub left: u64,
-    /// Requests while contexts were let in.
+    /// Requests while contexts were admitted.
     pub with: RequestTimes,
-    /// Requests while nobody was.
+    /// Requests while contexts were not admitted.
     pub without: RequestTimes,
 }
 
-/// Durations of requests.
+/// Histogram of request durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RequestTimes {
-    /// The longest, in nanoseconds.
+    /// The longest duration, in nanoseconds.
     pub longest_ns: u64,
-    /// How many had which duration, by [`crate::request_class`].
+    /// Number of requests by [`crate::request_class`].
     pub classes: [u64; REQUEST_CLASSES],
 }
 

@@ -1,14 +1,13 @@
-//! Rings of records, one a thread, shared with the launcher.
+//! Rings of records, one for each thread, shared with the launcher.
 //!
-//! A [`RingSet`] is followed in memory by its [`Ring`]s. A thread takes a ring by putting
-//! its number into `owner` (0 is free) with a compare-and-swap; only the owner writes
-//! records and `head`, only the launcher moves `tail`. A full ring loses records and counts
-//! them in `lost`: the program never waits.
+//! A [`RingSet`] is followed in memory by its [`Ring`]s. A thread takes a ring by putting its number into
+//! `owner` (0 is free) with a compare-and-swap. Only the owner writes records and `head`; only the launcher
+//! moves `tail`. A full ring loses records and counts them in `lost`, so that the program never waits.
 
-/// Records a ring holds.
+/// Number of records in a ring.
 pub const RECORDS: usize = 16382;
 
-/// Leads a set of rings.
+/// Head of a set of rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RingSet {
@@ -18,11 +17,11 @@ pub struct RingSet {
     pub reserved: u32,
     /// Records lost because no ring was free.
     pub homeless: u64,
-    /// Fills up to the alignment of a ring.
+    /// Padding up to the alignment of a ring.
     pub rest: [u64; 6],
 }
 
-/// One access.
+/// One recorded access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {
@@ -34,22 +33,20 @@ pub struct Record {
     pub site: u32,
     /// Module number, from [`crate::Slots::module`].
     pub module: u16,
-    /// Bit 0: store, where bit 31 of the site number on the stack said so; bit 1: timed
-    /// (`ticks` holds); bit 2: accesses of this thread were lost before it; bit 3:
-    /// everything is recorded, as in a burst, and this is no sample.
+    /// Bit 0: store (bit 31 of the site number on the stack); bit 1: timed (`ticks` is valid); bit 2:
+    /// accesses of this thread were lost before it; bit 3: recorded in a burst, and no sample.
     pub flags: u16,
-    /// Ticks of the time stamp counter that a fenced load of the address took, overhead
-    /// included; before the access itself.
+    /// Ticks of the time stamp counter that a fenced load of the address took, overhead included, before
+    /// the access itself.
     pub ticks: u32,
-    /// Ticks that a load took in the same way, just before, that the innermost cache served: what
-    /// fences and reading the counter cost here and now. 0 when not timed; no more than 65535.
+    /// Ticks that a load from the innermost cache took in the same way, just before: the cost of fences and
+    /// of reading the counter. 0 when not timed; at most 65535.
     pub hit: u16,
-    /// Ticks until the stores that were under way before it were done. 0 in a burst; no more
-    /// than 65535.
+    /// Ticks until the outstanding stores before it were done. 0 in a burst; at most 65535.
     pub drain: u16,
 }
 
-/// One thread's ring. Indices run freely; a record lies at index modulo [`RECORDS`].
+/// One thread's ring. Indices count on for ever; a record is at its index modulo [`RECORDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ring {
@@ -61,9 +58,9 @@ pub struct Ring {
     pub head: u64,
     /// Next index to read (launcher).
     pub tail: u64,
-    /// The first: stack pointer of the call that is writing, 0 if none is; the second: not 0
-    /// when a record was lost since the last that was written (both the owner's); the third: of
-    /// `lost`, those of recording bursts. Reserved, 0.
+    /// First: stack pointer of the call that is writing, 0 if none is. Second: not 0 if a record was lost
+    /// since the last one written (both written by the owner). Third: the part of `lost` that belongs to
+    /// bursts. The rest is reserved, 0.
     pub rest: [u64; 5],
     /// The records.
     pub records: [Record; RECORDS],

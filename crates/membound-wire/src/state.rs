@@ -1,7 +1,7 @@
-//! The original program's registers, from those of a thread in a trampoline or in the agent.
+//! Computes the original program's registers from those of a thread in a trampoline or in the agent.
 //!
-//! Pure evaluation of the tables that [`crate::table`] describes, for both sides: the agent
-//! does it for signals, the launcher for threads that it looks at from outside.
+//! A pure evaluation of the tables that [`crate::table`] describes, for both sides: the agent does it for
+//! signals, the launcher for threads that it inspects from outside.
 
 use crate::table::{Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
 
@@ -19,15 +19,15 @@ pub struct State {
     pub flags: u64,
 }
 
-/// General registers by their numbers, in the order in which a stub of the agent has them on the
-/// stack, lowest address first. Behind them follow the flags, the address in the
-/// trampoline that the call returns to, and what the trampoline had pushed before it.
+/// General registers by their numbers, in the order in which a stub of the agent pushes them, lowest
+/// address first. Above them are the flags, the return address in the trampoline, and the words that the
+/// trampoline had pushed before.
 pub const CALL_FRAME: [u8; 15] = [15, 14, 13, 12, 3, 11, 10, 9, 8, 7, 6, 2, 1, 0, 5];
-/// Bytes from the start of such a frame to the flags.
+/// Offset of the flags in such a frame, in bytes.
 pub const CALL_FRAME_FLAGS: u64 = CALL_FRAME.len() as u64 * 8;
-/// Bytes from there to the return address.
+/// Offset of the return address in such a frame, in bytes.
 pub const CALL_FRAME_RETURN: u64 = CALL_FRAME_FLAGS + 8;
-/// Bytes from the start of such a frame to the stub's frame pointer: where it has pushed rbp.
+/// Offset of the stub's frame pointer, where it has pushed rbp, in bytes.
 pub const CALL_FRAME_BASE: u64 = CALL_FRAME_FLAGS - 8;
 
 impl State {
@@ -53,14 +53,14 @@ impl State {
         self.flags = self.flags & !ARITHMETIC | image & ARITHMETIC;
     }
 
-    /// Flags as `lahf` and `seto al` left them in `image`.
+    /// Sets the arithmetic flags from `image`, in the form that `lahf` and `seto al` give.
     fn set_flags_from_halves(&mut self, image: u64) {
         const OVERFLOW: u64 = 0x800;
         let overflow = if image & 1 != 0 { OVERFLOW } else { 0 };
         self.set_arithmetic_flags(image >> 8 & 0xff | overflow);
     }
 
-    /// Applies `undo`; `found` is the state before the first one.
+    /// Applies `undo`; `found` is the state before the first undo.
     fn undo(&mut self, undo: Undo, found: &Self, load: impl Fn(u64) -> Option<u64>) -> Option<()> {
         let place = self
             .stack_pointer()
@@ -71,7 +71,7 @@ impl State {
         } else if kind(UndoKind::LoadFlags) {
             self.set_arithmetic_flags(load(place)?);
         } else if kind(UndoKind::FlagsFromRegister) {
-            // The register as it was found: an earlier undo may have given rax back.
+            // The register's value before all undos: an earlier undo may have restored rax.
             if let Some(image) = found.register(undo.register) {
                 self.set_flags_from_halves(image);
             }
@@ -87,8 +87,7 @@ impl State {
         Some(())
     }
 
-    /// The state with all `undos` applied; `load` reads the stack. `None` when that cannot be
-    /// read where it must be.
+    /// The state after all `undos`; `load` reads the stack. `None` if a word of the stack cannot be read.
     #[must_use]
     pub fn undone(
         &self,
@@ -102,9 +101,9 @@ impl State {
         Some(state)
     }
 
-    /// What a trampoline had when it called the agent, as if the call had just returned, from
-    /// the state of the thread inside, whose stub has its frame at `frame`. What that has not
-    /// saved yet, or has given back already, is as the thread has it.
+    /// The registers that a trampoline had when it called the agent, as if the call had just returned.
+    /// `self` is the state of the thread inside the agent, `frame` the address of the stub's frame.
+    /// Registers that the stub has not pushed yet, or has popped already, are the thread's.
     #[must_use]
     pub fn of_call(&self, frame: u64, load: impl Fn(u64) -> Option<u64>) -> Option<Self> {
         let saved = |offset: u64, found: u64| {
@@ -127,7 +126,7 @@ impl State {
     }
 }
 
-/// A record of the tables as its bytes.
+/// A table record that can be read from bytes.
 trait Item: Sized {
     const BYTES: usize;
     fn read(bytes: &[u8]) -> Option<Self>;
@@ -217,7 +216,7 @@ impl Item for u32 {
 }
 
 impl TableHeader {
-    /// Reads it from the first bytes of tables.
+    /// Reads the header from the first bytes of tables; `None` if there are too few.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         Some(Self {
@@ -237,7 +236,7 @@ impl TableHeader {
         })
     }
 
-    /// Bytes that the tables take, this header included.
+    /// Length of all tables in bytes, including this header.
     #[must_use]
     pub fn tables_bytes(&self) -> u64 {
         let parts = [
@@ -262,17 +261,17 @@ pub struct Tables<'a> {
     header: TableHeader,
 }
 
-/// A place in a trampoline, with what is known of one byte of it.
+/// A place in a trampoline, and the step for one of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The place.
+    /// The place that has the byte.
     pub place: Place,
-    /// What holds at the byte.
+    /// The step that is valid at the byte.
     pub step: Step,
 }
 
 impl<'a> Tables<'a> {
-    /// Tables as they lie in memory, beginning with their header.
+    /// Tables in memory, beginning with their header; `None` if the header is incomplete.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         Some(Self {
@@ -286,7 +285,7 @@ impl<'a> Tables<'a> {
         T::read(self.bytes.get(usize::try_from(at).ok()?..)?)
     }
 
-    /// What is known of the byte `byte` of the code.
+    /// Finds place and step of the byte at offset `byte` of the code.
     #[must_use]
     pub fn find(&self, byte: u32) -> Option<Found> {
         let header = &self.header;
@@ -312,8 +311,8 @@ impl<'a> Tables<'a> {
         Some(Found { place, step })
     }
 
-    /// Where the displaced instruction of the place of `found` begins, from the place's start: 0
-    /// where nothing stands before it.
+    /// Offset of the displaced instruction from the start of the place of `found`; 0 if no body precedes
+    /// it.
     #[must_use]
     pub fn displaced(&self, found: &Found) -> Option<u16> {
         let shape: Shape = self.item(self.header.shapes_offset, u64::from(found.place.shape))?;
@@ -322,7 +321,7 @@ impl<'a> Tables<'a> {
         Some(step.resume)
     }
 
-    /// What gives the original registers at `found`, in order.
+    /// The undos that restore the original registers at `found`, in order.
     pub fn undos(&self, found: &Found) -> impl Iterator<Item = Undo> + use<'a> {
         let tables = *self;
         let first = u64::from(found.step.undo);
@@ -337,7 +336,7 @@ impl<'a> Tables<'a> {
         self.header.entries
     }
 
-    /// Where the one with this number among them goes on.
+    /// The place at which the original instruction with this index among them goes on.
     #[must_use]
     pub fn entry(&self, index: u64) -> Option<Place> {
         let place: u32 = self.item(self.header.entries_offset, index)?;
@@ -345,8 +344,7 @@ impl<'a> Tables<'a> {
             .then(|| self.item(self.header.places_offset, u64::from(place)))?
     }
 
-    /// Where the original instruction at `original` stands, if it begins inside overwritten
-    /// bytes.
+    /// The place of the original instruction at `original`, if it begins inside overwritten bytes.
     #[must_use]
     pub fn entrance(&self, original: u32) -> Option<Place> {
         let after = partition(self.header.entries, |index| {
@@ -357,20 +355,19 @@ impl<'a> Tables<'a> {
         (place.original == original).then_some(place)
     }
 
-    /// Number of system calls that are known.
+    /// Number of system calls with a known number.
     #[must_use]
     pub const fn calls(&self) -> u64 {
         self.header.calls
     }
 
-    /// One of them, by its place in the order of addresses.
+    /// The system call with this index, in the order of addresses.
     #[must_use]
     pub fn call(&self, index: u64) -> Option<Call> {
         (index < self.header.calls).then(|| self.item(self.header.calls_offset, index))?
     }
 
-    /// The number of the system call that the instruction at `original` makes, if that is
-    /// known.
+    /// Number of the system call that the instruction at `original` makes, if it is known.
     #[must_use]
     pub fn call_at(&self, original: u32) -> Option<u32> {
         let after = partition(self.header.calls, |index| {
@@ -382,7 +379,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// The first index below `count` for which `before` does not hold; it holds for a beginning only.
+/// The first index below `count` for which `before` is false; `before` must be true for a prefix only.
 fn partition(count: u64, before: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, count);
     while low < high {

@@ -1,17 +1,15 @@
-//! From a place in a trampoline back to the original code.
+//! Tables from a place in a trampoline back to the original code.
 //!
-//! A trampoline consists of **places**: for each displaced instruction its body (if any)
-//! and the instruction itself, and at the end the jump back. A place says to which original
-//! address it belongs; its **shape** (shared by all places that look alike) says for each
-//! stretch of its bytes how the original registers are had (**undo**) and from where
-//! execution goes on with them.
+//! A trampoline consists of **places**: for each displaced instruction its body (if any) and the
+//! instruction itself, and at the end the jump back. A place names its original address. Its **shape**
+//! (shared by all places with the same layout) says for each stretch of its bytes how to restore the
+//! original registers (**undo**) and where execution goes on with them.
 //!
-//! A thread found at byte `b` of the code: the last place with `code <= b`; of its shape's
-//! steps the last with `offset <= b - code`; apply its undos in order; then the thread's
-//! state is that of the original program at `original`, and it may go on at
-//! `code + resume`.
+//! For a thread at byte `b` of the code: take the last place with `code <= b`; of its shape's steps the
+//! last with `offset <= b - code`; apply its undos in order. The thread's state is then that of the
+//! original program at `original`, and it may go on at `code + resume`.
 
-/// Where the tables of one mapped trampoline area lie: offsets in bytes from this header.
+/// Head of the tables of one mapped trampoline area. Offsets are in bytes from this header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TableHeader {
@@ -31,18 +29,18 @@ pub struct TableHeader {
     pub undos_offset: u64,
     /// Number of undos.
     pub undos: u64,
-    /// `u32` indices of those places at which a thread inside overwritten text goes on,
-    /// sorted by `original`: one for every original instruction that begins inside
-    /// overwritten bytes (the first of a group included).
+    /// `u32` indices of the places at which a thread inside overwritten text goes on, sorted by `original`:
+    /// one for every original instruction that begins inside overwritten bytes (the first of a group
+    /// included).
     pub entries_offset: u64,
-    /// Number of those.
+    /// Number of entries.
     pub entries: u64,
-    /// [`Call`]s, sorted by `original`: those that are made again when a signal of the agent's
-    /// has interrupted them.
+    /// [`Call`]s, sorted by `original`: system calls that are made again when a signal of the agent has
+    /// interrupted them.
     pub calls_offset: u64,
-    /// Number of those.
+    /// Number of calls.
     pub calls: u64,
-    /// 1 where trampolines may lead to system calls that the agent sees, else 0.
+    /// 1 if trampolines may lead to system calls that the agent hooks, else 0.
     pub hooks: u64,
 }
 
@@ -68,11 +66,11 @@ pub struct Place {
     pub shape: u32,
 }
 
-/// A [`Step::resume`] that is no offset: what the thread has in its registers cannot be had again
-/// from the original program's state alone, so it goes on where it was, with all that it had.
+/// Value of [`Step::resume`] that is no offset: the thread's registers cannot be rebuilt from the original
+/// program's state, so the thread goes on where it was, with its own registers.
 pub const AS_FOUND: u16 = u16::MAX;
 
-/// A stretch of [`Step`]s.
+/// A range of [`Step`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Shape {
@@ -82,15 +80,15 @@ pub struct Shape {
     pub count: u32,
 }
 
-/// How to get the original state from a stretch of a place's bytes.
+/// How to restore the original state at a stretch of a place's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Step {
-    /// First byte, from the place's start. It holds up to the next step.
+    /// First byte, from the place's start. The step is valid up to the next step's first byte.
     pub offset: u16,
-    /// Where execution goes on once the state is restored, from the place's start: 0 while
-    /// the body has had no effect, the displaced instruction afterwards, [`AS_FOUND`] where it
-    /// can go on only exactly as it was found.
+    /// Where execution goes on once the state is restored, from the place's start: 0 while the body has had
+    /// no effect, the displaced instruction afterwards, [`AS_FOUND`] if the thread can go on only as it was
+    /// found.
     pub resume: u16,
     /// Index of the first undo.
     pub undo: u16,
@@ -98,8 +96,8 @@ pub struct Step {
     pub undos: u16,
 }
 
-/// What is done to a thread's registers. Undos are applied in order; offsets are from the
-/// thread's stack pointer as it was found, until [`UndoKind::Stack`] moves it.
+/// One change to a thread's registers. Undos are applied in order; offsets are from the thread's stack
+/// pointer as it was found, until [`UndoKind::Stack`] moves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Undo {
@@ -114,8 +112,8 @@ pub struct Undo {
 }
 
 impl Undo {
-    /// The number of the `xmm` register that is put back, and where from: bytes above the stack pointer as
-    /// it was found. `None` for undos of other things.
+    /// Number of the `xmm` register that is restored, and its offset in bytes from the stack pointer as it
+    /// was found. `None` for undos of other kinds.
     #[must_use]
     pub fn vector(self) -> Option<(u8, i32)> {
         (self.kind == UndoKind::Vector as u8).then_some((self.register, self.value))
@@ -135,11 +133,11 @@ pub enum UndoKind {
     FlagsFromRegister = 3,
     /// As [`UndoKind::FlagsFromRegister`], from the 8 bytes at `rsp + value`.
     FlagsFromStack = 4,
-    /// `register` = `value`th general register as it was found (a copy was kept there).
+    /// `register` = the general register with the number `value` as it was found (a copy was kept there).
     Copy = 5,
     /// `rsp` += `value`.
     Stack = 6,
-    /// `xmm` of this number = the 16 bytes at `rsp + value`. General registers have nothing to do with it:
-    /// it is for who puts a thread back, see [`Undo::vector`].
+    /// The `xmm` register of this number = the 16 bytes at `rsp + value`. It does not affect general
+    /// registers; see [`Undo::vector`].
     Vector = 7,
 }

@@ -1,32 +1,32 @@
-//! Rings of timer samples, one a thread, shared with the launcher.
+//! Rings of timer samples, one for each thread, shared with the launcher.
 //!
-//! A [`TickSet`] is followed in memory by its [`TickRing`]s. A ring is taken for a thread by
-//! putting the thread's number into `owner` (0 is free) with a compare-and-swap; only that
-//! thread writes samples and `head`, only the launcher moves `tail`. A sample is a run of
-//! words that never goes across the ring's end: [`TICK_HEAD_WORDS`] and then the return
-//! addresses. A full ring loses samples and counts them; their time goes to the next one.
+//! A [`TickSet`] is followed in memory by its [`TickRing`]s. A ring is taken for a thread by putting the
+//! thread's number into `owner` (0 is free) with a compare-and-swap. Only that thread writes samples and
+//! `head`; only the launcher moves `tail`. A sample is a run of words that never crosses the ring's end:
+//! [`TICK_HEAD_WORDS`] and then the return addresses. A full ring loses samples and counts them; their CPU
+//! time goes to the next sample.
 
-/// Words that a ring holds.
+/// Number of words in a ring.
 pub const TICK_WORDS: usize = 4096 - 16;
-/// Words of a sample before its return addresses: what it is, time stamp, weight, sixteen
-/// general registers by their numbers, and the instruction pointer.
+/// Words of a sample before its return addresses: [`TickHead`], time stamp, weight, sixteen general
+/// registers by their numbers, and the instruction pointer.
 pub const TICK_HEAD_WORDS: usize = 20;
 /// Most return addresses of a sample.
 pub const TICK_DEPTH: usize = 64;
 /// Most entries of [`TickSet::refused`].
 pub const TICK_REFUSALS: usize = 16;
-/// Owner of a ring whose thread has ended: it is to be emptied and freed.
+/// Owner of a ring whose thread has ended: the launcher empties and frees it.
 pub const TICK_ORPHAN: u32 = u32::MAX;
 
-/// Leads a set of rings.
+/// Head of a set of rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct TickSet {
     /// Number of [`TickRing`]s that follow.
     pub rings: u32,
-    /// Not 0 when timers are to be deleted and none made any more (launcher).
+    /// Not 0 when timers must be deleted and none made any more; written by the launcher.
     pub stopped: u32,
-    /// Counts up while the launcher is there (launcher).
+    /// Heartbeat: counts up while the launcher is there; written by the launcher.
     pub beat: u32,
     /// Reserved, 0.
     pub reserved: u32,
@@ -34,7 +34,7 @@ pub struct TickSet {
     pub own_ns: u64,
     /// Threads without timers, with the kernel's error number.
     pub refused: [Refused; TICK_REFUSALS],
-    /// Fills up to the alignment of a ring.
+    /// Padding up to the alignment of a ring.
     pub rest: [u64; 13],
 }
 
@@ -42,7 +42,7 @@ pub struct TickSet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Refused {
-    /// The thread; 0: no entry yet; [`Refused::ALL`].
+    /// Number of the thread; 0: no entry yet; [`Refused::ALL`]: all threads.
     pub thread: u32,
     /// The kernel's error number; 0: the program uses every signal itself.
     pub errno: u32,
@@ -53,7 +53,7 @@ impl Refused {
     pub const ALL: u32 = u32::MAX;
 }
 
-/// One thread's ring. Indices count words and run freely; a word lies at index modulo
+/// One thread's ring. Indices count words and count on for ever; a word is at its index modulo
 /// [`TICK_WORDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -66,16 +66,15 @@ pub struct TickRing {
     pub head: u64,
     /// Next index to read (launcher).
     pub tail: u64,
-    /// CPU time of the thread that samples stand for, in nanoseconds (owner).
+    /// CPU time of the thread at its last sample, in nanoseconds; written by the owner.
     pub clock_ns: u64,
     /// Identifier of the thread's timer.
     pub timer: u32,
-    /// [`TickSet::beat`] as it was seen last (owner).
+    /// [`TickSet::beat`] as the owner last saw it.
     pub beat: u32,
-    /// CPU time at that moment (owner).
+    /// CPU time of the owner when it saw a new one, in nanoseconds.
     pub beat_ns: u64,
-    /// Instruction and stack pointer to which a handler of the program's has just returned, and
-    /// when by the thread's CPU time (owner).
+    /// Not used; the agent sets the first word to 0 when a thread takes the ring.
     pub returned: [u64; 3],
     /// Reserved, 0.
     pub rest: [u64; 7],
@@ -88,25 +87,25 @@ pub struct TickRing {
 pub struct TickHead {
     /// Words of the sample, this one included.
     pub words: u16,
-    /// [`TickHead::FILLER`], [`TickHead::INSIDE`].
+    /// Bits: [`TickHead::FILLER`], [`TickHead::INSIDE`].
     pub flags: u16,
     /// CPU that the thread ran on; `u16::MAX`: unknown.
     pub cpu: u16,
 }
 
 impl TickHead {
-    /// No sample: the ring goes on at its start.
+    /// Not a sample: the ring continues at its start.
     pub const FILLER: u16 = 1;
     /// The thread was in the agent or in a trampoline's own code.
     pub const INSIDE: u16 = 2;
 
-    /// As a word.
+    /// Packs the fields into a word.
     #[must_use]
     pub const fn word(self) -> u64 {
         self.words as u64 | (self.flags as u64) << 16 | (self.cpu as u64) << 32
     }
 
-    /// From a word.
+    /// Unpacks a word.
     #[must_use]
     pub const fn of(word: u64) -> Self {
         Self {

@@ -1,36 +1,36 @@
-//! Times by classes: every doubling is divided into equal parts, and below that each nanosecond has a
-//! class of its own.
+//! Histogram classes of times: every doubling is divided into equal parts, and below the first divided one
+//! each nanosecond has a class of its own.
 
-/// Classes of times in [`crate::Board::times`]: eight to a doubling, of nanoseconds.
+/// Classes of [`crate::Board::times`]: eight to a doubling, in nanoseconds.
 pub const TIME_CLASSES: usize = 256;
-/// Logarithm of the parts of a doubling there.
+/// Base-2 logarithm of the classes of a doubling there.
 const TIME_PARTS: u32 = 3;
 
-/// Classes of durations in [`crate::RequestTimes::classes`]: 128 to a doubling, so that none is wider
-/// than 1 % of where it begins. The last one ends at 2⁴⁰ ns, and has what is longer too.
+/// Classes of [`crate::RequestTimes::classes`]: 128 to a doubling, so that none is wider than 1 % of its
+/// lower bound. The last one ends at 2⁴⁰ ns, and also counts longer durations.
 pub const REQUEST_CLASSES: usize = 256 + 32 * 128;
-/// Logarithm of the parts of a doubling there.
+/// Base-2 logarithm of the classes of a doubling there.
 const REQUEST_PARTS: u32 = 7;
 
-/// The class of a time in nanoseconds, of [`TIME_CLASSES`]. Below 16 ns each nanosecond has its own.
+/// The class of a time in nanoseconds, below [`TIME_CLASSES`]. Below 16 ns each nanosecond has its own.
 #[must_use]
 pub const fn time_class(ns: u64) -> usize {
     least(class_of(ns, TIME_PARTS), TIME_CLASSES - 1)
 }
 
-/// The least time of a class, in nanoseconds.
+/// Lower bound of a class, in nanoseconds.
 #[must_use]
 pub const fn class_begin(class: usize) -> u64 {
     begin_of(class, TIME_PARTS)
 }
 
-/// The class of a request's duration in nanoseconds, of [`REQUEST_CLASSES`].
+/// The class of a request's duration in nanoseconds, below [`REQUEST_CLASSES`].
 #[must_use]
 pub const fn request_class(ns: u64) -> usize {
     least(class_of(ns, REQUEST_PARTS), REQUEST_CLASSES - 1)
 }
 
-/// The least duration of a class of requests, in nanoseconds.
+/// Lower bound of a class of requests, in nanoseconds.
 #[must_use]
 pub const fn request_class_begin(class: usize) -> u64 {
     begin_of(class, REQUEST_PARTS)
@@ -40,7 +40,7 @@ const fn least(one: usize, other: usize) -> usize {
     if one < other { one } else { other }
 }
 
-/// The class where a doubling has two to the power of `parts` of them.
+/// The class of a time, where a doubling has two to the power of `parts` classes.
 const fn class_of(ns: u64, parts: u32) -> usize {
     let single = 2_u64 << parts;
     if ns < single {
@@ -51,7 +51,7 @@ const fn class_of(ns: u64, parts: u32) -> usize {
     single as usize + (((exponent - parts - 1) as usize) << parts) + part as usize
 }
 
-/// Where a class begins that [`class_of`] gives.
+/// Lower bound of a class of [`class_of`].
 const fn begin_of(class: usize, parts: u32) -> u64 {
     let single = 2_usize << parts;
     if class < single {
@@ -68,7 +68,7 @@ const fn begin_of(class: usize, parts: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// Holds classes to holding every time and to being no wider than a part in `parts`.
+    /// Checks that classes cover every time and that none is wider than a part in `parts`.
     fn check(class_of: fn(u64) -> usize, begin: fn(usize) -> u64, classes: usize, parts: u64) {
         for ns in (0..5000).chain([1 << 20, (1 << 20) + 7, 1 << 33]) {
             let class = class_of(ns);

@@ -1,44 +1,42 @@
-//! Compact unwind tables: how a caller's frame is had from a frame, for every instruction of
-//! a module.
+//! Compact unwind tables: how to find the caller's frame from a frame, for every instruction of a module.
 //!
-//! A table is an [`UnwindHeader`], then `count` starts (`u32`, ascending, from the module's
-//! first page), then `count` [`UnwindRule`]s. A rule holds from its start up to the next
-//! one's; the last one stops. What the few forms of a rule cannot say stops: a chain that
-//! ends early is short, one that goes on by guessing is wrong.
+//! A table is an [`UnwindHeader`], then `count` start addresses (`u32`, ascending, relative to the module's
+//! first page), then `count` [`UnwindRule`]s. A rule is valid from its start up to the next one's; the last
+//! one stops the unwinding. Frames that the few forms of a rule cannot describe stop it too: a chain that
+//! ends early is short, but one that goes on by guessing is wrong.
 
-/// Leads a table.
+/// Head of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct UnwindHeader {
-    /// Rows.
+    /// Number of rows.
     pub count: u32,
     /// Reserved, 0.
     pub reserved: u32,
 }
 
-/// How the canonical frame address (the caller's stack pointer behind the call) is had.
+/// How to compute the canonical frame address (the caller's stack pointer behind the call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum UnwindKind {
-    /// It is not known, or there is no caller.
+    /// It is unknown, or there is no caller.
     Stop = 0,
     /// `rsp + offset`.
     Stack = 1,
     /// `rbp + offset`.
     Frame = 2,
-    /// The word at `rbp + offset`: functions that align their stack.
+    /// The word at `rbp + offset`: for functions that align their stack.
     Kept = 3,
-    /// This is where the kernel returns to from a signal handler: the interrupted registers
-    /// lie at `rsp`.
+    /// The kernel's return from a signal handler: the interrupted registers are at `rsp`.
     Signal = 4,
 }
 
-/// Where the caller's rbp is.
+/// Where the caller's rbp is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallersFrame {
     /// In rbp.
     Same,
-    /// So many bytes below the canonical frame address.
+    /// This many bytes below the canonical frame address.
     Below(u32),
     /// In the word that rbp points to.
     AtFrame,
@@ -56,12 +54,12 @@ const OFFSET_SHIFT: u32 = KIND_BITS + SLOT_BITS;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 impl UnwindRule {
-    /// No caller, or none that is known.
+    /// There is no caller, or no known one.
     pub const STOP: Self = Self(UnwindKind::Stop as u32);
     /// See [`UnwindKind::Signal`].
     pub const SIGNAL: Self = Self(UnwindKind::Signal as u32);
 
-    /// The rule with these parts; [`Self::STOP`] where there is no room for them.
+    /// The rule with these parts; [`Self::STOP`] if they do not fit. `offset` is in bytes.
     #[must_use]
     pub const fn new(kind: UnwindKind, offset: i64, frame: CallersFrame) -> Self {
         const LIMIT: i64 = 8 << (31 - OFFSET_SHIFT);
@@ -86,13 +84,13 @@ impl UnwindRule {
         self.0 & ((1 << KIND_BITS) - 1)
     }
 
-    /// Bytes to add.
+    /// Offset in bytes: the value to add to `rsp` or `rbp`.
     #[must_use]
     pub const fn offset(self) -> i64 {
         (self.0.cast_signed() >> OFFSET_SHIFT) as i64 * 8
     }
 
-    /// Where the caller's rbp is.
+    /// Where the caller's rbp is stored.
     #[must_use]
     pub const fn frame(self) -> CallersFrame {
         match self.0 >> KIND_BITS & SLOT_MASK {

@@ -1,4 +1,5 @@
-//! What the program would have, for a thread that a signal finds in the stub of wrapped functions.
+//! Registers that the program would have, for a thread that a signal interrupts in the stub of wrapped
+//! functions.
 
 use core::mem::offset_of;
 
@@ -7,7 +8,7 @@ use membound_wire::{STACK_POINTER, State};
 use super::{WrapFrame, frame_of, membound_wrap_start, membound_wrap_zones};
 use crate::memory;
 
-/// Where in the stub a thread is, or below which call of its.
+/// The part of the stub in which a thread is, or from which it has called a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Zone {
@@ -17,31 +18,30 @@ enum Zone {
     Copied = 1,
     /// Two words are pushed: the stack pointer is at rbp.
     Pushed = 2,
-    /// rbp is at the place of its own, and the registers are kept below as far as the stack
-    /// reaches; the original is still to come.
+    /// The word at rbp is the program's rbp. The registers are in the frame, those of them that were pushed
+    /// already; the original has not run.
     Before = 3,
-    /// The registers are back but for rbp, and the stack pointer is at the return address.
+    /// All registers except rbp are restored, and the stack pointer is at the return address.
     Passing = 4,
-    /// All of them are.
+    /// As [`Self::Passing`], with rbp restored.
     Passed = 5,
-    /// All registers are back, and the stack pointer is at the frame; the original is next.
+    /// All registers are restored, and the stack pointer is at the frame; the original is called next.
     Calling = 6,
-    /// The original has returned: the registers are the program's, the stack pointer is at the
-    /// frame.
+    /// The original has returned: the registers are the program's, and the stack pointer is at the frame.
     Returned = 7,
-    /// As before, but rbp is at the place of its own.
+    /// As [`Self::Returned`], but the word at rbp is the program's rbp.
     Keeping = 8,
-    /// The frame has the registers, and rbp is at the place of its own.
+    /// The frame has the program's registers, and the word at rbp is the program's rbp.
     After = 9,
-    /// As [`Self::Passing`], to return.
+    /// As [`Self::Passing`], after the original.
     Leaving = 10,
-    /// As [`Self::Passed`], to return.
+    /// As [`Self::Passed`], after the original.
     Left = 11,
     /// As [`Self::Entered`], with rax pushed.
     Chosen = 12,
     /// As [`Self::Chosen`], with rcx pushed as well; both have changed.
     Choosing = 13,
-    /// All registers are back, and the stack pointer is at the return address; the address of the
+    /// All registers are restored, and the stack pointer is at the return address; the address of the
     /// original's displaced instructions is two words below it.
     LetPass = 14,
 }
@@ -66,7 +66,7 @@ impl Zone {
     ];
 }
 
-/// The zone of an address in the stub.
+/// The zone of an address in the stub; `None` outside of it.
 fn zone_of(ip: u64) -> Option<Zone> {
     let offset = ip.checked_sub(membound_wrap_start as *const () as u64)?;
     let mut at = (&raw const membound_wrap_zones) as usize;
@@ -83,23 +83,23 @@ fn zone_of(ip: u64) -> Option<Zone> {
     zone
 }
 
-/// What the program would have for a thread that was found in the stub.
+/// Registers that the program would have, for a thread that was interrupted in the stub.
 pub(crate) fn in_stub(found: &State) -> Option<State> {
     Some(original(found, zone_of(found.ip)?, &|address| {
-        // SAFETY: it is stack that the stub has written, above the red zone's end of a thread
-        // that goes on only when its handler, which is running now, has returned.
+        // SAFETY: the stub has written this stack, within the red zone of a thread that goes on only when
+        // its handler, which runs now, has returned.
         unsafe { memory::get(address as usize) }
     }))
 }
 
-/// What the program would have for a thread that was found in what the stub has called, which
-/// returns to `back`; `rbp` is the stub's.
+/// As [`in_stub`], for a thread that was interrupted in a function that the stub has called; that returns
+/// to `back`, and `rbp` is the stub's.
 pub(crate) fn below_stub(found: &State, back: u64, rbp: u64) -> Option<State> {
     let zone = zone_of(back)?;
     let mut stub = *found;
     stub.general[FRAME_POINTER] = rbp;
     Some(original(&stub, zone, &|address| {
-        // SAFETY: it is stack above the stack pointer, where the stub's frame is whole.
+        // SAFETY: this stack is above the stack pointer, and the stub's frame there is complete.
         unsafe { memory::get(address as usize) }
     }))
 }
@@ -107,7 +107,7 @@ pub(crate) fn below_stub(found: &State, back: u64, rbp: u64) -> Option<State> {
 /// Numbers of registers in the instruction set.
 const FRAME_POINTER: usize = 5;
 const R11: usize = 11;
-/// Registers that the frame keeps, with their numbers.
+/// Registers in the frame, with their numbers in the instruction set.
 const KEPT: [(usize, usize); 13] = [
     (0, offset_of!(WrapFrame, rax)),
     (1, offset_of!(WrapFrame, rcx)),
@@ -124,7 +124,7 @@ const KEPT: [(usize, usize); 13] = [
     (15, offset_of!(WrapFrame, r15)),
 ];
 
-/// The state at the original's entry, where its displaced instructions are, or behind the call.
+/// The program's state: at the original's entry (its displaced instructions), or behind the call.
 fn original(found: &State, zone: Zone, word: &dyn Fn(u64) -> u64) -> State {
     let sp = found.stack_pointer();
     let rbp = found.general[FRAME_POINTER];
@@ -147,7 +147,7 @@ fn original(found: &State, zone: Zone, word: &dyn Fn(u64) -> u64) -> State {
         _ => sp.wrapping_sub(slot(offset_of!(WrapFrame, return_address))),
     };
     let at = |offset: usize| frame.wrapping_add(slot(offset));
-    // What is not kept yet is as it was found.
+    // Registers that are not in the frame yet have their interrupted values.
     let kept = |offset: usize, found: u64| {
         if at(offset) < sp {
             found
@@ -205,8 +205,8 @@ fn original(found: &State, zone: Zone, word: &dyn Fn(u64) -> u64) -> State {
     state
 }
 
-/// The state at the original's entry while the stub decides whether the call passes: rax and rcx lie above
-/// the stack pointer as far as they are pushed, and above them r11.
+/// The program's state while the stub decides whether the call passes: rax and rcx are above the stack
+/// pointer if they were pushed, and r11 above them.
 fn at_choice(found: &State, zone: Zone, word: &dyn Fn(u64) -> u64) -> State {
     const RAX: usize = 0;
     const RCX: usize = 1;
