@@ -1,11 +1,11 @@
-//! Yields of the command that were planned while it ran, and are put into its running text.
+//! Installs yields of the command that were planned while it ran into its running text.
 //!
-//! The text is changed by the process's control thread, as for any exchange (`agent/live.rs`). Threads may stand
-//! anywhere in it meanwhile, and yields come into it one after the other: they do not depend on each other, so as
-//! many are planted as there is room for.
+//! The process's control thread changes the text, as for any exchange (`agent/live.rs`). Threads may be
+//! anywhere in the text meanwhile. Yields do not depend on each other, so they are installed one after the
+//! other, as many as there is room for.
 //!
-//! Guests get their yields before they run, and never later ([`Server::guest_maps`]): a scavenger without a plan takes
-//! turns in its next run.
+//! Scavengers get their yields before they run, and never later ([`Server::guest_maps`]): a scavenger
+//! without a plan has time slices in its next run.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ use crate::settling::Refused;
 use crate::texts::{Change, Edits};
 
 impl Server {
-    /// Adds yields of the command to those that stand, and wakes live programs. The number is for [`Self::settled`].
+    /// Adds yields of the command to the installed ones, and wakes live programs. Returns a number for
+    /// [`Self::settled`].
     pub(crate) fn plant_more(&self, primary: Vec<Planting>) -> u64 {
         if let Some(harvesting) = &self.harvesting {
             harvesting.of_late(|late| late.primary.extend(primary));
@@ -35,7 +36,8 @@ impl Server {
         number
     }
 
-    /// Makes the plans of yields that were added, which may take long: before their program has to wait.
+    /// Makes the plans of yields that were added, which may take long: before the program has to wait for
+    /// them.
     pub(crate) fn plan_late(&self, conversation: &Conversation) {
         let Some(harvesting) = &self.harvesting else {
             return;
@@ -57,7 +59,7 @@ impl Server {
         }
     }
 
-    /// Puts yields that were added into running text.
+    /// Installs yields that were added into running text.
     pub(crate) fn plant_late(
         &self,
         conversation: &Conversation,
@@ -92,7 +94,8 @@ impl Server {
         Ok(())
     }
 
-    /// Puts the yields of a file into its running text, as many as have room; the reason where none has.
+    /// Installs the yields of a file into its running text, as many as there is room for; an error names
+    /// the reason if none can be.
     fn plant_live(
         &self,
         conversation: &Conversation,
@@ -124,9 +127,9 @@ impl Server {
         Ok(Some(why))
     }
 
-    /// Puts a choice into running text: the area that leads to as much of it as is there, or the reason why nothing
-    /// of it can be. An exchange that found threads in the way is made again, until `refused` says that it is given
-    /// up.
+    /// Installs a choice into running text. Returns the area of the part that could be installed, or the
+    /// reason why none could. An exchange that found threads in the way is repeated, until `refused` says
+    /// that it is given up.
     fn stand(
         &self,
         conversation: &Conversation,
@@ -140,7 +143,7 @@ impl Server {
         let Some(chosen) = chosen.first() else {
             return Ok(Err("it is of another file".to_owned()));
         };
-        // By an exchange that was refused in part, or by the loader.
+        // It may have an area already: from an exchange that was refused in part, or from the loader.
         if let Some(area) = self.area_of(maps, chosen) {
             let mut change = Change::new(key, Edits::In);
             change.add(&self.texts(), &area);
@@ -163,7 +166,7 @@ impl Server {
         }
     }
 
-    /// The area of a module with this plan in the process with these maps, if it has one.
+    /// The area of a module with this plan in the process with these maps; `None` if it has none.
     fn area_of(&self, maps: &[Mapping], chosen: &Loaded) -> Option<Arc<Area>> {
         let areas = self.ledger().areas.clone();
         area::inherited(maps, &areas).into_iter().find(|area| {

@@ -1,7 +1,7 @@
-//! Memory in which the programs of one process image, and the children that it forks, tell of
-//! their allocations: see [`membound_wire::Allocations`].
+//! Memory in which the programs of one process image, and the children that it forks, report their
+//! allocations: see [`membound_wire::Allocations`].
 //!
-//! A program can write into it what it likes; at worst what is told of it is wrong.
+//! A program can write anything into it: at worst its own reports are wrong.
 
 use std::fs;
 use std::io;
@@ -20,8 +20,8 @@ use crate::memory::{Shared, UsedRings};
 use crate::orders::Order;
 
 const PAGE_BYTES: usize = 4096;
-/// Rings for threads of their own, and for those that find none. All of it together is what a
-/// program's memory may grow by, at most: only what is used takes any.
+/// Rings for threads of their own, and rings shared by threads that find none. Everything together is the
+/// most that a program's memory may grow by; only the used part takes memory.
 const OWN_RINGS: usize = 58;
 const SHARED_RINGS: usize = 2;
 const INDEX_WORDS: usize = 1 << 17;
@@ -31,7 +31,7 @@ pub(crate) const CHAIN_NUMBERS: u32 = 1 << 20;
 const _: () = assert!(CHAINS_WORDS <= CHAIN_NUMBERS as usize);
 /// Most return addresses of a chain.
 const DEPTH: u32 = 64;
-/// Looks after which a record that was reserved will not be written any more.
+/// Polls after which a record that was reserved counts as never written.
 const PATIENCE: u32 = 25;
 
 /// The memory.
@@ -39,26 +39,26 @@ const PATIENCE: u32 = 25;
 pub(crate) struct Memory {
     pub(crate) memory: Shared,
     rings: Vec<Reader>,
-    /// Rings that were ever used.
+    /// Indices of rings that were ever used.
     used: UsedRings,
-    /// The program's own number for its process, and this side's.
+    /// Number of the program's process in its own namespace, and in this one.
     founder: (u64, u32),
-    /// The program numbers processes as this side does.
+    /// True if both namespaces use the same numbers.
     same_numbers: bool,
-    /// [`PATIENCE`], or none when nobody will write any more.
+    /// [`PATIENCE`]; 0 when no thread will write any more.
     patience: u32,
 }
 
-/// How far a ring was read.
+/// Reading position and state of a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reader {
     thread: u32,
     process: u32,
-    /// Looks in which the next record was not complete.
+    /// Consecutive polls at which the next record was not complete.
     waited: u32,
 }
 
-/// A record with whose it is.
+/// A record with its process and thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) process: u32,
@@ -67,14 +67,14 @@ pub(crate) struct Told {
     pub(crate) what: AllocationWhat,
 }
 
-/// What became of events between two looks.
+/// Events found at a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drained {
     pub(crate) taken: u64,
     pub(crate) lost: u64,
 }
 
-/// Byte offsets of the parts.
+/// Byte offsets of the parts of the memory.
 struct Layout {
     rings: usize,
     index: usize,
@@ -96,7 +96,7 @@ const fn layout() -> Layout {
 }
 
 impl Memory {
-    /// Memory for the program that speaks.
+    /// Makes memory for the program of this conversation.
     pub(crate) fn make(conversation: &Conversation, every_from_bytes: u64) -> io::Result<Self> {
         let own_number = conversation.hello.pid;
         Self::new(own_number, conversation.pid, every_from_bytes)
@@ -143,7 +143,7 @@ impl Memory {
         Ok(made)
     }
 
-    /// Maps it into the program that speaks and makes its agent use it.
+    /// Maps the memory into the program of this conversation and makes its agent use it.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
@@ -153,14 +153,14 @@ impl Memory {
         hung.map(drop)
     }
 
-    /// Small blocks are told of by this level from now on.
+    /// Sets the sampling level of small blocks.
     pub(crate) fn set_level(&self, level: u32) {
         self.memory
             .word32(offset_of!(Allocations, level))
             .store(level, Ordering::Release);
     }
 
-    /// Allocations that the program's threads have timed, and the ticks that they took.
+    /// Number of allocations that the program's threads have timed, and the ticks that they took.
     pub(crate) fn timed(&self) -> (u64, u64) {
         let word = |offset: usize| self.memory.word64(offset).load(Ordering::Relaxed);
         (
@@ -169,14 +169,14 @@ impl Memory {
         )
     }
 
-    /// From now on what is reserved and not written is given up at once, and the next [`Self::drain`] finds all
-    /// rings.
+    /// Prepares the last [`Self::drain`]: records that were reserved and not written are given up at once,
+    /// and all rings are found.
     pub(crate) const fn finish(&mut self) {
         self.patience = 0;
         self.used.search_at_once();
     }
 
-    /// Takes every complete event out, in the order of each thread's.
+    /// Removes every complete event and passes it on; events of one thread are in order.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&Told)) -> Drained {
         let homeless = self.memory.word64(offset_of!(Allocations, homeless));
         let mut drained = Drained {
@@ -199,7 +199,8 @@ impl Memory {
 
     fn drain_one(&mut self, index: usize, drained: &mut Drained, each: &mut impl FnMut(&Told)) {
         const RECORDS: u64 = ALLOCATION_RECORDS as u64;
-        /// The program may use the place of these records again while others are still being read.
+        /// Records freed together: the program may reuse the first of them while later ones are still being
+        /// read.
         const FREED_TOGETHER: u64 = 4096;
         let ring = ring(index);
         let lost = self.memory.word32(ring + offset_of!(AllocationRing, lost));
@@ -214,7 +215,7 @@ impl Memory {
             return;
         }
         let mut reader = self.rings[index];
-        // Somebody who writes over his own ring gets no more than it can hold.
+        // A program that overwrites its own ring yields no more than the ring can hold.
         let waiting = head.wrapping_sub(first).min(RECORDS);
         let mut at = head.wrapping_sub(waiting);
         drained.lost += at.wrapping_sub(first);
@@ -231,7 +232,7 @@ impl Memory {
                 reader.waited += 1;
                 break;
             } else {
-                // Whoever reserved it was ended before it was written.
+                // The thread that reserved it ended before it was written.
                 reader.waited = 0;
                 drained.lost += 1;
             }
@@ -266,7 +267,7 @@ impl Memory {
         });
     }
 
-    /// This side's number of a process.
+    /// Number of a process in this namespace.
     fn process(&self, own_number: u64) -> u32 {
         if own_number == self.founder.0 || !self.same_numbers {
             return self.founder.1;
@@ -290,7 +291,7 @@ impl Memory {
         (record, AllocationWhat::of(what))
     }
 
-    /// The return addresses of a chain, innermost first; none of one that is not there.
+    /// Return addresses of a chain, innermost first; empty if the chain does not exist.
     pub(crate) fn chain(&self, number: u32) -> Vec<u64> {
         const LENGTH_MASK: u64 = 0xffff;
         let chains = layout().chains;
@@ -308,7 +309,7 @@ impl Memory {
         (first + 1..=first + length).map_while(word).collect()
     }
 
-    /// Frees the rings of threads that are gone.
+    /// Frees the rings of threads that have ended.
     pub(crate) fn free(&mut self, mut each: impl FnMut(&Told)) -> Drained {
         let mut drained = Drained::default();
         if !self.same_numbers {
@@ -324,7 +325,7 @@ impl Memory {
                 continue;
             }
             self.drain_one(index, &mut drained, &mut each);
-            // Somebody else may have taken it meanwhile.
+            // Another thread may have taken it meanwhile.
             let _ = self.memory.word32(at).compare_exchange(
                 owner,
                 0,
@@ -341,7 +342,7 @@ const fn ring(index: usize) -> usize {
     layout().rings + index * size_of::<AllocationRing>()
 }
 
-/// Whether a thread of this number lives. What cannot be looked at does.
+/// True if a thread of this number lives, or if that cannot be read.
 fn exists(thread: u32) -> bool {
     let found = fs::metadata(format!("/proc/{thread}"));
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -351,7 +352,7 @@ fn exists(thread: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Writes as an agent does; with `complete` not set, leaves the last word out.
+    /// Writes as an agent does; without `complete` it omits the last word.
     fn write(memory: &Memory, index: usize, kind: AllocationKind, address: u64, complete: bool) {
         let ring = ring(index);
         let head = memory
@@ -454,7 +455,7 @@ mod tests {
         assert_eq!(memory.chain(5), [10, 20, 30]);
         assert!(memory.chain(0).is_empty());
         assert!(memory.chain(u32::MAX).is_empty());
-        // A length that nobody wrote.
+        // A length that no agent has written.
         memory
             .memory
             .word64(chains + 50 * 8)

@@ -1,64 +1,63 @@
-//! What programs allocate, as it happens.
+//! What programs allocate, reported while they run.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Whether and how allocations are followed.
+/// Settings for following allocations.
 #[derive(Clone, Debug)]
 pub struct Objects {
-    /// All blocks of this many bytes or more are followed. Where blocks are sampled the limit may be higher: see
-    /// [`certain_from_bytes`](crate::certain_from_bytes). Smaller ones are sampled when there are very many: see [`AllocationEvent::weight`].
+    /// All blocks of this many bytes or more are reported. If blocks are sampled the limit may be higher:
+    /// see [`certain_from_bytes`](crate::certain_from_bytes). Smaller blocks are sampled when there are
+    /// very many: see [`AllocationEvent::weight`].
     pub every_from_bytes: u64,
-    /// Share of the program's CPU time that following its allocations may cost; sampling keeps
+    /// Share of the program's CPU time, 0 to 1, that following its allocations may cost; sampling keeps
     /// within it.
     pub max_overhead: f64,
-    /// Functions beside the usual ones that allocate as `malloc` does and free as `free`
-    /// does: pairs of names.
+    /// Further functions that allocate like `malloc` and free like `free`: pairs of names.
     pub others: Vec<(String, String)>,
-    /// Is told.
+    /// Receives the events.
     pub receiver: Arc<dyn AllocationReceiver>,
 }
 
 /// What happened to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocationAction {
-    /// It was allocated. A `realloc` is [`Self::Freed`] and then this. A mapping may be put over
-    /// another one, which is then gone without an event, and so is a block whose freeing was
-    /// lost when its address is allocated anew.
+    /// It was allocated. A `realloc` is [`Self::Freed`] followed by this. A mapping may replace another
+    /// one, which then ends without an event. So does a block whose free was lost, when its address is
+    /// allocated again.
     Allocated,
-    /// It was freed, or unmapped: of a mapping perhaps a part. Freed is also told of blocks that
-    /// were never told of as allocated.
+    /// It was freed, or unmapped; of a mapping perhaps only a part. Also reported for blocks whose
+    /// allocation was never reported.
     Freed,
 }
 
-/// One event. A thread's own come in order; across threads they are to be sorted by `tsc`.
+/// One event. Events of one thread are in order; those of several threads must be sorted by `tsc`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AllocationEvent {
-    /// Time stamp counter: before freeing, after allocating.
+    /// Time stamp counter: before a free, after an allocation.
     pub tsc: u64,
-    /// Thread.
+    /// Number of the thread.
     pub thread: u32,
     /// What happened.
     pub action: AllocationAction,
-    /// Which function did it.
+    /// The function that did it.
     pub function: AllocationFunction,
     /// First byte of the block.
     pub address: u64,
-    /// Bytes asked for; of a [`AllocationAction::Freed`] mapping the bytes unmapped, of
-    /// other freed blocks 0.
+    /// Bytes asked for; for [`AllocationAction::Freed`] the bytes unmapped, or 0 for a freed block.
     pub size: u64,
-    /// Call chain of the allocation, announced before by [`AllocationReceiver::chain`]; of no
-    /// meaning when freed.
+    /// Call chain of the allocation, announced before by [`AllocationReceiver::chain`]; without meaning for
+    /// a free.
     pub chain: u32,
-    /// How many blocks of its size and chain an allocation stands for: 1 divided by the probability
-    /// with which it was told of. Sums of weights are unbiased. Of no meaning when freed.
+    /// Number of blocks of its size and chain that an allocation represents: 1 divided by the probability
+    /// with which it was reported. Sums of weights are unbiased. Without meaning for a free.
     pub weight: f32,
 }
 
 /// Functions that allocate or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationFunction {
-    /// `malloc` and what resembles it.
+    /// `malloc` and similar functions.
     Malloc,
     /// `calloc`.
     Calloc,
@@ -68,24 +67,24 @@ pub enum AllocationFunction {
     Aligned,
     /// `mmap`, `mremap`.
     Mmap,
-    /// `free` and what resembles it.
+    /// `free` and similar functions.
     Free,
     /// `munmap`.
     Munmap,
-    /// One of [`Objects::others`], by its position.
+    /// One of [`Objects::others`], by its index.
     Other(u16),
 }
 
-/// Is told of allocations, from one thread at a time.
+/// Receives allocations, called from one thread at a time.
 pub trait AllocationReceiver: Send + Sync + std::fmt::Debug {
-    /// A process begins to run a program, a new one after an `exec`: nothing of what it had
-    /// allocated is there any more. A child of a fork is not told of; it has what its parent
-    /// had then. `_since` is when it began.
+    /// A process begins to run a program, also after an `exec`: all earlier allocations of the process are
+    /// gone. Forked children are not announced; they have their parent's allocations at the fork. `_since`
+    /// is the time of the start.
     fn begun(&self, _pid: u32, _since: Instant) {}
 
-    /// A call chain that events will refer to: return addresses in the process, innermost
-    /// first (the caller of the allocating function). Numbers are a process's own; also after
-    /// an `exec` none is used anew. None at all: the chain is not known.
+    /// Announces a call chain that events will refer to: return addresses in the process, innermost first
+    /// (the caller of the allocating function). Numbers are unique in a process, also across an `exec`. No
+    /// addresses: the chain is not known.
     fn chain(&self, pid: u32, chain: u32, addresses: &[u64]);
 
     /// Events of one process.
@@ -94,13 +93,14 @@ pub trait AllocationReceiver: Send + Sync + std::fmt::Debug {
     /// Events that were lost since the last call.
     fn lost(&self, pid: u32, events: u64);
 
-    /// Of the blocks below [`certain_from_bytes`](crate::certain_from_bytes), some are or were sampled: `interval_bytes` of
-    /// allocated memory stand between two sampled points on average. Told again when an interval is
-    /// longer than any before; an event of that interval may come earlier or later than this.
+    /// Blocks below [`certain_from_bytes`](crate::certain_from_bytes) are or were sampled, with
+    /// `interval_bytes` of allocated memory between two sampling points on average. Called again when an
+    /// interval is longer than any before; events of that interval may come earlier or later than this
+    /// call.
     fn sampled(&self, pid: u32, interval_bytes: u64);
 
-    /// CPU time that was spent on what was received until now, in nanoseconds: it counts against
-    /// [`Objects::max_overhead`]. It never falls.
+    /// CPU time spent on events received until now, in nanoseconds, never decreasing: it counts towards
+    /// [`Objects::max_overhead`].
     fn spent_ns(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! Which functions of a module allocate and free.
+//! Decides which functions of a module are allocation functions.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,12 +9,12 @@ use membound_wire::WrapKind;
 
 use crate::allocations::AllocationFunction;
 
-/// Numbers from here on are those of functions that the user named.
+/// First number of a function that the user named.
 const FIRST_OTHER: u16 = 16;
-/// How many of them there may be: numbers have eight bits.
+/// Most functions that the user may name: numbers have eight bits.
 pub(crate) const MOST_OTHERS: usize = 240;
 
-/// Functions of C libraries and of libraries that stand in for their allocators.
+/// Functions of C libraries, and of libraries that replace their allocators.
 const USUAL: &[(&str, WrapKind, AllocationFunction)] = {
     use AllocationFunction as Function;
     &[
@@ -36,7 +36,7 @@ const USUAL: &[(&str, WrapKind, AllocationFunction)] = {
         ("mmap64", WrapKind::Map, Function::Mmap),
         ("munmap", WrapKind::Unmap, Function::Munmap),
         ("mremap", WrapKind::Remap, Function::Mmap),
-        // jemalloc, also as Rust's crates prefix it.
+        // jemalloc, also with the prefix of Rust's crates.
         ("je_malloc", WrapKind::Sized, Function::Malloc),
         ("je_calloc", WrapKind::Counted, Function::Calloc),
         ("je_realloc", WrapKind::Resized, Function::Realloc),
@@ -122,7 +122,7 @@ const USUAL: &[(&str, WrapKind, AllocationFunction)] = {
     ]
 };
 
-/// C++ operators, under the names that the Itanium ABI gives them.
+/// C++ operators, by their names in the Itanium ABI.
 const OPERATORS: &[(&str, WrapKind, AllocationFunction)] = {
     use AllocationFunction as Function;
     &[
@@ -155,15 +155,15 @@ const OPERATORS: &[(&str, WrapKind, AllocationFunction)] = {
     ]
 };
 
-/// Libraries whose operators call `malloc` and `free` and nothing else.
+/// Libraries whose operators only call `malloc` and `free`.
 const PLAIN_OPERATORS: [&str; 3] = ["libstdc++.so", "libc++.so", "libc++abi.so"];
-/// The loader of glibc: what it allocates for itself, before it uses `malloc`, is nobody's.
+/// The loader of glibc: its own allocations, before it uses `malloc`, are not the program's.
 const LOADER: &str = "ld-linux";
 
-/// What is to be wrapped in modules.
+/// The allocation functions that are wrapped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allocators {
-    /// Names of pairs that allocate and free.
+    /// The user's pairs of allocating and freeing functions.
     others: Vec<(String, String)>,
 }
 
@@ -173,12 +173,12 @@ impl Allocators {
         Self { others }
     }
 
-    /// Everything but the file itself that [`Self::of`] depends on.
+    /// Everything that [`Self::of`] depends on, except the file itself.
     pub(crate) fn key(&self, path: &Path) -> String {
         format!("{:?} {:?}", path.file_name(), self.others)
     }
 
-    /// What is to be wrapped in a module that its processes call `path`.
+    /// The functions to wrap in a module that its processes call `path`.
     pub(crate) fn of(&self, image: &Image<'_>, path: &Path) -> Vec<Wrapped> {
         let name = path.file_name().and_then(|name| name.to_str());
         let is = |prefix: &str| name.is_some_and(|name| name.starts_with(prefix));
@@ -207,7 +207,7 @@ impl Allocators {
                 .iter()
                 .any(|(wanted, kind, _)| wanted.as_bytes() == name && *kind == WrapKind::Free)
         };
-        // One that is alone cannot call another, which saves what watching over it costs.
+        // A single one cannot call another, so nested calls need not be detected.
         let freeing: BTreeSet<u64> = present
             .iter()
             .filter(|(_, name)| is_free(name))
@@ -230,7 +230,7 @@ impl Allocators {
     }
 }
 
-/// Writes functions that are to be wrapped as text: a line each, with the number and the name.
+/// Writes functions to wrap as text: a line for each, with number and name.
 pub(crate) fn to_bytes(wrapped: &[Wrapped]) -> Vec<u8> {
     let lines = wrapped
         .iter()
@@ -265,7 +265,7 @@ const fn number_of(function: AllocationFunction) -> u16 {
     }
 }
 
-/// The function with this number.
+/// The function with this number in records.
 pub(crate) fn function_of(number: u8) -> Option<AllocationFunction> {
     Some(match number {
         0 => AllocationFunction::Malloc,

@@ -1,4 +1,4 @@
-//! The trampolines of one module in one address space: put in, taken out, read.
+//! The trampolines of one module in one address space: installed, removed, read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -28,7 +28,7 @@ mod withdraw;
 
 use withdraw::clusters;
 
-/// Times that a place is looked for anew because another thread of the program took it.
+/// Times that another free range is searched for because a thread of the program took the previous one.
 const ATTEMPTS: usize = 8;
 
 /// Why a module could not be patched in a process.
@@ -49,12 +49,12 @@ impl From<io::Error> for NotInstalled {
 }
 
 impl NotInstalled {
-    /// Whether the program is no longer there to be patched.
+    /// True if the program has ended.
     pub(crate) const fn is_gone(&self) -> bool {
         matches!(self, Self::Failure(Failure::Gone(_)))
     }
 
-    /// Whether it may be possible a while later.
+    /// True if it may be possible a while later.
     pub(crate) const fn is_passing(&self) -> bool {
         match self {
             Self::Failure(failure) => failure.passing(),
@@ -63,52 +63,52 @@ impl NotInstalled {
     }
 }
 
-/// Trampolines in place.
+/// Installed trampolines.
 #[derive(Debug)]
 pub(crate) struct Area {
     pub(crate) loaded: Loaded,
-    /// Code, tables and data.
+    /// Address range of code, tables and data.
     whole: Range<u64>,
-    /// What is known of them to whoever looks at threads from outside.
+    /// The data by which threads are inspected from outside.
     pub(crate) trampolines: Arc<Trampolines>,
     islands: Vec<Range<u64>>,
-    /// How code is mapped.
+    /// Protection of the code, as mapped.
     protection: u32,
     data: File,
-    /// Inode of `data`, by which its mappings are known in every process that inherits them.
+    /// Inode of `data`, which identifies its mappings in every process that inherits them.
     pub(crate) inode: u64,
     /// Jumps to its trampolines, sorted by address.
     edits: Vec<TextEdit>,
-    /// Sites that were found impossible when they were placed, by reason.
+    /// Number of sites that could not be placed, by reason.
     pub(crate) lost: BTreeMap<Refusal, u64>,
-    /// Groups that were never led to their trampolines: first address and end.
+    /// Groups whose jump was never installed: first address and end.
     barred: BTreeMap<u64, u64>,
-    /// Groups of text that a program was to change itself: they are put in nowhere any more. In other
-    /// processes that share the area they may still stand, and can be taken out.
+    /// Groups whose text the program was about to change itself: they are not installed again in any
+    /// process. In other processes that share the area they may still be installed, and can be removed.
     withdrawn: Mutex<BTreeMap<u64, u64>>,
-    /// What its edits overwrite, and where its trampolines lead back to.
+    /// Addresses that its edits overwrite, and those that its trampolines return to.
     seams: Seams,
 }
 
-/// What all areas of a process have in common.
+/// Settings that all areas of a process share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common {
     /// The agent's entry points.
     pub(crate) entries: [u64; 8],
-    /// Mean executions between samples.
+    /// Mean number of executions between samples.
     pub(crate) period: u32,
-    /// Not 0 while a recording burst is on.
+    /// Not 0 during a recording burst.
     pub(crate) burst: u32,
-    /// How code is mapped: a [`Protection`].
+    /// Protection of code: a [`Protection`].
     pub(crate) code: u32,
 }
 
-/// A countdown is a signed number of 32 bits, and drawn up to twice the period.
+/// Upper limit of the period: a countdown is a signed 32-bit number, drawn up to twice the period.
 const MOST_PERIOD: u32 = 1 << 30;
 
 impl Area {
-    /// Maps and registers the trampolines of `plan`, and leads the module's text to them; and whether
-    /// nothing of that is left to be done a moment later.
+    /// Maps and registers the trampolines of `plan`, and installs the jumps to them. Also returns whether
+    /// nothing was left out that may be possible a moment later.
     pub(crate) fn install(
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
@@ -157,7 +157,7 @@ impl Area {
                         seams: Seams::of(&placed.edits),
                         edits: placed.edits.clone(),
                     };
-                    // Where the next module's trampolines go is found with this one in place.
+                    // The next module's trampolines must not be placed here.
                     maps::add(maps, area.whole.clone(), area.inode);
                     return area.begin(conversation, maps, &placed, text);
                 }
@@ -170,7 +170,7 @@ impl Area {
         }
     }
 
-    /// Islands, then text. When the text cannot be changed at all, everything goes again.
+    /// Maps the islands, then changes the text. If no text can be changed, everything is unmapped again.
     fn begin(
         mut self,
         conversation: &Conversation,
@@ -182,7 +182,7 @@ impl Area {
             Ok(is_final) => Ok((self, is_final)),
             Err(failure) => {
                 if !matches!(failure, Failure::Gone(_)) {
-                    // The first error is the one to be told.
+                    // The first error is the one to report.
                     let _ = self.unmap(conversation);
                 }
                 Err(failure.into())
@@ -220,7 +220,7 @@ impl Area {
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
         let left_out = conversation.text(&edits, text.mode)?;
-        // The agent names those edits, too, whose jumps lead through the bytes of one that differs.
+        // The agent also reports edits whose jumps lead through the bytes of a differing one.
         let differing = left_out.differing.iter();
         let differing: BTreeSet<usize> = differing.map(|index| wanted[*index as usize]).collect();
         self.lose(Refusal::TextDiffers, sites(placed, &differing));
@@ -230,8 +230,8 @@ impl Area {
         Ok(left_out.is_final())
     }
 
-    /// Maps the pages that punned jumps lead to, neighbours together. Returns the indices
-    /// of the edits that cannot be made because their page is not to be had.
+    /// Maps the pages that punned jumps lead to, neighbouring pages together. Returns the indices of the
+    /// edits that cannot be made because their page is occupied.
     fn map_islands(
         &mut self,
         conversation: &Conversation,
@@ -294,13 +294,13 @@ impl Area {
         }
     }
 
-    /// Whether any of `range` belongs to the module.
+    /// True if any part of `range` belongs to the module.
     pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
         let span = self.loaded.span();
         span.start < range.end && range.start < span.end
     }
 
-    /// Whether the instructions at `addresses` (of the file) were led to their trampolines.
+    /// True if the jumps at `addresses` (in the file) were installed.
     pub(crate) fn holds(&self, mut addresses: impl Iterator<Item = u64>) -> bool {
         let withdrawn = self.withdrawn();
         addresses.all(|address| {
@@ -312,10 +312,9 @@ impl Area {
         })
     }
 
-    /// Takes the patches out of `range`, but for those at the agent's own system calls where
-    /// they may come back: without them the program would get by the agent meanwhile. What is
-    /// not in place is passed over: the text of a process is its own, whoever it inherited it
-    /// from.
+    /// Removes the patches in `range`, except those at system calls that the agent hooks if they may come
+    /// back: without them the program would bypass the agent meanwhile. Edits that are not installed are
+    /// skipped: each process has its own text, whichever process it inherited that from.
     pub(crate) fn remove(
         &self,
         conversation: &Conversation,
@@ -329,7 +328,7 @@ impl Area {
         Ok(())
     }
 
-    /// What takes all out that may come back.
+    /// The edits that remove all patches that may come back.
     pub(crate) fn all_out(&self) -> Vec<TextEdit> {
         match &self.loaded.module.plan {
             Ok(plan) => self.out(plan, &self.loaded.span(), Bar::No),
@@ -337,7 +336,7 @@ impl Area {
         }
     }
 
-    /// What puts everything in again that was taken out and may stand.
+    /// The edits that install all patches again that were removed and may be there.
     pub(crate) fn all_in(&self) -> Vec<TextEdit> {
         let withdrawn = self.withdrawn();
         let may_stand =
@@ -345,7 +344,7 @@ impl Area {
         self.edits.iter().filter(may_stand).copied().collect()
     }
 
-    /// Whether the edit is one that was made when the area was installed.
+    /// True if the edit was made when the area was installed.
     fn was_led(&self, edit: &TextEdit) -> bool {
         !self.barred.contains_key(&edit.address)
     }
@@ -356,7 +355,7 @@ impl Area {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What takes out what overwrites text in `range`.
+    /// The edits that remove the patches in `range`.
     fn out(&self, plan: &Plan, range: &Range<u64>, bar: Bar) -> Vec<TextEdit> {
         let all = &self.edits;
         let mut chosen: BTreeSet<usize> = (0..all.len())
@@ -384,8 +383,8 @@ impl Area {
         edits
     }
 
-    /// The edits that lead to the agent's system calls, and those that share bytes with them,
-    /// directly or by others.
+    /// Indices of the edits at system calls that the agent hooks, and of those that share bytes with them,
+    /// directly or through others.
     fn hooking(&self, plan: &Plan, edits: &[TextEdit]) -> Vec<usize> {
         let bias = self.loaded.bias;
         let hooks = plan
@@ -401,7 +400,7 @@ impl Area {
         clusters(edits).filter(is_hooking).flatten().collect()
     }
 
-    /// Lets go of the trampolines of a module that is gone, or whose text is as it was.
+    /// Unmaps the trampolines of a module that is gone, or whose text is original again.
     pub(crate) fn unmap(&self, conversation: &Conversation) -> Result<(), Failure> {
         conversation.forget(self.trampolines.code.start)?;
         for island in &self.islands {
@@ -410,22 +409,22 @@ impl Area {
         conversation.unmap(&self.whole)
     }
 
-    /// Begins a recording burst, or ends it with 0.
+    /// Starts a recording burst of about this many accesses; 0 ends it.
     pub(crate) fn set_burst(&self, burst: u32) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let at = self.colour() + std::mem::offset_of!(Slots, burst) as u64;
         self.data.write_all_at(&burst.to_ne_bytes(), at)
     }
 
-    /// Sets how the probe whose words begin at `at` goes on from now on. It must not stand in
-    /// the text: what is executed meanwhile may be counted wrong.
+    /// Sets the pace of the probe whose words begin at `at`. The probe must not be installed: executions
+    /// meanwhile may be counted wrong.
     pub(crate) fn arm(&self, at: usize, pace: Pace) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let at = self.colour() + at as u64;
         let mut words = [0; size_of::<Probe>()];
         memory::read(&self.data, at, &mut words)?;
         let done = sampled(&words);
-        // Evenly from 1 to twice the period, so that windows keep no step with the program.
+        // Uniform from 1 to twice the period, so that windows do not lock onto a period of the program.
         let mut drawn = DefaultHasher::new();
         (done, at).hash(&mut drawn);
         let span = u64::from(pace.period.clamp(1, MOST_PERIOD)) * 2;
@@ -439,7 +438,7 @@ impl Area {
         self.data.write_all_at(&bytes, at)
     }
 
-    /// Reads the data that the sites write: everything behind the slots.
+    /// Reads the data that the sites write: everything behind [`Slots`].
     pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
         let length = self.data.metadata()?.len() - self.colour();
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
@@ -447,17 +446,17 @@ impl Area {
         Ok(bytes)
     }
 
-    /// Bytes that its parts begin behind the starts of their pages.
+    /// Bytes from the start of a page to the start of each part of the area.
     fn colour(&self) -> u64 {
         self.trampolines.code.start - self.whole.start
     }
 
-    /// Where its trampolines are.
+    /// Address range of its trampolines.
     pub(crate) fn code(&self) -> &Range<u64> {
         &self.trampolines.code
     }
 
-    /// All that stands in the process.
+    /// Everything that belongs to the area in its process.
     pub(crate) fn place(&self, plan: &Plan) -> Result<Placed, NotInstalled> {
         plan.place(&Placement {
             bias: self.loaded.bias,
@@ -466,8 +465,7 @@ impl Area {
         .map_err(|error| NotInstalled::Plan(error.to_string()))
     }
 
-    /// The edit that takes the one at `index` back, where those that are `standing` are in place
-    /// behind it.
+    /// The edit that undoes the one at `index`, where the edits in `standing` behind it are installed.
     fn reverse(
         &self,
         edits: &[TextEdit],
@@ -498,24 +496,24 @@ impl Area {
     }
 }
 
-/// The text that trampolines are put into.
+/// The text into which trampolines are installed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     pub(crate) mode: TextMode,
-    /// What has been put into it before, where threads may still be in that.
+    /// Areas that were installed in it before, if threads may still be in their trampolines.
     pub(crate) others: &'a [Arc<Area>],
 }
 
-/// Where an area's trampolines and the program's text meet.
+/// Addresses at which an area's trampolines and the program's text meet.
 ///
-/// A thread may be inside a trampoline for as long as it likes, also when the text is long as
-/// it was: it comes back to the instruction behind the group. Another plan for the same text
-/// must not have overwritten that one's neighbours so that it lies in the middle of a jump.
+/// A thread may stay in a trampoline for any time, also long after the text is original again, and then
+/// returns to the instruction behind the group. Another plan for the same text must not have put the middle
+/// of a jump there.
 #[derive(Debug)]
 struct Seams {
-    /// What is overwritten: first address and end, sorted.
+    /// Overwritten ranges: first address and end, sorted.
     overwritten: Vec<(u64, u64)>,
-    /// Where trampolines lead back to, sorted.
+    /// Addresses to which trampolines return, sorted.
     exits: Vec<u64>,
 }
 
@@ -528,7 +526,7 @@ impl Seams {
         Self { overwritten, exits }
     }
 
-    /// Whether `edit`, of another plan, and these are in each other's way.
+    /// True if `edit`, of another plan, and these conflict.
     fn cross(&self, edit: &TextEdit) -> bool {
         let (first, end) = overwritten(edit);
         let behind = self.exits.partition_point(|exit| *exit <= first);
@@ -546,12 +544,12 @@ fn overwritten(edit: &TextEdit) -> (u64, u64) {
     (edit.address, edit.address + u64::from(edit.length))
 }
 
-/// Adds those edits to `chosen` that lean on the bytes of a chosen one.
+/// Adds to `chosen` those edits whose jumps lead through the bytes of a chosen one.
 fn with_dependents(edits: &[TextEdit], chosen: &mut BTreeSet<usize>) {
     if chosen.is_empty() {
         return;
     }
-    // What an edit leans on lies behind it.
+    // The edits that an edit leads through are behind it.
     for index in (0..edits.len()).rev() {
         let end = group(&edits[index]).1;
         let leans = (index + 1..edits.len())
@@ -563,7 +561,7 @@ fn with_dependents(edits: &[TextEdit], chosen: &mut BTreeSet<usize>) {
     }
 }
 
-/// Sites that depend on the edits at `indices`.
+/// Number of sites that depend on the edits at `indices`.
 fn sites(placed: &Placed, indices: &BTreeSet<usize>) -> u64 {
     let sites = indices.iter().filter_map(|index| placed.sites.get(*index));
     sites
@@ -571,12 +569,12 @@ fn sites(placed: &Placed, indices: &BTreeSet<usize>) -> u64 {
         .sum()
 }
 
-/// Whether patches that are taken out may come back.
+/// Whether removed patches may come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bar {
     /// They may.
     No,
-    /// The program will change the text itself.
+    /// They may not: the program will change the text itself.
     Forever,
 }
 
@@ -642,8 +640,8 @@ impl Mapped {
     }
 }
 
-/// Bytes that the parts of an area at `at` begin behind the starts of their pages: about any number
-/// of lines.
+/// Offset of an area's parts from the starts of their pages: a pseudo-random number of cache lines, from
+/// its address `at`.
 const fn colour(at: u64) -> u64 {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     (at >> 12).wrapping_mul(SPREAD) >> 52 & !63
@@ -663,7 +661,7 @@ fn write_slots(data: &File, at: u64, common: Common, number: u32) -> io::Result<
     data.write_all_at(&bytes, at)
 }
 
-/// Executions by a [`Probe`]'s words.
+/// Executions counted by a [`Probe`]'s words.
 pub(crate) fn sampled(words: &[u8]) -> u64 {
     let word = |at: usize| {
         let field = words.get(at..).and_then(<[u8]>::first_chunk);
@@ -671,7 +669,7 @@ pub(crate) fn sampled(words: &[u8]) -> u64 {
     };
     let done = words.get(8..).and_then(<[u8]>::first_chunk);
     let done = done.copied().map_or(0, u64::from_ne_bytes);
-    // The countdown is below zero only until the probe is armed anew.
+    // The countdown is below zero only until the probe is armed again.
     done.saturating_add_signed(word(4) - word(0))
 }
 
@@ -680,7 +678,7 @@ fn group(edit: &TextEdit) -> (u64, u64) {
     (edit.address, edit.address + u64::from(edit.group))
 }
 
-/// What the mappings of a process share with areas that are known.
+/// Areas of `areas` whose memory a process with these mappings shares.
 pub(crate) fn inherited(maps: &[Mapping], areas: &[Arc<Area>]) -> Vec<Arc<Area>> {
     let mapped: FxHashSet<u64> = maps
         .iter()

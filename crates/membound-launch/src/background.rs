@@ -1,8 +1,8 @@
-//! Work that no program waits for: done by threads that give way to programs.
+//! Work that no program waits for, on threads that give way to programs.
 //!
-//! On a machine whose processors are all busy such a thread gets about a twentieth of one, which
-//! is what a recording may cost by default. With the very lowest priority plans would not be made at
-//! all there, and whoever waits for one holds a conversation.
+//! On a machine whose processors are all busy such a thread gets about a twentieth of one, which is what a
+//! recording may cost by default. With the lowest priority of all, plans would never be made there, and
+//! conversations that need one would wait.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -14,44 +14,45 @@ use membound_platform::cpu_time;
 use membound_rewrite::between_functions;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// The nice value of the threads. The kernel weighs it with 56, and a usual thread with 1024.
+/// Nice value of the threads. The kernel gives it the weight 56, and an ordinary thread 1024.
 const NICE: i32 = 13;
-/// Work that is held takes this part of a processor: with nothing at all, nothing would ever be patched in a program that
-/// needs all processors for as long as it runs.
+/// Part of a processor that held work still gets: without any, a program that needs all processors for as
+/// long as it runs would never be patched.
 const HELD_PART: f64 = 1.0 / 32.0;
-/// CPU time that a thread may take before: plans of small programs are made in that.
+/// CPU time that a thread may use before it is held: enough to plan small programs.
 const NEVER_HELD_NS: u64 = 25_000_000;
-/// The longest that it pauses at a time.
+/// Longest single pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a large file waits for its plan to be begun, for each mebibyte of its text: a fifth of what planning takes.
-/// Most programs end before that, and need no plan.
+/// Delay before the plan of a large file is begun, for each mebibyte of its text: a fifth of what planning
+/// takes. Most programs end before, and need no plan.
 const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(20);
-/// The same while programs lack processors: twice what planning takes. Each millisecond of planning is one that the
-/// program loses then, so that the plan has to pay for itself in a program that runs for longer.
+/// The same while programs lack processors: twice what planning takes. Each millisecond of planning then
+/// delays the program by as much, so a plan pays only in a program that runs longer.
 const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(200);
-/// The longest such wait. Exchanges that need the plan wait for it as well, for some seconds before they are given up.
+/// Longest such delay. Exchanges that need the plan wait for it too, for some seconds before they are given
+/// up.
 const LONGEST_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
-/// How often it is looked whether programs still lack processors.
+/// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Whether programs lack processors.
+/// True if programs lack processors.
 static SHORT: AtomicBool = AtomicBool::new(false);
-/// Whether work is held.
+/// True if work is held.
 static HELD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// CPU time of the thread when it last went on, where it is one of the pool's.
+    /// CPU time of the thread when it last went on; `None` on threads outside of the pool.
     static WENT_ON_NS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Holds the work in the background, or lets it go on: a priority alone does not keep it from threads that wait for one
-/// another, and need all processors at once.
+/// Holds the work in the background, or lets it go on. A low priority alone does not keep it away from
+/// threads that wait for one another and need all processors at once.
 pub fn hold_planning(held: bool) {
     HELD.store(held, Ordering::Relaxed);
 }
 
-/// Says whether programs lack processors: while they do, planning of large files begins later.
+/// Sets whether programs lack processors: while they do, planning of large files begins later.
 pub fn lack_processors(short: bool) {
     SHORT.store(short, Ordering::Relaxed);
 }
@@ -96,7 +97,7 @@ fn wait_by(
     }
 }
 
-/// Between two functions.
+/// Called between two functions: pauses while work is held.
 fn give_way_for_long() {
     let Some(went_on_ns) = WENT_ON_NS.get() else {
         return;
@@ -114,7 +115,7 @@ fn give_way_for_long() {
     WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
 }
 
-/// Runs `work`, and what it does in parallel, on background threads, and waits for it.
+/// Runs `work`, including its parallel parts, on background threads, and waits for it.
 pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     match pool() {
         Some(pool) => pool.install(work),
@@ -122,8 +123,8 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// Runs `work` that takes milliseconds on a thread of its own with the same low priority. The work of [`run`] can take
-/// minutes while it is held, and does not delay this thread.
+/// Runs `work` that takes milliseconds on a separate thread with the same low priority, so that it is not
+/// delayed by work of [`run`], which can take minutes while it is held.
 pub(crate) fn run_short<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     match POOL.get_or_init(|| build_pool("choosing", 1, lower_priority)) {
@@ -132,12 +133,13 @@ pub(crate) fn run_short<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
-/// Runs `work` on a thread of its own that gets only what no other thread wants of the processors, and
-/// does not wait for it. Where such a thread cannot be made nothing is done.
+/// Runs `work` on a thread of its own in idle time (`SCHED_IDLE`), without waiting for it. If the thread
+/// cannot be made nothing is done.
 pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned());
     let _ = thread.spawn(move || {
-        // The kernel's `sched_param`, a priority. musl's structure has more, and its function refuses.
+        // The kernel's `sched_param`: a priority. musl's structure has more fields, and its function
+        // refuses.
         let none: libc::c_int = 0;
         let call = libc::SYS_sched_setscheduler;
         // SAFETY: the kernel reads the parameters; 0 means the calling thread. A refusal changes nothing.
@@ -146,7 +148,7 @@ pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// The threads; `None` where the system permits no more.
+/// The pool of background threads; `None` if the system permits no more threads.
 fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {
@@ -167,13 +169,13 @@ fn build_pool(name: &'static str, threads: usize, on_start: fn()) -> Option<Thre
         .ok()
 }
 
-/// One fewer than there are processors, so that a program with one busy thread has one to itself.
+/// Number of threads: one fewer than processors, so that a program with one busy thread has one to itself.
 fn threads() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     (cpus - 1).max(1)
 }
 
-/// Lets others go first, from now on.
+/// Makes the calling thread give way, from now on.
 fn give_way() {
     WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
     lower_priority();
@@ -181,8 +183,7 @@ fn give_way() {
 
 /// Sets the nice value of the calling thread to [`NICE`].
 fn lower_priority() {
-    // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
-    // nothing.
+    // The kernel takes process 0 for the calling thread. A refusal changes nothing.
     let _ = rustix::process::nice(NICE);
 }
 
@@ -204,7 +205,7 @@ mod tests {
         let (there, here) = (run(spent), spent());
         hold_planning(false);
         assert!(there.0 && !here.0);
-        // A sleep is never shorter than it was asked for.
+        // A sleep is never shorter than asked for.
         assert!(there.1 >= LONGEST_PAUSE, "{there:?}");
     }
 
@@ -226,7 +227,7 @@ mod tests {
         // The shortage ends.
         assert_eq!(waited(5, 300), 300);
         assert_eq!(waited(40, u128::MAX), 2000);
-        // One so large is late in any case.
+        // A file this large has to wait in any case.
         assert_eq!(waited(200, u128::MAX), 4000);
         assert_eq!(waited(0, u128::MAX), 0);
         assert_eq!(waits(Begin::AtOnce, 5, 0), 0);

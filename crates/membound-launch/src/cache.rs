@@ -1,10 +1,8 @@
-//! Plans, and what takes long to find out for them, on disk: a library is planned once and not once a
-//! program.
+//! Plans and other slow results on disk: a library is planned once, not once for each program.
 //!
-//! A file is written whole or not at all, ends in a checksum of everything before it, and
-//! is touched when it is used; when all of them together exceed [`LIMIT_BYTES`], those that
-//! were not used for longest go. Nothing here is an error: where the disk does not permit
-//! it, plans are made again.
+//! A file is written whole or not at all, ends in a checksum of everything before it, and its modification
+//! time is updated at each use. When all files together exceed [`LIMIT_BYTES`], the least recently used are
+//! deleted. Nothing here is an error: if the disk does not permit it, plans are made again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,11 +13,11 @@ use std::time::{Duration, SystemTime};
 
 use memmap2::Mmap;
 
-/// All plans together take little more.
+/// Limit of all files together, in bytes; they may exceed it a little.
 pub const LIMIT_BYTES: u64 = 2 << 30;
-/// The part of that which may be put before it is looked at again.
+/// After this part of the limit was written, the total size is checked again.
 const UNSEEN_PART: u64 = 64;
-/// Bytes behind the plan: its length, then its CRC-32, both little-endian.
+/// Bytes behind the content: its length, then its CRC-32, both little-endian.
 const TRAILER_BYTES: usize = 16;
 /// Files up to this size are copied. To unmap a file interrupts every processor that runs a thread of this process,
 /// and a program with two hundred libraries has six hundred small files here.
@@ -32,11 +30,11 @@ const MARK_INTERVAL: Duration = Duration::from_hours(1);
 pub struct Cache {
     directory: PathBuf,
     limit_bytes: u64,
-    /// Bytes that were put since the last eviction.
+    /// Bytes written since the last eviction.
     put_bytes: Arc<AtomicU64>,
 }
 
-/// A plan's bytes as they lie in its file.
+/// A mapped file of the cache.
 #[derive(Debug)]
 pub(crate) struct Cached {
     file: Bytes,
@@ -65,13 +63,13 @@ impl AsRef<[u8]> for Cached {
 }
 
 impl Cache {
-    /// The cache at `directory`, which is made when something is put into it.
+    /// The cache at `directory`, which is created when something is stored.
     #[must_use]
     pub fn at(directory: PathBuf) -> Self {
         Self {
             directory,
             limit_bytes: LIMIT_BYTES,
-            // Others may have put some.
+            // Other processes may have stored some, so the first store checks.
             put_bytes: Arc::new(AtomicU64::new(LIMIT_BYTES)),
         }
     }
@@ -80,7 +78,7 @@ impl Cache {
         self.directory.join(format!("{key}.plan"))
     }
 
-    /// What was put under `key`, if it is there and whole.
+    /// The content stored under `key`, if it is there and intact.
     pub(crate) fn get(&self, key: &str) -> Option<Cached> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
@@ -98,12 +96,12 @@ impl Cache {
         found.map(|file| Cached { file })
     }
 
-    /// Whether something was put under `key`; whether it is whole is not looked at.
+    /// True if there is a file for `key`; its checksum is not checked.
     pub(crate) fn holds(&self, key: &str) -> bool {
         self.path(key).exists()
     }
 
-    /// What was put under `key`, as `read` understands it; else what `make` makes, which is put there as
+    /// The content stored under `key`, parsed by `read`; otherwise the result of `make`, which is stored as
     /// `write` writes it.
     ///
     /// # Errors
@@ -123,7 +121,7 @@ impl Cache {
         Ok(made)
     }
 
-    /// Puts `plan` under `key`, if that can be done.
+    /// Stores `plan` under `key`, if possible.
     pub(crate) fn put(&self, key: &str, plan: &[u8]) {
         let written = fs::create_dir_all(&self.directory).and_then(|()| {
             let mut file = tempfile::Builder::new()
@@ -137,7 +135,7 @@ impl Cache {
         if written.is_err() {
             return;
         }
-        // To look at thousands of files takes longer than to write one.
+        // Reading the directory of thousands of files takes longer than writing one.
         let length = plan.len() as u64;
         let put_bytes = self.put_bytes.fetch_add(length, Ordering::Relaxed) + length;
         if put_bytes > self.limit_bytes / UNSEEN_PART {
@@ -146,7 +144,7 @@ impl Cache {
         }
     }
 
-    /// Removes what was not used for longest while there is too much.
+    /// Deletes the least recently used files while there is too much.
     fn evict(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return;

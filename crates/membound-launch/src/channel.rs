@@ -1,4 +1,4 @@
-//! The control socket: packets of one struct each, descriptors beside them.
+//! The control socket: packets of one structure each, with descriptors beside them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,8 @@ use rustix::net::{
 
 use crate::codec::{self, HELLO_BYTES, REPLY_BYTES};
 
-/// How often it is looked for an answer before the thread sleeps, as the agent does: the program waits meanwhile. Not
-/// where there is no other processor for it to run on.
+/// How often an answer is polled for before the thread sleeps, as in the agent, since the program waits
+/// meanwhile. 0 if the program has no other processor to run on.
 fn tries() -> u32 {
     const TRIES: u32 = 100;
     static HERE: OnceLock<u32> = OnceLock::new();
@@ -41,7 +41,7 @@ impl Listener {
             None,
         )?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
-        // A program of many processes may start them faster than they are served.
+        // A program with many processes may start them faster than conversations are served.
         listen(&socket, 4096)?;
         Ok(Self(socket))
     }
@@ -57,9 +57,9 @@ impl Listener {
         }
     }
 
-    /// Wakes whoever waits in [`Self::accept`], which fails from now on.
+    /// Wakes a thread that waits in [`Self::accept`], which fails from now on.
     pub(crate) fn close(&self) {
-        // A socket that listens is always there to be shut down.
+        // A listening socket can always be shut down.
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
@@ -69,13 +69,13 @@ impl Listener {
 pub(crate) struct Channel(OwnedFd);
 
 impl Channel {
-    /// Process number of the other side as this side sees it.
+    /// Process number of the other side, in this side's namespace.
     pub(crate) fn peer(&self) -> io::Result<u32> {
         let credentials = sockopt::socket_peercred(&self.0)?;
         Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// The agent's first words; `None` when it speaks another version.
+    /// The agent's first message; `None` if its version differs.
     pub(crate) fn greeting(&self) -> io::Result<Option<Hello>> {
         let hello = codec::hello(&self.receive::<HELLO_BYTES>()?);
         Ok((hello.magic == HELLO_MAGIC && hello.version == PROTOCOL_VERSION).then_some(hello))
@@ -91,9 +91,9 @@ impl Channel {
         Ok(codec::reply(&self.receive::<REPLY_BYTES>()?))
     }
 
-    /// Sends all of `commands` and then waits for all answers: the other side is woken once and not
-    /// once for each. They must be few enough to lie in a socket's buffer, and are carried out in
-    /// their order, whatever becomes of those before but where a command says otherwise.
+    /// Sends all of `commands` and then waits for all answers, so that the agent is woken once, not once
+    /// for each. They must be few enough for a socket's buffer. The agent carries them out in order, each
+    /// whatever the result of those before, unless the command says otherwise.
     pub(crate) fn ask_all(
         &self,
         commands: &[(Command, Option<BorrowedFd<'_>>)],
@@ -136,7 +136,7 @@ impl Channel {
 
     /// One packet of exactly `N` bytes.
     fn receive<const N: usize>(&self) -> io::Result<[u8; N]> {
-        // One more, so that a longer packet is seen for what it is.
+        // One byte more, so that a longer packet is detected.
         let mut packet = [0; 512];
         let mut beside = RecvAncillaryBuffer::default();
         let mut left = tries();

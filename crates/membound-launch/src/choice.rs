@@ -1,20 +1,20 @@
-//! What is patched in a file, and how often its sites are sampled.
+//! The patches chosen for a file, and how often its sites are sampled.
 
 use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{self, Hooks};
 
-/// A file and what is to be patched in it.
+/// A file and the patches chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The file.
     pub file: Identity,
-    /// What, where and how. System calls and wrapped functions are not its business: whatever
-    /// is said of them here, they are the session's own plan's.
+    /// What is patched, where and how. Options for system calls and wrapped functions are ignored: the
+    /// session's own plan decides these.
     pub options: patch::Options,
 }
 
 impl Choice {
-    /// Without what is not its business.
+    /// Removes the options that are ignored.
     pub(crate) fn plain(mut self) -> Self {
         self.options.hooks = Hooks::LeaveOut;
         self.options.wrapped.clear();
@@ -27,6 +27,6 @@ impl Choice {
 pub struct Pace {
     /// Mean number of executions between two samples, at least 1.
     pub period: u32,
-    /// Samples after which it is only counted; 0: it is sampled once.
+    /// Samples after which the site is only counted; 0: it is sampled once.
     pub samples: u32,
 }

@@ -1,4 +1,4 @@
-//! Wire structs as bytes and back, field by field: no layout is reinterpreted.
+//! Converts wire structures to bytes and back, field by field: no memory layout is reinterpreted.
 
 use membound_wire::{Command, Hello, Reply, TextEdit};
 
@@ -9,7 +9,7 @@ pub(crate) const REPLY_BYTES: usize = size_of::<Reply>();
 /// Bytes of a [`TextEdit`].
 pub(crate) const EDIT_BYTES: usize = size_of::<TextEdit>();
 
-/// A command as it is sent.
+/// The bytes of a command.
 pub(crate) fn command(command: &Command) -> Vec<u8> {
     let mut out = Vec::with_capacity(size_of::<Command>());
     out.extend(command.action.to_ne_bytes());
@@ -67,7 +67,7 @@ pub(crate) fn push_edit(out: &mut Vec<u8>, edit: &TextEdit) {
     out.extend(edit.new);
 }
 
-/// Takes integers from bytes whose length was checked by their type.
+/// Reads integers from bytes whose length was checked by their type.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -23,21 +23,21 @@ use crate::stops::StopLog;
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Nobody is there any more: the program has ended, or its agent gave up.
+    /// The program has ended, or its agent gave up.
     #[error("the conversation broke off: {0}")]
     Gone(#[from] io::Error),
-    /// The agent could not do it.
+    /// The agent could not carry it out.
     #[error("{what}: {errno}{}", because(*refusal))]
     Refused {
         what: &'static str,
         errno: Errno,
-        /// What the agent adds.
+        /// The agent's reason.
         refusal: Refusal,
     },
 }
 
 impl Failure {
-    /// Whether an address turned out to be in use.
+    /// True if an address turned out to be occupied.
     pub(crate) const fn occupied(&self) -> bool {
         matches!(
             self,
@@ -48,7 +48,8 @@ impl Failure {
         )
     }
 
-    /// Some of what was to be changed was not, because of threads that could not be shown to be elsewhere.
+    /// The failure for a change of which a part was left out, because threads could not be shown to be
+    /// elsewhere.
     pub(crate) const fn left_out() -> Self {
         Self::Refused {
             what: "replacing text",
@@ -57,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// Whether it may be possible a moment later.
+    /// True if it may be possible a moment later.
     pub(crate) const fn passing(&self) -> bool {
         matches!(
             self,
@@ -69,7 +70,7 @@ impl Failure {
     }
 }
 
-/// What the agent's reason adds to the error number.
+/// Text that explains the error number.
 fn because(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::None => "",
@@ -90,31 +91,31 @@ fn because(refusal: Refusal) -> &'static str {
     }
 }
 
-/// Times that a change of running text is tried; the agent is patient for seconds by itself.
+/// Times that a change of running text is tried; the agent itself retries for seconds in each.
 const ATTEMPTS: u32 = 3;
-/// Between two of them: threads block signals for short whiles, when they start others.
+/// Pause between two of them: threads block signals for short times while they start others.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Orders that are given in one go.
+/// Most orders that are sent together.
 const AT_ONCE: usize = 16;
 
-/// A conversation that has begun.
+/// A conversation in progress.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     channel: Channel,
-    /// The process as this side numbers it.
+    /// Number of the process in this side's namespace.
     pub(crate) pid: u32,
-    /// What the agent said first.
+    /// The agent's first message.
     pub(crate) hello: Hello,
-    /// Are told where trampolines come and go.
+    /// Records which trampolines each process has.
     spaces: Arc<Spaces>,
-    /// Is told how long changes of text stopped threads.
+    /// Records how long changes of text stopped threads.
     stops: Arc<StopLog>,
     heap_start: OnceCell<u64>,
 }
 
 impl Conversation {
-    /// Listens to the agent's first words; `None` when it speaks another version.
+    /// Receives the agent's first message; `None` if its version differs.
     pub(crate) fn begin(
         channel: Channel,
         spaces: Arc<Spaces>,
@@ -134,7 +135,7 @@ impl Conversation {
         }))
     }
 
-    /// Where the heap that `brk` moves begins; 0 when it may not be known.
+    /// Start of the heap that `brk` moves; 0 if it cannot be read.
     pub(crate) fn heap_start(&self) -> u64 {
         *self.heap_start.get_or_init(|| maps::heap_start(self.pid))
     }
@@ -144,12 +145,12 @@ impl Conversation {
         self.hello.agent[0]..self.hello.agent[1]
     }
 
-    /// Whether other threads run beside the one that speaks.
+    /// True if other threads run beside the one that talks.
     pub(crate) const fn threaded(&self) -> bool {
         self.hello.flags & HelloFlags::THREADS != 0
     }
 
-    /// Whether the loader has mapped or unmapped objects since the control thread, which speaks, last did.
+    /// True if the loader has mapped or unmapped objects since the control thread, which talks, last did.
     pub(crate) const fn modules_changed(&self) -> bool {
         self.hello.flags & HelloFlags::MODULES != 0
     }
@@ -163,15 +164,15 @@ impl Conversation {
         answer(what, self.channel.ask(command, descriptor)?)
     }
 
-    /// Maps `part`, where nothing may be mapped yet.
+    /// Maps `part` at its address, which must be free.
     pub(crate) fn map(&self, part: &Part<'_>) -> Result<(), Failure> {
         let order = part.order();
         self.ask(order.what, &order.command, Some(part.memory))
             .map(drop)
     }
 
-    /// Sends all of these orders before it waits for an answer. The agent carries an order out only if it carried out
-    /// the one before.
+    /// Sends all of these orders before it waits for an answer. The agent carries an order out only if it
+    /// carried out the one before.
     fn ask_in_turn(&self, orders: &[(Order, Option<BorrowedFd<'_>>)]) -> io::Result<Vec<Reply>> {
         let commands: Vec<_> = orders
             .iter()
@@ -188,7 +189,7 @@ impl Conversation {
         self.channel.ask_all(&commands)
     }
 
-    /// Maps `part`, where nothing may be mapped yet, and then gives an order that needs it.
+    /// Maps `part` at its address, which must be free, and then gives an order that needs it.
     pub(crate) fn map_and(&self, part: &Part<'_>, order: Order) -> Result<(), Failure> {
         let orders = [(part.order(), Some(part.memory)), (order, None)];
         let replies = self.ask_in_turn(&orders)?;
@@ -198,7 +199,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Maps each of these, as far as that is possible.
+    /// Maps each of these parts, as far as possible; returns the result for each.
     pub(crate) fn map_each(&self, parts: &[Part<'_>]) -> Result<Vec<Result<(), Failure>>, Failure> {
         let mut done = Vec::with_capacity(parts.len());
         for parts in parts.chunks(AT_ONCE) {
@@ -215,8 +216,8 @@ impl Conversation {
         Ok(done)
     }
 
-    /// Maps the parts of an area, and then tells the agent of its trampolines, whose tables lie at `tables`. When
-    /// anything of it fails, nothing of it is there.
+    /// Maps the parts of an area, and then registers its trampolines, whose tables are at `tables`. If any
+    /// of that fails, nothing of it is left.
     pub(crate) fn map_area(
         &self,
         parts: &[Part<'_>],
@@ -236,7 +237,7 @@ impl Conversation {
             let part = parts.next();
             match answer(order.what, reply) {
                 Ok(_) => mapped.extend(part),
-                // What was not done because of it says less.
+                // Later orders were skipped because of this one; their errors say less.
                 Err(failure) => done = done.and(Err(failure)),
             }
         }
@@ -316,15 +317,15 @@ impl Conversation {
         Ok(left_out)
     }
 
-    /// Makes the agent forget the trampolines that begin at `code`.
+    /// Makes the agent remove the trampolines whose code begins at `code`.
     pub(crate) fn forget(&self, code: u64) -> Result<(), Failure> {
         self.ask("forgetting tables", &forgetting(code), None)?;
         self.spaces.remove(self.pid, code);
         Ok(())
     }
 
-    /// Makes the agent find callers in each of these texts by its unwind table, at an address; whether
-    /// it does, of each.
+    /// Registers an unwind table, at an address, for each of these texts; returns for each whether the
+    /// agent uses it.
     pub(crate) fn unwind(&self, texts: &[(&Range<u64>, u64)]) -> Result<Vec<bool>, Failure> {
         let mut known = Vec::with_capacity(texts.len());
         for texts in texts.chunks(AT_ONCE) {
@@ -354,7 +355,7 @@ impl Conversation {
         Ok(known)
     }
 
-    /// Makes the agent forget the unwind tables of texts that touch `range`.
+    /// Makes the agent remove the unwind tables of texts that overlap `range`.
     pub(crate) fn forget_unwind(&self, range: &Range<u64>) -> Result<(), Failure> {
         let command = Command {
             action: Action::ForgetUnwind as u32,
@@ -375,7 +376,7 @@ impl Conversation {
             .map(drop)
     }
 
-    /// Has the program make the trial at `address`; how many spans were measured.
+    /// Makes the trial at `address`; returns the number of spans measured.
     pub(crate) fn hold(&self, address: u64) -> Result<u64, Failure> {
         let command = Command {
             action: Action::Hold as u32,
@@ -386,7 +387,7 @@ impl Conversation {
         Ok(reply.count)
     }
 
-    /// Gives the program lanes, with the board at `address`.
+    /// Gives the program run queues, with the control page at `address`.
     pub(crate) fn lanes(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {
             action: Action::Lanes as u32,
@@ -397,7 +398,7 @@ impl Conversation {
         self.ask("making lanes", &command, None).map(drop)
     }
 
-    /// Has the program count requests in the memory at `address`.
+    /// Makes the program count requests in the memory at `address`.
     pub(crate) fn requests(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {
             action: Action::Requests as u32,
@@ -408,7 +409,7 @@ impl Conversation {
         self.ask("counting requests", &command, None).map(drop)
     }
 
-    /// Starts the guest whose request lies at `address`.
+    /// Starts the scavenger whose request is at `address`.
     pub(crate) fn guest(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {
             action: Action::Guest as u32,
@@ -425,22 +426,22 @@ impl Conversation {
             action: Action::Go as u32,
             ..Command::default()
         };
-        // A program that has ended needs no permission.
+        // If the program has ended, there is no agent to receive it.
         let _ = self.channel.send(&command, None);
     }
 }
 
-/// Edits that were not made: their indices.
+/// Indices of edits that were not made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeftOut {
-    /// The text was not what they were planned for, or not what others were that they lead through.
+    /// The text was not as planned, or that of edits that they lead through was not.
     pub(crate) differing: Vec<u32>,
     /// They may be possible a moment later.
     pub(crate) given_up: Vec<u32>,
 }
 
 impl LeftOut {
-    /// Whether trying again is of no use.
+    /// True if a retry cannot succeed.
     pub(crate) const fn is_final(&self) -> bool {
         self.given_up.is_empty()
     }

@@ -1,7 +1,7 @@
-//! As much of an ELF file as says where its bytes are mapped.
+//! Program headers of ELF files: where the bytes of a file are mapped.
 //!
-//! What the code in it is, `membound-rewrite` finds out; here only the program headers
-//! are read, to tell from the kernel's list of mappings how far a module was moved.
+//! `membound-rewrite` analyses the code; here only the program headers are read, to compute from the
+//! kernel's list of mappings by how much a module was moved.
 
 use std::ops::Range;
 
@@ -27,12 +27,12 @@ struct Load {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     loads: Vec<Load>,
-    /// Whether the kernel is told to start a dynamic loader.
+    /// True if it names a dynamic loader.
     pub(crate) interpreter: bool,
 }
 
 impl Headers {
-    /// Whether it names a loader that is to run it.
+    /// True if it names a loader that is to run it.
     #[must_use]
     pub const fn has_interpreter(&self) -> bool {
         self.interpreter
@@ -72,7 +72,7 @@ impl Headers {
         Some(headers)
     }
 
-    /// What would describe `length` bytes of text at `address` alone.
+    /// Headers for `length` bytes of text at `address` without a file.
     pub(crate) fn of_piece(address: u64, length: u64) -> Self {
         Self {
             loads: vec![Load {
@@ -86,8 +86,8 @@ impl Headers {
         }
     }
 
-    /// What is to be added to the file's addresses where `map` shows a part of its text.
-    /// (Pages of other segments may be shared between two of them, and belong to neither.)
+    /// The bias of the module: mapped address minus file address, if `map` shows a part of its text. (Pages
+    /// of other segments may be shared by two segments, and are ignored.)
     #[must_use]
     pub fn bias(&self, map: &Mapping) -> Option<u64> {
         let load = self.loads.iter().find(|load| {
@@ -115,7 +115,7 @@ impl Headers {
         file.get(range)
     }
 
-    /// Bytes of all executable segments.
+    /// Bytes of all executable segments together.
     pub(crate) fn text_bytes(&self) -> u64 {
         let executable = self.loads.iter().filter(|load| load.executable);
         executable.map(|load| load.file_bytes).sum()
@@ -179,7 +179,7 @@ mod tests {
     fn truncated_headers_are_no_headers() {
         let file = std::fs::read("/proc/self/exe").unwrap();
         for length in 0..4096.min(file.len()) {
-            // Whatever it says, it does not fail otherwise.
+            // Any content is permitted, as long as parsing does not panic.
             let _ = Headers::parse(&file[..length]);
         }
         assert_eq!(Headers::parse(b"#!/bin/sh"), None);

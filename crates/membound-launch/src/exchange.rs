@@ -1,9 +1,9 @@
 //! Patches that are chosen while programs run.
 //!
-//! What is chosen comes on top of the session's own plan: a file may have several plans,
-//! each with an area of its own. Where two want the same bytes, the first has them: a new area
-//! leaves those sites out, and one that is to stand again stays out. An area whose plan is no longer chosen keeps its memory,
-//! since a thread may be inside; chosen again, it is used again.
+//! They are added to the session's own plan: a file may have several plans, each with an area of its own.
+//! If two want the same bytes, the first has them: a new area leaves those sites out, and one that is
+//! installed again stays out there. An area whose plan is no longer chosen keeps its memory, since a thread
+//! may be inside; it is used again when the plan is chosen again.
 
 use std::sync::Arc;
 
@@ -21,27 +21,27 @@ use crate::settling::Refused;
 use crate::texts::{Change, Edits};
 
 impl Loaded {
-    /// Whether a choice is of this file.
+    /// True if a choice is for this file.
     fn is_of(&self, choice: &Choice) -> bool {
         self.module.identity() == Some(&choice.file)
     }
 }
 
-/// What of the choices for a module is not in it because nobody has planned it yet.
+/// Whether a part of the choices for a module is missing because it is not planned yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Nothing,
     Some,
 }
 
-/// How the sites of a choice are to be sampled, by address.
+/// The paces of a choice's sites, by address.
 #[derive(Debug)]
 pub(crate) struct Paced {
     choice: Choice,
     paces: Vec<(u64, Pace)>,
 }
 
-/// Executions of a site.
+/// Number of executions of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Executed {
     /// Address in the file.
@@ -50,10 +50,10 @@ pub struct Executed {
     pub executions: u64,
 }
 
-/// Choices whose paces are remembered for programs that have them later.
+/// Choices whose paces are remembered for programs that get them later.
 const MOST_PACED: usize = 256;
 
-/// Paces an area's sites.
+/// Sets the paces of an area's sites.
 fn pace(area: &Area, paces: &[(u64, Pace)]) {
     let Ok(plan) = &area.loaded.module.plan else {
         return;
@@ -62,14 +62,14 @@ fn pace(area: &Area, paces: &[(u64, Pace)]) {
         let known = paces.binary_search_by_key(&site.address, |(address, _)| *address);
         let words = site.number.ok().and_then(|it| plan.data_words(it));
         if let (Ok(at), Some(words)) = (known, words) {
-            // Memory of our own: it can be written.
+            // The memory is the launcher's own, so writing cannot fail.
             let _ = area.arm(words.start, paces[at].1);
         }
     }
 }
 
 impl Server {
-    /// Makes `choices` all that is chosen, and wakes live programs. The number is for
+    /// Makes `choices` the complete set of choices, and wakes live programs. Returns a number for
     /// [`Self::settled`].
     pub(crate) fn exchange(&self, choices: Vec<Choice>) -> u64 {
         let choices: Vec<Choice> = choices.into_iter().map(Choice::plain).collect();
@@ -84,7 +84,8 @@ impl Server {
         self.settling.is_settled(exchange)
     }
 
-    /// What of a choice cannot be patched, and why; `None` when it was placed nowhere yet.
+    /// Sites of a choice that cannot be patched, with reasons; `None` if the choice was not placed in any
+    /// program yet.
     pub(crate) fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>> {
         let choice = choice.clone().plain();
         let ledger = self.ledger();
@@ -96,9 +97,8 @@ impl Server {
         Some(refused.collect())
     }
 
-    /// Sets how often sites of a choice are sampled, and how many times, where it is known
-    /// already and where it will be placed. Addresses are sorted. The choice must not be chosen
-    /// at the time.
+    /// Sets how often sites of a choice are sampled, and how many times, in areas that exist and in later
+    /// ones. `paces` is sorted by address. The choice must not be in use at the time.
     pub(crate) fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
         let choice = choice.clone().plain();
         let areas = self.ledger().areas.clone();
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// The same for what was just placed.
+    /// As [`Self::arm`], for an area that was just placed.
     fn arm_new(&self, maps: &[Mapping], chosen: &Loaded) {
         let paces = {
             let known = self.paces();
@@ -140,8 +140,8 @@ impl Server {
         }
     }
 
-    /// Executions of a choice's sites, of programs that run and that have ended; `None` when
-    /// it was placed nowhere yet, or does not count.
+    /// Executions of a choice's sites, in programs that run and that have ended; `None` if it was placed
+    /// nowhere yet, or does not count.
     pub(crate) fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
         let choice = choice.clone().plain();
         let sums = self
@@ -159,8 +159,8 @@ impl Server {
         Some(sites.collect())
     }
 
-    /// Puts into a module that was just loaded what is chosen for it, as far as that is planned: a
-    /// program that waits is not to wait for plans. What is left to its control thread.
+    /// Installs the chosen patches into a module that was just loaded, as far as they are planned: a
+    /// program that waits must not wait for plans. Its control thread installs the rest later.
     pub(crate) fn add_chosen(
         &self,
         conversation: &Conversation,
@@ -190,7 +190,7 @@ impl Server {
         Ok(left)
     }
 
-    /// Makes running text what is chosen.
+    /// Installs and removes patches until running text has what is chosen.
     pub(crate) fn apply_chosen(
         &self,
         conversation: &Conversation,
@@ -255,7 +255,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes a change of running text, as far as that is possible.
+    /// Makes a change of running text, as far as possible.
     pub(crate) fn change(
         &self,
         conversation: &Conversation,
@@ -284,7 +284,7 @@ impl Server {
             .collect()
     }
 
-    /// The same file with a plan of its own, made once.
+    /// The same file with the plan for `options`, which is made once.
     fn planned(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
         self.plans().derived(module, options)
     }

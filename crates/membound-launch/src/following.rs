@@ -1,5 +1,5 @@
-//! Collects what programs tell of their allocations: rings are drained every few
-//! milliseconds, and small blocks are sampled while following all of them costs too much.
+//! Collects the allocations that programs report: drains rings every few milliseconds, and samples small
+//! blocks while reporting all of them costs too much.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,82 +16,86 @@ use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
 use crate::pace::{self, Account, Pace, Processors, Window};
 
-/// Between two looks into the rings while they have events.
+/// Poll interval of the rings while they have events.
 const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The same while there are more than [`FLOOD_EVENTS`] at each look: blocks would be sampled lest the rings overflow.
+/// The same while each poll finds more than [`FLOOD_EVENTS`]: otherwise agents would sample blocks to keep
+/// rings from overflowing.
 const FLOOD_POLL_INTERVAL: Duration = Duration::from_micros(300);
-/// The same after a look that found nothing, for the first time. It doubles with each further one, up to
-/// [`LONGEST_POLL_INTERVAL`]: each look wakes a thread, for which a program may have to leave its processor.
+/// Poll interval after the first poll that found nothing. It doubles with each further one, up to
+/// [`LONGEST_POLL_INTERVAL`]: each poll wakes a thread, for which a program may have to leave its
+/// processor.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// The longest time between two looks. A thread that begins to allocate as fast as it can fills a ring to the mark
-/// from which on the agent samples in about this time.
+/// Longest poll interval. A thread that begins to allocate at full speed fills a ring, up to the mark from
+/// which the agent samples, in about this time.
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(8);
-/// Events at one look from which on the next one is early.
+/// Events at one poll above which the next poll comes early.
 const FLOOD_EVENTS: u64 = 1000;
-/// Between two looks for threads that are gone.
+/// Interval between two searches for threads that have ended.
 const FREE_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks for programs that are gone.
+/// Interval between two searches for programs that have ended.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
-/// Between two decisions at which interval blocks are sampled.
+/// Interval between two decisions about the sampling interval.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The same in a flood of them: processes' clocks are too coarse for less.
+/// The same in a flood of events. CPU clocks of processes are too coarse for less.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
-/// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
+/// CPU time in nanoseconds that an event is assumed to cost the program until one was timed.
 const EVENT_NS: f64 = 300.0;
-/// Timed allocations that are enough to know what an event costs.
+/// Timed allocations that suffice to estimate the cost of an event.
 const TIMED: u64 = 100;
 
-/// Everything that is followed.
+/// The followed allocations of all programs.
 #[derive(Debug)]
 pub(crate) struct Following {
     objects: Objects,
     processors: Processors,
     images: Mutex<Vec<Image>>,
     account: Mutex<Account>,
-    /// How many images each process has had.
+    /// Number of images that each process has had.
     begun: Mutex<FxHashMap<u32, u32>>,
 }
 
-/// One process image, and the children that it forked.
+/// One process image, and the children that it has forked.
 #[derive(Debug)]
 struct Image {
     key: ProcessKey,
-    /// Its process runs another program by now.
+    /// True if its process runs another program by now.
     left: bool,
-    /// Its process has ended or left it, and nothing was told since the last full look: only
-    /// children that it forked may still tell. Looked at every [`FREE_EVERY`] only, for there may
-    /// be hundreds.
+    /// True if its process has ended or left it, and nothing was reported since the last full poll: only
+    /// children that it has forked may still report. It is polled only every [`FREE_EVERY`], since there
+    /// may be hundreds.
     quiet: bool,
     memory: Memory,
-    /// What is added to numbers of chains, which begin anew in every image.
+    /// Offset added to numbers of chains, which start again in every image.
     base: u32,
-    /// When it began, as long as the receiver does not know.
+    /// Start of the image, until the receiver was told.
     begun: Option<Instant>,
     processes: Vec<Process>,
     pace: Pace,
-    /// Mean bytes between sampled points that the receiver knows of.
+    /// Mean bytes between sampling points that the receiver was told.
     known_interval: u64,
-    /// Since when events are counted, and what they came to.
+    /// Start of the window.
     since: Instant,
+    /// Events since then.
     window: Window,
-    /// CPU time of all processes that have told of something, when the window began.
+    /// CPU time of all processes that have reported events, at the start of the window.
     cpu_ns: u64,
     /// Events lost in the window.
     lost: u64,
-    /// Events that the last look found.
+    /// Events that the last poll found.
     found: u64,
-    /// Time stamp counter and clock when the image began.
+    /// Time stamp counter and clock at the start of the image.
     clock: (u64, Instant),
 }
 
-/// What is kept of a process.
+/// State of a process.
 #[derive(Debug)]
 struct Process {
     number: u32,
-    /// Chains that the receiver knows, and the last one met.
+    /// Chains that the receiver was told.
     announced: FxHashSet<u32>,
+    /// The last chain of an event.
     last_chain: Option<u32>,
-    /// For the receiver.
+    /// Chains and events that are collected for the receiver.
     new_chains: Vec<u32>,
     batch: Vec<AllocationEvent>,
 }
@@ -115,7 +119,7 @@ impl Following {
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the program that speaks memory to tell of its allocations in.
+    /// Gives the program of this conversation memory in which it reports allocations.
     pub(crate) fn begin(
         &self,
         conversation: &Conversation,
@@ -156,7 +160,7 @@ impl Following {
         Ok(())
     }
 
-    /// Collects until `stopped` says so.
+    /// Collects until `stopped` returns true.
     pub(crate) fn run(&self, stopped: impl Fn(Duration) -> bool) {
         let mut freed = Instant::now();
         let mut closed = freed;
@@ -190,7 +194,8 @@ impl Following {
             let cost = looks.cost(own_ns as f64, found);
             let followed = images.iter().filter(|image| !image.quiet).count().max(1) as f64;
             for image in images.iter_mut().filter(|image| !image.quiet) {
-                // What was received belongs to events of some time ago: nobody knows of whose.
+                // The receiver's time was spent on earlier events of unknown programs, so it is divided
+                // evenly.
                 let part = match found {
                     0 => 1.0 / followed,
                     found => image.found as f64 / found as f64,
@@ -213,27 +218,27 @@ impl Following {
     }
 }
 
-/// What a look into the rings cost, in nanoseconds of CPU time.
+/// Cost of a poll of the rings, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct LookCost {
-    /// What more events would cost more of.
+    /// The part that grows with the number of events.
     reading_ns: f64,
-    /// What the look cost by itself.
+    /// The part that a poll costs by itself.
     looking_ns: f64,
 }
 
-/// Tells what looks into the rings cost apart from what they find.
+/// Separates what polls cost by themselves from what their events cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looks {
-    /// What a look that finds nothing costs on average.
+    /// Mean cost of a poll that finds nothing.
     empty_ns: f64,
 }
 
 impl Looks {
-    /// Events from which on what a look costs depends on their number. With fewer, most of it is spent on waking up
-    /// and on passing anything on at all.
+    /// Events above which the cost of a poll depends on their number. With fewer, most of it is the wake-up
+    /// and the call of the receiver.
     const MANY_EVENTS: u64 = 100;
-    /// What a new figure counts for in the average.
+    /// Weight of a new value in the average.
     const NEW_PART: f64 = 0.1;
 
     fn cost(&mut self, own_ns: f64, events: u64) -> LookCost {
@@ -251,8 +256,7 @@ impl Looks {
     }
 }
 
-/// Time until the next look into the rings, after one that came `interval` after the look before it and found so many
-/// `events`.
+/// Poll interval after a poll that came `interval` after the one before and found this many `events`.
 fn next_poll(interval: Duration, events: u64) -> Duration {
     match events {
         0 => (2 * interval).clamp(IDLE_POLL_INTERVAL, LONGEST_POLL_INTERVAL),
@@ -262,12 +266,12 @@ fn next_poll(interval: Duration, events: u64) -> Duration {
 }
 
 impl Image {
-    /// Whether its process has ended, or runs another program.
+    /// True if its process has ended, or runs another program.
     fn is_over(&self) -> bool {
         self.left || stat::started(self.key.pid).ok() != Some(self.key.started)
     }
 
-    /// Takes what was told; how much it was.
+    /// Passes on all reported events; returns their number.
     fn drain(&mut self, objects: &Objects) -> u64 {
         self.take(objects, |memory, each| memory.drain(each))
     }
@@ -294,7 +298,7 @@ impl Image {
             let Some(mut event) = event(told) else {
                 return;
             };
-            // A ring is one thread's: the next event is nearly always of the same process.
+            // A ring belongs to one thread, so the next event is nearly always of the same process.
             if processes.get(current).map(|it| it.number) != Some(told.process) {
                 current = index_of(processes, told.process);
             }
@@ -314,13 +318,13 @@ impl Image {
         });
         self.window.events += (drained.taken + drained.lost) as f64;
         self.lost += drained.lost;
-        // Also where the program has sampled lest a ring overflowed.
+        // Also if the agent has sampled by itself to keep a ring from overflowing.
         self.sampled(objects, interval);
         self.pass_on(&*objects.receiver, drained.lost);
         drained.taken + drained.lost
     }
 
-    /// Tells the receiver that blocks are sampled at this interval, if it does not know that.
+    /// Tells the receiver the sampling interval, if it is longer than the known one.
     fn sampled(&mut self, objects: &Objects, interval: u64) {
         if interval <= self.known_interval {
             return;
@@ -331,7 +335,7 @@ impl Image {
         }
     }
 
-    /// Tells the receiver.
+    /// Passes the collected chains and events on to the receiver.
     fn pass_on(&mut self, receiver: &dyn AllocationReceiver, lost: u64) {
         if let Some(since) = self.begun.take() {
             receiver.begun(self.key.pid, since);
@@ -351,7 +355,7 @@ impl Image {
         }
     }
 
-    /// Sets the interval at which small blocks are sampled.
+    /// Sets the sampling interval of small blocks.
     fn decide(
         &mut self,
         now: Instant,
@@ -378,7 +382,7 @@ impl Image {
         window.cpu_ns = took_ns.max(0.0);
         window.event_ns = event_ns;
         if self.lost > 0 {
-            // What was lost had its bytes as well.
+            // Lost events had blocks and bytes as well.
             let told = (window.events - self.lost as f64).max(1.0);
             window.blocks *= window.events / told;
             window.span_bytes *= window.events / told;
@@ -394,7 +398,7 @@ impl Image {
         }
     }
 
-    /// CPU time that telling of an event takes of the program, in nanoseconds.
+    /// CPU time that reporting an event takes from the program, in nanoseconds.
     fn event_ns(&self, now: Instant) -> f64 {
         let (timed, timed_ticks) = self.memory.timed();
         let (begun_ticks, begun) = self.clock;
@@ -407,7 +411,7 @@ impl Image {
     }
 }
 
-/// The time stamp counter, 0 where there is none.
+/// The time stamp counter; 0 on machines without one.
 fn time_stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction reads a counter and nothing else.
@@ -416,7 +420,7 @@ fn time_stamp() -> u64 {
     return 0;
 }
 
-/// Where a process stands, which is put there if it is new.
+/// Index of a process, which is added if it is new.
 fn index_of(processes: &mut Vec<Process>, number: u32) -> usize {
     let known = processes.iter().position(|it| it.number == number);
     known.unwrap_or_else(|| {
@@ -431,7 +435,7 @@ fn index_of(processes: &mut Vec<Process>, number: u32) -> usize {
     })
 }
 
-/// An event as the receiver gets it; `None` of a record that makes no sense.
+/// The event for the receiver; `None` for a record that makes no sense.
 fn event(told: &Told) -> Option<AllocationEvent> {
     let action = if told.what.kind == AllocationKind::Allocated as u8 {
         AllocationAction::Allocated
@@ -452,7 +456,7 @@ fn event(told: &Told) -> Option<AllocationEvent> {
     })
 }
 
-/// Lets go of the memory of programs that have ended, with all the children that shared it.
+/// Frees the memory of programs that have ended, once all children that share it have ended too.
 fn close(images: &mut Vec<Image>, objects: &Objects) {
     if !images.iter().any(Image::is_over) {
         return;

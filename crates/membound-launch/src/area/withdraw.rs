@@ -1,4 +1,4 @@
-//! Sites of an area that are out of the text while the others stand.
+//! Removes some sites of an area from the text while the others stay installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,12 +10,12 @@ use super::{Area, NotInstalled, group};
 use crate::conversation::Conversation;
 
 impl Area {
-    /// Takes the sites at the addresses `out` (of the file) out of the text, and puts all others in
-    /// that are not barred; returns the addresses of those that are out.
+    /// Removes the sites at the addresses `out` (in the file) from the text, and installs all others that
+    /// are not barred; returns the addresses of those that are removed.
     ///
-    /// A site stays in that shares bytes with one that is not to go, directly or by others: of
-    /// edits that do, either all stand or none does, so that each finds the text that it was planned
-    /// for. What stands already as it is to stand is passed over, and no thread is stopped for it.
+    /// A site stays installed if it shares bytes, directly or through others, with one that is not to be
+    /// removed: of such edits either all are installed or none, so that each finds the text that it was
+    /// planned for. Edits that are already as wanted are skipped, and no thread is stopped for them.
     pub(crate) fn hold_out(
         &self,
         conversation: &Conversation,
@@ -54,7 +54,7 @@ impl Area {
     }
 }
 
-/// Whether edits may go together whose sites are these: each has some, all of which are to be `out`.
+/// True if edits with these sites may be removed together: each has some, and all of them are in `out`.
 fn all_go(edits: impl Iterator<Item = impl Iterator<Item = u64>>, out: &BTreeSet<u64>) -> bool {
     edits
         .map(|mut sites| {
@@ -65,7 +65,8 @@ fn all_go(edits: impl Iterator<Item = impl Iterator<Item = u64>>, out: &BTreeSet
         .unwrap_or(false)
 }
 
-/// Edits, sorted by address, that share bytes, directly or by others: ranges of their indices.
+/// Groups of edits, sorted by address, that share bytes directly or through others: ranges of their
+/// indices.
 pub(super) fn clusters(edits: &[TextEdit]) -> impl Iterator<Item = Range<usize>> {
     let mut next = 0;
     std::iter::from_fn(move || {
@@ -107,7 +108,7 @@ mod tests {
         assert!(go(&[&[1, 2], &[3]]));
         assert!(!go(&[&[1, 4]]));
         assert!(!go(&[&[1], &[4]]));
-        // What is no site is not for sites to take along.
+        // An edit without sites is not removed with sites.
         assert!(!go(&[&[1], &[]]));
         assert!(!go(&[]));
     }
