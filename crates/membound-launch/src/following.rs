@@ -195,7 +195,7 @@ impl Following {
             let followed = images.iter().filter(|image| !image.quiet).count().max(1) as f64;
             for image in images.iter_mut().filter(|image| !image.quiet) {
                 // The receiver's time was spent on earlier events of unknown programs, so it is divided
-                // evenly.
+                // like the events of this poll.
                 let part = match found {
                     0 => 1.0 / followed,
                     found => image.found as f64 / found as f64,

@@ -1,8 +1,8 @@
-//! Programs that run inside the command's process, at its yields.
+//! Harvesting: scavengers that run inside the command's process, at its yields.
 //!
-//! Only the process that a session starts has guests: what it executes later, and its children,
-//! run as they are. A guest's modules are patched when it has mapped them and before they run, with
-//! the scavengers' choices; everything else that is loaded with the primary's.
+//! Only the process that a session starts has scavengers: programs that it executes later, and its
+//! children, run as they are. A scavenger's modules are patched with the scavengers' choices after it has
+//! mapped them and before they run; all other modules are patched with the primary's choices.
 
 mod request;
 mod status;
@@ -36,82 +36,83 @@ use crate::planting::{LatePlantings, Planting};
 use crate::requests::{Requested, Requesting};
 use crate::withdraw::{Withdrawn, YieldPlace};
 
-/// Between two looks whether guests are ready.
+/// Interval between two checks whether scavengers are ready.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Parts of the whole that the board's share counts in.
+/// The whole of which [`Board::share`] is a part.
 const WHOLE: f64 = 1024.0;
 
-/// The agent's looks in a phase with guests or without, where requests are told, at first and at most:
-/// 20 ms and 500 ms.
+/// Length of a phase with or without scavengers, in polls of the agent, where request latencies are
+/// measured: 20 ms.
 const REQUEST_LOOKS: u32 = 10;
 
+/// Longest phase, in polls of the agent: 500 ms.
 const MOST_LOOKS: f64 = 250.0;
 
-/// Time between two of the agent's looks, in nanoseconds.
+/// Nanoseconds between two polls of the agent.
 const LOOK_NS: f64 = 2e6;
 
-/// CPU time of a guest that has come to no yield, after which the command begins all the same: it may be
-/// preparing its data for seconds.
+/// CPU time in nanoseconds of a scavenger that has come to no yield, after which the command begins all the
+/// same: the scavenger may be preparing its data for seconds.
 const PREPARES_NS: u64 = 50_000_000;
 
-/// What came of a harvest so far.
+/// Results of a harvest so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Harvested {
-    /// Why the command has no lanes, if it has none.
+    /// Why the command has no run queues, if it has none.
     pub refused: Option<String>,
-    /// Threads that were given a lane.
+    /// Threads that got a run queue.
     pub threads: u64,
-    /// Yields of the command at which somebody could run, and CPU time of its threads meanwhile.
+    /// Yields of the command at which scavengers were admitted, and CPU time of its threads meanwhile.
     pub with: Turns,
-    /// The same while nobody was let in.
+    /// The same while no scavenger was admitted.
     pub without: Turns,
-    /// Guests that were taken from a thread that waited, and from one that ended.
+    /// Scavengers that were taken from a waiting thread.
     pub steals: u64,
-    /// See `steals`.
+    /// Scavengers that were taken from a thread that had ended.
     pub reclaimed: u64,
-    /// Guests that left a thread for a system call, and for a signal to the command.
+    /// Scavengers that left a thread for a system call.
     pub calls: u64,
-    /// See `calls`.
+    /// Scavengers that left a thread because of a signal to the command.
     pub interrupted: u64,
-    /// Guests that were called out of a turn that did not end.
+    /// Scavengers that were called out of a time slice that did not end.
     pub overdue: u64,
-    /// Turns in short waits of the command's threads, and how long these were, in nanoseconds.
+    /// Time slices in short waits of the command's threads, and the duration of these waits.
     pub waits: Turns,
-    /// Turns that were to be timed, and that scavengers skipped to wait for what they had asked for.
+    /// Time slices that were to be timed, but which scavengers skipped to wait for their own prefetch.
     pub skipped: u64,
-    /// Turns that were timed, their sum, and the longest, in nanoseconds.
+    /// Time slices that were timed.
     pub timed: u64,
-    /// See `timed`.
+    /// Sum of their durations, in nanoseconds.
     pub timed_ns: u64,
-    /// See `timed`.
+    /// The longest of them, in nanoseconds.
     pub longest_ns: u64,
-    /// Of these, how many lasted from one nanosecond to another: (from, to, count).
+    /// Histogram of their durations: (from, to, count), in nanoseconds.
     pub times: Vec<(u64, u64, u64)>,
-    /// Its guests, in their order.
+    /// The scavengers, in their order.
     pub guests: Vec<GuestStatus>,
-    /// Yields that could not be had, and why.
+    /// Yields that could not be installed, with reasons.
     pub missed: Vec<String>,
-    /// Requests of the command, where they are told.
+    /// Request latencies of the command, if they are measured.
     pub requested: Option<Requested>,
-    /// Yields of the command that are out of its text.
+    /// Yields of the command that are removed from its text.
     pub withdrawn: Vec<YieldPlace>,
 }
 
-/// Turns, and CPU time of the threads that took them.
+/// Number of time slices, and CPU time of the threads in which they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// How many.
+    /// Number of time slices.
     pub count: u64,
-    /// In nanoseconds.
+    /// CPU time, in nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// A harvest as the server carries it out.
+/// A harvest in progress.
 #[derive(Debug)]
 pub(crate) struct Harvesting {
     wanted: Harvest,
-    /// The process that has the guests.
+    /// The process with the scavengers, once it has begun.
     process: OnceLock<ProcessKey>,
     state: Mutex<State>,
 }
@@ -119,9 +120,9 @@ pub(crate) struct Harvesting {
 #[derive(Debug, Default)]
 struct State {
     board: Option<Shared>,
-    /// By guest: its request, once it was started.
+    /// By scavenger: its request, once it was started.
     requests: Vec<Option<Shared>>,
-    /// What guests have mapped.
+    /// Address ranges that scavengers have mapped.
     spans: Vec<Range<u64>>,
     refused: Option<String>,
     missed: Vec<String>,
@@ -143,12 +144,12 @@ impl Harvesting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the process with the guests, and it has lanes.
+    /// True if this is the process with the scavengers, and it has run queues.
     pub(crate) fn is_in(&self, key: ProcessKey) -> bool {
         self.process.get() == Some(&key) && self.state().board.is_some()
     }
 
-    /// The process with the guests is another program now, and they are no more.
+    /// Reports that the process has executed another program, and that its scavengers have ended.
     fn say_executed(&self, path: &Path) {
         let missed = format!(
             "the command executed {}: scavengers ended with what ran before, and nothing was harvested of \
@@ -158,7 +159,7 @@ impl Harvesting {
         self.state().missed.push(missed);
     }
 
-    /// Whether a module is a guest's.
+    /// True if a module is a scavenger's.
     pub(crate) fn is_guests(&self, module: &Loaded) -> bool {
         let span = module.span();
         let state = self.state();
@@ -168,7 +169,7 @@ impl Harvesting {
             .any(|guests| guests.start < span.end && span.start < guests.end)
     }
 
-    /// Something is loaded beside the guests, or by one of them.
+    /// Keeps exception flags apart if the module, of the primary or of a scavenger, reads them.
     fn heed_exceptions(&self, module: &Loaded) {
         if module.module.reads_exceptions()
             && let Some(board) = &self.state().board
@@ -178,7 +179,7 @@ impl Harvesting {
         }
     }
 
-    /// Gives the program lanes. Without them it runs as it is, and has no guests.
+    /// Gives the program run queues. If that fails it runs as it is, without scavengers.
     fn open_lanes(
         &self,
         conversation: &Conversation,
@@ -238,8 +239,8 @@ impl Harvesting {
         Ok(board)
     }
 
-    /// Begins turns with this much time until the command's data are there, in nanoseconds, and has
-    /// scavengers skip so many after a miss of their own.
+    /// Sets the time from a yield until the command's data have arrived, in nanoseconds, which is the
+    /// credit of a slice, and the number of slices that scavengers skip after a miss of their own.
     pub(crate) fn set_turns(&self, span_ns: f64, skips: u32) {
         if let Some(board) = &self.state().board {
             let word = |offset, value| board.word32(offset).store(value, Ordering::Relaxed);
@@ -248,7 +249,7 @@ impl Harvesting {
         }
     }
 
-    /// Makes phases with guests and without so long, in nanoseconds, if they are not already.
+    /// Lengthens phases with and without scavengers to this many nanoseconds, if they are shorter.
     pub(crate) fn lengthen_phases(&self, length_ns: f64) {
         if let Some(board) = &self.state().board {
             let looks = (length_ns / LOOK_NS).clamp(1.0, MOST_LOOKS) as u32;
@@ -262,19 +263,19 @@ impl Harvesting {
         self.wanted.ticks_per_ns
     }
 
-    /// Changes what is known of them.
+    /// Changes the state of request measurement.
     pub(crate) fn of_requests<T>(&self, change: impl FnOnce(&mut Requesting) -> T) -> T {
         change(&mut self.state().requesting)
     }
 
-    /// Whether what stands in a module is yields of the command.
+    /// True if the patches of a module are yields of the command.
     pub(crate) fn yields_by(&self, module: &Module) -> bool {
         let is_here = |planting: &Planting| planting.is_in(module);
         let late = |late: &mut LatePlantings| late.primary.iter().any(is_here);
         self.wanted.primary.iter().any(is_here) || self.of_late(late)
     }
 
-    /// Whether what stands in a module is a harvest's: yields, or what tells requests.
+    /// True if the patches of a module belong to a harvest: yields, or marks of requests.
     pub(crate) fn owns(&self, module: &Module) -> bool {
         let is_mark = |choice: &Choice| module.is_chosen(&choice.file, &choice.options);
         if self.of_requests(|requesting| requesting.marks.iter().any(is_mark)) {
@@ -284,23 +285,23 @@ impl Harvesting {
         self.yields_by(module) || self.wanted.scavengers.iter().any(is_here)
     }
 
-    /// Changes what is known of the yields that were planned while the command ran.
+    /// Changes the state of the yields that were planned while the command ran.
     pub(crate) fn of_late<T>(&self, change: impl FnOnce(&mut LatePlantings) -> T) -> T {
         change(&mut self.state().late)
     }
 
-    /// All yields of the command, those included that were planned while it ran.
+    /// All yields of the command, including those that were planned while it ran.
     fn primary(&self) -> Vec<Planting> {
         let late = self.of_late(|late| late.primary.clone());
         self.wanted.primary.iter().cloned().chain(late).collect()
     }
 
-    /// Notes something that could not be had.
+    /// Reports something that could not be done.
     pub(crate) fn miss(&self, missed: String) {
         self.state().missed.push(missed);
     }
 
-    /// Changes what is known of the yields that are taken out.
+    /// Changes the state of the removed yields.
     pub(crate) fn of_withdrawn<T>(&self, change: impl FnOnce(&mut Withdrawn) -> T) -> T {
         change(&mut self.state().withdrawn)
     }
@@ -316,7 +317,7 @@ impl Harvesting {
         }
     }
 
-    /// Lets guests in for this share of the time from now on.
+    /// Sets the share of the time, 0 to 1, in which scavengers are admitted.
     pub(crate) fn let_in(&self, share: f64) {
         if let Some(board) = &self.state().board {
             let word = board.word32(offset_of!(Board, share));
@@ -351,8 +352,8 @@ impl Harvesting {
         Ok(())
     }
 
-    /// Waits until every guest has come to a yield, has run for long without one, or has ended, for as long
-    /// as is wished.
+    /// Waits until every scavenger has come to a yield, has run for long without one, or has ended; at most
+    /// for the configured time.
     pub(crate) fn await_guests(&self) {
         let begun = Instant::now();
         let pid = self.process.get().map(|key| key.pid);
@@ -378,7 +379,7 @@ impl Harvesting {
         }
     }
 
-    /// What came of it so far.
+    /// Results so far.
     pub(crate) fn harvested(&self) -> Harvested {
         let state = self.state();
         let mut harvested = Harvested {
@@ -426,7 +427,7 @@ impl Harvesting {
     }
 }
 
-/// Credit for a time in nanoseconds.
+/// Converts nanoseconds to units of credit.
 fn units(ns: f64) -> i32 {
     let units = ns * f64::from(CREDIT_UNITS_PER_NS);
     units.clamp(0.0, f64::from(i32::MAX / 2)) as i32

@@ -1,5 +1,5 @@
-//! Trials in which threads of a program are held for less than a millisecond, while another one
-//! shows how much faster it gets on (see `agent/hold.rs`).
+//! Trials in which threads of a program are held for less than a millisecond, while another one shows how
+//! much faster it makes progress (see `agent/hold.rs`).
 //!
 //! There is one trial at a time. The program's control thread makes it when the doorbell rings.
 
@@ -17,54 +17,54 @@ use crate::maps;
 use crate::memory::Shared;
 use crate::server::Server;
 
-/// Processes whose memory for trials is remembered.
+/// Most processes whose memory for trials is kept.
 const MOST_PROCESSES: usize = 64;
 
-/// What is to be tried. No patch but the session's own should stand in the text meanwhile.
+/// Parameters of a trial. Only the session's own patches should be in the text meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The process.
     pub pid: u32,
     /// The threads: at least two, at most [`HOLD_THREADS`].
     pub tids: Vec<u32>,
-    /// First address of the line that they use.
+    /// First address of the cache line that they use.
     pub line: u64,
-    /// Spans that are wanted, at most [`HOLD_SPANS`].
+    /// Number of spans wanted, at most [`HOLD_SPANS`].
     pub spans: u32,
     /// Length of a span in nanoseconds, at most two thirds of a millisecond.
     pub span_ns: u32,
-    /// Chooses the random order of spans.
+    /// Seed of the random order of spans.
     pub seed: u32,
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// What threads did in spans that were measured, and how many spans were given up.
+    /// The measured spans, and the number of spans that were given up.
     Measured(Vec<HeldSpan>, u32),
-    /// There was none, for this reason.
+    /// There was no trial, for this reason.
     Refused(String),
 }
 
-/// A thread that ran in a span of a trial.
+/// What one thread did in a span of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldSpan {
     /// Time stamp counter at its end.
     pub tsc: u64,
     /// Index of the thread in [`Holding::tids`].
     pub thread: usize,
-    /// Whether all others were held.
+    /// True if all other threads were held.
     pub alone: bool,
     /// Length in nanoseconds.
     pub wall_ns: u64,
     /// CPU time of the thread.
     pub cpu_ns: u64,
-    /// By how much words grew that the thread sees: of the line, registers, of its stack. 0: not at
-    /// all, or not known.
+    /// Growth of the words that the thread uses: of the line, registers, of its stack. 0: no growth, or not
+    /// known.
     pub words: Vec<u64>,
 }
 
-/// The trial that is to be made, or was, and the memory in which processes make theirs.
+/// The trial that is requested, or was made, and the memory of processes for theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Trials(Mutex<Trying>);
 
@@ -80,14 +80,14 @@ impl Trials {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What came of the last one, once.
+    /// Takes the result of the last trial.
     pub(crate) fn take(&self) -> Option<Held> {
         self.state().done.take()
     }
 }
 
 impl Server {
-    /// Has a process make a trial.
+    /// Requests a trial in a process.
     pub(crate) fn hold(&self, holding: Holding) {
         {
             let mut state = self.trials.state();
@@ -97,7 +97,7 @@ impl Server {
         self.doorbells.ring();
     }
 
-    /// Makes the trial that is wanted of the process that speaks, if one is.
+    /// Makes the trial that is requested for the process of this conversation, if there is one.
     pub(crate) fn try_hold(&self, conversation: &Conversation, key: ProcessKey) {
         let is_meant = |it: &mut Holding| it.pid == key.pid;
         let Some(holding) = self.trials.state().wanted.take_if(is_meant) else {

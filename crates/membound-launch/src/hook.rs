@@ -1,7 +1,7 @@
-//! The loader's announcement of new objects as a call into the agent.
+//! Patches the dynamic loader so that it calls the agent when it loads objects.
 //!
-//! A loader calls one nearly empty function, for debuggers, whenever its list of objects is
-//! about to change or has changed. Its entry is patched like any other code.
+//! A loader calls a nearly empty function, for debuggers, whenever its list of objects is about to change
+//! or has changed. The entry of that function is patched like any other code.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::conversation::Conversation;
 use crate::maps::Mapping;
 use crate::modules::{Loaded, Module};
 
-/// Puts the hook in.
+/// Installs this hook.
 pub(crate) fn loader(
     conversation: &Conversation,
     maps: &mut Vec<Mapping>,

@@ -1,4 +1,5 @@
-//! A program that does nothing but yield: scavengers without a primary take turns with each other.
+//! A program that does nothing but yield, so that scavengers without a primary have time slices with each
+//! other.
 
 use std::fs::File;
 use std::io;
@@ -6,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
 
-/// Yields between two looks whether anybody is left.
+/// Yields between two checks whether any scavenger is left.
 const YIELDS: u32 = 20_000;
-/// What so many yields take at least when somebody takes turns.
+/// Least duration of this many yields if scavengers run in them.
 const BUSY: Duration = Duration::from_micros(500);
-/// How long to leave the processor to others when nobody does.
+/// Sleep after yields in which no scavenger ran, so that other threads get the processor.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How the agent's own thread is called.
+/// Name of the agent's monitor thread.
 const WARDEN: &str = "membound-lanes";
-/// How threads are called that yield.
+/// Name of the threads that yield.
 const YIELDER: &str = "membound-host";
 
 #[cfg(target_arch = "x86_64")]
 mod load {
-    // The first instruction is the load before which it yields.
+    // The first instruction is the load at which the yield is installed.
     std::arch::global_asm!(
         ".pushsection .text.membound_host_load, \"ax\", @progbits",
         ".p2align 4",
@@ -40,8 +41,8 @@ mod load {
     }
 }
 
-/// Address in this executable's file of the load before which [`host`] yields; `None` where it
-/// cannot be told, and where nothing is patched.
+/// Address in this executable's file of the load before which [`host`] yields; `None` if it cannot be
+/// computed, and on machines without patches.
 #[must_use]
 #[cfg(target_arch = "x86_64")]
 pub fn host_load() -> Option<u64> {
@@ -56,7 +57,7 @@ pub fn host_load() -> Option<u64> {
     Some(address.wrapping_sub(bias))
 }
 
-/// The file of the program that runs, mapped: most of it may be debug information.
+/// Maps the file of the running program: most of it may be debug information.
 ///
 /// # Errors
 /// When it cannot be opened or mapped.
@@ -66,18 +67,18 @@ pub fn own_file() -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
-/// Nothing is patched on this machine.
+/// On this machine programs are not patched.
 #[must_use]
 #[cfg(not(target_arch = "x86_64"))]
 pub const fn host_load() -> Option<u64> {
     None
 }
 
-/// Yields to guests, on `threads` threads (1 at least), until none is left in this process.
+/// Yields to scavengers, on `threads` threads (at least 1), until none is left in this process.
 pub fn host(threads: usize) {
     for _ in 1..threads {
         let builder = std::thread::Builder::new().name(YIELDER.to_owned());
-        // Without it the others yield.
+        // If a thread cannot be started, the others yield.
         let _ = builder.spawn(|| {
             loop {
                 yield_for_a_while();
@@ -89,7 +90,7 @@ pub fn host(threads: usize) {
     }
 }
 
-/// Yields many times. Where no guest took a turn meanwhile, sleeps, so that other threads have the processor.
+/// Yields many times. If no scavenger ran meanwhile, sleeps, so that other threads get the processor.
 fn yield_for_a_while() {
     let word = 0_u64;
     let begun = Instant::now();
@@ -101,7 +102,7 @@ fn yield_for_a_while() {
     }
 }
 
-/// Reads a word, by the load before which a yield is planted.
+/// Reads a word with the load at which a yield is installed.
 fn yielding_read(word: &u64) -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it reads the word.

@@ -1,4 +1,4 @@
-//! What has happened so far: programs, their trampolines, and what was counted.
+//! Records of a session: programs, their trampolines, and their counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,55 +11,55 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::area::{Area, sampled};
 use crate::modules::Module;
 
-/// One program of the run: an exec begins a new one.
+/// One program of the run; an `exec` begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Process number.
     pub pid: u32,
     /// Its executable.
     pub path: PathBuf,
-    /// Why it has no patches, if it has none.
+    /// Why it has no patches; `None`: it has some, or may get them.
     pub unpatched: Option<String>,
 }
 
-/// Which program of a process.
+/// Identifies a program: process number and start time of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessKey {
     pub(crate) pid: u32,
     pub(crate) started: u64,
 }
 
-/// Everything that is remembered.
+/// All records of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) programs: Vec<Program>,
-    /// Which of `programs` runs in a process.
+    /// Index in `programs` of the program that runs in a process.
     running: FxHashMap<ProcessKey, usize>,
-    /// Indices of those of `programs` that [`Self::settle`] was not called for.
+    /// Indices of the `programs` for which [`Self::settle`] was not called yet.
     unsettled: FxHashSet<usize>,
     /// Areas whose memory is still open.
     pub(crate) areas: Vec<Arc<Area>>,
     /// Areas whose memory was closed, summed by file.
     closed: Vec<Totals>,
-    /// Files that were left alone, with the reason.
+    /// Files that were not patched, with the reason.
     left_alone: BTreeMap<PathBuf, String>,
-    /// What was not seen to its end, and why.
+    /// Failures: observations that were not completed, with reasons.
     pub(crate) missed: BTreeSet<String>,
 }
 
-/// What the areas of one file come to.
+/// Sums over the areas of one file.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
     pub(crate) module: Arc<Module>,
-    /// Executions of each site, when its body counts.
+    /// Executions of each site, if its body counts.
     pub(crate) executions: Option<Vec<u64>>,
-    /// Sites refused when they were placed: of all placements, the most.
+    /// Sites refused when they were placed, by reason: the most of any placement.
     pub(crate) lost: BTreeMap<Refusal, u64>,
     pub(crate) placements: u64,
 }
 
 impl Ledger {
-    /// A new program runs in `key`.
+    /// Records that a new program runs in `key`.
     pub(crate) fn begin(&mut self, key: ProcessKey, path: PathBuf) {
         self.running.insert(key, self.programs.len());
         self.unsettled.insert(self.programs.len());
@@ -70,7 +70,7 @@ impl Ledger {
         });
     }
 
-    /// Says whether the program in `key` is patched.
+    /// Records whether the program in `key` is patched.
     pub(crate) fn settle(&mut self, key: ProcessKey, unpatched: Option<String>) {
         if let Some(program) = self.running.get(&key) {
             self.unsettled.remove(program);
@@ -78,20 +78,20 @@ impl Ledger {
         }
     }
 
-    /// Why the program in `key` is not patched. A process that inherited its patches is.
+    /// Why the program in `key` is not patched. A process that inherited its patches counts as patched.
     pub(crate) fn unpatched(&self, key: ProcessKey) -> Option<&str> {
         let program = &self.programs[*self.running.get(&key)?];
         program.unpatched.as_deref()
     }
 
-    /// Why a program was given up that is not patched and will not be: of the first one.
+    /// Why the first program that is not patched, and will not be, was given up.
     pub(crate) fn given_up(&self) -> Option<&str> {
         let programs = self.programs.iter().enumerate();
         let mut settled = programs.filter(|(index, _)| !self.unsettled.contains(index));
         settled.find_map(|(_, program)| program.unpatched.as_deref())
     }
 
-    /// Remembers why a file is left alone.
+    /// Records why a file is not patched.
     pub(crate) fn leave_alone(&mut self, path: PathBuf, reason: String) {
         self.left_alone.entry(path).or_insert(reason);
     }
@@ -100,8 +100,8 @@ impl Ledger {
         &self.left_alone
     }
 
-    /// Reads what areas have counted and lets go of their memory; `keep` says of an area
-    /// that it may still be written.
+    /// Reads the counts of areas and releases their memory, except for those that may still be written, for
+    /// which `keep` is true.
     pub(crate) fn close(&mut self, keep: impl Fn(&Area) -> bool) {
         for area in std::mem::take(&mut self.areas) {
             if keep(&area) {
@@ -151,7 +151,7 @@ impl Ledger {
         }
     }
 
-    /// The first module of this kind that was placed anywhere.
+    /// The first module accepted by `is_meant` that was placed anywhere.
     pub(crate) fn module(&self, is_meant: impl Fn(&Module) -> bool) -> Option<&Module> {
         let open = self.areas.iter().map(|area| &area.loaded.module);
         let closed = self.closed.iter().map(|totals| &totals.module);
@@ -160,8 +160,8 @@ impl Ledger {
             .find(|module| is_meant(module))
     }
 
-    /// What a module's sites have counted so far, in areas that are open and that were closed;
-    /// `None` when it has none, or does not count.
+    /// Counts of a module's sites so far, in areas that are open and that were closed; `None` if it has no
+    /// areas, or does not count.
     pub(crate) fn executions_of(
         &self,
         mut is_meant: impl FnMut(&Module) -> bool,
@@ -187,15 +187,14 @@ impl Ledger {
         found
     }
 
-    /// Everything counted. Areas that are still open are read as they are now.
+    /// All counts. Areas that are still open are read as they are now.
     pub(crate) fn totals(&mut self) -> &[Totals] {
         self.close(|_| false);
         &self.closed
     }
 }
 
-/// Executions of every numbered site, from an area's data; `None` where its body does not
-/// count.
+/// Executions of every numbered site, from an area's data; `None` if its body does not count.
 fn executions(plan: &Plan, data: &[u8]) -> Option<Vec<u64>> {
     plan.data_words(0)?;
     (0..plan.numbered_sites())

@@ -1,14 +1,12 @@
 //! Starts programs with the agent in them, and serves the agent.
 //!
-//! A [`Session`] makes a private directory with the agent and a control socket, starts the
-//! command with the agent preloaded, and answers every conversation that an agent begins:
-//! it reads what is mapped in the process, plans each file (or finds the plan in a
-//! [`Cache`]), finds room for the trampolines, and sends the orders. All decisions are made
-//! here; the agent only executes. What a run came to is a [`Report`].
+//! A [`Session`] makes a private directory with the agent and a control socket, starts the command with the
+//! agent preloaded, and answers every conversation that an agent begins: it reads the mappings of the
+//! process, plans each file (or finds the plan in a [`Cache`]), finds room for the trampolines, and sends
+//! the orders. All decisions are made here; the agent only executes. A [`Report`] has the results of a run.
 //!
-//! Nothing here prints, reads the environment or handles signals: that is the command's.
-//! A program is never made to fail: whatever cannot be had leaves it as it is, with the
-//! reason kept.
+//! This crate does not print, read the environment or handle signals: the command does. A program is never
+//! made to fail: where something is not possible the program stays as it is, and the report has the reason.
 
 mod adopt;
 mod allocation_memory;
@@ -95,8 +93,8 @@ pub use stops::Stops;
 pub use timers::{Registers, Standing, TimerReceiver, TimerSample, Timers};
 pub use withdraw::YieldPlace;
 
-/// A script by which gdb shows the original program in a patched one.
+/// A script with which gdb shows the original program in a patched one.
 pub const GDB_SCRIPT: &str = include_str!("gdb.py");
 
-/// The agent as a shared object; empty where there is none for this machine.
+/// The agent as a shared object; empty on machines without one.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));

@@ -1,7 +1,7 @@
 //! Wakes the control threads of programs whose patches are to change.
 //!
-//! There is one doorbell for all of them: a counter in a page that every live process maps.
-//! A control thread that wakes asks what is wanted; one that comes late finds the newest.
+//! All of them share one doorbell: a counter in a page that every live process maps. A control thread that
+//! wakes asks what is wanted; a late one gets the newest state.
 
 use std::fs::File;
 use std::io;
@@ -27,10 +27,10 @@ pub(crate) struct Doorbells(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Times that it was rung. Those before it was made count as well: what changes while the
-    /// first program is being prepared may have come too late for that.
+    /// Number of rings so far, including those before the page was made: a change made while the first
+    /// program was being prepared may have come too late for it.
     rings: u32,
-    /// Made when the first process hangs it.
+    /// Made when the first process maps it.
     bell: Option<Bell>,
 }
 
@@ -52,7 +52,7 @@ impl State {
         if let Some(bell) = &self.bell {
             let counter = bell.counter();
             counter.store(self.rings, Ordering::Release);
-            // Nobody may be waiting.
+            // If no thread waits, nothing happens.
             let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
         }
     }
@@ -72,8 +72,8 @@ impl Bell {
     }
 
     fn counter(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped as long as `self` lives, its start is aligned, and
-        // everybody who maps it uses these four bytes as an atomic counter only.
+        // SAFETY: the page is mapped as long as `self` lives, its start is aligned, and all processes that
+        // map it use these four bytes only as an atomic counter.
         unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast()) }
     }
 }
@@ -96,7 +96,7 @@ impl Doorbells {
         .map(drop)
     }
 
-    /// Wakes everybody, and whoever hangs it later.
+    /// Wakes all control threads, and those that map the doorbell later.
     pub(crate) fn ring(&self) {
         self.state().ring();
     }
@@ -106,8 +106,8 @@ impl Doorbells {
     }
 }
 
-/// Finds room for `length` bytes near `near` and maps them there with `map`, as often as
-/// another thread of the program is faster. The file that `map` maps has the inode `inode`.
+/// Finds room for `length` bytes near `near` and maps them there with `map`; repeats that while another
+/// thread of the program takes the room first. The file that `map` maps has the inode `inode`.
 pub(crate) fn map_near(
     conversation: &Conversation,
     maps: &mut Vec<Mapping>,
@@ -144,7 +144,7 @@ pub(crate) fn map_near(
 mod tests {
     use super::*;
 
-    /// Control threads begin at 0: one that starts after a ring was to be woken by it.
+    /// Control threads begin at 0: a ring before one starts must wake it.
     #[test]
     fn a_ring_before_anybody_listens_is_heard() {
         let mut state = State::default();

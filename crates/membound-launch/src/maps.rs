@@ -1,4 +1,4 @@
-//! `/proc/PID/maps` and what else the kernel says of a process.
+//! Reads `/proc/PID/maps` and other data of the kernel about a process.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,13 +13,13 @@ use membound_platform::stat::Stat;
 pub struct Mapping {
     /// Addresses.
     pub range: Range<u64>,
-    /// May be read.
+    /// Readable.
     pub readable: bool,
-    /// May be written.
+    /// Writable.
     pub writable: bool,
-    /// May be executed.
+    /// Executable.
     pub executable: bool,
-    /// Shared: what is written reaches others, or the file.
+    /// Shared: writes reach other processes, or the file.
     pub shared: bool,
     /// Offset of its first byte in its file.
     pub offset: u64,
@@ -66,18 +66,18 @@ impl Mapping {
         })
     }
 
-    /// Whether it shows a file that still has its name.
+    /// True if it maps a file that still has its name.
     #[must_use]
     pub fn file(&self) -> bool {
         self.inode != 0 && self.name.as_encoded_bytes().starts_with(b"/") && !self.deleted()
     }
 
-    /// Whether it is text that can be written, or is shared so that writing to it would reach others.
+    /// True if it is text that is writable, or shared so that writing to it would reach other processes.
     pub(crate) fn exposes_text(&self) -> bool {
         self.executable && (self.writable || self.shared)
     }
 
-    /// Whether its file has lost its name.
+    /// True if its file has been deleted.
     #[must_use]
     pub fn deleted(&self) -> bool {
         self.name.as_encoded_bytes().ends_with(b" (deleted)")
@@ -103,14 +103,14 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 /// Everything mapped in a process, in the order of addresses.
 ///
 /// # Errors
-/// When the process is gone or may not be looked into.
+/// If the process has ended, or may not be inspected.
 pub fn of(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
 }
 
-/// Adds memory that the agent has just mapped, of the launcher's nameless file with this inode, to what is
-/// known of its process. Reading everything again takes a millisecond in a program with a few hundred
-/// libraries, and such a program maps as many parts.
+/// Adds memory that the agent has just mapped, of the launcher's nameless file with this inode, to the
+/// known mappings of its process. Reading all mappings again takes a millisecond in a program with a few
+/// hundred libraries, and such a program maps as many parts.
 pub(crate) fn add(maps: &mut Vec<Mapping>, range: Range<u64>, inode: u64) {
     let place = maps.partition_point(|map| map.range.start < range.start);
     let added = Mapping {
@@ -133,7 +133,7 @@ fn parse(text: &[u8]) -> Vec<Mapping> {
         .collect()
 }
 
-/// Where the heap that `brk` moves begins; 0 when it may not be known.
+/// Start of the heap that `brk` moves; 0 if it cannot be read.
 pub(crate) fn heap_start(pid: u32) -> u64 {
     let stat = Stat::of(pid).ok();
     stat.and_then(|stat| stat.heap_start()).unwrap_or(0)

@@ -1,7 +1,7 @@
-//! What is wrapped or marked in a file so that requests are told.
+//! Functions of a file that are wrapped or marked to measure requests.
 //!
-//! Sockets are seen through the C library's functions, wherever those are called from and by
-//! whatever pointer: their entries are patched. A program with system calls of its own is not seen.
+//! Sockets are observed through the C library's functions: their entries are patched, so any caller and any
+//! pointer to them is covered. Programs that make system calls themselves are not covered.
 
 use std::fmt;
 
@@ -9,25 +9,24 @@ use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Body, Groundwork, Hooks, Mark, Options, Sites, Wrapped};
 use membound_wire::WrapKind;
 
-/// How a request of the command is told.
+/// How requests of the command are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestsBy {
     /// From a receive on a socket to the next send on it.
     Sockets,
-    /// Each call of the functions with this name as it stands in symbol tables, the outermost where
-    /// they call themselves.
+    /// Each call of the functions with this name in symbol tables; of recursive calls the outermost.
     Calls(String),
-    /// From a thread's last call of a function to its next call of another one.
+    /// From a thread's last call of one function to its next call of another one.
     Between {
         /// The function that begins a request.
         begin: String,
-        /// The one that ends it.
+        /// The function that ends a request.
         end: String,
     },
 }
 
 impl fmt::Display for RequestsBy {
-    /// As it is asked for.
+    /// Writes it as the user specifies it.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sockets => out.write_str("sockets"),
@@ -37,7 +36,7 @@ impl fmt::Display for RequestsBy {
     }
 }
 
-/// Functions of the C library by which descriptors receive, send, come and go. Those with checks
+/// Functions of the C library by which descriptors receive, send, open and close. Those with checks
 /// (`__recv_chk`) jump to these.
 const SOCKETS: &[(&str, WrapKind)] = &[
     ("read", WrapKind::Receive),
@@ -66,11 +65,11 @@ const SOCKETS: &[(&str, WrapKind)] = &[
     ("accept", WrapKind::Open),
     ("accept4", WrapKind::Open),
 ];
-/// A file that has all of these is a C library, or a program with one in it: others may have a
-/// function of their own that happens to be called `send`.
+/// A file that has all of these is a C library, or a program that contains one: other files may have a
+/// function of their own with the name `send`.
 const OF_A_LIBRARY: [&str; 5] = ["read", "write", "recvfrom", "sendto", "accept"];
 
-/// What is to be patched in `image`, if it has any of the functions that tell requests.
+/// The patches that measure requests in `image`; `None` if it has none of the functions.
 pub(crate) fn marks<'a>(
     image: &Image<'_>,
     by: &RequestsBy,

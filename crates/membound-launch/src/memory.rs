@@ -1,6 +1,5 @@
-//! Memory that is shared with programs: anonymous files, read and written through their
-//! descriptors or, word by word, through a mapping of their own here. Nothing that is a
-//! program's is ever mapped.
+//! Memory that is shared with programs: anonymous files, accessed through their descriptors or, word by
+//! word, through a mapping in this process. Memory of a program is never mapped here.
 
 use std::fs::File;
 use std::io;
@@ -20,17 +19,17 @@ use crate::orders::{Order, Part};
 
 const PAGE_BYTES: usize = 4096;
 
-/// Memory of which both sides use every word as an atomic.
+/// Shared memory whose words both sides access atomically.
 #[derive(Debug)]
 pub(crate) struct Shared {
     file: File,
-    /// By which the mappings are known in processes that inherit them.
+    /// Identifies its mappings in processes that inherit them.
     pub(crate) inode: u64,
     words: MmapRaw,
 }
 
 impl Shared {
-    /// At least `length` zero bytes, in whole pages.
+    /// Makes at least `length` zero bytes, in whole pages.
     pub(crate) fn zeroed(name: &str, length: usize) -> io::Result<Self> {
         let file = zeroed(name, length.next_multiple_of(PAGE_BYTES) as u64)?;
         Ok(Self {
@@ -40,7 +39,7 @@ impl Shared {
         })
     }
 
-    /// Maps it into the program that speaks, near its agent; where.
+    /// Maps it into the program of this conversation, near its agent; returns the address there.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
@@ -49,7 +48,7 @@ impl Shared {
         self.map(conversation, maps, |part| conversation.map(part))
     }
 
-    /// The same, and an order by its address there.
+    /// As [`Self::hang`], followed by an order that needs the address.
     pub(crate) fn hang_and(
         &self,
         conversation: &Conversation,
@@ -74,7 +73,7 @@ impl Shared {
         })
     }
 
-    /// Puts `bytes` at `offset`, before anybody else has it.
+    /// Writes `bytes` at `offset`, before another process maps it.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
     }
@@ -85,8 +84,8 @@ impl Shared {
         read(&self.file, offset, bytes)
     }
 
-    /// The first offset from `offset` on at which somebody has touched the memory; `None`: nobody
-    /// has. Pages that nobody has touched take no memory, and would if they were looked at.
+    /// The first offset from `offset` on that was touched; `None`: there is none. Untouched pages take no
+    /// memory, and reading them would allocate it.
     pub(crate) fn touched_from(&self, offset: usize) -> Option<usize> {
         let found = rustix::fs::seek(&self.file, SeekFrom::Data(offset as u64)).ok()?;
         usize::try_from(found).ok()
@@ -95,24 +94,24 @@ impl Shared {
     /// The word of 32 bits at `offset`.
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.words.len());
-        // SAFETY: the offset is inside the mapping, as was just looked at.
+        // SAFETY: the offset was just checked to be inside the mapping.
         let word = unsafe { self.words.as_mut_ptr().add(offset) };
-        // SAFETY: pages are aligned and the offset is; the mapping lives as long as `self`,
-        // and both sides use its words as atomics.
+        // SAFETY: pages and the offset are aligned; the mapping lives as long as `self`, and both sides
+        // access its words atomically.
         unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 
     /// The word of 64 bits at `offset`.
     pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.words.len());
-        // SAFETY: the offset is inside the mapping, as was just looked at.
+        // SAFETY: the offset was just checked to be inside the mapping.
         let word = unsafe { self.words.as_mut_ptr().add(offset) };
         // SAFETY: as for 32 bits.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
-    /// What was counted in so many `classes`, in words of 64 bits from `offset`: where each class with
-    /// any begins by `begin`, where the next one does, and its count.
+    /// Reads a histogram of this many `classes`, in words of 64 bits from `offset` on: lower bound, upper
+    /// bound and count of each class that is not empty; `begin` gives lower bounds.
     pub(crate) fn classes(
         &self,
         offset: usize,
@@ -144,8 +143,8 @@ pub(crate) fn zeroed(name: &str, length: u64) -> io::Result<File> {
 }
 
 fn create(name: &str) -> io::Result<std::os::fd::OwnedFd> {
-    // A kernel may be set up to refuse execution of such files unless it is asked for;
-    // an older one does not know the flag.
+    // A kernel may refuse execution of such files unless the flag requests it; an older kernel does not
+    // know the flag.
     match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC) {
         Err(Errno::INVAL) => Ok(memfd_create(name, MemfdFlags::CLOEXEC)?),
         other => Ok(other?),
@@ -163,7 +162,7 @@ const SHORTEST_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time between two searches for rings in use.
 const LONGEST_SEARCH_INTERVAL: Duration = Duration::from_millis(8);
 
-/// Finds those of many rings in one memory that were ever used, without touching the others.
+/// Finds the rings in one memory that were ever used, without touching the others.
 ///
 /// A search takes at least one system call for each ring in use, some microseconds together, so searches back off
 /// while they find nothing new.
@@ -187,7 +186,8 @@ impl Default for UsedRings {
 }
 
 impl UsedRings {
-    /// All known rings, each of `bytes` from `first` on. Searches for new ones before, where a search is due at `now`.
+    /// All known rings, each of `bytes` from `first` on. Searches for new ones first, if a search is due at
+    /// `now`.
     pub(crate) fn look(
         &mut self,
         now: Instant,
@@ -209,14 +209,14 @@ impl UsedRings {
         &self.known
     }
 
-    /// Makes the next [`Self::look`] search whatever the time.
+    /// Makes the next [`Self::look`] search, whatever the time.
     pub(crate) const fn search_at_once(&mut self) {
         self.next_search = None;
     }
 
     fn search(&mut self, memory: &Shared, first: usize, bytes: usize, count: usize) {
         let start = |index: usize| first + index * bytes;
-        // A ring is used from when a thread has put its number at the ring's start.
+        // A thread takes a ring into use by putting its number at the ring's start.
         let mut next = 0;
         while next < count
             && let Some(touched) = memory.touched_from(start(next) & !(PAGE_BYTES - 1))
@@ -254,7 +254,7 @@ mod tests {
             owner.store(1, Ordering::Relaxed);
         }
         assert_eq!(look(), [0, 7, 8, 39]);
-        // Records in the middle of a ring are none of another's.
+        // Records in the middle of a ring must not be taken for the next ring.
         memory
             .word64(FIRST + 7 * BYTES + 2 * PAGE_BYTES)
             .store(1, Ordering::Relaxed);
@@ -278,7 +278,7 @@ mod tests {
                 used.look(now, &memory, 0, RING_BYTES, 8).contains(&ring)
             });
             let interval = used.search_interval;
-            // Nothing comes for a while.
+            // No new ring for a while.
             for ms in 0..100 {
                 let now = begun + Duration::from_millis(from_ms + 100 + ms);
                 used.look(now, &memory, 0, RING_BYTES, 8);

@@ -1,4 +1,4 @@
-//! Executables and libraries as they lie in a process, and their plans.
+//! Executables and libraries as processes load them, and their plans.
 
 mod derived;
 mod kept;
@@ -29,31 +29,31 @@ use crate::marks::{self, RequestsBy};
 /// A file with its plan, or why it has none.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// As the program that first used it calls it.
+    /// Its path, as the first program that used it names it.
     pub(crate) path: PathBuf,
     headers: Headers,
     file: Arc<Bytes>,
-    /// What the file is called; pieces have no name.
+    /// Identity of the file; pieces have none.
     identity: Option<Identity>,
-    /// The module whose file this is, where the plan was chosen, and what it was made with.
+    /// The module of the original file and the plan's options, if this plan was chosen.
     chosen: Option<(Arc<Module>, patch::Options)>,
-    /// Whether it was planned while programs that use it ran.
+    /// True if it was planned while programs that use it ran.
     late: bool,
-    /// The plan, or why the file is left alone.
+    /// The plan, or why the file is not patched.
     pub(crate) plan: Result<Plan, Refused>,
-    /// Addresses of the sites by their numbers, when they were asked for.
+    /// Addresses of the sites by their numbers, computed at the first use.
     numbered: OnceLock<Vec<Option<u64>>>,
-    /// The file, read, when that was first asked for; `None`: it cannot be.
+    /// The parsed file, from the first use on; `None`: it cannot be parsed.
     image: OnceLock<Option<Parsed>>,
-    /// What plans by choice have in common, when one was made.
+    /// The common part of all chosen plans, computed for the first of them.
     groundwork: OnceLock<Groundwork>,
-    /// The thread that makes `groundwork` in the background, once it was started; `None`: it could not be started.
+    /// The thread that makes `groundwork` in the background, once started; `None`: it could not be started.
     preparation: OnceLock<Option<JoinHandle<()>>>,
     /// See [`Self::reads_exceptions`].
     exceptions: OnceLock<bool>,
 }
 
-/// What is looked at.
+/// The bytes of a module.
 #[derive(Debug)]
 enum Bytes {
     /// A whole file.
@@ -63,7 +63,7 @@ enum Bytes {
 }
 
 self_cell! {
-    /// A file with what was read out of it, which takes long for large files.
+    /// A file with its parsed form; parsing takes long for large files.
     struct Parsed {
         owner: Arc<Bytes>,
         #[not_covariant]
@@ -88,12 +88,12 @@ impl Deref for Bytes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) reason: String,
-    /// No program with such code in it is to be patched at all.
+    /// True if a program with such code must not be patched at all.
     pub(crate) taints: bool,
 }
 
 impl Module {
-    /// A file that was planned before any program ran it, by the session's own options.
+    /// A file that was planned before any program ran it, with the session's own options.
     fn new(
         path: PathBuf,
         headers: Headers,
@@ -117,15 +117,14 @@ impl Module {
         }
     }
 
-    /// A piece of text at the address `at` of a process, with a plan that is placed without
-    /// a bias.
+    /// A piece of text at the address `at` of a process, with a plan that is placed without a bias.
     pub(crate) fn piece(path: PathBuf, at: u64, bytes: &[u8], plan: Plan) -> Self {
         let headers = Headers::of_piece(at, bytes.len() as u64);
         let file = Arc::new(Bytes::Piece(bytes.to_vec()));
         Self::new(path, headers, file, None, Ok(plan))
     }
 
-    /// The address in the file of the site with this number.
+    /// Address in the file of the site with this number.
     pub(crate) fn site(&self, number: u32) -> Option<u64> {
         let numbered = self.numbered.get_or_init(|| {
             let Ok(plan) = &self.plan else {
@@ -144,33 +143,33 @@ impl Module {
         numbered.get(number as usize).copied().flatten()
     }
 
-    /// What the file is called in caches and choices.
+    /// Identity of the file in caches and choices.
     pub(crate) const fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
 
-    /// The module whose file this is, where the plan was chosen.
+    /// The module of the original file, if the plan was chosen.
     pub(crate) fn origin(&self) -> Option<&Arc<Self>> {
         self.chosen.as_ref().map(|(origin, _)| origin)
     }
 
-    /// Whether its plan was chosen for `file` with `options`.
+    /// True if its plan was chosen for `file` with `options`.
     pub(crate) fn is_chosen(&self, file: &Identity, options: &patch::Options) -> bool {
         let by = self.chosen.as_ref().map(|(_, options)| options);
         by == Some(options) && self.identity.as_ref() == Some(file)
     }
 
-    /// Whether it was planned while programs that use it ran.
+    /// True if it was planned while programs that use it ran.
     pub(crate) const fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Whether this is no file.
+    /// True if this is a piece of text and not a file.
     pub(crate) fn is_piece(&self) -> bool {
         matches!(*self.file, Bytes::Piece(_))
     }
 
-    /// Works with the file as it was read; `None` where it cannot be.
+    /// Calls `work` with the parsed file; `None` if it cannot be parsed.
     fn with_image<T>(&self, work: impl FnOnce(&Image<'_>) -> T) -> Option<T> {
         let parsed = self.image.get_or_init(|| self.parse()).as_ref()?;
         Some(parsed.with_dependent(|_, image| work(image)))
@@ -180,16 +179,16 @@ impl Module {
         Parsed::try_new(Arc::clone(&self.file), |bytes| Image::parse(bytes)).ok()
     }
 
-    /// Whether it may read which floating-point exceptions there were.
+    /// True if it may read floating-point exception flags.
     pub(crate) fn reads_exceptions(&self) -> bool {
         let reads = || self.with_image(|it| it.reads_exceptions()).unwrap_or(true);
         *self.exceptions.get_or_init(reads)
     }
 
-    /// What is to be patched in it to tell requests, if it has any of the functions that tell them.
+    /// The patches that measure requests in it; `None` if it has none of the functions.
     ///
     /// # Errors
-    /// In words, when it has one whose calls cannot be told.
+    /// In words, if it has a function whose calls cannot be measured.
     pub(crate) fn marked(&self, by: &RequestsBy) -> Result<Option<patch::Options>, String> {
         let marked = self.with_image(|image| {
             let groundwork = || {
@@ -207,7 +206,7 @@ impl Module {
         self.headers.bytes(&self.file, address, length)
     }
 
-    /// How callers are found from its code; empty where nothing says.
+    /// Its unwind table; empty if the file has no unwind information.
     pub(crate) fn unwind_table(&self) -> Vec<u8> {
         let bytes: &[u8] = &self.file;
         Image::parse_described(bytes)
@@ -215,7 +214,7 @@ impl Module {
             .unwrap_or_default()
     }
 
-    /// Its functions with their names.
+    /// Its functions, with names.
     pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
         let functions = |image: &Image<'_>| image.functions().to_vec();
         self.with_image(functions).unwrap_or_default()
@@ -226,19 +225,19 @@ impl Module {
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     pub(crate) module: Arc<Module>,
-    /// What is added to the file's addresses.
+    /// Difference between its addresses in the process and in the file.
     pub(crate) bias: u64,
 }
 
 impl Loaded {
-    /// All its addresses in the process.
+    /// Its address range in the process.
     pub(crate) fn span(&self) -> Range<u64> {
         let span = self.module.headers.span();
         span.start.wrapping_add(self.bias)..span.end.wrapping_add(self.bias)
     }
 }
 
-/// Tells files apart, and one file before and after it was changed.
+/// Identifies a file, and distinguishes its versions before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     device: u64,
@@ -260,18 +259,18 @@ impl FileKey {
 
 type Slot = Arc<OnceLock<Arc<Module>>>;
 
-/// How files are planned while their programs run.
+/// State for planning files while their programs run.
 #[derive(Debug)]
 struct Later {
-    /// Bytes of text beyond which a file is.
+    /// Bytes of text above which a file is planned later.
     large_text_bytes: u64,
-    /// Are rung when one is done.
+    /// Rung when a file has been planned.
     doorbells: Arc<Doorbells>,
-    /// Files that are being planned, with what they are called as soon as that is known.
+    /// Files that are being planned, with their identities as soon as these are known.
     pending: Mutex<FxHashMap<FileKey, Option<Identity>>>,
-    /// Tells that something has left `pending`, or that a file's identity is known.
+    /// Signals that a file has left `pending`, or that its identity is known.
     changed: Condvar,
-    /// Files that were planned so far.
+    /// Number of files that were planned so far.
     done: AtomicUsize,
 }
 
@@ -288,18 +287,18 @@ struct Derived {
     made: Slot,
 }
 
-/// Makes plans, each file's once.
+/// Makes plans, one for each file.
 #[derive(Debug)]
 pub(crate) struct Plans {
     options: patch::Options,
-    /// What is wrapped, if allocations are followed.
+    /// The functions to wrap, if allocations are followed.
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
     known: Mutex<FxHashMap<FileKey, Slot>>,
-    /// Large files are planned while their programs run, where there is something here.
+    /// Set if large files are planned while their programs run.
     later: Option<Later>,
-    /// Files with plans that were chosen: whose, what they are made with, and they.
+    /// Files with chosen plans: the original file, the options, and the module.
     derived: Mutex<Vec<Derived>>,
 }
 
@@ -316,7 +315,7 @@ impl Plans {
         }
     }
 
-    /// Also wraps functions that allocate.
+    /// Also wraps allocation functions.
     pub(crate) fn wrapping(self, allocators: Allocators) -> Self {
         Self {
             allocators: Some(allocators),
@@ -324,12 +323,12 @@ impl Plans {
         }
     }
 
-    /// Whether programs go on while what they load is planned and patched.
+    /// True if programs go on while modules that they load are planned and patched.
     pub(crate) const fn is_deferring(&self) -> bool {
         self.later.is_some()
     }
 
-    /// Whether a file has so much text that no program waits for what is found out about it.
+    /// True if a file has so much text that no program waits for its analysis.
     pub(crate) fn is_large(&self, module: &Module) -> bool {
         let later = self.later.as_ref();
         later.is_some_and(|later| module.headers.text_bytes() > later.large_text_bytes)

@@ -1,9 +1,9 @@
-//! Shared objects as programs: `main` or `entry`, found and called.
+//! Runs a shared object like a program: finds its `main` or `entry` and calls it.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 
-/// Names of the function that is called, the first that is there.
+/// Names of the called function, in order of preference.
 const NAMES: [&CStr; 2] = [c"main", c"entry"];
 
 /// Why a shared object cannot be run.
@@ -13,7 +13,7 @@ pub enum ObjectError {
     /// An argument with a zero byte.
     #[error("an argument has a zero byte")]
     Argument,
-    /// What the loader said.
+    /// The loader's error message.
     #[error("{0}")]
     Loader(String),
     /// Neither `main` nor `entry`.
@@ -21,20 +21,18 @@ pub enum ObjectError {
     NoEntry(String),
 }
 
-/// Loads the shared object that the first of `words` names and calls its `main`, or its `entry`,
-/// with all of them and the environment. Ends the process by what that returns, as a program's
-/// `main` would.
+/// Loads the shared object named by the first of `words` and calls its `main`, or its `entry`, with all
+/// words and the environment. Ends the process with the function's result, as for a program's `main`.
 ///
 /// # Errors
-/// When there is nothing to call.
+/// If there is no function to call.
 pub fn run_object(words: Vec<OsString>) -> Result<std::convert::Infallible, ObjectError> {
     let words = words
         .into_iter()
         .map(|word| CString::new(word.into_vec()).map_err(|_| ObjectError::Argument))
         .collect::<Result<Vec<_>, _>>()?;
     let path = words.first().ok_or(ObjectError::Argument)?;
-    // SAFETY: the path is a string. What initialisers of the object do is the object's affair, as
-    // if it had been linked.
+    // SAFETY: the path is a string. Initialisers of the object run as if it had been linked.
     let object = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if object.is_null() {
         return Err(ObjectError::Loader(loader_error()));
@@ -49,20 +47,20 @@ pub fn run_object(words: Vec<OsString>) -> Result<std::convert::Infallible, Obje
     pointers.push(std::ptr::null());
     let count = c_int::try_from(words.len()).map_err(|_| ObjectError::Argument)?;
     type Main = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) -> c_int;
-    // SAFETY: by the names that it has, it is a function of this kind.
+    // SAFETY: a function of one of these names has this type by convention.
     let main: Main = unsafe { std::mem::transmute::<*mut c_void, Main>(found) };
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
-    // SAFETY: libc's variable of that name; nobody else runs in this process.
+    // SAFETY: libc's variable of that name; no other thread runs in this process.
     let environment = unsafe { environ };
-    // SAFETY: it is called as a program's is.
+    // SAFETY: the arguments are those of a program's `main`.
     let code = unsafe { main(count, pointers.as_ptr(), environment) };
-    // SAFETY: functions that were registered for the end run, and buffers are written.
+    // SAFETY: exit handlers run, and buffers are written.
     unsafe { libc::exit(code) }
 }
 
-/// What the loader said last.
+/// The loader's last error message.
 fn loader_error() -> String {
     // SAFETY: it takes nothing.
     let text = unsafe { libc::dlerror() };

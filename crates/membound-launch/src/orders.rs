@@ -1,4 +1,4 @@
-//! What an agent can be told to do, as it is sent.
+//! Orders to an agent, in the form in which they are sent.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -7,14 +7,14 @@ use membound_wire::{Action, Command, Protection};
 
 use crate::standing::Trampolines;
 
-/// A command, and what it is called where it fails.
+/// A command, with a name for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) what: &'static str,
     pub(crate) command: Command,
 }
 
-/// A piece of memory that is to be mapped where nothing may be mapped yet.
+/// A piece of memory to be mapped at a free address range.
 #[derive(Clone, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) at: Range<u64>,
@@ -23,17 +23,18 @@ pub(crate) struct Part<'a> {
     pub(crate) protection: u32,
 }
 
-/// What the program does when the loader has mapped objects.
+/// What the program does after the loader has mapped objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewModules {
     /// It waits until they are patched.
     HoldProgram = 0,
-    /// It goes on, and the control thread tells of them.
+    /// It goes on, and the control thread reports them.
     Later = 1,
 }
 
 impl<'a> Part<'a> {
-    /// All of `memory` up to the length of `at`, which the program and this process read and write.
+    /// Maps all of `memory`, up to the length of `at`, readable and writable for the program and this
+    /// process.
     pub(crate) fn shared(at: &Range<u64>, memory: BorrowedFd<'a>) -> Self {
         Self {
             at: at.clone(),
@@ -43,7 +44,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Maps it.
+    /// The order to map it.
     pub(crate) fn order(&self) -> Order {
         Order {
             what: match self.protection & !Protection::FILLED {
@@ -80,7 +81,7 @@ impl Order {
         }
     }
 
-    /// Tells of trampolines whose tables lie at `tables`.
+    /// Registers trampolines whose tables are at `tables`.
     pub(crate) const fn registration(trampolines: &Trampolines, tables: u64) -> Self {
         let code = &trampolines.code;
         let mut order = Self::at("registering tables", Action::Register, code.start);
@@ -90,18 +91,19 @@ impl Order {
         order
     }
 
-    /// Records into the rings at `address`.
+    /// Makes the program record into the rings at `address`.
     pub(crate) const fn rings(address: u64) -> Self {
         Self::at("registering rings", Action::Rings, address)
     }
 
-    /// Tells of allocations in the memory at `address`.
+    /// Makes the program report allocations in the memory at `address`.
     pub(crate) const fn allocations(address: u64) -> Self {
         let what = "registering memory for allocations";
         Self::at(what, Action::Allocations, address)
     }
 
-    /// Samples its threads every `period_ns` of their CPU time into the rings at `address`.
+    /// Makes the program sample its threads every `period_ns` of their CPU time into the rings at
+    /// `address`.
     pub(crate) const fn timers(address: u64, period_ns: u64) -> Self {
         let mut order = Self::at("making timers", Action::Timers, address);
         order.command.count = period_ns;

@@ -1,4 +1,4 @@
-//! What the agent is told of a guest that it is to start.
+//! The request by which the agent starts a scavenger.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,13 +12,13 @@ use membound_wire::{GuestPlace, GuestRequest};
 use super::wanted::Guest;
 use crate::memory::Shared;
 
-/// A request, and its bytes.
+/// A request in shared memory, and its length in bytes.
 pub(super) struct Request {
     pub(super) memory: Shared,
     pub(super) length: u64,
 }
 
-/// What the agent is to know of a guest.
+/// Makes the request for a scavenger, which is to start at the place `begins`.
 pub(super) fn request(guest: &Guest, begins: GuestPlace) -> io::Result<Request> {
     let path = |path: &Option<PathBuf>| {
         let bytes = path.as_deref().map(|path| path.as_os_str().as_bytes());

@@ -1,4 +1,4 @@
-//! How far each guest has come, as its request says.
+//! Progress of each scavenger, read from its request.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -7,24 +7,24 @@ use membound_wire::{GuestRequest, GuestState};
 
 use crate::memory::Shared;
 
-/// How far a guest has come.
+/// Progress of a scavenger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestStatus {
     /// Its state; `None` before it was started.
     pub state: Option<GuestState>,
-    /// Exit code, signal or error number, as the state says.
+    /// Exit code, signal or error number, depending on the state.
     pub code: u32,
-    /// Its thread in the program's namespace.
+    /// Number of its home thread in the program's namespace.
     pub thread: u32,
-    /// CPU time of its own thread when it ended, in nanoseconds; 0 before.
+    /// CPU time of its home thread when it ended, in nanoseconds; 0 before.
     pub cpu_ns: u64,
     /// System calls that it has made.
     pub calls: u64,
-    /// Times that it left its own thread.
+    /// Times that it left its home thread.
     pub parks: u64,
-    /// Time that others' threads had it, in nanoseconds.
+    /// Time for which run queues have had it, in nanoseconds.
     pub away_ns: u64,
-    /// Loads with a yield that it came by.
+    /// Loads with a yield that it has executed.
     pub progress: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a session is asked to harvest: yields, guests, and within which limits.
+//! What a session is to harvest: yields, scavengers, and limits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,62 +8,62 @@ use membound_wire::{GuestPlace, Idle};
 use crate::marks::RequestsBy;
 use crate::planting::Planting;
 
-/// What a session harvests.
+/// Settings of a harvest.
 #[derive(Clone, Debug)]
 pub struct Harvest {
-    /// The programs that run in the command's stalls.
+    /// The scavengers.
     pub guests: Vec<Guest>,
     /// Yields of the command.
     pub primary: Vec<Planting>,
-    /// Yields of the guests.
+    /// Yields of the scavengers.
     pub scavengers: Vec<Planting>,
-    /// Time from a yield of the command until its data are there, in nanoseconds.
+    /// Time from a yield of the command until its data have arrived, in nanoseconds.
     pub span_ns: f64,
-    /// Whether the process stays, when the command ends it, until all guests have ended.
+    /// True if the process stays, when the command ends it, until all scavengers have ended.
     pub finish: bool,
-    /// Most guests that a thread is given at one time.
+    /// Most scavengers in the run queue of one thread.
     pub per_thread: u32,
-    /// Whether what guests map may have huge pages.
+    /// True if memory that scavengers map may use huge pages.
     pub huge_pages: bool,
-    /// What becomes of guests without a thread.
+    /// Idle policy: what scavengers without a run queue do.
     pub idle: Idle,
-    /// Whether guests run in short waits of the command's threads, where they may in idle time.
+    /// True if scavengers run in short waits of the command's threads; needs [`Idle::Harvest`].
     pub waits: bool,
-    /// Share of the time in which guests are let in; in the rest yields are only counted.
+    /// Share of the time, 0 to 1, in which scavengers are admitted; in the rest yields are only counted.
     pub share: f64,
-    /// Whether the command is [`crate::host()`]: then guests keep the priority of ordinary programs.
+    /// True if the command is [`crate::host()`]: then scavengers keep the priority of ordinary programs.
     pub peers: bool,
-    /// Bytes of memory that all guests together may have.
+    /// Limit of the memory of all scavengers together, in bytes.
     pub memory_bytes: u64,
     /// Ticks of the time stamp counter in a nanosecond.
     pub ticks_per_ns: f64,
-    /// How requests of the command are told, if they are to be.
+    /// How requests of the command are recognised; `None`: they are not measured.
     pub requests: Option<RequestsBy>,
-    /// How long the command waits for its guests to come to a yield.
+    /// Longest time that the command waits for its scavengers to come to a yield.
     pub patience: Duration,
-    /// Where guests begin.
+    /// Where scavengers start.
     pub begins: GuestPlace,
 }
 
 impl Harvest {
-    /// Whether threads of the command's yield where they would wait.
+    /// True if threads of the command yield in short waits.
     pub(crate) fn in_waits(&self) -> bool {
         self.waits && self.idle == Idle::Harvest
     }
 }
 
-/// A program that runs inside another one.
+/// A scavenger: a program that runs inside another one.
 #[derive(Clone, Debug)]
 pub struct Guest {
     /// The executable.
     pub path: PathBuf,
-    /// Its arguments, the name that it is called by first.
+    /// Its arguments, beginning with the name of the program.
     pub arguments: Vec<std::ffi::OsString>,
-    /// `NAME=value` and whatever else stands in an environment.
+    /// Entries of its environment, `NAME=value` or any other text.
     pub environment: Vec<std::ffi::OsString>,
-    /// Where standard output goes; nowhere if there is none.
+    /// File for standard output; `None`: discarded.
     pub output: Option<PathBuf>,
-    /// Where standard error goes.
+    /// File for standard error; `None`: discarded.
     pub errors: Option<PathBuf>,
     /// Bytes of addresses that it may map.
     pub memory_bytes: u64,

@@ -1,6 +1,7 @@
-//! How a program gets its lanes, and its modules and those of its guests their yields: before they run.
+//! Gives a program its run queues, and its modules and those of its scavengers their yields, before they
+//! run.
 //!
-//! What is added to running text is in `adopt.rs`.
+//! `adopt.rs` installs yields that are added to running text.
 
 use std::path::Path;
 
@@ -22,7 +23,8 @@ use crate::server::Server;
 use crate::settling::Refused;
 
 impl Server {
-    /// Gives the program at `path` its lanes, yields and guests, if it is the one that is to have them.
+    /// Gives the program at `path` its run queues, yields and scavengers, if it is the command of the
+    /// harvest.
     pub(crate) fn begin_harvest(
         &self,
         conversation: &Conversation,
@@ -41,7 +43,7 @@ impl Server {
             return Ok(());
         }
         if !self.begin_requests(conversation, maps, loaded)? {
-            // It has not begun, and would run for nothing.
+            // It has not begun, and its run would measure nothing.
             if let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -58,7 +60,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts the primary's yields, and what tells its requests, into a module that was loaded later.
+    /// Installs the primary's yields and marks of requests in a module that was loaded later.
     pub(crate) fn plant_primary(
         &self,
         conversation: &Conversation,
@@ -79,13 +81,13 @@ impl Server {
         Ok(())
     }
 
-    /// How requests are told, where they are.
+    /// How requests are recognised, if they are measured.
     pub(crate) fn requesting(&self) -> Option<(&Harvesting, &RequestsBy)> {
         let harvesting = self.harvesting.as_ref()?;
         Some((harvesting, harvesting.wanted.requests.as_ref()?))
     }
 
-    /// A guest has mapped text.
+    /// Handles text that a scavenger has mapped.
     pub(crate) fn guest_maps(
         &self,
         conversation: &Conversation,
@@ -111,7 +113,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts yields into a module that does not run yet.
+    /// Installs yields in a module that does not run yet.
     fn plant(
         &self,
         conversation: &Conversation,
@@ -141,8 +143,8 @@ impl Server {
         Ok(())
     }
 
-    /// Without one of the yields that give a guest its own thread pointer back, which stand there
-    /// for the sake of others, there are none.
+    /// Installs a choice. All its yields are left out if one of those is missing that restore a scavenger's
+    /// own thread pointer, since others depend on them.
     fn plant_choice(
         &self,
         conversation: &Conversation,
@@ -178,13 +180,13 @@ impl Server {
     }
 }
 
-/// Yields that could not be had, in words.
+/// A description of yields that could not be installed: all of a choice, or some.
 enum Lost {
     All(String),
     Some(String),
 }
 
-/// Addresses in the file of the sites of a plan that the text of an area does not lead to.
+/// Addresses in the file of sites of a plan whose jumps the area does not have.
 pub(crate) fn lost(plan: &Plan, area: &Area) -> Vec<u64> {
     plan.sites()
         .filter(|site| site.number.is_ok() && !area.holds(std::iter::once(site.address)))
@@ -192,13 +194,13 @@ pub(crate) fn lost(plan: &Plan, area: &Area) -> Vec<u64> {
         .collect()
 }
 
-/// That there is no place for yields at these addresses, in words.
+/// The message that yields at these addresses have no place.
 pub(crate) fn no_place(lost: &[u64]) -> String {
     let at: Vec<String> = lost.iter().map(|at| format!("{at:#x}")).collect();
     format!("no place for {}", at.join(", "))
 }
 
-/// Whether what stands at an address gives a guest its own thread pointer back.
+/// True if the patch at an address restores a scavenger's own thread pointer.
 fn gives_back(choice: &Choice, address: u64) -> bool {
     let bodies = &choice.options.bodies;
     let body = bodies

@@ -14,9 +14,9 @@ use super::{Derived, Module, Plans, Refused, Slot};
 use crate::background::{self, Begin};
 
 impl Plans {
-    /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same plan. Plans by
-    /// choice are not kept on disk: there are too many of them. Background threads make them, since only
-    /// windows wait for them.
+    /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same
+    /// plan. Chosen plans are not stored on disk, since there are too many. Background threads make them,
+    /// since only windows wait for them.
     pub(crate) fn derived(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
         let slot = self.slot(module, options);
         let make = || {
@@ -41,7 +41,7 @@ impl Plans {
         Arc::clone(slot.get_or_init(make))
     }
 
-    /// What [`Self::derived`] gives, where that was made before.
+    /// The result of [`Self::derived`], if it was made before.
     pub(crate) fn derived_before(
         &self,
         module: &Arc<Module>,
@@ -50,8 +50,8 @@ impl Plans {
         self.slot(module, options).get().cloned()
     }
 
-    /// Calls `work` with the groundwork of `module`; `None` where the file cannot be read. A caller waits while another
-    /// caller makes the groundwork.
+    /// Calls `work` with the groundwork of `module`; `None` if the file cannot be read. A caller waits
+    /// while another caller makes the groundwork.
     ///
     /// Each cell is filled by the calling thread, which lends only the work to the background: a thread of the pool that
     /// waited for a cell could be the thread that fills it.
@@ -70,8 +70,8 @@ impl Plans {
         })
     }
 
-    /// Whether a plan by choice of `file` takes milliseconds. If not, this begins the groundwork of the file in the
-    /// background.
+    /// True if a chosen plan of `file` takes milliseconds. If not, this starts the groundwork of the file
+    /// in the background.
     pub(crate) fn is_ready(self: &Arc<Self>, file: &Identity) -> bool {
         if self.is_pending(file) {
             return false;
@@ -81,7 +81,7 @@ impl Plans {
         unready.iter().all(|module| self.is_prepared(module))
     }
 
-    /// What is known of `file`; several where it lies in several places.
+    /// The known modules of `file`: several if copies of it are in several places.
     pub(crate) fn of_file(&self, file: &Identity) -> Vec<Arc<Module>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let modules = known.values().filter_map(|slot| slot.get());
@@ -91,7 +91,7 @@ impl Plans {
             .collect()
     }
 
-    /// Inodes of `files`, in every place that they lie in.
+    /// Inodes of `files`, in all places of each.
     pub(crate) fn inodes(&self, files: &[&Identity]) -> FxHashSet<u64> {
         let is_of = |slot: &Slot| {
             let identity = slot.get().and_then(|module| module.identity.as_ref());
@@ -102,8 +102,8 @@ impl Plans {
         of_files.map(|(key, _)| key.inode).collect()
     }
 
-    /// Whether the attempt to make the groundwork of `module` is over. The first call starts the attempt. A file that
-    /// cannot be read any more stays without groundwork, and its plan is refused.
+    /// True if the attempt to make the groundwork of `module` is over. The first call starts the attempt. A
+    /// file that cannot be read any more stays without groundwork, and its plan is refused.
     fn is_prepared(self: &Arc<Self>, module: &Arc<Module>) -> bool {
         if let Some(preparation) = module.preparation.get() {
             // Without a thread the caller that needs the plan makes the groundwork.

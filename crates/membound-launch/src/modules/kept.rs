@@ -1,4 +1,5 @@
-//! What is found out about files once, and kept on disk: plans, and what they are made from.
+//! Results about files that are computed once and stored on disk: plans, and the data from which they are
+//! made.
 
 use std::cell::OnceCell;
 use std::convert::Infallible;
@@ -13,7 +14,7 @@ use crate::allocators::{self, Allocators};
 use crate::cache::{Cache, Cached};
 
 impl Plans {
-    /// Whether everything is on disk that a program has to wait for.
+    /// True if all results are on disk for which a program would have to wait.
     pub(super) fn keeps(&self, path: &Path, identity: &Identity) -> bool {
         let Some(cache) = &self.cache else {
             return false;
@@ -72,7 +73,7 @@ impl Plans {
         }
     }
 
-    /// Finds the functions of a file that are to be wrapped. The list is kept on disk, because parsing a
+    /// Finds the functions of a file that are to be wrapped. The list is stored on disk, since parsing a
     /// large file takes long.
     fn wrapped<'image, E>(
         &self,
@@ -95,7 +96,7 @@ impl Plans {
         self.key_of(identity, &format!("wrapped {own:08x}"))
     }
 
-    /// How callers are found from the code of `module`; kept on disk like plans.
+    /// The unwind table of `module`; stored on disk like plans.
     pub(crate) fn unwind_table(&self, module: &Module) -> Vec<u8> {
         let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {
             return module.unwind_table();
@@ -107,7 +108,7 @@ impl Plans {
         table
     }
 
-    /// What all plans of a file have in common: kept on disk, since it takes 0.1 µs a byte of text.
+    /// The common part of all plans of a file: stored on disk, since it takes 0.1 µs for each byte of text.
     pub(super) fn groundwork(&self, image: &Image<'_>, options: &patch::Options) -> Groundwork {
         let make = || Ok(Groundwork::of(image, options));
         let made = match &self.cache {
@@ -123,7 +124,7 @@ impl Plans {
         groundwork
     }
 
-    /// The key in the cache of `what` was found out about a file.
+    /// Key in the cache for the result `what` about a file.
     fn key_of(&self, identity: &Identity, what: &str) -> String {
         key(
             identity,
@@ -133,8 +134,7 @@ impl Plans {
     }
 }
 
-/// The plan for `image`: from `cache` when it has been made before, by the same `revision` of
-/// the planner.
+/// The plan for `image`: from `cache` if the same `revision` of the planner has made it before.
 #[must_use]
 pub fn plan(
     image: &Image<'_>,
@@ -147,7 +147,7 @@ pub fn plan(
     plan
 }
 
-/// The plan of a file that the cache has, else what `make` makes.
+/// The plan of a file from the cache, else the result of `make`.
 fn kept_plan<E>(
     identity: &Identity,
     options: &patch::Options,
@@ -166,7 +166,7 @@ fn kept_plan<E>(
     cache.get_or_make(&key, read, make, |plan| plan.as_bytes().to_vec())
 }
 
-/// A file name from everything that a plan depends on.
+/// A file name that depends on everything that a plan depends on.
 fn key(identity: &Identity, options: &patch::Options, revision: &str) -> String {
     let (kind, bytes): (_, &[u8]) = match identity {
         Identity::BuildId(id) => ("b", id),
@@ -176,8 +176,8 @@ fn key(identity: &Identity, options: &patch::Options, revision: &str) -> String 
     for byte in bytes.iter().take(64) {
         let _ = write!(key, "{byte:02x}");
     }
-    // Identity and options are in the plan as well and compared there; only the revision
-    // is told by this alone.
+    // The plan contains identity and options as well, and they are compared there; only the revision is
+    // distinguished by this name alone.
     let options = options.key();
     let _ = write!(key, "-{:08x}", crc32fast::hash(&options));
     let _ = write!(key, "-{:08x}", crc32fast::hash(revision.as_bytes()));

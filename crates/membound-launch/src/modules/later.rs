@@ -1,4 +1,4 @@
-//! Large files that no program waits for: they are planned while their programs run.
+//! Plans large files while their programs run, so that no program waits for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::background::{self, Begin};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 
-/// Says when it is dropped that a file is not being planned any more, however that ended.
+/// When dropped, removes a file from those being planned, however planning ended.
 struct Ended<'a> {
     later: &'a Later,
     key: FileKey,
@@ -27,8 +27,8 @@ impl Drop for Ended<'_> {
 }
 
 impl Plans {
-    /// Files with more text than this that were never planned before are planned while their programs run,
-    /// and `doorbells` rung when they are.
+    /// Sets that files with more text than this, if they were never planned, are planned while their
+    /// programs run, and that `doorbells` is rung afterwards.
     pub(crate) fn deferring(self, large_text_bytes: u64, doorbells: Arc<Doorbells>) -> Self {
         let later = Later {
             large_text_bytes,
@@ -43,7 +43,8 @@ impl Plans {
         }
     }
 
-    /// Whether programs would wait too long for the file: it is large, and what is needed of it is not kept.
+    /// True if programs would wait too long for the file: it is large, and results that it needs are not on
+    /// disk.
     pub(super) fn is_for_later(&self, path: &Path, headers: &Headers, bytes: &[u8]) -> bool {
         let Some(later) = &self.later else {
             return false;
@@ -53,7 +54,7 @@ impl Plans {
         }
         match Image::build_id(bytes) {
             Ok(Some(identity)) => !self.keeps(path, &identity),
-            // Hashing its text takes long as well.
+            // Without a build id its text would have to be hashed, which takes long as well.
             Ok(None) => true,
             // It will not be patched.
             Err(_) => false,
@@ -75,7 +76,7 @@ impl Plans {
             if pending.contains_key(&key) {
                 return;
             }
-            // Who waits for other files need not wait for this one.
+            // So that threads that wait for other files need not wait for this one.
             pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
@@ -89,25 +90,25 @@ impl Plans {
             background::run(|| {
                 let module =
                     slot.get_or_init(|| plans.module(&path, headers, bytes, identity, true));
-                // It will be asked for at once, and is kept on disk.
+                // It is needed at once, and is stored on disk.
                 plans.unwind_table(module);
             });
             later.done.fetch_add(1, Ordering::Release);
         };
         let thread = std::thread::Builder::new().name("preparing".to_owned());
         if let (Err(_), Some(later)) = (thread.spawn(work), &self.later) {
-            // The file stays as it is.
+            // Without a thread the file stays unpatched.
             later.pending().remove(&key);
         }
     }
 
-    /// Whether any file was planned while its programs ran.
+    /// True if any file was planned while its programs ran.
     pub(crate) fn has_late(&self) -> bool {
         let later = self.later.as_ref();
         later.is_some_and(|later| later.done.load(Ordering::Acquire) > 0)
     }
 
-    /// Whether `file` is being planned. Also true while the identity of a file that is being planned is unknown.
+    /// True if `file` is being planned, or if a file of unknown identity is.
     pub(super) fn is_pending(&self, file: &Identity) -> bool {
         self.later.as_ref().is_some_and(|later| {
             let pending = later.pending();
@@ -131,7 +132,8 @@ impl Plans {
     }
 }
 
-/// Whether a file that is being planned can be one of `files`. A file whose identity is unknown can be any of them.
+/// True if a file that is being planned may be one of `files`. A file whose identity is unknown may be any
+/// of them.
 fn is_awaited(identity: Option<&Identity>, files: &[&Identity]) -> bool {
     identity.is_none_or(|identity| files.contains(&identity))
 }

@@ -1,4 +1,4 @@
-//! What is loaded in a process, and the files that it comes from.
+//! Finds the modules of a process, and the files they come from.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use crate::elf::Headers;
 use crate::maps::Mapping;
 
 impl Plans {
-    /// What is loaded in a process and can be looked at, in the order of addresses;
-    /// `pid` is used to reach files that only it can name. Files are planned in parallel.
+    /// The modules of a process that can be inspected, in the order of addresses; `pid` is used to open
+    /// files by paths that only that process sees. Files are planned in parallel.
     pub(crate) fn loaded(
         self: &Arc<Self>,
         pid: u32,
@@ -38,9 +38,9 @@ impl Plans {
                 None => files.push((&map.name, map.inode, vec![map])),
             }
         }
-        // A program that opens and closes objects all the time is asked every time: threads are
-        // only for what is new. Some programs load two hundred files, and a thread takes as long to start as a
-        // kept plan to read.
+        // Threads are started for new files only: a program that opens and closes objects all the time
+        // comes here each time. Some programs load two hundred files, and starting a thread takes as long
+        // as reading a stored plan.
         let modules: Vec<OnceLock<Arc<Module>>> = files
             .iter()
             .map(|(name, _, of_file)| {
@@ -90,7 +90,7 @@ impl Plans {
         loaded
     }
 
-    /// The file behind `map`, if its plan was made before.
+    /// The file behind `map`, if it was planned before.
     fn known(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let found = fs::metadata(place).ok()?;
@@ -106,7 +106,7 @@ impl Plans {
     fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
-            // Some file systems show another device number here than there.
+            // Only the inode: some file systems show another device number here than in `maps`.
             if file.metadata().ok()?.ino() != map.inode {
                 return None;
             }
@@ -114,16 +114,15 @@ impl Plans {
         })
     }
 
-    /// The file with its plan; waits for a plan that is being made.
-    /// `None` for what is no ELF file, and for a file that is planned later.
+    /// The file with its plan; waits for a plan that is being made. `None` if it is no ELF file, or if it
+    /// is planned later.
     fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
         let found = file.metadata()?;
         let key = FileKey::of(&found);
         if found.len() == 0 || !found.is_file() {
             return Ok(None);
         }
-        // SAFETY: whoever truncates a library in use kills every program that uses it;
-        // this one is no exception.
+        // SAFETY: truncating a library in use kills every program that uses it, including this one.
         let bytes = unsafe { Mmap::map(file) }?;
         let Some(headers) = Headers::parse(&bytes) else {
             return Ok(None);
@@ -163,14 +162,14 @@ impl Plans {
     }
 }
 
-/// Where a file is looked for that a process calls `name`: as it sees it, and as we do.
+/// Paths of a file that a process calls `name`: in the process's root directory, and in this process's.
 fn places(pid: u32, name: &OsStr) -> Option<[PathBuf; 2]> {
     let path = Path::new(name);
     let inside = Path::new("/proc").join(pid.to_string()).join("root");
     Some([inside.join(path.strip_prefix("/").ok()?), path.to_owned()])
 }
 
-/// Whether text in `span` is exposed.
+/// True if any text in `span` is writable or shared.
 fn exposed(maps: &[Mapping], span: &Range<u64>) -> bool {
     maps.iter()
         .any(|map| map.exposes_text() && map.range.start < span.end && span.start < map.range.end)
