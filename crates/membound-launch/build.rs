@@ -1,9 +1,9 @@
 //! Builds the agent and leaves it as `$OUT_DIR/agent.so` for `include_bytes!`.
 //!
-//! The agent is a package of its own with a profile of its own, which cargo cannot express as a
-//! dependency on stable Rust. So a cargo inside this script builds it, into a directory of
-//! its own, without the flags and wrappers of the build around it: they are meant for the command.
-//! For machines other than x86-64 Linux the file is empty, and the command says that there is no agent.
+//! The agent is a package of its own with a profile of its own, which cargo cannot express as a dependency
+//! on stable Rust. So this script runs cargo to build it, in a directory of its own, without the flags and
+//! wrappers of the surrounding build, which are meant for the command. For machines other than x86-64 Linux
+//! the file is empty, and the command reports that there is no agent.
 
 use std::env;
 use std::error::Error;
@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The target that the agent is built for: its object needs no libc, but only the glibc
-/// target has one form for every libc's programs.
+/// The target that the agent is built for: its object needs no libc, but only the glibc target produces one
+/// that works in programs of every libc.
 fn target() -> Result<String, env::VarError> {
     let target = env::var("TARGET")?;
     let host = env::var("HOST")?;

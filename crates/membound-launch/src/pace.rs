@@ -1,66 +1,66 @@
-//! How many of a program's blocks are told of: as many as a share of its CPU time pays for.
+//! Decides how many of a program's blocks are reported: as many as a share of its CPU time pays for.
 //!
-//! Every block is told of until that has cost [`EVERY_BLOCK_NS`] more than the share that all programs have
-//! earned by then, so that programs with a modest number of allocations are followed exactly. From then
-//! on blocks are sampled: [`membound_wire::allocation_interval`] is set so that the cost of the
-//! last window, had it been sampled so, is the share, and at first a part of what is left of
-//! [`ADVANCE_NS`] as well: short programs, which end soon, are sampled closely. What an event costs to read is known from
-//! several windows ([`Reading`]). The window after next may
-//! be another; going back to shorter intervals therefore waits for several that permit it. Programs that run one
-//! after the other share one account: a shell that starts thousands of them would be given thousands of advances.
+//! Every block is reported until that has cost [`EVERY_BLOCK_NS`] more than the share that all programs
+//! have earned by then, so that programs with a modest number of allocations are followed exactly. From
+//! then on blocks are sampled. The interval ([`membound_wire::allocation_interval`]) is set so that with it
+//! the last window would have cost the share, and at first also a part of what is left of [`ADVANCE_NS`]:
+//! so short programs are sampled closely. The cost of reading an event is estimated from several windows
+//! ([`Reading`]). The next windows may differ from the last one, so the interval becomes shorter only after
+//! several windows that permit it. Programs that run one after the other share one account: a shell that
+//! starts thousands of them would otherwise get thousands of advances.
 
 use membound_platform::{Root, affinity, cpu};
 use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
 
-/// Part of what recording may cost that following allocations may: samples and windows have the rest.
+/// Part of the overhead limit for following allocations: samples and windows have the rest.
 const PART_OF_ALL: f64 = 0.4;
-/// CPU time that may be spent ahead of the share, in nanoseconds.
+/// CPU time that may be spent before the share has earned it, in nanoseconds.
 const ADVANCE_NS: f64 = 10e6;
-/// That part of it for which every block is told of.
+/// Part of that time for which every block is reported.
 const EVERY_BLOCK_NS: f64 = 5e6;
-/// Nanoseconds that a block costs which is not told of: a few instructions where it is allocated and where it is freed, and
-/// the lines that they look at.
+/// Cost in nanoseconds of a block that is not reported: a few instructions at its allocation and at its
+/// free, and the cache lines that they read.
 const NOT_TOLD_NS: f64 = 24.0;
-/// Part of the share that blocks which are told of may always take, however many others there are.
+/// Least part of the share for reported blocks, however many others there are.
 const LEAST_FOR_TOLD: f64 = 0.25;
-/// Part of what is left of it that a window may spend.
+/// Part of the remaining advance that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
-/// A window in which events have cost this much ends early: a flood would have cost many times the share by the time
-/// that windows last.
+/// Cost of events at which a window ends early: at the full length of the window a flood would have cost
+/// many times the share.
 const FLOOD_NS: f64 = 3e6;
-/// Windows in a row that permit a shorter interval before it is set.
+/// Consecutive windows that must permit a shorter interval before it is set.
 const CALM_WINDOWS: u32 = 10;
-/// Part of the share that following every block may cost before that is done again.
+/// Part of the share that reporting every block may cost before that is resumed.
 const PART_FOR_ALL: f64 = 0.5;
-/// Events of a block: that it is allocated, and that it is freed.
+/// Events of a block: its allocation and its free.
 const EVENTS_A_BLOCK: f64 = 2.0;
 
 /// What happened in a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Window {
-    /// CPU time that the program took, in nanoseconds.
+    /// CPU time of the program, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// Events that were told of or lost.
+    /// Events that were reported or lost.
     pub(crate) events: f64,
-    /// Blocks that were allocated, those that were not told of included.
+    /// Blocks that were allocated, including those that were not reported.
     pub(crate) blocks: f64,
-    /// Sum over all of them of [`allocation_span`].
+    /// Sum of [`allocation_span`] over these blocks.
     pub(crate) span_bytes: f64,
-    /// CPU time that an event took of the program, in nanoseconds.
+    /// CPU time that an event took from the program, in nanoseconds.
     pub(crate) event_ns: f64,
-    /// CPU time that reading events and keeping account of blocks took, in nanoseconds. The events may have come in the
-    /// windows before.
+    /// CPU time for reading events and accounting for blocks, in nanoseconds. The events may be from
+    /// earlier windows.
     pub(crate) reading_ns: f64,
-    /// CPU time that looking for events took, in nanoseconds, however many there were.
+    /// CPU time for polling the rings, in nanoseconds, however many events there were.
     pub(crate) looking_ns: f64,
-    /// What part of both the program loses: see [`Processors::lost_beside`].
+    /// Part of both that the program loses: see [`Processors::lost_beside`].
     pub(crate) beside: f64,
 }
 
-/// What it costs the program that its events are read, from the last windows.
+/// Cost to the program of reading its events, from the last windows.
 ///
-/// Events are read up to some hundred milliseconds after they came. In a single window, what a flood left to be read
-/// would be set against the few events that came since, and the interval would grow to its longest.
+/// Events are read up to some hundred milliseconds after they occurred. In a single window, reading what a
+/// flood left would be divided by the few events since, and the interval would grow to its longest.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
     events: f64,
@@ -68,7 +68,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// What a window counts for when the next one is added: about ten windows matter.
+    /// Weight of the earlier windows when one is added: about ten windows matter.
     const KEPT: f64 = 0.9;
 
     fn add(&mut self, window: &Window) {
@@ -85,21 +85,21 @@ impl Reading {
     }
 }
 
-/// The processors that this process and what it starts may run on.
+/// The processors on which this process and its children may run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Processors {
     count: f64,
-    /// Two of them are one core.
+    /// True if two of them are hardware threads of one core.
     share_cores: bool,
 }
 
 impl Processors {
-    /// Those of here and now.
+    /// Reads the processors of this process.
     #[must_use]
     pub fn here() -> Self {
         let root = Root::system();
         let allowed = affinity::allowed().unwrap_or_else(|_| affinity::online(&root));
-        // That knows of quotas.
+        // Unlike the affinity, this respects quotas.
         let paid = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         Self {
             count: allowed.len().min(paid).max(1) as f64,
@@ -107,10 +107,11 @@ impl Processors {
         }
     }
 
-    /// What part of the CPU time that is spent beside a program it loses, when its threads keep `busy` of them busy. All
-    /// of it where there is no other processor to spend it on. Where there is one, it may still be the other half of the
-    /// program's core, and caches and memory are shared. Threads that wait for one another now and then need the last
-    /// processor as well: the kernel wakes them on one that is free, or else where another of them runs.
+    /// Part of CPU time spent outside a program that the program loses, when its threads keep `busy` of the
+    /// processors busy. All of it if there is no other processor. If there is one, it may be another
+    /// hardware thread of the program's core, and caches and memory are shared. Threads that sometimes wait
+    /// for one another need the last processor too: the kernel wakes them on a free one, or else where
+    /// another of them runs.
     #[must_use]
     pub fn lost_beside(&self, busy: f64) -> f64 {
         const NEEDS_LAST: f64 = 0.3;
@@ -122,7 +123,7 @@ impl Processors {
         where_free + (1.0 - where_free) * without_room
     }
 
-    /// As many processors as this, each of which is a core of its own.
+    /// This many processors, each a core of its own.
     #[must_use]
     pub const fn cores(count: u32) -> Self {
         Self {
@@ -133,12 +134,12 @@ impl Processors {
 }
 
 impl Window {
-    /// Whether events have cost so much already that how many are told of cannot wait.
+    /// True if events have cost so much that the next decision cannot wait.
     pub(crate) fn is_flood(&self, event_ns: f64) -> bool {
         self.events * event_ns > FLOOD_NS
     }
 
-    /// Adds a block that stands for `weight` blocks of `size` bytes.
+    /// Adds a block that represents `weight` blocks of `size` bytes.
     pub(crate) fn add(&mut self, size: u64, weight: f64) {
         self.blocks += weight;
         self.span_bytes += weight * allocation_span(size) as f64;
@@ -146,25 +147,25 @@ impl Window {
 }
 
 impl Window {
-    /// CPU time that its blocks took of the program whether they were told of or not.
+    /// CPU time that its blocks cost the program whether they were reported or not.
     fn fixed_ns(&self) -> f64 {
         self.blocks * NOT_TOLD_NS
     }
 }
 
-/// What following allocations has cost all programs, and may cost.
+/// Cost of following allocations in all programs, and its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Account {
-    /// Of the programs' CPU time.
+    /// Share of the programs' CPU time, 0 to 1.
     share: f64,
-    /// Nanoseconds spent beyond what was earned.
+    /// Nanoseconds spent beyond the earned ones.
     spent_ns: f64,
-    /// The level that was decided on last.
+    /// The last level that was decided.
     level: u32,
 }
 
 impl Account {
-    /// For programs of whose CPU time recording may cost this share.
+    /// An account for recordings that may cost this share of the programs' CPU time.
     pub(crate) const fn new(max_overhead: f64) -> Self {
         Self {
             share: PART_OF_ALL * max_overhead,
@@ -173,7 +174,7 @@ impl Account {
         }
     }
 
-    /// Takes down what a window has cost and earned; what it earned.
+    /// Enters the cost of a window; returns the nanoseconds that it has earned.
     pub(crate) fn book(&mut self, window: &Window) -> f64 {
         let earned_ns = self.share * window.cpu_ns;
         let beside_ns = window.beside * (window.reading_ns + window.looking_ns);
@@ -182,13 +183,13 @@ impl Account {
         earned_ns
     }
 
-    /// Whether every block of a program may be told of that begins now.
+    /// True if every block of a program that begins now may be reported.
     fn pays_for_all(&self) -> bool {
         self.spent_ns <= EVERY_BLOCK_NS
     }
 }
 
-/// Sets a program's level.
+/// Sets the level of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     level: u32,
@@ -209,12 +210,12 @@ impl Pace {
         }
     }
 
-    /// The level that holds.
+    /// The present level.
     pub(crate) const fn level(&self) -> u32 {
         self.level
     }
 
-    /// The level after a window, which goes into the account.
+    /// The level after `window`, which is entered into the account.
     pub(crate) fn next(&mut self, account: &mut Account, window: &Window) -> u32 {
         let earned_ns = account.book(window);
         self.reading.add(window);
@@ -245,8 +246,8 @@ impl Pace {
     }
 }
 
-/// The lowest level at which following what was allocated in `window` costs no more than this, when an event costs the
-/// program `event_ns`.
+/// The lowest level at which following the allocations of `window` costs at most this budget, when an event
+/// costs the program `event_ns`.
 fn level_within(window: &Window, event_ns: f64, budget_ns: f64) -> u32 {
     let each_ns = EVENTS_A_BLOCK * event_ns;
     if window.blocks * each_ns <= PART_FOR_ALL * budget_ns {
@@ -258,7 +259,7 @@ fn level_within(window: &Window, event_ns: f64, budget_ns: f64) -> u32 {
         .unwrap_or(ALLOCATION_LEVELS)
 }
 
-/// How many blocks of its size an event stands for that this level decided.
+/// Number of blocks of its size that an event represents, if it was reported at this level.
 pub(crate) fn weight(size: u64, level: u32) -> f64 {
     match allocation_interval(level) {
         0 => 1.0,
@@ -270,7 +271,7 @@ pub(crate) fn weight(size: u64, level: u32) -> f64 {
 mod tests {
     use super::*;
 
-    /// A window of 100 ms of CPU time in which a program allocates (and frees) so many blocks of 48
+    /// A window of 100 ms of CPU time in which a program allocates (and frees) this many blocks of 48
     /// bytes, sampled at `level`.
     fn window(blocks: f64, level: u32) -> Window {
         let told = blocks / weight(48, level);
@@ -292,7 +293,7 @@ mod tests {
         (account, Pace::begin(&account))
     }
 
-    /// The levels while a program goes on in one way.
+    /// The levels while a program's behaviour does not change.
     fn run((account, pace): &mut (Account, Pace), blocks: f64, windows: u32) -> Vec<u32> {
         (0..windows)
             .map(|_| pace.next(account, &window(blocks, pace.level())))
@@ -308,7 +309,7 @@ mod tests {
                 .iter()
                 .all(|level| *level == 0)
         );
-        // Many at once.
+        // A burst.
         assert_eq!(run(&mut pace, 3e4, 1), [0]);
     }
 
@@ -328,7 +329,7 @@ mod tests {
             (0.5 * paid_ns..=paid_ns + ADVANCE_NS).contains(&all_ns),
             "{all_ns}"
         );
-        // Blocks that are not told of cost more than the share: some are told of all the same.
+        // Blocks that are not reported cost more than the share: some are reported all the same.
         let mut flood = begun(0.05);
         let levels = run(&mut flood, 1e6, 200);
         let told_ns: f64 = levels[50..]
@@ -340,7 +341,7 @@ mod tests {
             (0.3 * least_ns..=least_ns).contains(&told_ns),
             "{told_ns} {least_ns}"
         );
-        // When it is over, all blocks are told of again, but not at once.
+        // After the flood all blocks are reported again, but not at once.
         let levels = run(&mut pace, 1000.0, 30);
         assert_eq!((levels[0], levels[29]), (level, 0));
     }
@@ -363,8 +364,8 @@ mod tests {
         assert!(last.abs_diff(levels[398]) <= 1, "{levels:?}");
     }
 
-    /// The events of a flood's first window are read in the windows after it, when few events come, and looks cost some
-    /// time whatever they find: neither makes the interval longer than the flood itself does.
+    /// The events of a flood's first window are read in later windows with few events, and polls cost time
+    /// whatever they find: neither makes the interval longer than the flood itself does.
     #[test]
     fn what_is_read_late_does_not_lengthen_the_interval() {
         let levels = |lag: usize, looking_ns: f64| {
@@ -404,7 +405,7 @@ mod tests {
             ..Processors::cores(2)
         };
         assert!(threads.lost_beside(1.0) > lost(2, 1.0));
-        // Events that are cheap for the program and dear to follow are sampled all the same.
+        // Events that are cheap for the program and expensive to read are sampled all the same.
         let dear = |beside| Window {
             reading_ns: 20_000.0 * 400.0,
             beside,

@@ -1,5 +1,5 @@
-//! Puts plans into programs: modules, the calls by which signal handlers are set, and the loader's
-//! announcements. When and in whose conversation is the server's business.
+//! Patches programs: modules, the calls by which signal handlers are installed, and the loader's
+//! announcements. The server decides when, and in which conversation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::records::Records;
 use crate::server::Server;
 use crate::settling::Refused;
 
-/// What became of a module.
+/// What happened to a module.
 pub(crate) enum Outcome {
     Patched(Arc<Area>),
     LeftAlone(String),
@@ -29,7 +29,7 @@ impl Server {
             entries: conversation.hello.entries,
             period: self.period,
             burst: self.records.as_ref().map_or(0, Records::burst),
-            // perf asks for names only where there is no file at all, also none without a name.
+            // perf reads names only for code without a file, even a nameless one.
             code: match self.perf_maps {
                 Some(_) => Protection::READ_EXECUTE | Protection::FILLED,
                 None => Protection::READ_EXECUTE,
@@ -37,8 +37,8 @@ impl Server {
         }
     }
 
-    /// Patches the modules through which signal handlers are set, and takes over those that
-    /// are set already. When that cannot be had, everything is as it was.
+    /// Patches the modules that install signal handlers, and wraps handlers that are already installed. If
+    /// that fails, everything is as before.
     pub(crate) fn hook_signals(
         &self,
         conversation: &Conversation,
@@ -48,8 +48,9 @@ impl Server {
     ) -> Result<Result<(), Unpatched>, NotInstalled> {
         let mut installed = Vec::new();
         let mut unpatched = None;
-        // A program that loads the agent itself is a process of membound's own, which sets no signal handler after
-        // that. Where it is linked statically and stripped, its calls of `rt_sigaction` cannot be hooked.
+        // A program that loads the agent itself is a process of membound's own, which installs no signal
+        // handler after that. If it is linked statically and stripped, its calls of `rt_sigaction` cannot
+        // be hooked.
         let hooked = if self.loads_itself { &[] } else { signals };
         for module in hooked {
             let Ok(plan) = &module.module.plan else {
@@ -107,8 +108,8 @@ impl Server {
         })
     }
 
-    /// Patches one module; why it is left alone otherwise. An error where nobody is there any more,
-    /// or where it is to be tried again.
+    /// Patches one module, or returns why it is not patched. An error if the program has ended, or if it is
+    /// to be tried again.
     pub(crate) fn patch(
         &self,
         conversation: &Conversation,
@@ -134,7 +135,7 @@ impl Server {
         let common = self.common(conversation);
         let records = self.records.as_ref();
         let number = records.map_or(0, |records| records.number(maps, &loaded.module));
-        // Only where text changes live may threads be in what other plans have left.
+        // Only where text changes live may threads be in trampolines of other plans.
         let others = match mode {
             TextMode::Live => {
                 let areas = self.ledger().areas.clone();
@@ -155,7 +156,7 @@ impl Server {
                 drop(ledger);
                 match is_final || refused == Refused::GivenUp {
                     true => Ok(Outcome::Patched(area)),
-                    // The area is there now, and what it lacks is put in as in any other.
+                    // The area exists now; its missing edits are installed like those of any other area.
                     false => Err(Failure::left_out().into()),
                 }
             }
@@ -169,7 +170,7 @@ impl Server {
         }
     }
 
-    /// Makes the text of an area what it was, and lets go of it.
+    /// Restores the text of an area, and unmaps the area.
     pub(crate) fn take_back(
         &self,
         conversation: &Conversation,
@@ -189,8 +190,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the loader's announcement of new objects a call into the agent. Without it,
-    /// what is opened later runs unpatched.
+    /// Patches the loader so that it announces new objects to the agent. If that fails, modules that are
+    /// opened later run unpatched.
     pub(crate) fn hook_loader(&self, conversation: &Conversation, maps: &mut Vec<Mapping>) {
         let common = self.common(conversation);
         match hook::loader(conversation, maps, common) {
@@ -204,13 +205,13 @@ impl Server {
     }
 }
 
-/// Whether system calls in it set signal handlers.
+/// True if system calls in it install signal handlers.
 pub(crate) fn sets_signal_handlers(loaded: &Loaded) -> bool {
     let plan = loaded.module.plan.as_ref();
     plan.is_ok_and(|plan| plan.hooks().any(|hook| is_signal_hook(&hook)))
 }
 
-/// What allocates or frees in a module and cannot be followed, in words.
+/// Allocation functions of a module that cannot be followed, in words.
 fn unwrapped<'a>(plan: &'a Plan, area: &'a Area) -> impl Iterator<Item = String> + 'a {
     let path = area.loaded.module.path.display();
     plan.wraps().filter_map(move |wrap| {
@@ -226,7 +227,7 @@ fn unwrapped<'a>(plan: &'a Plan, area: &'a Area) -> impl Iterator<Item = String>
     })
 }
 
-/// Whether a system call is known to be `rt_sigaction`.
+/// True if a system call is known to be `rt_sigaction`.
 fn is_signal_hook(hook: &HookView) -> bool {
     const RT_SIGACTION: u32 = 13;
     hook.number == Some(RT_SIGACTION)

@@ -1,8 +1,8 @@
 //! Names of trampolines for perf.
 //!
-//! perf finds no file behind the code of a trampoline. For such code it reads
-//! `/tmp/perf-PID.map`, lines of start, size and name, when it makes its report, which may be
-//! long after the process has ended: so the files stay.
+//! perf finds no file behind the code of a trampoline. For such code it reads `/tmp/perf-PID.map` (lines of
+//! start, size and name) when it makes its report, which may be long after the process has ended. So the
+//! files are not deleted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,18 +21,18 @@ use membound_wire::{Place, TableHeader, TextEdit};
 use crate::area::Area;
 use crate::modules::Module;
 
-/// Originals of one line lie at most this far apart: an instruction's length.
+/// Largest distance between original addresses in one line: an instruction's length.
 const FARTHEST: u32 = 15;
-/// A jump in a page of islands.
+/// Opcode of a jump on a page of islands.
 const JUMP: u8 = 0xe9;
 const JUMP_BYTES: usize = 5;
 
-/// A file of names that was written, or could not be.
+/// A file of names, with the result of writing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerfMap {
-    /// Where perf looks for it.
+    /// Path where perf looks for it.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error, if it was not written.
     pub written: Result<(), String>,
 }
 
@@ -42,23 +42,23 @@ pub(crate) struct PerfMaps {
     directory: PathBuf,
     /// By process number.
     files: BTreeMap<u32, File>,
-    /// The functions of modules that were met: reading them takes time.
+    /// The functions of known modules: reading them takes time.
     functions: Vec<(Arc<Module>, Arc<[FunctionBounds]>)>,
 }
 
 #[derive(Debug)]
 struct File {
     map: PerfMap,
-    /// Inode and length of what was written: the program may write such a file itself.
+    /// Inode and length of the file that was written: the program may write such a file itself.
     ours: Option<(u64, u64)>,
 }
 
-/// Whether a process has just become another program.
+/// Whether a process has just started another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// It has: whatever file there is, is about another one.
+    /// It has: an existing file describes an earlier program.
     Start,
-    /// It is the program that it was.
+    /// It has not.
     Later,
 }
 
@@ -71,7 +71,7 @@ impl PerfMaps {
         }
     }
 
-    /// Writes the file of the process `pid` (as it sees itself) with the names of `areas`.
+    /// Writes the file of the process `pid` (in its own namespace) with the names of `areas`.
     pub(crate) fn write(&mut self, pid: u32, areas: &[Arc<Area>], moment: Moment) {
         let path = self.directory.join(format!("perf-{pid}.map"));
         let before = self.files.get(&pid).and_then(|file| file.ours);
@@ -131,7 +131,7 @@ impl PerfMaps {
         functions
     }
 
-    /// What became of all files, by process number.
+    /// The results of all files, by process number.
     pub(crate) fn all(&self) -> Vec<PerfMap> {
         self.files.values().map(|file| file.map.clone()).collect()
     }
@@ -142,8 +142,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.ino(), found.len()))
 }
 
-/// Puts a new file there, whatever was there before: everybody may have put something into
-/// that directory, and a link there is not followed.
+/// Replaces any existing file: all users may write to that directory, and a link there is not followed.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut file = tempfile::Builder::new()
@@ -154,9 +153,9 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is looked at of a module's trampolines.
+/// The data of a module's trampolines that names are made from.
 struct InPlace<'a> {
-    /// What offsets in the tables count from.
+    /// Address that offsets in the tables are relative to.
     base: u64,
     code: &'a Range<u64>,
     tables: &'a [u8],
@@ -164,16 +163,16 @@ struct InPlace<'a> {
     islands: &'a [IslandPage],
 }
 
-/// What addresses of a module are called.
+/// Names of addresses of a module.
 struct Names<'a> {
-    /// Sorted.
+    /// Sorted by address.
     functions: &'a [FunctionBounds],
     bias: u64,
     module: String,
 }
 
 impl Names<'_> {
-    /// The function at an address of the process.
+    /// Index of the function at an address of the process.
     fn function(&self, address: u64) -> Option<usize> {
         let address = address.wrapping_sub(self.bias);
         let after = self
@@ -212,7 +211,7 @@ struct Line {
     name: String,
 }
 
-/// One line for each trampoline, for the seldom executed rest of one, and for each island.
+/// The lines: one for each trampoline, for its rarely executed part, and for each island.
 fn lines(placed: &InPlace<'_>, names: &Names<'_>) -> Vec<Line> {
     let mut entries: Vec<u64> = placed.edits.iter().map(|edit| edit.target).collect();
     entries.sort_unstable();
@@ -288,8 +287,8 @@ fn end_at(lines: &mut [Line], end: u64) {
     }
 }
 
-/// The jumps on a page of islands that lies at `address`, with their targets. What is between
-/// them is no jump's first byte.
+/// Addresses and targets of the jumps on a page of islands at `address`. No byte between them equals the
+/// opcode of a jump.
 fn jumps(address: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -331,7 +330,7 @@ mod tests {
                 bytes.extend(word.to_ne_bytes());
             }
         }
-        // Whatever comes behind the places.
+        // Any bytes behind the places.
         bytes.extend([7; 40]);
         bytes
     }
@@ -361,8 +360,8 @@ mod tests {
         let placed = InPlace {
             base: 0x50_0000,
             code: &(0x60_0000..0x60_1000),
-            // The rest of the second trampoline stands before it; the third one follows the
-            // second one's originals closely.
+            // The rest of the second trampoline precedes it; the third one's originals directly follow
+            // those of the second.
             tables: &tables(&[
                 (0, 0x1010),
                 (8, 0x1014),

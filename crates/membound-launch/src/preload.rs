@@ -1,7 +1,8 @@
-//! Brings the agent into this process where no dynamic loader does it.
+//! Loads the agent into this process if no dynamic loader does.
 //!
-//! The command itself may be statically linked, and its process that loads from known levels is patched like any other
-//! program. What a loader would do for the agent, which needs no other object, is done here.
+//! The command itself may be statically linked, and its process that loads from known levels is patched
+//! like any other program. The agent needs no other object, so this module only does the little that a
+//! loader would do for it.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -21,19 +22,19 @@ use crate::session::PRELOAD;
 
 /// The kernel's unit of mappings.
 const PAGE: u64 = 4096;
-/// The symbol by which the agent finds the environment; others that it knows are a dynamic loader's.
+/// Symbol by which the agent finds the environment; its other symbols belong to a dynamic loader.
 const ENVIRONMENT: &str = "__environ";
 
 unsafe extern "C" {
-    /// The C library's.
+    /// The C library's variable.
     static mut environ: *mut *mut libc::c_char;
 }
 
-/// Does what a loader would have done with the `LD_PRELOAD` of [`crate::Session::start_self_loading`]: nothing, where a
-/// loader has, or where nobody called for the agent. No other thread may run.
+/// Loads the agent as a loader would, from the `LD_PRELOAD` of [`crate::Session::start_self_loading`]. Does
+/// nothing if a loader has done that, or if no session has started this process. No other thread may run.
 ///
 /// # Errors
-/// When the agent's file cannot be read or mapped.
+/// If the agent's file cannot be read or mapped.
 pub fn load_agent() -> io::Result<()> {
     let (Some(_), Some(preload)) = (
         std::env::var_os(CONTROL_VARIABLE),
@@ -60,7 +61,7 @@ pub fn load_agent() -> io::Result<()> {
     Ok(())
 }
 
-/// Maps the segments as they are to be used; gives what is to be added to the file's addresses.
+/// Maps the segments with their protections; returns the difference to the file's addresses.
 fn map(elf: &ElfFile64<'_, LittleEndian>, file: &File) -> io::Result<u64> {
     let endian = elf.endian();
     let loads = || {
@@ -91,7 +92,8 @@ fn map(elf: &ElfFile64<'_, LittleEndian>, file: &File) -> io::Result<u64> {
     Ok(base)
 }
 
-/// Maps `range`, anywhere if it begins at 0, with a segment's flags: a file from an offset on, or zeroes.
+/// Maps `range` (anywhere if it begins at 0) with a segment's protection: a file from an offset on, or
+/// zeroes.
 fn mapped(range: Range<u64>, flags: ProgramFlags, from: Option<(&File, u64)>) -> io::Result<u64> {
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
     let fixed = if range.start == 0 { 0 } else { libc::MAP_FIXED };
@@ -106,7 +108,7 @@ fn mapped(range: Range<u64>, flags: ProgramFlags, from: Option<(&File, u64)>) ->
         | permitted(PF_W, libc::PROT_WRITE)
         | permitted(PF_X, libc::PROT_EXEC);
     let (descriptor, offset) = from.map_or((-1, 0), |(file, offset)| (file.as_raw_fd(), offset));
-    // SAFETY: a new place, or a part of one that was reserved by such a call.
+    // SAFETY: a new mapping, or a part of one that such a call has reserved.
     let place = unsafe {
         libc::mmap(
             range.start as *mut libc::c_void,

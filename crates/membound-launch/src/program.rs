@@ -1,5 +1,5 @@
-//! What the kernel will start when it is asked to run a command, and whether the loader
-//! will bring the agent along.
+//! Predicts which program the kernel starts for a command, and whether the loader will load the agent into
+//! it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -10,26 +10,26 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::Headers;
 
-/// Interpreters of interpreters that the kernel follows.
+/// Most nested interpreters that the kernel follows.
 const DEEPEST: usize = 5;
 
 /// Why a program runs without patches.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unpatched {
-    /// There is no dynamic loader to bring the agent in.
+    /// No dynamic loader would load the agent.
     #[error("{} is statically linked: no loader would bring the agent in", .0.display())]
     Static(PathBuf),
-    /// The loader heeds no `LD_PRELOAD`.
+    /// The loader ignores `LD_PRELOAD`.
     #[error("{} runs with other rights than its caller's, and the loader brings nothing into such programs", .0.display())]
     Privileged(PathBuf),
-    /// No code of this machine.
+    /// Its code is not for this machine.
     #[error("{} is not an x86-64 ELF program", .0.display())]
     Foreign(PathBuf),
-    /// The file cannot be looked into.
+    /// The file cannot be read.
     #[error("{} cannot be read, only run", .0.display())]
     Unreadable(PathBuf),
-    /// The executable is not to be patched, for a reason of its kind (Go, writable text).
+    /// The executable must not be patched because of its kind (Go, writable text).
     #[error("{}: {reason}", path.display())]
     Refused {
         /// The executable.
@@ -37,31 +37,31 @@ pub enum Unpatched {
         /// Why.
         reason: String,
     },
-    /// The agent speaks from a program inside it.
+    /// The agent runs in a program that this one emulates.
     #[error("{} emulates the program inside it (as valgrind does): patches would go into code that it translates", .0.display())]
     Emulator(PathBuf),
-    /// It ran, and no agent has spoken.
+    /// It ran, and no agent has connected.
     #[error("no agent spoke from {}: its loader did not bring it in, or it could not reach the control socket", .0.display())]
     Silent(PathBuf),
     /// Signal handlers would see trampolines.
     #[error("rt_sigaction cannot be hooked in {0}: signal handlers would see patched code")]
     NoSignalHook(String),
-    /// The agent could not do what must be done first.
+    /// The agent failed in a step that must come first.
     #[error("{0}")]
     Agent(String),
-    /// This build holds no agent for this machine.
+    /// This build has no agent for this machine.
     #[error("this build of membound has no agent: programs are patched on x86-64 Linux only")]
     NoAgent,
 }
 
-/// Why a command cannot be run, with the code that a shell would exit with.
+/// Why a command cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotRun {
-    /// 127.
+    /// Not found; exit code 127.
     #[error("cannot run {}: not found", .0.display())]
     NotFound(PathBuf),
-    /// 126.
+    /// Not executable; exit code 126.
     #[error("cannot run {}: {reason}", path.display())]
     NotExecutable {
         /// The file.
@@ -72,7 +72,7 @@ pub enum CannotRun {
 }
 
 impl CannotRun {
-    /// What a shell exits with.
+    /// The exit code that a shell would use.
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {
@@ -82,8 +82,8 @@ impl CannotRun {
     }
 }
 
-/// The file that `name` stands for: itself when it has a slash, else the first executable
-/// one in `search` (the value of `PATH`).
+/// The file of the command `name`: `name` itself if it has a slash, else the first executable file of that
+/// name in `search` (the value of `PATH`).
 pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, CannotRun> {
     let given = Path::new(name);
     if name.as_bytes().contains(&b'/') {
@@ -129,7 +129,7 @@ fn executable(path: &Path) -> Result<(), CannotRun> {
     }
 }
 
-/// What is known before `path` is started of why the agent will not be in it.
+/// Why the agent will not be in `path`, as far as that is known before it is started.
 #[must_use]
 pub fn examine(path: &Path) -> Option<Unpatched> {
     if crate::AGENT.is_empty() {
@@ -149,7 +149,8 @@ pub fn examine(path: &Path) -> Option<Unpatched> {
             path = interpreter;
             continue;
         }
-        // e_machine 62 is x86-64; of 32-bit files too (the x32 ABI), which parse as none.
+        // `e_machine` 62 is x86-64. Files of the x32 ABI have it too, but are 32-bit files and do not
+        // parse.
         return match Headers::parse(&start) {
             Some(headers) if start.get(18..20) == Some(&[62, 0]) => {
                 (!headers.interpreter).then_some(Unpatched::Static(path))
@@ -160,9 +161,10 @@ pub fn examine(path: &Path) -> Option<Unpatched> {
     None
 }
 
-/// Why a process from which an agent speaks, and which the kernel started from `path`, is not to be patched: a
-/// statically linked program has no loader that could have brought the agent in, so it emulates one that has.
-/// A loader that is started as a command is statically linked too, but is a shared object by its name.
+/// Why a process with an agent must not be patched, if the kernel started it from `path`, an emulator. A
+/// statically linked program has no loader that could have loaded the agent, so it must emulate a program
+/// whose loader has. A loader that is started as a command is statically linked too, but is named like a
+/// shared object.
 pub(crate) fn emulator(path: &Path) -> Option<Unpatched> {
     let name = path.file_name()?.as_bytes();
     let is_loader = name.windows(3).any(|part| part == b".so");
@@ -172,7 +174,7 @@ pub(crate) fn emulator(path: &Path) -> Option<Unpatched> {
     Some(Unpatched::Emulator(path.to_owned()))
 }
 
-/// The program that a script names in its first line.
+/// The interpreter named in the first line of a script.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?;
     let line = &line[..line.len().min(254)];
@@ -184,7 +186,7 @@ fn interpreter(start: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name)))
 }
 
-/// Whether running `path` would change the rights of the process.
+/// True if running `path` would change the privileges of the process.
 fn privileged(path: &Path) -> bool {
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2010;

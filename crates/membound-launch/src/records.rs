@@ -1,5 +1,5 @@
-//! Collects what programs record while they run: rings are drained every few milliseconds,
-//! bursts switched on and off.
+//! Collects what programs record while they run: drains rings every few milliseconds, and switches bursts
+//! on and off.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,25 +16,25 @@ use crate::modules::Module;
 use crate::rings::{Drained, Origin, Rings};
 use crate::samples::{Access, Receiver, Recorded, Samples, Source};
 
-/// Longest time between two looks into rings that are empty, in times of the shortest.
+/// Longest poll interval of empty rings, as a multiple of the shortest.
 const MOST_POLLS: u32 = 8;
-/// Between two looks for threads that are gone.
+/// Interval between two searches for threads that have ended.
 const FREE_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks for programs that are gone.
+/// Interval between two searches for programs that have ended.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 
-/// How accesses are collected that programs record.
+/// How recorded accesses are collected.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Threads of a program that can record at the same time; what more of them record is
-    /// lost and counted. Each takes 512 KiB, as far as it is used.
+    /// Threads of a program that can record at the same time; records of further threads are lost and
+    /// counted. Each takes up to 512 KiB, as far as that is used.
     pub threads: u32,
-    /// Time between two looks into the rings, which hold 16382 accesses a thread, while there are records in
-    /// them. While there are none it doubles, up to eight times as much.
+    /// Poll interval of the rings, which hold 16382 accesses for each thread, while they have records.
+    /// While they have none it doubles, up to eight times as much.
     pub poll: Duration,
-    /// When bodies that record do so; `None`: never.
+    /// When recording bodies record; `None`: never.
     pub bursts: Option<Bursts>,
-    /// Is given every access, beside the sums that are kept in any case.
+    /// Receives every access, in addition to the sums that are always kept.
     pub receiver: Option<Arc<dyn Receiver>>,
 }
 
@@ -49,14 +49,14 @@ impl Default for Recording {
     }
 }
 
-/// When bursts are.
+/// Schedule of bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bursts {
-    /// Length of one.
+    /// Length of a burst.
     pub length: Duration,
-    /// From the start of one to the start of the next.
+    /// Time from the start of one burst to the start of the next.
     pub every: Duration,
-    /// Accesses of one module in one burst, about; `u32::MAX`: as many as there are.
+    /// Approximate limit of the accesses of one module in one burst; `u32::MAX`: no limit.
     pub accesses: u32,
 }
 
@@ -70,26 +70,26 @@ impl Default for Bursts {
     }
 }
 
-/// What was recorded of a session.
+/// Totals of a session's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordTotals {
     /// Accesses that were collected.
     pub recorded: u64,
     /// Accesses that were to be recorded and found no room.
     pub lost: u64,
-    /// Of these, the ones of bursts: those record until their rings are full.
+    /// Part of these that belongs to bursts, which record until their rings are full.
     pub lost_in_bursts: u64,
-    /// Collected accesses by code that nobody knows any more.
+    /// Collected accesses by code that is not known any more.
     pub unattributed: u64,
 }
 
-/// What a module's accesses come to.
+/// Sums of a module's accesses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OfModule {
     pub(crate) recorded: Recorded,
 }
 
-/// Everything recorded.
+/// All records.
 #[derive(Debug)]
 pub(crate) struct Records {
     options: Recording,
@@ -100,34 +100,34 @@ pub(crate) struct Records {
 #[derive(Debug, Default)]
 struct State {
     images: Vec<Image>,
-    /// Images there have been.
+    /// Number of images so far.
     begun: usize,
     modules: Vec<(Arc<Module>, Recorded)>,
     sources: Vec<Source>,
     lines: usize,
     totals: RecordTotals,
-    /// For the receiver.
+    /// Collected for the receiver.
     batch: Vec<Access>,
 }
 
-/// One process image, and the children that it forked.
+/// One process image, and the children that it has forked.
 #[derive(Debug)]
 struct Image {
     number: usize,
     key: ProcessKey,
-    /// Its process runs another program by now.
+    /// True if its process runs another program by now.
     left: bool,
-    /// Its process has ended or left it, and nothing was written since the last full look: only
-    /// children that it forked may still write. Looked at every [`FREE_EVERY`] only, for there may
+    /// True if its process has ended or left it, and nothing was written since the last full poll: only
+    /// children that it has forked may still write. It is polled only every [`FREE_EVERY`], since there may
     /// be hundreds.
     quiet: bool,
     rings: Rings,
-    /// Indices of [`State::modules`], by number less one.
+    /// Indices of [`State::modules`], by the module's number minus one.
     modules: Vec<usize>,
 }
 
 impl Image {
-    /// Whether its process has ended, or runs another program.
+    /// True if its process has ended, or runs another program.
     fn is_over(&self) -> bool {
         self.left || stat::started(self.key.pid).ok() != Some(self.key.started)
     }
@@ -146,7 +146,7 @@ impl Records {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the program that speaks rings to record into.
+    /// Gives the program of this conversation rings to record into.
     pub(crate) fn begin(
         &self,
         conversation: &Conversation,
@@ -172,8 +172,8 @@ impl Records {
         Ok(())
     }
 
-    /// The number that the records of `module` are to bear in a process; 0, which stands
-    /// for none, in one without rings and when all are given out.
+    /// Number of `module` for the records of a process; 0 (no module) if the process has no rings, or if
+    /// all numbers are used.
     pub(crate) fn number(&self, maps: &[Mapping], module: &Arc<Module>) -> u32 {
         let mut state = self.state();
         let State {
@@ -194,7 +194,7 @@ impl Records {
             maps.iter()
                 .any(|map| map.inode == image.rings.memory.inode && map.shared && map.deleted())
         };
-        // The one that was begun last is nearly always meant.
+        // Mostly the image that began last.
         let Some(image) = images.iter_mut().rev().find(of_process) else {
             return 0;
         };
@@ -205,12 +205,12 @@ impl Records {
         u32::try_from(image.modules.len()).unwrap_or(0)
     }
 
-    /// What [`membound_wire::Slots::burst`] is to be now.
+    /// The present value for [`membound_wire::Slots::burst`].
     pub(crate) fn burst(&self) -> u32 {
         self.burst.load(Ordering::Relaxed)
     }
 
-    /// Collects until `stopped` says so; `switch` makes all programs begin or end a burst.
+    /// Collects until `stopped` returns true; `switch` starts or ends a burst in all programs.
     pub(crate) fn run(&self, stopped: impl Fn(Duration) -> bool, switch: impl Fn(u32)) {
         let mut freed = Instant::now();
         let mut closed = freed;
@@ -229,7 +229,7 @@ impl Records {
             } else {
                 state.drain();
             }
-            // A wake-up takes some 15 us of a processor that the program may have none beside.
+            // A wake-up takes some 15 µs of a processor, perhaps of the program's only one.
             poll = if state.totals == before {
                 (poll * 2).min(self.options.poll * MOST_POLLS)
             } else {
@@ -250,7 +250,7 @@ impl Records {
         }
     }
 
-    /// Switches bursts; the first begins with the first program.
+    /// Switches bursts; the first one starts with the first program.
     fn turn(
         &self,
         bursts: Bursts,
@@ -284,7 +284,7 @@ impl Records {
         self.state().totals
     }
 
-    /// What the accesses of a module come to; `None` when it was never given a number.
+    /// Sums of a module's accesses; `None` if it never got a number.
     pub(crate) fn of(&self, module: &Arc<Module>) -> Option<OfModule> {
         let state = self.state();
         let found = state.modules.iter().find(|(it, _)| Arc::ptr_eq(it, module));
@@ -295,7 +295,7 @@ impl Records {
 }
 
 impl OfModule {
-    /// What the accesses by the site of this number come to.
+    /// Sums of the accesses by the site with this number.
     pub(crate) fn site(&self, number: u32) -> Samples {
         self.recorded
             .sites
@@ -318,7 +318,7 @@ impl State {
         self.each_image(|_| true, |rings, each| rings.free(each));
     }
 
-    /// Drains the rings of all images, those included that threads have just begun to use.
+    /// Drains the rings of all images, including those that threads have just begun to use.
     fn drain_last(&mut self) {
         self.each_image(
             |_| true,
@@ -388,14 +388,13 @@ impl State {
         self.batch.clear();
     }
 
-    /// Lets go of the rings of programs that have ended, with all the children that shared
-    /// them.
+    /// Frees the rings of programs that have ended, once all children that share them have ended too.
     fn close(&mut self) {
         if !self.images.iter().any(Image::is_over) {
             return;
         }
         let used: FxHashSet<u64> = crate::server::used_inodes();
-        // What was written between the last look and the end is drained before it is let go.
+        // Records written between the last poll and the end are drained first.
         self.drain_last();
         self.images
             .retain(|image| !image.is_over() || used.contains(&image.rings.memory.inode));

@@ -1,4 +1,4 @@
-//! What a session comes to.
+//! The results of a session.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,74 +17,73 @@ use crate::samples::Samples;
 use crate::server::Server;
 use crate::stops::Stops;
 
-/// Everything that was seen of a run.
+/// All results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Programs in the order of their starts.
     pub programs: Vec<Program>,
-    /// Why the command itself ran unpatched, if it did.
+    /// Why the command itself was not patched; `None`: it was.
     pub unpatched: Option<String>,
-    /// Files whose code was there to be patched.
+    /// Files with code that could be patched.
     pub modules: Vec<ModuleReport>,
-    /// What was not seen to its end, and why.
+    /// Observations that were not completed, with reasons.
     pub missed: Vec<String>,
-    /// What was recorded, where programs record.
+    /// Totals of recorded accesses; `None` if programs do not record.
     pub records: Option<RecordTotals>,
-    /// Files with names for perf, when they were asked for.
+    /// Files with names for perf, if they were requested.
     pub perf_maps: Vec<PerfMap>,
     /// How long live changes of text stopped threads.
     pub stops: Stops,
-    /// Time for which programs were held when they began and when they loaded something, in
-    /// nanoseconds, together.
+    /// Total time for which programs were held at their start and when they loaded modules, in nanoseconds.
     pub held_ns: u64,
 }
 
-/// One file over all programs, with one plan: a file with chosen plans has an entry for each.
+/// One file over all programs, with one plan: a file with chosen plans has an entry for each plan.
 #[derive(Clone, Debug)]
 pub struct ModuleReport {
-    /// The file, as the first program that used it named it.
+    /// Path of the file, as the first program that used it names it.
     pub path: PathBuf,
-    /// What became of it.
+    /// What was patched, or why it was not.
     pub outcome: Result<Patched, String>,
 }
 
-/// What was patched of a file.
+/// What was patched in a file.
 #[derive(Clone, Debug)]
 pub struct Patched {
     module: Arc<Module>,
     /// Its accesses, by address.
     pub sites: Vec<SiteReport>,
-    /// Accesses refused when they were placed, by reason; their sites are `Ok` in `sites`,
-    /// since another placement may have had them.
+    /// Accesses refused when they were placed, by reason; their sites are `Ok` in `sites`, since they may
+    /// be there in another placement.
     pub lost: BTreeMap<Refusal, u64>,
-    /// Whether executions were counted.
+    /// True if executions were counted.
     pub counted: bool,
-    /// What its recorded accesses come to, where programs record.
+    /// Sums of its recorded accesses; `None` if programs do not record.
     pub samples: Option<Samples>,
-    /// Distinct lines among them; `None` too when there were too many to tell apart.
+    /// Distinct cache lines among them; `None` also if there were too many to distinguish.
     pub lines: Option<u64>,
-    /// Address spaces in which it was patched.
+    /// Number of address spaces in which it was patched.
     pub placements: u64,
 }
 
 impl Patched {
-    /// The file's functions, found anew: names are not part of a plan.
+    /// The file's functions, found again: names are not part of a plan.
     #[must_use]
     pub fn functions(&self) -> Vec<FunctionBounds> {
         self.module.functions()
     }
 }
 
-/// One access.
+/// One access instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteReport {
     /// Address in the file.
     pub address: u64,
-    /// What it does.
+    /// Whether it loads or stores.
     pub direction: Direction,
-    /// Executions (0 where nobody counts), or why it has no patch.
+    /// Number of executions (0 if they are not counted), or why it has no patch.
     pub patch: Result<u64, Refusal>,
-    /// What its recorded accesses come to, where programs record.
+    /// Sums of its recorded accesses; `None` if programs do not record.
     pub samples: Option<Samples>,
 }
 

@@ -1,4 +1,5 @@
-//! How long requests of the command take: which processes tell of them, and what the agent has counted.
+//! Request latencies of the command: prepares the processes that are measured, and reads the agent's
+//! counters.
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -16,50 +17,50 @@ use crate::modules::Loaded;
 use crate::patching::Outcome;
 use crate::server::Server;
 
-/// Requests that were counted so far.
+/// Counters of requests so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requested {
-    /// Why none are counted, or not all, where that was not possible.
+    /// Why requests are not counted, or not all; `None`: all are.
     pub refused: Option<String>,
-    /// Whether the command was not begun for that.
+    /// True if the command was not started for that reason.
     pub prevented: bool,
-    /// Those while guests were let in.
+    /// Requests while scavengers were admitted.
     pub with: RequestDurations,
-    /// Those while nobody was.
+    /// Requests while no scavenger was admitted.
     pub without: RequestDurations,
-    /// Those that are in neither: they began in one phase and ended in another.
+    /// Requests in neither: they began in one phase and ended in another.
     pub spanning: u64,
-    /// Receives on descriptors whose numbers are higher than those that are followed.
+    /// Receives on descriptors with numbers above those that the agent follows.
     pub high: u64,
-    /// Marks of threads that the agent had no place for.
+    /// Marks of threads for which the agent had no entry.
     pub homeless: u64,
-    /// Requests that another one of the same thread began after, and that had not ended.
+    /// Requests that had not ended when another one of the same thread began.
     pub left: u64,
 }
 
 /// Durations of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestDurations {
-    /// How many lasted from one nanosecond to another: (from, to, count), in their order.
+    /// Histogram of durations: (from, to, count), in nanoseconds and in order.
     pub times: Vec<(u64, u64, u64)>,
-    /// The longest, in nanoseconds.
+    /// The longest duration, in nanoseconds.
     pub longest_ns: u64,
 }
 
-/// What tells requests in a process.
+/// State of request measurement in a process.
 #[derive(Debug, Default)]
 pub(crate) struct Requesting {
     memory: Option<Shared>,
     refused: Option<String>,
     prevented: bool,
-    /// Kinds of what was found: of receiving or beginning, and of sending or ending.
+    /// Whether functions that receive or begin were found, and whether functions that send or end were.
     found: [bool; 2],
-    /// What stands in modules to tell them.
+    /// The marks in modules.
     pub(crate) marks: Vec<Choice>,
 }
 
 impl Requesting {
-    /// What was counted so far.
+    /// Counters so far.
     pub(crate) fn requested(&self) -> Requested {
         let mut requested = Requested {
             refused: self.refused.clone(),
@@ -87,13 +88,13 @@ impl Requesting {
         requested
     }
 
-    /// Whether something says when requests begin, and something when they end.
+    /// True if both the beginnings and the ends of requests can be observed.
     const fn is_complete(&self) -> bool {
         self.found[0] && self.found[1]
     }
 }
 
-/// Why nothing tells requests of a program, in words.
+/// Why requests of a program cannot be observed, in words.
 fn nothing_of(by: &RequestsBy, found: [bool; 2]) -> String {
     match by {
         RequestsBy::Sockets => "no file of the command has the C library's functions by which \
@@ -110,9 +111,9 @@ fn no_function(name: &str) -> String {
 }
 
 impl Server {
-    /// Counts requests of the program that is to have guests, before it runs. What is refused is to
-    /// be found in what was counted; where it is by functions that are not there, the program is not to
-    /// run, and this is `false`.
+    /// Starts counting requests of the program that gets scavengers, before it runs. Refusals are reported
+    /// with the counters. `false` if functions that the user named do not exist, so that the program must
+    /// not run.
     pub(crate) fn begin_requests(
         &self,
         conversation: &Conversation,
@@ -156,7 +157,7 @@ impl Server {
         Ok(!prevented)
     }
 
-    /// Puts what tells requests into a module that does not run yet.
+    /// Installs the marks of requests in a module that does not run yet.
     pub(crate) fn mark_requests(
         &self,
         conversation: &Conversation,

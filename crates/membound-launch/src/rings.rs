@@ -1,9 +1,9 @@
 //! Rings of records, shared with the programs of one process image and the children that
 //! it forks.
 //!
-//! Both sides use atomics on every word; this one moves the tails, takes the counts of what
-//! was lost, and frees the rings of threads that are gone. A program can write what it likes
-//! into its rings: at worst its own records are wrong.
+//! Both sides access every word atomically. This side moves the tails, takes the counts of lost records,
+//! and frees the rings of threads that have ended. A program can write anything into its rings: at worst
+//! its own records are wrong.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::maps::Mapping;
 use crate::memory::{Shared, UsedRings};
 use crate::orders::Order;
 
-/// Of a ring's lost records, those of bursts.
+/// Offset of the lost records that belong to bursts.
 const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
 
 /// The rings of one process image.
@@ -26,13 +26,13 @@ const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
 pub(crate) struct Rings {
     pub(crate) memory: Shared,
     count: usize,
-    /// Rings that were ever used.
+    /// Indices of rings that were ever used.
     used: UsedRings,
-    /// Who owned each ring when it was looked at last.
+    /// Owner of each ring at the last poll.
     owners: Vec<Owner>,
-    /// Process that answers for threads that nothing more is known of.
+    /// Process to which threads of unknown processes are attributed.
     founder: u32,
-    /// The program numbers its threads differently: nobody here can tell which ones live.
+    /// True if the program numbers its threads differently, so that this side cannot tell which ones live.
     elsewhere: bool,
 }
 
@@ -42,24 +42,24 @@ struct Owner {
     process: u32,
 }
 
-/// Where records come from.
+/// Process and thread of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) process: u32,
     pub(crate) thread: u32,
 }
 
-/// What became of records between two looks.
+/// Records found at a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drained {
     pub(crate) taken: u64,
     pub(crate) lost: u64,
-    /// Of these, the ones of bursts, whose rings are meant to fill.
+    /// Part of these that belongs to bursts, whose rings are expected to fill.
     pub(crate) lost_in_bursts: u64,
 }
 
 impl Rings {
-    /// Rings for `count` threads at a time, for the program that speaks.
+    /// Makes rings for `count` threads at a time, for the program of this conversation.
     pub(crate) fn make(conversation: &Conversation, count: u32) -> io::Result<Self> {
         let elsewhere = conversation.hello.pid != conversation.pid;
         Self::new(count, conversation.pid, elsewhere)
@@ -83,7 +83,7 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Maps them into the program that speaks and makes its agent use them.
+    /// Maps them into the program of this conversation and makes its agent use them.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
@@ -93,12 +93,12 @@ impl Rings {
         hung.map(drop)
     }
 
-    /// Makes the next [`Self::drain`] find all rings, those included that threads have just begun to use.
+    /// Makes the next [`Self::drain`] find all rings, including those that threads have just begun to use.
     pub(crate) const fn find_all(&mut self) {
         self.used.search_at_once();
     }
 
-    /// Takes every record out, in the order of each thread's.
+    /// Removes every record and passes it on; records of one thread are in order.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
         let homeless = self.memory.word64(offset_of!(RingSet, homeless));
         let mut drained = Drained {
@@ -132,7 +132,7 @@ impl Rings {
         let tail = tail.load(Ordering::Relaxed);
         let lost = self.memory.word32(ring + offset_of!(Ring, lost));
         if lost.load(Ordering::Relaxed) != 0 {
-            // The part first: then it is never more than the whole.
+            // The part first, so that it never exceeds the whole.
             let of_bursts = self.memory.word64(ring + LOST_OF_BURSTS);
             drained.lost_in_bursts += of_bursts.swap(0, Ordering::Relaxed);
             drained.lost += u64::from(lost.swap(0, Ordering::Relaxed));
@@ -141,7 +141,7 @@ impl Rings {
             return;
         }
         let origin = self.origin(index);
-        // Somebody who writes over his own ring gets no more than it can hold.
+        // A program that overwrites its own ring yields no more than the ring can hold.
         let waiting = head.wrapping_sub(tail).min(RECORDS as u64);
         for at in head.wrapping_sub(waiting)..head {
             let slot = usize::try_from(at % RECORDS as u64).unwrap_or(0);
@@ -173,7 +173,8 @@ impl Rings {
         }
     }
 
-    /// Who writes into a ring. A process is found by its thread while that lives.
+    /// Process and thread that write into a ring. The process of a thread can be read while the thread
+    /// lives.
     fn origin(&mut self, index: usize) -> Origin {
         let owner = self
             .memory
@@ -192,8 +193,8 @@ impl Rings {
         }
     }
 
-    /// Frees the rings of threads that are gone. What they wrote last must be drained
-    /// before: see [`Self::drain`].
+    /// Frees the rings of threads that have ended, after draining what they wrote last: see
+    /// [`Self::drain`].
     pub(crate) fn free(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
         let mut drained = Drained::default();
         if self.elsewhere {
@@ -213,8 +214,8 @@ impl Rings {
             self.memory
                 .word64(ring + offset_of!(Ring, rest))
                 .store(0, Ordering::Relaxed);
-            // Another thread may have been given the number meanwhile, and is owner then:
-            // it takes a ring again when it finds that it has none.
+            // Another thread may have got the number meanwhile, and then be the owner: it takes a ring
+            // again when it finds that it has none.
             self.memory
                 .word32(ring + offset_of!(Ring, owner))
                 .store(0, Ordering::Release);
@@ -228,7 +229,7 @@ impl Rings {
     }
 }
 
-/// Whether a thread of this number lives. What cannot be looked at does.
+/// True if a thread of this number lives, or if that cannot be read.
 pub(crate) fn exists(thread: u32) -> bool {
     let found = fs::metadata(format!("/proc/{thread}"));
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

@@ -1,27 +1,26 @@
-//! Finds room for an area: near its module, away from what will grow.
+//! Finds room for an area: near its module, and away from mappings that will grow.
 
 use std::ops::Range;
 
 use crate::maps::Mapping;
 
-/// Lowest address used: below it the kernel permits nothing to an ordinary process, and
-/// a null pointer with an offset is to fault.
+/// Lowest address used: below it an ordinary process may map nothing, and a null pointer with an offset
+/// must fault.
 const LOWEST: u64 = 0x1_0000;
-/// End of what a process may map without asking for five-level paging.
+/// End of the addresses that a process may map without five-level paging.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
-/// Farthest that a jump is planned to go: less than its reach, so that neither end of a
-/// range has to be looked at to the byte.
+/// Longest planned jump: shorter than its reach, so that range ends need not be exact to the byte.
 const REACH: u64 = (1 << 31) - (1 << 20);
-/// Kept free above the start of the heap.
+/// Bytes kept free above the start of the heap.
 const HEAP_ROOM: u64 = 1 << 30;
-/// Kept free below the stack.
+/// Bytes kept free below the stack.
 const STACK_ROOM: u64 = 1 << 30;
 
-/// Where `length` bytes (a multiple of a page) can be mapped such that every byte of them
-/// and every byte of `near` reach each other: the free place nearest to `near`.
+/// A free range of `length` bytes (a multiple of a page) as near to `near` as possible, so that every byte
+/// of it and every byte of `near` can reach each other by a jump.
 ///
-/// Places where the heap or the stack would grow are taken only when there is no other;
-/// those `reserved` never.
+/// Ranges into which the heap or the stack would grow are used only if there is no other; `reserved` ones
+/// never.
 pub(crate) fn find(
     maps: &[Mapping],
     heap_start: u64,
@@ -72,7 +71,7 @@ fn best(
     best.map(|(_, start)| start)
 }
 
-/// What the kernel will want for heap and stack.
+/// The ranges into which heap and stack would grow.
 fn growing(maps: &[Mapping], heap_start: u64) -> Vec<Range<u64>> {
     let mut growing = Vec::new();
     if heap_start != 0 {
@@ -88,7 +87,7 @@ fn growing(maps: &[Mapping], heap_start: u64) -> Vec<Range<u64>> {
     growing
 }
 
-/// Whether nothing is mapped in `range`.
+/// True if nothing is mapped in `range`.
 pub(crate) fn is_free(maps: &[Mapping], range: &Range<u64>) -> bool {
     let at = maps.partition_point(|map| map.range.end <= range.start);
     maps.get(at).is_none_or(|map| map.range.start >= range.end)
@@ -123,12 +122,12 @@ mod tests {
 
     #[test]
     fn a_low_executable_goes_around_its_heap() {
-        // No room below it, and the heap is to grow right above it.
+        // No room below it, and the heap would grow right above it.
         let module = 0x40_0000..0x100_0000;
         let maps = [map(module.clone(), "/bin/a")];
         let found = find(&maps, 0x110_0000, &[], &module, 0x80_0000).unwrap();
         assert_eq!(found, 0x110_0000 + HEAP_ROOM);
-        // Where nothing else is left, the heap has to do with less.
+        // If nothing else is left, the heap gets less room.
         let length = 0x4000_0000;
         let found = find(&maps, 0x110_0000, &[], &module, length).unwrap();
         assert!(found >= 0x100_0000 && found + length <= module.start + REACH);

@@ -1,16 +1,16 @@
-//! What recorded accesses come to: counts, times, lines.
+//! Sums of recorded accesses: counts, times, lines.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// Accesses as they are recorded.
+/// One recorded access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Process that made it.
     pub pid: u32,
-    /// Thread that made it, as the program numbers it.
+    /// Number of the thread that made it, in the program's namespace.
     pub thread: u32,
-    /// Which of [`Source`]'s modules, in the order of their first records.
+    /// Index of its module in the [`Source`]s, in the order of their first records.
     pub module: usize,
     /// Address of the instruction in the module's file.
     pub site: u64,
@@ -19,49 +19,49 @@ pub struct Access {
     /// Ticks of the time stamp counter that the fenced access took, overhead included;
     /// `None` when it was not timed.
     pub ticks: Option<u32>,
-    /// The same of a load just before that the innermost cache served.
+    /// The same for a load just before that was served by the innermost cache.
     pub hit: Option<u32>,
-    /// Ticks until the stores that were under way before it were done; `None` in a burst.
+    /// Ticks until the outstanding stores before it were done; `None` in a burst.
     pub drain: Option<u32>,
     /// Time stamp counter when it was recorded.
     pub tsc: u64,
-    /// Whether it stores.
+    /// True if it stores.
     pub store: bool,
-    /// Whether accesses that were to be recorded before it in the same thread are missing.
+    /// True if accesses of the same thread that were to be recorded before it are missing.
     pub after_gap: bool,
-    /// Whether it is one of all that were made, as in a burst, and no sample.
+    /// True if it was recorded in a burst, with all others, and is no sample.
     pub burst: bool,
 }
 
-/// The file that an [`Access`] belongs to.
+/// The file of an [`Access`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The file.
     pub path: std::path::PathBuf,
 }
 
-/// Is given accesses while programs run.
+/// Receives accesses while programs run.
 pub trait Receiver: Send + Sync + std::fmt::Debug {
-    /// Accesses recorded since the last call, in the order of each thread's; `sources` by
-    /// [`Access::module`]. It is called from one thread; while it works, rings fill.
+    /// Receives the accesses recorded since the last call; those of one thread are in order.
+    /// [`Access::module`] is an index of `sources`. Called from one thread; rings fill while it works.
     fn receive(&self, sources: &[Source], accesses: &[Access]);
 }
 
-/// Lines told apart over all modules: beyond, new ones are only known to be more.
+/// Most distinct lines over all modules; with more, only their existence is noted.
 const LINES: usize = 1 << 22;
-/// Bytes of what is called a line here.
+/// Bytes of a line, as counted here.
 pub const LINE_BYTES: u64 = 64;
 
-/// What the accesses of one instruction or one file come to.
+/// Sums of the accesses of one instruction or one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
     /// Accesses that were timed.
     pub timed: u64,
     /// Accesses that were recorded without a time.
     pub untimed: u64,
-    /// Those among them that store.
+    /// Number of both that store.
     pub stores: u64,
-    /// Ticks of the timed ones: how many took so many, in steps of at most 1/64.
+    /// Histogram of the timed ones by ticks, in steps of at most 1/64.
     ticks: BTreeMap<u32, u64>,
 }
 
@@ -77,8 +77,8 @@ impl Samples {
         }
     }
 
-    /// The least ticks that at least `share` (0 to 1) of the timed accesses do not exceed;
-    /// `None` when none was timed.
+    /// The smallest number of ticks that at least `share` (0 to 1) of the timed accesses do not exceed;
+    /// `None` if none was timed.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u32> {
         let wanted = (share * self.timed as f64).ceil().max(1.0);
@@ -93,7 +93,7 @@ impl Samples {
     }
 }
 
-/// The lower end of the step that `ticks` is counted in.
+/// Lower bound of the histogram step of `ticks`.
 const fn step(ticks: u32) -> u32 {
     const EXACT_BITS: u32 = 12;
     let bits = u32::BITS - ticks.leading_zeros();
@@ -105,19 +105,19 @@ const fn step(ticks: u32) -> u32 {
     }
 }
 
-/// All accesses of one module.
+/// Sums of all accesses of one module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorded {
     pub(crate) all: Samples,
     pub(crate) sites: FxHashMap<u32, Samples>,
     lines: FxHashSet<(usize, u64)>,
-    /// Whether there were lines that found no room.
+    /// True if there were lines that found no room.
     more_lines: bool,
 }
 
 impl Recorded {
-    /// Counts an access by the site with this number; `image` tells address spaces apart, and
-    /// `lines` counts the lines of all modules.
+    /// Counts an access by the site with this number. `image` distinguishes address spaces, and `lines`
+    /// counts the lines of all modules.
     pub(crate) fn add(&mut self, image: usize, site: u32, access: &Access, lines: &mut usize) {
         self.all.add(access);
         self.sites.entry(site).or_default().add(access);
@@ -129,7 +129,7 @@ impl Recorded {
         }
     }
 
-    /// Distinct lines; `None` when there were too many to tell apart.
+    /// Number of distinct lines; `None` if there were too many to distinguish.
     pub(crate) fn lines(&self) -> Option<u64> {
         (!self.more_lines).then_some(self.lines.len() as u64)
     }

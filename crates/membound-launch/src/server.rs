@@ -1,4 +1,4 @@
-//! Serves agents: one thread a conversation, none waits for another's.
+//! Serves agents: one thread for each conversation, so that none waits for another.
 
 mod conversations;
 mod exchanging;
@@ -40,59 +40,59 @@ use crate::unwind::Unwinding;
 /// Whether patches change while programs run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Live {
-    /// What is put in when a module is loaded stays.
+    /// Patches stay as they were installed when a module was loaded.
     #[default]
     Off,
     /// Every process has a control thread that waits for changes.
     On,
 }
 
-/// What should stand in the text of live processes.
+/// Which text live processes should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The patches.
+    /// Text with the session's patches.
     Patches = 0,
-    /// The original text, but for the system calls by which the agent keeps the process itself.
+    /// The original text, except for the system calls that the agent hooks for itself.
     Original = 1,
 }
 
-/// What all conversations share.
+/// State shared by all conversations.
 #[derive(Debug)]
 pub(crate) struct Server {
     plans: Arc<Plans>,
     live: Live,
     pub(crate) period: u32,
-    /// Where programs record accesses, if they do.
+    /// Recorded accesses, if programs record.
     pub(crate) records: Option<Records>,
     ledger: Mutex<Ledger>,
     texts: Mutex<Texts>,
-    /// Conversations of one process take turns.
+    /// Locks that let only one conversation of a process act at a time, by process number.
     turns: Mutex<FxHashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
     /// Time for which programs were held in conversations, in nanoseconds.
     held_ns: AtomicU64,
-    /// Files that were planned while their programs ran, and the programs that have been given them.
+    /// Files that were planned while their programs ran, and the programs in which they are patched.
     late: Mutex<Vec<(ProcessKey, Arc<Module>)>>,
-    /// Programs that go on with modules which could not be patched yet: threads of theirs were in the way.
+    /// Programs that run on with modules that could not be patched yet, because threads were in the way.
     behind_loader: Mutex<FxHashSet<ProcessKey>>,
     choices: Mutex<Arc<Vec<Choice>>>,
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
     spaces: Arc<Spaces>,
     pub(crate) stops: Arc<StopLog>,
-    /// What programs tell of their allocations, if they do.
+    /// Reported allocations, if they are followed.
     pub(crate) following: Option<Following>,
-    /// What programs sample of themselves, if they do.
+    /// Timer samples, if agents take them.
     pub(crate) ticks: Option<Ticks>,
-    /// Gives agents what they find callers by, where they are to.
+    /// Unwind tables for agents, if they need them.
     pub(crate) unwinding: Option<Unwinding>,
-    /// What programs run inside the command, if any do.
+    /// The harvest, if the command has scavengers.
     pub(crate) harvesting: Option<Harvesting>,
-    /// The trial that is to be made, or was.
+    /// The trial that is requested, or was made.
     pub(crate) trials: Trials,
-    /// Statically linked programs bring the agent in by themselves.
+    /// True if statically linked programs load the agent by themselves.
     pub(crate) loads_itself: bool,
 }
 
@@ -141,7 +141,7 @@ impl Server {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How sites of choices are to be sampled, the latest last.
+    /// Paces of chosen sites, the latest last.
     pub(crate) fn paces(&self) -> MutexGuard<'_, VecDeque<Paced>> {
         self.paces.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,13 +159,14 @@ impl Server {
         &self.plans
     }
 
-    /// What is loaded in the program that speaks.
+    /// The modules of the program of this conversation.
     pub(crate) fn loaded(&self, conversation: &Conversation, maps: &[Mapping]) -> Vec<Loaded> {
         self.plans
             .loaded(conversation.pid, maps, &conversation.agent())
     }
 
-    /// The same of the files of `choices`, as far as they were loaded before. A program can have hundreds of others.
+    /// The same, restricted to files of `choices` that were loaded before. A program can have hundreds of
+    /// others.
     pub(crate) fn loaded_of(
         &self,
         conversation: &Conversation,
@@ -179,7 +180,7 @@ impl Server {
         self.loaded(conversation, &maps)
     }
 
-    /// Puts the registers of a thread back to what they would be in the original program.
+    /// Restores the registers that a thread would have in the original program.
     pub(crate) fn standing(
         &self,
         pid: u32,
@@ -194,38 +195,38 @@ impl Server {
         })
     }
 
-    /// Says what should stand in the text of live processes, and wakes them.
+    /// Sets which text live processes should have, and wakes them.
     pub(crate) fn want(&self, wanted: Wanted) {
         self.wanted.store(wanted as u32, Ordering::Relaxed);
         self.doorbells.ring();
     }
 
-    /// Time for which programs were held until now, in nanoseconds: not when control threads spoke,
-    /// which hold nobody.
+    /// Time for which programs were held so far, in nanoseconds, without conversations of control threads,
+    /// which hold no program.
     pub(crate) fn held_ns(&self) -> u64 {
         self.held_ns.load(Ordering::Relaxed)
     }
 
-    /// Remembers that something could not be done in a process.
+    /// Records a failure in a process.
     fn miss(&self, pid: u32, error: &NotInstalled) {
         let missed = format!("process {pid}: {error}");
         self.ledger().missed.insert(missed);
     }
 
-    /// Collects what programs record until `stopped` says so.
+    /// Collects records of programs until `stopped` returns true.
     pub(crate) fn collect(&self, stopped: &dyn Fn(Duration) -> bool) {
         if let Some(records) = &self.records {
             records.run(stopped, |burst| {
                 let areas = self.ledger().areas.clone();
                 for area in areas {
-                    // Memory of our own: it can be written.
+                    // The memory is the launcher's own, so writing cannot fail.
                     let _ = area.set_burst(burst);
                 }
             });
         }
     }
 
-    /// As [`Self::pass`], but for what is to be tried again.
+    /// As [`Self::pass`], except for failures after which it is tried again.
     pub(crate) fn pass_or(
         &self,
         pid: u32,
@@ -238,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Remembers what could not be done, as long as the program is there.
+    /// Records a failure, unless the program has ended.
     pub(crate) fn pass(
         &self,
         pid: u32,
@@ -254,8 +255,7 @@ impl Server {
     }
 }
 
-/// Inodes of all files without a name that are mapped and shared in any process that can be
-/// looked into.
+/// Inodes of all nameless files that are mapped shared in any process that can be inspected.
 pub(crate) fn used_inodes() -> FxHashSet<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

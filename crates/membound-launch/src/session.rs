@@ -42,51 +42,50 @@ use crate::withdraw::YieldPlace;
 use crate::{slice, spawn};
 
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
-/// Runs scripts that do not say what runs them.
+/// Runs scripts that name no interpreter.
 const SHELL: &str = "/bin/sh";
 
-/// How programs are to be patched.
+/// How programs are patched and observed.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the plans are made with.
+    /// Options of the plans.
     pub plan: patch::Options,
-    /// Where plans are kept, if anywhere.
+    /// Where plans are stored; `None`: nowhere.
     pub cache: Option<Cache>,
-    /// Distinguishes plans in the cache that different builds made.
+    /// Distinguishes plans of different builds in the cache.
     pub revision: String,
     /// Whether patches change while programs run.
     pub live: Live,
-    /// Bytes of text beyond which a file that was never planned is planned while its programs run;
-    /// `None`: programs wait for every file, also for those that they open later. What a file does that a
-    /// program does not wait for is not seen before it is patched.
+    /// Bytes of text above which a file that was never planned is planned while its programs run; `None`:
+    /// programs wait for every file, also for those that they open later. What such a file does before it
+    /// is patched is not observed.
     pub large_text_bytes: Option<u64>,
     /// Mean number of executions between two samples of a site.
     pub period: u32,
-    /// How accesses are collected that programs record; `None`: they record none.
+    /// How recorded accesses are collected; `None`: programs do not record.
     pub recording: Option<Recording>,
-    /// Whether and how allocations are followed.
+    /// How allocations are followed; `None`: they are not.
     pub objects: Option<Objects>,
-    /// Whether and how the agent takes timer samples.
+    /// How the agent takes timer samples; `None`: it does not.
     pub timers: Option<Timers>,
-    /// What runs inside the command, if anything does.
+    /// What runs inside the command; `None`: nothing.
     pub harvest: Option<Harvest>,
-    /// Where the session's directory is made: short, and visible to the programs.
+    /// Parent of the session's directory: a short path that programs can access.
     pub directory: PathBuf,
-    /// Where files with names of trampolines are written, if anywhere. perf reads those in
-    /// `/tmp`.
+    /// Directory for files with names of trampolines; `None`: none are written. perf reads those in `/tmp`.
     pub perf_maps: Option<PathBuf>,
 }
 
-/// What is to be run.
+/// The command to run.
 #[derive(Debug)]
 pub struct Program {
     /// Name or path of the command.
     pub name: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The value of `PATH` to find it with.
+    /// Value of `PATH` with which the command is found.
     pub search: Option<OsString>,
-    /// `NAME=value` and whatever else stands in an environment, in its order.
+    /// Entries of the environment in order, `NAME=value` or any other text.
     pub environment: Vec<OsString>,
 }
 
@@ -94,45 +93,45 @@ pub struct Program {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The command is not there or cannot be executed.
+    /// The command does not exist or cannot be executed.
     #[error(transparent)]
     CannotRun(#[from] CannotRun),
-    /// The session's own files.
+    /// The session's own files cannot be made.
     #[error("cannot prepare the agent in {}: {error}", directory.display())]
     Prepare {
-        /// Where.
+        /// Directory of these files.
         directory: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// A command that is running.
+/// A running command.
 #[derive(Debug)]
 pub struct Session {
     pid: u32,
-    /// Collect what programs record, tell of their allocations, and sample of themselves.
+    /// Threads that collect records, allocations and timer samples.
     collectors: Vec<Collector>,
     path: PathBuf,
     obstacle: Option<Unpatched>,
     server: Arc<Server>,
     listener: Arc<Listener>,
     thread: JoinHandle<()>,
-    /// Removed with the session.
+    /// Deleted with the session.
     _directory: TempDir,
 }
 
-/// A thread that looks after something until it is told to end.
+/// A thread that works until it is told to end.
 #[derive(Debug)]
 struct Collector {
-    /// Ends it when it is dropped.
+    /// Ends the thread when it is dropped.
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Collector {
-    /// Runs `collect`, which is given something that waits for a while and says whether to
-    /// end.
+    /// Runs `collect` in a thread. `collect` gets a function that waits for a while and returns true if the
+    /// thread is to end.
     fn start(
         server: &Arc<Server>,
         collect: impl FnOnce(&Server, &dyn Fn(Duration) -> bool) + Send + 'static,
@@ -148,14 +147,14 @@ impl Collector {
         Self { stop, thread }
     }
 
-    /// Lets it collect what is there, and waits until it has.
+    /// Lets the thread collect what is there, and waits until it has ended.
     fn end(self) {
         drop(self.stop);
         let _ = self.thread.join();
     }
 }
 
-/// Whether the agent is brought into the programs of a session.
+/// How the agent gets into the programs of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Agent {
     /// By the program's loader.
@@ -165,7 +164,7 @@ enum Agent {
     Absent,
 }
 
-/// What became of the command's process.
+/// A change of the command's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was stopped by this signal.
@@ -177,19 +176,17 @@ pub enum Change {
 impl Session {
     /// Starts `program` with its environment and this process's descriptors and process group.
     ///
-    /// # Errors
-    /// When the command cannot be run at all. One that cannot be patched is run as it is,
-    /// and [`Report`] says why.
+    /// If the command cannot be run at all. A command that cannot be patched runs as it is, and [`Report`]
+    /// says why.
     pub fn start(program: &Program, options: Options) -> Result<Self, Error> {
         Self::begin(program, options, Agent::Inside)
     }
 
-    /// Starts `program` as [`Self::start`] does, but leaves it entirely alone: no agent is brought
-    /// into it, its environment stays as it is, and nothing in it is ever patched. For recordings
-    /// that need nothing from inside the program.
+    /// Starts `program` as [`Self::start`] does, but without the agent: its environment stays as it is, and
+    /// nothing in it is ever patched. For recordings that need nothing from inside the program.
     ///
     /// # Errors
-    /// When the command cannot be run.
+    /// If the command cannot be run.
     pub fn start_untouched(program: &Program, options: Options) -> Result<Self, Error> {
         Self::begin(program, options, Agent::Absent)
     }
@@ -197,7 +194,7 @@ impl Session {
     /// Starts `program` as [`Self::start`] does. It calls [`crate::load_agent`], and may be statically linked.
     ///
     /// # Errors
-    /// When the command cannot be run.
+    /// If the command cannot be run.
     pub fn start_self_loading(program: &Program, options: Options) -> Result<Self, Error> {
         Self::begin(program, options, Agent::SelfLoaded)
     }
@@ -302,7 +299,7 @@ impl Session {
         self.pid
     }
 
-    /// Why it is known already that the command runs without patches.
+    /// Why the command runs without patches, as far as that is known before it has started.
     #[must_use]
     pub const fn obstacle(&self) -> Option<&Unpatched> {
         self.obstacle.as_ref()
@@ -311,7 +308,7 @@ impl Session {
     /// Waits until the command ends or is stopped.
     ///
     /// # Errors
-    /// What the system says when it cannot be waited for.
+    /// The system's error if it cannot be waited for.
     pub fn wait(&self) -> io::Result<Change> {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
@@ -332,24 +329,24 @@ impl Session {
         }
     }
 
-    /// Changes what stands in the text of all programs of a live session.
+    /// Sets which text all programs of a live session should have.
     pub fn want(&self, wanted: Wanted) {
         self.server.want(wanted);
     }
 
-    /// Something that can change the text from another thread.
+    /// A handle that can change the text from another thread.
     #[must_use]
     pub fn remote(&self) -> Remote {
         Remote(Arc::clone(&self.server))
     }
 
-    /// Ends the session: programs that still run go on as they are, without being served.
+    /// Ends the session: programs that still run go on as they are, without a server.
     #[must_use]
     pub fn finish(self) -> Report {
         self.listener.close();
-        // It ends when the listener does.
+        // It ends when the listener is closed.
         let _ = self.thread.join();
-        // What was recorded until now is collected before it ends.
+        // Records made until now are collected first.
         for collector in self.collectors {
             collector.end();
         }
@@ -357,68 +354,69 @@ impl Session {
     }
 }
 
-/// Changes the text of a session's programs.
+/// Changes the text of a session's programs, from any thread.
 #[derive(Clone, Debug)]
 pub struct Remote(Arc<Server>);
 
 impl Remote {
-    /// Says what of the session's own plan should stand in the text of all programs.
+    /// Sets whether the patches of the session's own plan should be in the text of all programs.
     pub fn want(&self, wanted: Wanted) {
         self.0.want(wanted);
     }
 
-    /// Whether an exchange with a choice in `file` plans within milliseconds. If not, this begins the slow part of
-    /// planning, a study of every function in the file, in the background.
+    /// True if an exchange with a choice in `file` plans within milliseconds. If not, this starts the slow
+    /// part of planning, a study of every function in the file, in the background.
     #[must_use]
     pub fn is_ready(&self, file: &Identity) -> bool {
         self.0.plans().is_ready(file)
     }
 
-    /// Makes `choices` all that is patched beside the session's own plan: in programs of a live
-    /// session soon, in what they load and start later at once. The number returned is for
-    /// [`Self::settled`]. Yields of a harvest, and what guests have mapped, stay as they are.
+    /// Makes `choices` the complete set of patches beside the session's own plan: in programs of a live
+    /// session soon, in modules that are loaded later at once. Returns a number for [`Self::settled`].
+    /// Yields of a harvest, and modules of scavengers, stay as they are.
     pub fn exchange(&self, choices: Vec<Choice>) -> u64 {
         self.0.exchange(choices)
     }
 
-    /// Whether any program of a live session takes part in exchanges: one that has been started
-    /// to its end, and can be patched. Until then whatever is chosen is placed nowhere.
+    /// True if any program of a live session takes part in exchanges: one whose start is complete, and
+    /// which can be patched. Until then choices are placed in no program.
     #[must_use]
     pub fn takes_part(&self) -> bool {
         self.0.settling.any()
     }
 
-    /// Why a program of the session is not patched and will not be, if there is one: of the first.
+    /// Why a program of the session is not patched and will not be: the first one's reason; `None`: there
+    /// is no such program.
     #[must_use]
     pub fn given_up(&self) -> Option<String> {
         self.0.ledger().given_up().map(str::to_owned)
     }
 
-    /// Whether every program of a live session that still runs has done the exchange of this
-    /// number, or a later one. Children that were forked and run no program of their own are not
-    /// asked: they keep what stood in the text when they were forked.
+    /// True if every program of a live session that still runs has done the exchange of this number, or a
+    /// later one. Forked children that do not execute another program are ignored: they keep the text of
+    /// the fork.
     #[must_use]
     pub fn settled(&self, exchange: u64) -> bool {
         self.0.settled(exchange)
     }
 
-    /// Addresses of a choice that cannot be patched, and why; `None` when it was placed
-    /// nowhere yet.
+    /// Addresses of a choice that cannot be patched, with reasons; `None` if it was not placed in any
+    /// program yet.
     #[must_use]
     pub fn refused(&self, choice: &Choice) -> Option<Vec<(u64, patch::Refusal)>> {
         self.0.refused(choice)
     }
 
-    /// Sets how often sites of a choice are sampled, and how many times, in all programs
-    /// that have it or will. What was never paced is sampled by [`Options::period`], without end.
-    /// To be called before an exchange that chooses it: of what is executed meanwhile, some may
-    /// be counted wrong. Addresses in the file, sorted.
+    /// Sets how often sites of a choice are sampled, and how many times, in all programs that have it or
+    /// will have it. Sites without a pace are sampled with [`Options::period`], without end. Must be called
+    /// before an exchange that chooses it, since executions meanwhile may be counted wrong. `paces` has
+    /// addresses in the file, sorted.
     pub fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
         self.0.arm(choice, paces);
     }
 
-    /// Puts the registers of a thread of `pid` back to what they would be in the original
-    /// program, when it stands in a trampoline. `read` gives words of that thread's stack.
+    /// Restores the registers that a thread of `pid` would have in the original program, if it is in a
+    /// trampoline. `read` reads words of that thread's stack.
     #[must_use]
     pub fn standing(
         &self,
@@ -429,21 +427,21 @@ impl Remote {
         self.0.standing(pid, registers, read)
     }
 
-    /// What came of the session's harvest so far; `None` where there is none.
+    /// Results of the session's harvest so far; `None` without a harvest.
     #[must_use]
     pub fn harvested(&self) -> Option<Harvested> {
         self.0.harvesting.as_ref().map(Harvesting::harvested)
     }
 
-    /// Lets guests in for this share of the time, 0 to 1, from now on.
+    /// Sets the share of the time, 0 to 1, in which scavengers are admitted from now on.
     pub fn let_in(&self, share: f64) {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.let_in(share);
         }
     }
 
-    /// Sets where each guest runs, in the order of the guests. A guest in a lane moves at the next yield of that
-    /// lane's thread. The caller binds guests on their own threads to CPUs
+    /// Sets where each scavenger runs, in the order of the scavengers. A scavenger in a run queue moves at
+    /// the next yield of that queue's thread. The caller binds home threads to CPUs
     /// ([`GuestStatus::thread`](crate::GuestStatus::thread)).
     pub fn set_places(&self, places: &[GuestPlace]) {
         if let Some(harvesting) = &self.0.harvesting {
@@ -451,56 +449,56 @@ impl Remote {
         }
     }
 
-    /// Has these yields of the command out of its text, and all others in: soon, where the session
-    /// is live. One whose place holds another that is to stay stays as well;
-    /// [`Harvested::withdrawn`] says which are out. The number returned is for [`Self::settled`].
+    /// Removes these yields of the command from its text, and installs all others: soon, if the session is
+    /// live. A yield whose group also holds one that stays is not removed; [`Harvested::withdrawn`] has the
+    /// removed ones. Returns a number for [`Self::settled`].
     pub fn withdraw(&self, yields: Vec<YieldPlace>) -> u64 {
         self.0.withdraw(yields)
     }
 
-    /// Adds yields to those of the command, which are put into its running text soon, where the session is live; what
-    /// has no place is in [`Harvested::missed`]. (Guests get all their yields before they run.) The number returned is
-    /// for [`Self::settled`].
+    /// Adds yields to those of the command; in a live session they are soon installed in its running text.
+    /// Those without a place are in [`Harvested::missed`]. (Scavengers get all their yields before they
+    /// run.) Returns a number for [`Self::settled`].
     pub fn plant(&self, primary: Vec<Planting>) -> u64 {
         self.0.plant_more(primary)
     }
 
-    /// Makes phases with guests and without at least this long, in nanoseconds, up to half a second:
-    /// requests that take longer are in none.
+    /// Makes phases with and without scavengers at least this long, in nanoseconds, up to half a second:
+    /// requests that take longer are counted in none.
     pub fn lengthen_phases(&self, length_ns: f64) {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.lengthen_phases(length_ns);
         }
     }
 
-    /// Begins turns with this much time until the command's data are there, in nanoseconds, from now on,
-    /// and has scavengers skip so many turns after each miss of their own.
+    /// Sets, from now on, the time from a yield until the command's data have arrived, in nanoseconds, and
+    /// the number of time slices that scavengers skip after each miss of their own.
     pub fn set_turns(&self, span_ns: f64, skips: u32) {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.set_turns(span_ns, skips);
         }
     }
 
-    /// Has a process of a live session make a trial: see [`Holding`]. What comes of it is for [`Self::held`].
+    /// Requests a trial in a process of a live session: see [`Holding`]. [`Self::held`] returns its result.
     pub fn hold(&self, holding: Holding) {
         self.0.hold(holding);
     }
 
-    /// What came of the last trial, once, when it is over.
+    /// Takes the result of the last trial, when it is over.
     #[must_use]
     pub fn held(&self) -> Option<Held> {
         self.0.trials.take()
     }
 
-    /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body
-    /// does not count.
+    /// Executions of a choice's sites so far; `None` if it was placed nowhere yet, or its body does not
+    /// count.
     #[must_use]
     pub fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
         self.0.executed(choice)
     }
 }
 
-/// Starts the command. What the kernel takes for no program is left to the shell, as
+/// Starts the command. A file that the kernel does not accept as a program is given to the shell, as
 /// `execvp` does; `path` is then the shell's.
 fn start(
     program: &Program,
@@ -528,8 +526,8 @@ fn start(
     }
 }
 
-/// A directory that nobody else may look into. The loader splits its list of objects at
-/// spaces and colons, and a socket's path has 108 bytes.
+/// Makes a directory that other users cannot read. The loader splits its list of objects at spaces and
+/// colons, and a socket's path has at most 108 bytes.
 fn own_directory(parent: &Path) -> io::Result<TempDir> {
     const LONGEST: usize = 70;
     let usable = |path: &Path| {
@@ -549,8 +547,8 @@ fn own_directory(parent: &Path) -> io::Result<TempDir> {
         .tempdir_in(parent)
 }
 
-/// The list of objects with the agent in it, for the program in `file`. The agent precedes the user's objects,
-/// so that it is there before they run.
+/// The list of preloaded objects with the agent, for the program in `file`. The agent precedes the user's
+/// objects, so that it is initialised before they run.
 fn preload(agent: &Path, users: Option<&OsStr>, file: Option<&File>) -> OsString {
     let runtime = Runtime::of(users.map(OsStr::as_bytes), |offset, room| {
         file?.read_exact_at(room, offset).ok()

@@ -1,7 +1,7 @@
-//! Which programs have done what was last chosen.
+//! Tracks which programs have done the latest exchange.
 //!
-//! Exchanges of patches are done by the programs' control threads, each when it comes to it.
-//! Whoever counts or times in a window must know when all of them have.
+//! The programs' control threads exchange patches, each at its own time. A caller that counts or times in a
+//! window must know when all of them have done so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,30 +12,31 @@ use rustc_hash::FxHashMap;
 
 use crate::ledger::ProcessKey;
 
-/// Times that a program is asked again for an exchange that found it at the wrong moment. Each
-/// may have its threads stand still for as long as the agent is patient.
+/// Times that a program is asked again for an exchange that found threads in the way. Each may stop its
+/// threads for as long as the agent retries.
 const MOST_AGAIN: u32 = 2;
 
-/// Between two questions to the kernel whether the programs that an exchange waits for still run. A caller that waits
-/// for an exchange asks every millisecond, and reading `/proc` takes longer than all else that its question does.
+/// Interval between two checks whether the programs that an exchange waits for still run. A caller that
+/// waits for an exchange asks every millisecond, and reading `/proc` takes longer than the rest of that
+/// call.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What is to become of a change that is refused for reasons that pass.
+/// What to do with a change that is refused for temporary reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It is made again.
+    /// Try it again.
     Again,
-    /// It is given up.
+    /// Give it up.
     GivenUp,
 }
 
-/// How far each live program is.
+/// Progress of each live program.
 #[derive(Debug, Default)]
 pub(crate) struct Settling {
-    /// Exchanges so far.
+    /// Number of exchanges so far.
     number: AtomicU64,
     done: Mutex<Done>,
-    /// Exchanges that were refused last, and how often.
+    /// The last refused exchange of each program, and how often it was refused.
     refused: Mutex<FxHashMap<ProcessKey, (u64, u32)>>,
 }
 
@@ -43,12 +44,13 @@ pub(crate) struct Settling {
 #[derive(Debug, Default)]
 struct Done {
     last: FxHashMap<ProcessKey, u64>,
-    /// When the kernel was last asked which of the programs still run.
+    /// When the programs were last checked for whether they still run.
     checked: Option<Instant>,
 }
 
 impl Done {
-    /// Whether every program has done `exchange`; programs that ended are forgotten, where `runs` may be asked at `now`.
+    /// True if every program has done `exchange`. Programs for which `runs` is false are forgotten; it is
+    /// called only if a check is due at `now`.
     fn is_settled(
         &mut self,
         exchange: u64,
@@ -72,24 +74,25 @@ impl Done {
 }
 
 impl Settling {
-    /// Another exchange, which can be seen by whoever asks for its number; that number.
+    /// Begins another exchange and returns its number. The state that it publishes must be set before:
+    /// Release, with the Acquire of [`Self::number`].
     pub(crate) fn begin(&self) -> u64 {
         self.number.fetch_add(1, Ordering::Release) + 1
     }
 
-    /// The last exchange. To be asked before it is looked at.
+    /// Number of the last exchange. To be read before the state that it published.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// The program in `key` has done everything up to this exchange.
+    /// Records that the program in `key` has done everything up to this exchange.
     pub(crate) fn done(&self, key: ProcessKey, exchange: u64) {
         let mut done = self.programs();
         let last = done.last.entry(key).or_default();
         *last = exchange.max(*last);
     }
 
-    /// What is to become of this exchange in `key` if it is refused now.
+    /// What to do if this exchange is refused in `key` now.
     pub(crate) fn if_refused(&self, key: ProcessKey, exchange: u64) -> Refused {
         match self.refused().get(&key) {
             Some((number, times)) if *number == exchange && *times >= MOST_AGAIN => {
@@ -99,7 +102,7 @@ impl Settling {
         }
     }
 
-    /// This exchange was refused in `key` for reasons that pass.
+    /// Records that this exchange was refused in `key` for temporary reasons.
     pub(crate) fn refuse(&self, key: ProcessKey, exchange: u64) {
         let mut refused = self.refused();
         let (number, times) = refused.entry(key).or_default();
@@ -113,18 +116,18 @@ impl Settling {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody in `key` will do anything any more.
+    /// Forgets a program that will do no exchange any more.
     pub(crate) fn forget(&self, key: ProcessKey) {
         self.refused().remove(&key);
         self.programs().last.remove(&key);
     }
 
-    /// Whether there is a program that does exchanges. One that is being started does none yet.
+    /// True if any program does exchanges. One that is being started does none yet.
     pub(crate) fn any(&self) -> bool {
         !self.programs().last.is_empty()
     }
 
-    /// Whether every program that is still there has done `exchange`. The end of a program is noticed within
+    /// True if every program that still runs has done `exchange`. The end of a program is noticed within
     /// [`LIVENESS_CHECK_INTERVAL`].
     pub(crate) fn is_settled(&self, exchange: u64) -> bool {
         self.programs().is_settled(exchange, Instant::now(), runs)
@@ -135,7 +138,7 @@ impl Settling {
     }
 }
 
-/// Whether a program runs: one that has ended and was not yet waited for does not.
+/// True if a program runs: one that has ended, and whose parent has not waited for it yet, does not.
 pub(crate) fn runs(key: ProcessKey) -> bool {
     Stat::of(key.pid).is_ok_and(|stat| stat.started() == Some(key.started) && !stat.has_ended())
 }
@@ -167,7 +170,7 @@ mod tests {
         assert!(!settling.is_settled(exchange));
         settling.done(here, settling.number());
         assert!(settling.is_settled(exchange));
-        // A late answer to an earlier one takes nothing back.
+        // A late answer to an earlier exchange does not undo a later one.
         settling.done(here, 0);
         assert!(settling.is_settled(exchange));
         let exchange = settling.begin();
@@ -193,7 +196,7 @@ mod tests {
         assert_eq!(asked.get(), 10);
         let settled_ms = (100..200).find(|ms| is_settled(*ms, false));
         assert!(settled_ms.is_some_and(|ms| ms <= 110), "{settled_ms:?}");
-        // Nothing is waited for any more.
+        // No exchange is waited for any more.
         assert!(is_settled(201, true));
         assert_eq!(asked.get(), 11);
     }

@@ -1,8 +1,8 @@
-//! Threads that answer at once where every processor is busy.
+//! Scheduler slices for threads that must answer at once while all processors are busy.
 
 use std::mem::size_of;
 
-/// The shortest slice that the kernel gives, in nanoseconds.
+/// The shortest scheduler slice that the kernel gives, in nanoseconds.
 const SHORTEST_NS: u64 = 100_000;
 const SCHED_OTHER: u32 = 0;
 
@@ -20,14 +20,14 @@ struct Attributes {
     period: u64,
 }
 
-/// Asks for short slices for the calling thread, and for those that it will start. It gets no
-/// more of a processor than before, but soon after it is woken: a program whose threads have all
-/// processors would otherwise wait for some milliseconds, with its patches in its text, at every
-/// word of a conversation. Kernels before 6.12 take no notice, and nobody else needs to.
+/// Requests short scheduler slices for the calling thread and for those that it will start. They get no
+/// larger part of a processor, but run soon after they are woken. A program whose threads keep all
+/// processors busy would otherwise wait some milliseconds, with incomplete patches in its text, for every
+/// message of a conversation. Kernels before 6.12 ignore the request, and do not need it.
 pub fn shorten() {
     let bytes = size_of::<Attributes>();
     let mut attributes = Attributes::default();
-    // SAFETY: the kernel writes at most so many bytes.
+    // SAFETY: the kernel writes at most that many bytes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
     if got != 0 || attributes.policy != SCHED_OTHER {
         return;

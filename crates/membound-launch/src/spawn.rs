@@ -1,8 +1,8 @@
-//! Starts a command as a shell would: with the environment in its order, and signals as
-//! this process got them.
+//! Starts a command as a shell would: with the environment in its order, and with the signal dispositions
+//! that this process got.
 //!
-//! The standard library sorts the environment, empties the signal mask and always puts
-//! SIGPIPE back to its default; some programs can see each of these.
+//! The standard library sorts the environment, empties the signal mask and always resets SIGPIPE to its
+//! default; some programs can notice each of these.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -11,12 +11,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether this process was started with SIGPIPE ignored. The standard library ignores it
-/// before `main`, so it is looked at earlier.
+/// True if this process was started with SIGPIPE ignored. Read before `main`, since the standard library
+/// then ignores it.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-// SAFETY: the loader calls every function of this section once, before anything else runs.
+// SAFETY: the loader calls every function of this section once, before any other code runs.
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
@@ -30,14 +30,14 @@ extern "C" fn look() {
     PIPE_IGNORED.store(ignored, Ordering::Relaxed);
 }
 
-/// Starts `path`; its process number.
+/// Starts `path`; returns its process number.
 pub(crate) fn spawn(path: &Path, words: &[OsString], environment: &[OsString]) -> io::Result<u32> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let words = strings(words)?;
     let environment = strings(environment)?;
     let attributes = Attributes::new()?;
     let mut pid = 0;
-    // SAFETY: strings end with zero bytes, lists with null, and all live until it returns.
+    // SAFETY: strings end with zero bytes, lists with null, and all live until the call returns.
     let error = unsafe {
         libc::posix_spawn(
             &raw mut pid,
@@ -65,18 +65,18 @@ fn pointers(strings: &[CString]) -> Vec<*mut libc::c_char> {
 fn check(error: libc::c_int) -> io::Result<()> {
     match error {
         0 => Ok(()),
-        // These functions return what others put into errno.
+        // These functions return the error number instead of setting errno.
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// What a program inherits beside files: all but SIGPIPE as it is.
+/// Spawn attributes: the program inherits all dispositions, except SIGPIPE where it was not ignored.
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
     fn new() -> io::Result<Self> {
         let mut attributes = MaybeUninit::uninit();
-        // SAFETY: it is made here.
+        // SAFETY: the call initialises the attributes.
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
         // SAFETY: it has just been made.
         let mut attributes = Self(unsafe { attributes.assume_init() });
@@ -88,9 +88,9 @@ impl Attributes {
 
     fn default_for_pipes(&mut self) -> io::Result<()> {
         let mut signals = MaybeUninit::uninit();
-        // SAFETY: the set is made here.
+        // SAFETY: the call initialises the set.
         let made = unsafe { libc::sigemptyset(signals.as_mut_ptr()) };
-        // SAFETY: the set has been made, and the signal is one.
+        // SAFETY: the set is initialised, and the signal number is valid.
         let added = unsafe { libc::sigaddset(signals.as_mut_ptr(), libc::SIGPIPE) };
         if made != 0 || added != 0 {
             return Err(io::Error::last_os_error());
@@ -106,7 +106,7 @@ impl Attributes {
 
 impl Drop for Attributes {
     fn drop(&mut self) {
-        // SAFETY: they have been made and are not used any more. It cannot fail.
+        // SAFETY: the attributes are initialised and not used any more. The call cannot fail.
         unsafe { libc::posix_spawnattr_destroy(&raw mut self.0) };
     }
 }
@@ -119,7 +119,7 @@ pub(crate) fn value<'a>(environment: &'a [OsString], name: &str) -> Option<&'a O
     })
 }
 
-/// Gives `name` a value: where it stands, or behind all others.
+/// Sets the variable `name`: in its place, or behind all others.
 pub(crate) fn set(environment: &mut Vec<OsString>, name: &str, value: &OsStr) {
     let mut entry = OsString::from(name);
     entry.push("=");
@@ -134,14 +134,14 @@ pub(crate) fn set(environment: &mut Vec<OsString>, name: &str, value: &OsStr) {
     }
 }
 
-/// A command that begins with no magic is a script for the shell, by an old custom.
+/// True if a command without an ELF header is to be run by the shell, by an old convention.
 pub(crate) fn is_script_without_magic(path: &Path) -> bool {
     let mut start = [0; 4];
     let read = std::fs::File::open(path).and_then(|mut file| io::Read::read(&mut file, &mut start));
     read.is_ok_and(|length| start[..length] != *b"\x7fELF")
 }
 
-/// The environment of this process as `NAME=value`, in its order, with what is no variable.
+/// The environment of this process as `NAME=value`, in its order, including entries that are no variables.
 #[must_use]
 pub fn environment() -> Vec<OsString> {
     let kept = std::fs::read("/proc/self/environ").unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Where a thread stands that is looked at from outside: in the program, in a trampoline, or
-//! in the agent.
+//! Finds where a thread is that is inspected from outside: in the program, in a trampoline, or in the
+//! agent.
 //!
-//! Which trampolines a process has is followed with every conversation, so that a question
-//! costs no look into the process. A forked child is looked at when it is first asked about:
-//! it has what its parent had then, and changes it only by conversations of its own.
+//! Every conversation updates which trampolines a process has, so that a query does not read the process. A
+//! forked child is read at the first query about it: it has its parent's trampolines of the fork, and
+//! changes them only by conversations of its own.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,26 +18,26 @@ use rustc_hash::FxHashMap;
 
 use crate::timers::{Registers, Standing};
 
-/// Between two looks whether a process is still the one that had this number.
+/// Interval between two checks whether a number still belongs to the same process.
 const SAME_FOR: Duration = Duration::from_millis(500);
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
 
-/// The trampolines of one module, as they lie in the processes that have them.
+/// The trampolines of one module, as they are mapped in the processes that have them.
 #[derive(Debug)]
 pub(crate) struct Trampolines {
     pub(crate) code: Range<u64>,
-    /// What the original addresses in the tables are relative to.
+    /// Address that original addresses in the tables are relative to.
     pub(crate) base: u64,
     pub(crate) tables: PlanBytes,
     /// The agent's own mapping in those processes.
     pub(crate) agent: Range<u64>,
-    /// Pages of jumps that lead here, once they are mapped.
+    /// Pages of islands that lead here, once they are mapped.
     pub(crate) islands: OnceLock<Vec<Range<u64>>>,
 }
 
 impl Trampolines {
-    /// The original program's state for a thread in one of them.
+    /// The original program's state for a thread in one of these trampolines.
     fn original(
         &self,
         state: &State,
@@ -48,9 +48,9 @@ impl Trampolines {
         let found = tables.find(byte)?;
         let mut original = state.undone(tables.undos(&found), read)?;
         original.ip = self.base.wrapping_add(u64::from(found.place.original));
-        // A thread is seen at the instruction behind the one that took its time. So what is
-        // seen at a place's first byte waited for an instruction before it, and what is seen at
-        // the displaced one, with a body before it, for the body.
+        // A sampled thread is at the instruction behind the one that took its time. So a thread at the
+        // first byte of a place waited for an instruction before it, and one at the displaced instruction,
+        // with a body before that, waited for the body.
         let within = byte - found.place.code;
         let displaced = tables.displaced(&found)?;
         let standing = if within > 0 && within <= u32::from(displaced) {
@@ -62,7 +62,7 @@ impl Trampolines {
     }
 }
 
-/// The trampolines of every process that is known.
+/// The trampolines of every known process.
 #[derive(Debug, Default)]
 pub(crate) struct Spaces {
     of: RwLock<FxHashMap<u32, Space>>,
@@ -70,10 +70,10 @@ pub(crate) struct Spaces {
 
 #[derive(Debug)]
 struct Space {
-    /// Start time of the process, by which it is told from a later one of its number.
+    /// Start time of the process, which distinguishes it from a later one with its number.
     started: u64,
     checked: Mutex<Instant>,
-    /// Sorted by where their code begins.
+    /// Sorted by the start of their code.
     trampolines: Vec<Arc<Trampolines>>,
     agent: Range<u64>,
 }
@@ -110,7 +110,7 @@ impl Space {
         islands.any(|island| island.contains(&ip))
     }
 
-    /// Whether the process is still the one that this is about, looked at now and then.
+    /// True if the process is still the same, which is checked every [`SAME_FOR`].
     fn holds(&self, pid: u32) -> bool {
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -122,10 +122,10 @@ impl Space {
         stat::started(pid).ok() == Some(self.started)
     }
 
-    /// The frame by which the agent was called, for a thread inside it.
+    /// The frame of the stub by which the agent was called, for a thread inside the agent.
     ///
-    /// The agent is compiled with frame pointers, so the frames form a chain up to the
-    /// stub's, above whose saved rbp lie the flags and the address in the trampoline.
+    /// The agent is compiled with frame pointers, so the frames form a chain up to the stub's. Above the
+    /// rbp that the stub has saved are the flags and the address in the trampoline.
     fn call_frame(&self, state: &State, read: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
         const DEEPEST: u64 = 16 << 10;
         const MOST: usize = 32;
@@ -145,7 +145,7 @@ impl Space {
             low = base + 16;
             base = read(base)?;
         }
-        // The stub has pushed two words at most before it has a frame, and after.
+        // Before it has its frame, and after it has removed it, the stub has pushed at most two words.
         (0..3)
             .map(|word| top + 8 * word)
             .find(|slot| read(*slot).is_some_and(|back| self.at(back).is_some()))
@@ -154,16 +154,16 @@ impl Space {
 }
 
 impl Spaces {
-    /// A new program runs in the process: nothing of the old one's is there any more.
+    /// Records that a new program runs in the process, without the trampolines of the old one.
     pub(crate) fn begin(&self, pid: u32, started: u64, agent: Range<u64>) {
         let mut space = Space::new(started, Vec::new());
         space.agent = agent;
         self.write().insert(pid, space);
     }
 
-    /// The process is about to run in these.
+    /// Records that the process is about to run in these trampolines.
     pub(crate) fn add(&self, pid: u32, new: &Arc<Trampolines>) {
-        // Of a process that nobody has asked about yet, all is found out when somebody does.
+        // A process without an entry is read at the first query about it.
         if let Some(space) = self.write().get_mut(&pid) {
             let overlaps =
                 |it: &Trampolines| it.code.start < new.code.end && new.code.start < it.code.end;
@@ -175,7 +175,7 @@ impl Spaces {
         }
     }
 
-    /// Those whose code begins at `code` are gone.
+    /// Records that the trampolines whose code begins at `code` are unmapped.
     pub(crate) fn remove(&self, pid: u32, code: u64) {
         if let Some(space) = self.write().get_mut(&pid) {
             space.trampolines.retain(|it| it.code.start != code);
@@ -186,7 +186,7 @@ impl Spaces {
         self.of.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `ask` look at a process; `inherited` finds out what one has that is not known.
+    /// Calls `ask` with the entry of a process; `inherited` reads the trampolines of one that has no entry.
     fn with<T>(
         &self,
         pid: u32,
@@ -211,7 +211,7 @@ impl Spaces {
         Some(answer)
     }
 
-    /// Puts registers back to what they would be in the original program.
+    /// Restores the registers that the thread would have in the original program.
     pub(crate) fn standing(
         &self,
         pid: u32,
@@ -236,7 +236,7 @@ impl Spaces {
     }
 }
 
-/// Processes that are remembered before those are let go that have ended.
+/// Most processes with an entry before entries of ended ones are removed.
 const MOST_KNOWN: usize = 4096;
 
 fn standing(
@@ -262,7 +262,7 @@ fn standing(
         };
     }
     if space.on_island(state.ip) {
-        // On the way from the text to a trampoline, where nothing has changed yet.
+        // On an island, between the text and a trampoline: the registers are still the original ones.
         let original = island_target(pid, state.ip)
             .and_then(|ip| space.original(&State { ip, ..*state }, read));
         return match original {
@@ -273,7 +273,7 @@ fn standing(
     (Standing::Program, *state)
 }
 
-/// Where the jump at `ip` leads.
+/// Target of the jump at `ip`.
 fn island_target(pid: u32, ip: u64) -> Option<u64> {
     const JUMP: u8 = 0xe9;
     let mut bytes = [0; 5];

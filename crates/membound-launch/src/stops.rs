@@ -2,11 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// Live changes of text, by the longest time that a thread stood still or waited for each.
+/// Histogram of live changes of text, by the longest time that a thread stood still or waited in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stops {
-    /// Element `i` counts the changes whose longest stop had `i` binary digits in microseconds: none at
-    /// 0, from `2^(i-1)` to less than `2^i` at others. It ends with the longest.
+    /// Element `i` counts the changes whose longest stop had `i` binary digits in microseconds: 0 µs for
+    /// element 0, from `2^(i-1)` to less than `2^i` for others. The last element is that of the longest
+    /// stop.
     pub counts: Vec<u64>,
     /// The longest stop, in nanoseconds.
     pub longest_ns: u64,
@@ -24,7 +25,7 @@ impl Stops {
     }
 }
 
-/// Those of all programs of a session.
+/// The histogram of all programs of a session.
 #[derive(Debug, Default)]
 pub(crate) struct StopLog(Mutex<Stops>);
 

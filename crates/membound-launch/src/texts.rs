@@ -1,8 +1,8 @@
-//! What stands in the text of live processes, as far as it is known.
+//! Remembers which edits are in the text of live processes.
 //!
-//! A program may have a thousand areas, and an exchange of patches changes a few of them. Asking the program about all
-//! of them takes longer than the exchange. The launcher therefore remembers what it changed, and sends all changes of an
-//! exchange in one command.
+//! A program may have a thousand areas, and an exchange of patches changes a few of them. Asking the
+//! program about all of them would take longer than the exchange. So the launcher remembers its changes,
+//! and sends all changes of an exchange in one command.
 
 use std::sync::Arc;
 
@@ -13,47 +13,48 @@ use crate::area::Area;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 
-/// How an area's edits stand in a text. Where neither is known, it is asked for again each time.
+/// State of an area's edits in a text. An unknown state is requested again each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edits {
-    /// All that may stand do.
+    /// All edits that may be installed are.
     In,
-    /// None does.
+    /// None is installed.
     Out,
 }
 
-/// What became of an area's edits.
+/// Result of an area's edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     /// All were made.
     All,
-    /// None was, since the text was not what they were planned for: most likely it is so already. Another area's edits
-    /// may stand in the way as well.
+    /// None was made, since the text was not as planned: most likely they are made already. Another area's
+    /// edits may also be in the way.
     None,
-    /// Some were, or might be the next time.
+    /// Some were made, or may be possible the next time.
     Some,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Debug)]
 pub(crate) struct Made {
     key: ProcessKey,
     wanted: Edits,
     areas: Vec<(Arc<Area>, Done)>,
-    /// Nothing is left that may be possible a moment later.
+    /// True if a retry cannot achieve more.
     pub(crate) is_final: bool,
 }
 
-/// By process and by the inode of each area: how its edits stand, and how often the agent found them so. An agent that
-/// left edits out because the text differs may mean that they are made already; [`SURE`] such answers count as knowledge.
+/// By process and by the inode of each area: the state of its edits, and how often the agent found them so.
+/// If an agent leaves edits out because the text differs, they may have been made already; after [`SURE`]
+/// such answers that is assumed.
 #[derive(Debug, Default)]
 pub(crate) struct Texts(FxHashMap<ProcessKey, FxHashMap<u64, (Edits, u32)>>);
 
-/// Times that edits must be found as wanted.
+/// Times that edits must be found in the wanted state.
 const SURE: u32 = 2;
 
 impl Texts {
-    /// The text of `key` is another one now, or may have been changed by others.
+    /// Forgets the text of `key`: it is another program's, or may have been changed by one.
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.0.remove(&key);
     }
@@ -68,7 +69,7 @@ impl Texts {
         (times >= SURE).then_some(edits)
     }
 
-    /// Remembers what came of a change.
+    /// Records the result of a change.
     pub(crate) fn note(&mut self, made: Made) {
         if made.areas.is_empty() {
             return;
@@ -87,7 +88,7 @@ impl Texts {
     }
 }
 
-/// A change of the text of one process, of any number of areas.
+/// A change of the text of one process, in any number of areas.
 #[derive(Debug)]
 pub(crate) struct Change {
     key: ProcessKey,
@@ -98,7 +99,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Has all edits of the areas that are added `wanted` in, or out.
+    /// A change after which all edits of the added areas are in the state `wanted`.
     pub(crate) const fn new(key: ProcessKey, wanted: Edits) -> Self {
         Self {
             key,
@@ -108,7 +109,7 @@ impl Change {
         }
     }
 
-    /// Adds an area, unless it stands as wanted.
+    /// Adds an area, unless its edits are in the wanted state.
     pub(crate) fn add(&mut self, texts: &Texts, area: &Arc<Area>) {
         if texts.known(self.key, area) == Some(self.wanted) {
             return;
@@ -126,7 +127,7 @@ impl Change {
     /// Makes the change.
     pub(crate) fn make(mut self, conversation: &Conversation) -> Result<Made, Failure> {
         self.edits.sort_by_key(|(_, edit)| edit.address);
-        // Of two areas that want the same bytes, the first has them.
+        // If two areas want the same bytes, the first one gets them.
         let late = match self.wanted {
             Edits::In => in_the_way(&self.edits),
             Edits::Out => Vec::new(),
@@ -134,7 +135,7 @@ impl Change {
         self.edits.retain(|(area, _)| !late.contains(area));
         let edits: Vec<TextEdit> = self.edits.iter().map(|(_, edit)| *edit).collect();
         let left_out = conversation.text(&edits, TextMode::Live)?;
-        // How many edits each area has, and how many of them were left out.
+        // Number of edits of each area, and how many of them were left out.
         let mut counts = vec![(0, 0); self.areas.len()];
         for (area, _) in &self.edits {
             counts[*area].0 += 1;
@@ -161,8 +162,8 @@ impl Change {
     }
 }
 
-/// Areas that are to be left out since their edits, sorted by address, want bytes that those of another area want, which
-/// was added before.
+/// Areas to leave out: their edits want bytes that edits of an area added earlier want. `edits` is sorted
+/// by address.
 fn in_the_way(edits: &[(usize, TextEdit)]) -> Vec<usize> {
     let mut late = Vec::new();
     loop {
@@ -192,12 +193,12 @@ mod tests {
     fn of_two_areas_that_want_the_same_bytes_one_is_left_out() {
         let apart = [(0, edit(0, 5)), (1, edit(5, 5)), (0, edit(10, 7))];
         assert_eq!(in_the_way(&apart), [0_usize; 0]);
-        // Those of one area may share bytes.
+        // Edits of one area may share bytes.
         let one = [(0, edit(0, 7)), (0, edit(5, 7)), (1, edit(12, 5))];
         assert_eq!(in_the_way(&one), [0_usize; 0]);
         let crossing = [(1, edit(0, 7)), (0, edit(5, 7)), (1, edit(20, 5))];
         assert_eq!(in_the_way(&crossing), [1]);
-        // What is left is looked at again.
+        // The remaining areas are checked again.
         let three = [(1, edit(0, 7)), (0, edit(5, 7)), (2, edit(10, 5))];
         assert_eq!(in_the_way(&three), [1, 2]);
     }

@@ -1,9 +1,9 @@
 //! Rings of timer samples, shared with the programs of one process image and the children
 //! that it forks.
 //!
-//! Both sides use atomics on every word; this one moves the tails, takes the counts of what
-//! was lost, and frees the rings of threads that are gone. A program can write what it likes
-//! into its rings: at worst its own samples are wrong.
+//! Both sides access every word atomically. This side moves the tails, takes the counts of lost samples,
+//! and frees the rings of threads that have ended. A program can write anything into its rings: at worst
+//! its own samples are wrong.
 
 use std::io;
 use std::mem::offset_of;
@@ -21,19 +21,19 @@ use crate::orders::Order;
 use crate::rings::{exists, process_of};
 use crate::timers::{Registers, TimerSample};
 
-/// Threads of a process image and its children that can be sampled at the same time. What
-/// nobody touches takes no memory.
+/// Threads of a process image and its children that can be sampled at the same time. Untouched rings take
+/// no memory.
 const RINGS: usize = 1024;
 
 /// The rings of one process image.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) memory: Shared,
-    /// Who owned each ring when it was looked at last.
+    /// Owner of each ring when it was last read.
     owners: Vec<Owner>,
-    /// Process that answers for threads that nothing more is known of.
+    /// Process to which threads of unknown processes are attributed.
     founder: u32,
-    /// The program numbers its threads differently: nobody here can tell which ones live.
+    /// True if the program numbers its threads differently, so that this side cannot tell which ones live.
     elsewhere: bool,
 }
 
@@ -43,7 +43,7 @@ struct Owner {
     process: u32,
 }
 
-/// What was found in a ring.
+/// Contents of a ring.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) process: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Taken {
 }
 
 impl Memory {
-    /// Rings for the program that speaks.
+    /// Makes rings for the program of this conversation.
     pub(crate) fn make(conversation: &Conversation) -> io::Result<Self> {
         let elsewhere = conversation.hello.pid != conversation.pid;
         Self::new(RINGS, conversation.pid, elsewhere)
@@ -74,7 +74,8 @@ impl Memory {
         Ok(made)
     }
 
-    /// Maps them into the program that speaks, and has it sample its threads every `period_ns` of their CPU time.
+    /// Maps them into the program of this conversation, and makes it sample its threads every `period_ns`
+    /// of their CPU time.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
@@ -85,7 +86,7 @@ impl Memory {
         self.memory.hang_and(conversation, maps, order).map(drop)
     }
 
-    /// The timers are to end.
+    /// Ends the timers of the programs.
     pub(crate) fn stop(&self) {
         self.memory
             .word32(offset_of!(TickSet, stopped))
@@ -110,8 +111,8 @@ impl Memory {
         })
     }
 
-    /// Takes every sample out, in the order of each thread's, and lets the programs know that
-    /// somebody does.
+    /// Removes every sample and passes it on; samples of one thread are in order. Also counts up the
+    /// heartbeat.
     pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Taken)) {
         self.memory
             .word32(offset_of!(TickSet, beat))
@@ -149,7 +150,7 @@ impl Memory {
             .load(Ordering::Acquire);
         let tail = self.memory.word64(ring + offset_of!(TickRing, tail));
         let mut at = tail.load(Ordering::Relaxed);
-        // Somebody who writes over his own ring gets no more than it can hold.
+        // A program that overwrites its own ring yields no more than the ring can hold.
         if head.wrapping_sub(at) > TICK_WORDS as u64 {
             at = head;
         }
@@ -180,7 +181,7 @@ impl Memory {
         }
     }
 
-    /// The words of what stands at a slot of a ring, and the sample if it is one.
+    /// Number of words of the entry at a slot of a ring, and the sample if it is one.
     fn sample(&self, ring: usize, slot: usize, thread: u32) -> (usize, Option<TimerSample>) {
         let word = |index: usize| {
             let at = ring + offset_of!(TickRing, words) + (slot + index) * 8;
@@ -208,7 +209,8 @@ impl Memory {
         (length, Some(sample))
     }
 
-    /// Who writes into a ring. A process is found by its thread while that lives.
+    /// Process and thread that write into a ring. The process of a thread can be read while the thread
+    /// lives.
     fn owner(&mut self, index: usize, thread: u32) -> Owner {
         if thread != TICK_ORPHAN && self.owners[index].thread != thread {
             let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
@@ -220,7 +222,7 @@ impl Memory {
         self.owners[index]
     }
 
-    /// Frees the rings of threads that are gone without their process having said so.
+    /// Frees the rings of threads that have ended without a mark of their process.
     pub(crate) fn free(&mut self, each: &mut dyn FnMut(Taken)) {
         if self.elsewhere {
             return;
@@ -232,7 +234,7 @@ impl Memory {
                 continue;
             }
             self.drain_one(index, each);
-            // The agent may have said so meanwhile.
+            // The agent may have marked it meanwhile.
             let _ = self.memory.word32(at).compare_exchange(
                 thread,
                 0,
@@ -252,7 +254,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Writes a sample as an agent does, or gives up when there is no room.
+    /// Writes a sample as an agent does, or gives up if there is no room.
     fn write(memory: &Memory, index: usize, thread: u32, tsc: u64, callers: &[u64]) -> bool {
         let ring = Memory::ring(index);
         memory.memory.word32(ring).store(thread, Ordering::Relaxed);
@@ -379,7 +381,7 @@ mod tests {
         };
         assert_eq!(owner(&memory, 0), 0);
         memory.drain(&mut |taken| assert_eq!(taken.process, own));
-        // Said by the agent: the samples are still that thread's.
+        // Marked by the agent: the samples are still that thread's.
         assert!(write(&memory, 2, own, 4, &[]));
         memory
             .memory

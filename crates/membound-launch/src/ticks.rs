@@ -1,4 +1,4 @@
-//! Collects the samples that agents take by timers: rings are drained every few milliseconds.
+//! Collects the samples that agents take by timers: drains rings every few milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use crate::maps::Mapping;
 use crate::tick_memory::{Memory, Taken};
 use crate::timers::{TimerReceiver, TimerSample, Timers};
 
-/// Between two looks into the rings.
+/// Poll interval of the rings.
 const POLL: Duration = Duration::from_millis(4);
-/// Between two looks for threads that are gone.
+/// Interval between two searches for threads that have ended.
 const FREE_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks for programs that are gone, and two words on what was covered.
+/// Interval between two searches for programs that have ended, and between two reports of coverage.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 
 /// All programs that are sampled by timers.
@@ -34,25 +34,25 @@ struct State {
     processes: BTreeMap<u32, Process>,
 }
 
-/// One process image, and the children that it forked.
+/// One process image, and the children that it has forked.
 #[derive(Debug)]
 struct Image {
     key: ProcessKey,
-    /// Its process runs another program by now.
+    /// True if its process runs another program by now.
     left: bool,
     memory: Memory,
     told: FxHashSet<(u32, u32)>,
 }
 
-/// What is known of a process.
+/// State of a process.
 #[derive(Debug, Default)]
 struct Process {
     started: u64,
-    /// What samples stand for.
+    /// CPU time that its samples represent.
     sampled_ns: u64,
-    /// What it has used, as far as it was seen; the agent's part of that is left out.
+    /// CPU time that it has used, as last read, without the agent's part.
     used_ns: u64,
-    /// What was told last.
+    /// Both as they were last reported.
     told: (u64, u64),
     samples: Vec<TimerSample>,
     lost: u64,
@@ -74,8 +74,8 @@ impl Ticks {
         &*self.options.receiver
     }
 
-    /// Has the program that speaks sample itself. When it cannot, that is told, and it runs as
-    /// well.
+    /// Makes the program of this conversation sample itself. If that fails, it is reported, and the program
+    /// runs without samples.
     pub(crate) fn begin(
         &self,
         conversation: &Conversation,
@@ -112,12 +112,12 @@ impl Ticks {
         Ok(())
     }
 
-    /// No thread of a process is sampled, for this reason.
+    /// Reports that no thread of a process is sampled, for this reason.
     pub(crate) fn refuse(&self, pid: u32, reason: &str) {
         self.receiver().refused(pid, None, reason);
     }
 
-    /// Collects until `stopped` says so; then the timers are to end.
+    /// Collects until `stopped` returns true; then ends the timers.
     pub(crate) fn run(&self, stopped: &dyn Fn(Duration) -> bool) {
         let mut freed = Instant::now();
         let mut closed = freed;
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// Reads how much CPU time processes have used, as long as that can be read.
+    /// Reads the CPU time of processes, as long as that is possible.
     fn look_at_clocks(&mut self) {
         let Self { images, processes } = self;
         for (pid, process) in processes {
@@ -226,7 +226,7 @@ impl State {
 
     fn tell_coverage(&mut self, receiver: &dyn TimerReceiver) {
         for (pid, process) in &mut self.processes {
-            // The last samples tell of time that the clock was not read for.
+            // The last samples include time after the clock was last read.
             process.used_ns = process.used_ns.max(process.sampled_ns);
             let now = (process.used_ns, process.sampled_ns);
             if now != process.told {
@@ -236,14 +236,14 @@ impl State {
         }
     }
 
-    /// Lets go of programs that have ended, with all the children that shared their rings.
+    /// Frees the rings of programs that have ended, once all children that share them have ended too.
     fn close(&mut self, receiver: &dyn TimerReceiver) {
         let over = |image: &Image| {
             image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
         };
         if self.images.iter().any(over) {
             let used: FxHashSet<u64> = crate::server::used_inodes();
-            // What was written between the last look and the end is drained before it is let go.
+            // Samples written between the last poll and the end are drained first.
             self.drain();
             self.pass_on(receiver);
             self.tell_coverage(receiver);

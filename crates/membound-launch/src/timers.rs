@@ -1,34 +1,34 @@
-//! Timer samples that the agent takes, where perf events are not permitted.
+//! Timer samples that the agent takes, for systems that do not permit perf events.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether and how the agent samples.
+/// Settings of timer samples.
 #[derive(Clone, Debug)]
 pub struct Timers {
-    /// CPU time of a thread between two samples, as asked for. The kernel may be coarser:
-    /// [`TimerSample::weight_ns`] says what a sample stands for.
+    /// Requested CPU time of a thread between two samples. The kernel may be coarser:
+    /// [`TimerSample::weight_ns`] is the time that a sample represents.
     pub period: Duration,
-    /// Is told.
+    /// Receives the samples.
     pub receiver: Arc<dyn TimerReceiver>,
 }
 
 /// A sample of one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerSample {
-    /// Thread.
+    /// Number of the thread.
     pub thread: u32,
     /// Time stamp counter when it was taken.
     pub tsc: u64,
-    /// CPU that it ran on, where it is known.
+    /// CPU that it ran on; `None`: unknown.
     pub cpu: Option<u16>,
-    /// CPU time that it stands for, in nanoseconds.
+    /// CPU time that the sample represents, in nanoseconds.
     pub weight_ns: u64,
-    /// Registers as the original program has them: out of trampolines, and not the agent's.
+    /// Registers of the original program: those of a trampoline or of the agent are undone.
     pub registers: Registers,
     /// Return addresses in the process, innermost first, without the sampled instruction.
     pub callers: Vec<u64>,
-    /// Whether it lay in membound's own code; then `registers.ip` is what called that.
+    /// True if the thread was in membound's own code; then `registers.ip` is the caller of that.
     pub inside: bool,
 }
 
@@ -43,9 +43,9 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// As many as any machine has whose registers are read.
+    /// Number of entries: as many as the machine with most registers has.
     pub const COUNT: usize = 32;
-    /// Position of the stack pointer on this machine.
+    /// Index of the stack pointer on this machine.
     pub const STACK_POINTER: usize = if cfg!(target_arch = "aarch64") { 31 } else { 4 };
 
     /// The stack pointer on this machine.
@@ -62,7 +62,7 @@ impl Registers {
 }
 
 impl From<[u64; 16]> for Registers {
-    /// Those of an x86-64 processor.
+    /// From the registers of an x86-64 processor.
     fn from(sixteen: [u64; 16]) -> Self {
         let mut registers = Self::default();
         registers.general[..16].copy_from_slice(&sixteen);
@@ -70,7 +70,7 @@ impl From<[u64; 16]> for Registers {
     }
 }
 
-/// Is told of timer samples, from one thread at a time.
+/// Receives timer samples, called from one thread at a time.
 pub trait TimerReceiver: Send + Sync + std::fmt::Debug {
     /// Samples of one process.
     fn receive(&self, pid: u32, samples: &[TimerSample]);
@@ -78,29 +78,27 @@ pub trait TimerReceiver: Send + Sync + std::fmt::Debug {
     /// Samples that were lost since the last call.
     fn lost(&self, pid: u32, samples: u64);
 
-    /// The CPU time that a process has used, as far as that was seen, and that its samples
-    /// stand for: what threads used that were gone before they were found, or since their last
-    /// sample, is the difference. Told about once a second while it changes.
+    /// Reports the CPU time that a process has used, as last read, and the CPU time that its samples
+    /// represent. The difference is time of threads that ended before they were found, and time since the
+    /// last samples. Called about once a second while it changes.
     fn covered(&self, _pid: u32, _cpu_ns: u64, _sampled_ns: u64) {}
 
-    /// Timers cannot be had in a process, or not in one of its threads.
+    /// Reports that timers are not possible in a process, or in one of its threads.
     fn refused(&self, pid: u32, thread: Option<u32>, reason: &str);
 }
 
-/// Where a thread stands in terms of the original program.
+/// Where a thread is, in terms of the original program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// In the program's own code: the registers are as they were given.
+    /// In the program's own code: the registers are as given.
     Program,
-    /// In a trampoline: the registers were put back to what the original program has.
+    /// In a trampoline: the registers are those of the original program.
     Trampoline,
-    /// The same, in what was put before the program's instructions there: the time is not the
+    /// As [`Self::Trampoline`], but in the body before the program's instruction: the time is not the
     /// program's.
     Body,
-    /// In the agent, called by a trampoline: the registers were put back to what the original
-    /// program has there.
+    /// In the agent, called by a trampoline: the registers are those of the original program there.
     Called,
-    /// In membound's own code, on whose behalf is not known: the registers are as they were
-    /// given.
+    /// In membound's own code, without a known caller: the registers are as given.
     Agent,
 }

@@ -1,10 +1,11 @@
 //! Unwind tables for agents: one for each file, mapped into every process that has loaded it.
 //!
-//! A table stays mapped once it is in a process: a thread may be reading it when its module
-//! goes, and it serves again when the module comes back.
+//! A table stays mapped in a process: a thread may be reading it when its module is unloaded, and it is
+//! used again when the module is loaded again.
 //!
-//! The tables of large files take tens of milliseconds to bring into memory, for which no program is held: it gets them
-//! through its control thread when it has run for a while. Until then call chains end in such files.
+//! Bringing the tables of large files into memory takes tens of milliseconds, for which no program is held:
+//! its control thread registers them after it has run for a while. Until then call chains end in such
+//! files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,10 +29,10 @@ use crate::modules::{Loaded, Module, Plans};
 use crate::orders::Part;
 
 const PAGE: u64 = 4096;
-/// What the kernel calls its own code in lists of mappings.
+/// Name of the kernel's own code in lists of mappings.
 const VDSO: &str = "[vdso]";
 
-/// Bytes from which on a table has a file of its own.
+/// Bytes from which a table gets a file of its own.
 const LARGE_BYTES: usize = 256 << 10;
 
 type Bytes = Arc<Vec<u8>>;
@@ -39,9 +40,9 @@ type Bytes = Arc<Vec<u8>>;
 /// A table.
 #[derive(Clone, Debug)]
 enum Table {
-    /// Goes into one file with others.
+    /// Shares a file with other tables.
     Small(Bytes),
-    /// Has a file of its own; the file, and the table's length in bytes.
+    /// Has a file of its own: that file, and the table's length in bytes.
     Large(Arc<File>, u64),
 }
 
@@ -63,45 +64,45 @@ impl Table {
 /// Which tables a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those of small files, and what is in memory already.
+    /// Those of small files, and those in memory already.
     AtHand,
     All,
 }
 
-/// What the agents' tables are, in every process.
+/// The unwind tables of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Unwinding {
     processes: Mutex<FxHashMap<ProcessKey, Process>>,
-    /// Made from files, each once.
+    /// Tables by module, each made once.
     tables: Mutex<Vec<(Arc<Module>, Table)>>,
-    /// Files of small tables one behind the other, the latest last: programs that load the same libraries
-    /// map the same one.
+    /// Files of small tables, one table behind the other; the latest file is the last. Programs that load
+    /// the same libraries map the same file.
     files: Mutex<VecDeque<(Vec<Bytes>, Arc<File>)>>,
 }
 
-/// What files of tables are called in lists of mappings.
+/// Name of files of tables in lists of mappings.
 const FILE_NAME: &str = "membound-unwind";
 
-/// Files that are kept for programs that come later.
+/// Files that are kept for later programs.
 const KEPT_FILES: usize = 16;
 
-/// One process's.
+/// The tables of one process.
 #[derive(Debug, Default)]
 struct Process {
-    /// Tables that are mapped, and where.
+    /// Tables that are mapped, and their addresses.
     mapped: Vec<(Source, u64)>,
-    /// Texts that the agent knows tables of.
+    /// Texts for which the agent has tables.
     registered: Vec<(Source, Range<u64>)>,
-    /// Whether there are texts that it gets tables of later.
+    /// True if it is to get tables of further texts later.
     is_owed: bool,
 }
 
-/// Where a table comes from.
+/// Origin of a table.
 #[derive(Clone, Debug)]
 enum Source {
     /// The agent itself.
     Agent,
-    /// What the kernel maps into every process, the same into all.
+    /// The vDSO, which the kernel maps into every process alike.
     Vdso,
     Module(Arc<Module>),
 }
@@ -116,7 +117,7 @@ impl PartialEq for Source {
     }
 }
 
-/// A text that is to have a table.
+/// A text that needs a table.
 #[derive(Clone, Debug)]
 struct Text {
     source: Source,
@@ -131,7 +132,7 @@ impl Unwinding {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new program: nothing of what its process had is there any more.
+    /// Handles a new program: the process has no tables any more.
     pub(crate) fn begin(
         &self,
         plans: &Plans,
@@ -143,7 +144,7 @@ impl Unwinding {
         self.processes().retain(|other, _| {
             *other != key && stat::started(other.pid).ok() == Some(other.started)
         });
-        // Without a control thread there is no later.
+        // Later is possible only with a control thread.
         let which = match plans.is_deferring() {
             true => Which::AtHand,
             false => Which::All,
@@ -151,7 +152,7 @@ impl Unwinding {
         self.update(plans, conversation, maps, key, loaded, which)
     }
 
-    /// Whether a process is to get more tables.
+    /// True if a process is to get more tables.
     pub(crate) fn owes(&self, pid: u32) -> bool {
         let processes = self.processes();
         processes
@@ -159,14 +160,14 @@ impl Unwinding {
             .any(|(key, it)| key.pid == pid && it.is_owed)
     }
 
-    /// Makes the tables of what a process has loaded.
+    /// Makes the tables of the modules of a process.
     pub(crate) fn prepare(&self, plans: &Plans, loaded: &[Loaded]) {
         for loaded in loaded {
             self.of_module(plans, &loaded.module, Which::All);
         }
     }
 
-    /// Makes the agent know the tables of what is `loaded`, and no others.
+    /// Registers the tables of the modules in `loaded` with the agent, and removes all others.
     pub(crate) fn update(
         &self,
         plans: &Plans,
@@ -179,7 +180,7 @@ impl Unwinding {
         let known = self.processes().remove(&key);
         let mut process = match known {
             Some(known) => known,
-            // A child has what its parent had when it was forked, which nobody knows.
+            // A child has its parent's tables of the fork, which are not known here.
             None => {
                 conversation.forget_unwind(&(0..u64::MAX))?;
                 Process::default()
@@ -227,7 +228,7 @@ impl Unwinding {
         Ok(())
     }
 
-    /// What is to have a table, from what is loaded.
+    /// The texts that need a table, from the loaded modules.
     fn texts(
         &self,
         plans: &Plans,
@@ -261,7 +262,7 @@ impl Unwinding {
             .collect()
     }
 
-    /// A file of these tables, each beginning behind the [`padded`] ones before it.
+    /// A file of these tables, each behind the [`padded`] lengths of those before it.
     fn file(&self, tables: Vec<Bytes>) -> io::Result<Arc<File>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |known: &[Bytes]| {
@@ -285,7 +286,7 @@ impl Unwinding {
         Ok(file)
     }
 
-    /// A module's table; `None` where it is not at hand and is not to be made now.
+    /// The table of a module; `None` if it is not at hand and is not to be made now.
     fn of_module(&self, plans: &Plans, module: &Arc<Module>, which: Which) -> Option<Table> {
         let tables = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |tables: &[(Arc<Module>, Table)]| {
@@ -298,7 +299,7 @@ impl Unwinding {
         if which == Which::AtHand && plans.is_large(module) {
             return None;
         }
-        // Programs that need another table do not wait for this one.
+        // Without the lock: programs that need another table do not wait for this one.
         let table = Table::of(plans.unwind_table(module));
         let mut tables = tables();
         Some(known(&tables).unwrap_or_else(|| {
@@ -308,7 +309,7 @@ impl Unwinding {
     }
 }
 
-/// Bytes that a table takes among others.
+/// Bytes that a table takes in a shared file.
 fn padded(table: &[u8]) -> usize {
     table.len().next_multiple_of(16)
 }
@@ -319,7 +320,7 @@ impl Process {
         found.map(|(_, at)| *at)
     }
 
-    /// Maps the tables of `texts` that are not there yet, small ones in one piece.
+    /// Maps the tables of `texts` that are not mapped yet, small ones together.
     fn map(
         &mut self,
         conversation: &Conversation,
@@ -360,7 +361,7 @@ impl Process {
     }
 }
 
-/// Maps a file into the process; where.
+/// Maps a file into the process; returns its address.
 fn map_file(
     conversation: &Conversation,
     maps: &mut Vec<Mapping>,
@@ -380,7 +381,7 @@ fn map_file(
     })
 }
 
-/// The table of this process's, which is every process's.
+/// The table of this process's vDSO, which every process has.
 fn of_vdso() -> Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     let table = TABLE.get_or_init(|| {

@@ -1,9 +1,9 @@
-//! Yields of the command that are taken out of its running text, and put back.
+//! Removes yields of the command from its running text, and installs them again.
 //!
-//! The text is changed by the process's control thread, as for any exchange (`agent/live.rs`). A thread
-//! may be in a trampoline meanwhile, or away in a turn that it began there: trampolines stay mapped
-//! as long as their module does, and lead back behind the group, whose bytes are then the program's
-//! again. Yields of guests are never taken out.
+//! The process's control thread changes the text, as for any exchange (`agent/live.rs`). A thread may be in
+//! a trampoline meanwhile, or in a time slice that began there. So trampolines stay mapped as long as their
+//! module does, and lead back behind the group, whose bytes are the program's again. Yields of scavengers
+//! are never removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::modules::Loaded;
 use crate::server::Server;
 use crate::settling::Refused;
 
-/// Where a yield stands.
+/// Identifies a yield.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YieldPlace {
     /// Its file.
@@ -29,16 +29,16 @@ pub struct YieldPlace {
     pub address: u64,
 }
 
-/// Yields of the command that are not to stand, and those that do not.
+/// Yields of the command that should be removed, and those that are.
 #[derive(Debug, Default)]
 pub(crate) struct Withdrawn {
     wanted: Vec<YieldPlace>,
-    /// In the command's process, by where their trampolines begin.
+    /// The removed yields in the command's process, by the start of their trampolines.
     out: BTreeMap<u64, Vec<YieldPlace>>,
 }
 
 impl Withdrawn {
-    /// Those that are out.
+    /// The yields that are removed.
     pub(crate) fn places(&self) -> Vec<YieldPlace> {
         self.out.values().flatten().cloned().collect()
     }
@@ -50,8 +50,8 @@ impl Withdrawn {
 }
 
 impl Server {
-    /// Has these yields of the command out of its text, and all others in, and wakes live programs.
-    /// The number is for [`Self::settled`].
+    /// Sets that these yields of the command are removed from its text and all others installed, and wakes
+    /// live programs. Returns a number for [`Self::settled`].
     pub(crate) fn withdraw(&self, yields: Vec<YieldPlace>) -> u64 {
         if let Some(harvesting) = &self.harvesting {
             harvesting.of_withdrawn(|withdrawn| withdrawn.wanted = yields);
@@ -61,7 +61,7 @@ impl Server {
         number
     }
 
-    /// Makes running text what is wanted of the command's yields.
+    /// Makes running text have the wanted yields of the command.
     pub(crate) fn hold_out(
         &self,
         conversation: &Conversation,
@@ -73,7 +73,7 @@ impl Server {
         let areas = area::inherited(&maps, &self.ledger().areas);
         let code: BTreeSet<u64> = areas.iter().map(|area| area.code().start).collect();
         if harvesting.is_in(key) {
-            // Those of modules that are gone.
+            // Remove the entries of modules that are gone.
             harvesting.of_withdrawn(|withdrawn| withdrawn.out.retain(|at, _| code.contains(at)));
         }
         for area in areas {
@@ -83,7 +83,7 @@ impl Server {
         Ok(())
     }
 
-    /// The same in a module that does not run yet, and that was just patched.
+    /// The same for a module that was just patched and does not run yet.
     pub(crate) fn hold_out_at_first(
         &self,
         conversation: &Conversation,
@@ -91,7 +91,7 @@ impl Server {
         key: ProcessKey,
         module: &Loaded,
     ) -> Result<(), NotInstalled> {
-        // All of its yields were just put in.
+        // All of its yields were just installed.
         if harvesting.of_withdrawn(|withdrawn| withdrawn.wanted.is_empty()) {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Server {
     }
 }
 
-/// Makes the text of an area what is wanted, if it has yields of the command.
+/// Makes the text of an area as wanted, if it has yields of the command.
 fn hold_out_of(
     conversation: &Conversation,
     harvesting: &Harvesting,
@@ -127,7 +127,7 @@ fn hold_out_of(
     }
     let wanted = harvesting.of_withdrawn(|withdrawn| withdrawn.wanted_in(file));
     let out = area.hold_out(conversation, plan, &wanted, mode)?;
-    // A child has text of its own.
+    // A child has its own text, and does not count.
     if harvesting.is_in(key) {
         let places = out.into_iter().map(|address| YieldPlace {
             file: file.clone(),

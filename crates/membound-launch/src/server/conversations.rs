@@ -1,4 +1,4 @@
-//! Conversations: which of what agents say asks for what, one thread each.
+//! Serves conversations, one thread for each: dispatches the agents' events.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,11 +15,11 @@ use crate::ledger::ProcessKey;
 use crate::settling::{self, Refused};
 use crate::slice;
 
-/// Before a change that was refused is asked for again: threads that could not be stopped are to
-/// have got on.
+/// Pause before a refused change is tried again, so that threads that could not be stopped can move on.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// When a program gets the unwind tables of large files that it was not held for. Many end before that.
+/// Run time after which a program gets the unwind tables of large files, for which it was not held. Many
+/// programs end before.
 const TABLES_AFTER: Duration = Duration::from_millis(50);
 
 impl Server {
@@ -42,7 +42,7 @@ impl Server {
 
     fn serve(&self, channel: Channel) {
         let begun = Instant::now();
-        // Whoever does not speak our language is no agent of ours.
+        // A client with another protocol is not an agent of this launcher.
         let Ok(Some(conversation)) =
             Conversation::begin(channel, Arc::clone(&self.spaces), Arc::clone(&self.stops))
         else {
@@ -92,8 +92,8 @@ impl Server {
                 }
                 done => {
                     match &done {
-                        // Its control thread ends where the conversation does: nothing that is
-                        // asked of it later would ever be done.
+                        // Its control thread ends with this conversation, so later requests to it would
+                        // never be done.
                         Err(error) if error.is_gone() => {
                             self.settling.forget(key);
                             self.texts().forget(key);
@@ -116,19 +116,19 @@ impl Server {
             && let Some(harvesting) = &self.harvesting
             && harvesting.is_in(key)
         {
-            // Guests speak too, while the program waits for them.
+            // Scavengers converse too, while the program waits for them.
             drop(turn.take());
             harvesting.await_guests();
         }
         if event == Event::Doorbell as u32 && done.is_ok() {
-            // Other threads of the program may speak meanwhile.
+            // Other threads of the program may start conversations meanwhile.
             drop(turn.take());
             self.try_hold(&conversation, key);
         }
         hold();
         match done {
             Ok(()) => conversation.go(),
-            // Nobody is there to be let go.
+            // The program has ended and need not be released.
             Err(error) if error.is_gone() => {}
             Err(error) => {
                 self.miss(pid, &error);
@@ -147,13 +147,13 @@ impl Server {
         }
     }
 
-    /// Whether a process is to get more unwind tables.
+    /// True if a process is to get more unwind tables.
     fn owes_tables(&self, pid: u32) -> bool {
         let unwinding = self.unwinding.as_ref();
         unwinding.is_some_and(|unwinding| unwinding.owes(pid))
     }
 
-    /// Wakes programs once more for what was refused, unless something else is wanted by then.
+    /// Wakes programs once more for refused changes, unless a newer exchange was requested meanwhile.
     fn ask_again(&self, exchange: u64) {
         std::thread::sleep(AGAIN_AFTER);
         if self.settling.number() == exchange {

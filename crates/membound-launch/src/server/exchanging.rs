@@ -1,4 +1,4 @@
-//! What a live process is given when it was woken.
+//! What a live process gets when it was woken.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::texts::{Change, Edits};
 use crate::unwind::Which;
 
 impl Server {
-    /// A live process was woken.
+    /// Handles the doorbell event of a live process.
     pub(super) fn doorbell(
         &self,
         conversation: &Conversation,
@@ -24,7 +24,7 @@ impl Server {
         let mut maps = maps::of(conversation.pid)?;
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
-            // Another module may lie where one was.
+            // A module may be at the address of an earlier one.
             self.texts().forget(key);
             let followed =
                 self.follow_loader(conversation, key, &mut maps, TextMode::Live, refused);
@@ -32,7 +32,7 @@ impl Server {
                 self.behind_loader().insert(key);
             }
             followed?;
-            // What was unmapped is gone.
+            // Unmapped modules must not be in the list.
             maps = maps::of(conversation.pid)?;
         } else {
             if let Some(unwinding) = &self.unwinding

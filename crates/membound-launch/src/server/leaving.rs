@@ -1,4 +1,4 @@
-//! Programs that change their own text, or forbid themselves what the agent needs: patches leave them.
+//! Programs that change their own text, or forbid themselves what the agent needs: removes the patches.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::ledger::ProcessKey;
 use crate::maps;
 
 impl Server {
-    /// The program is about to change text itself.
+    /// Handles a program that is about to change text itself.
     pub(super) fn writable(&self, conversation: &Conversation) -> Result<(), NotInstalled> {
         let [start, end] = conversation.hello.range;
         let range: Range<u64> = start..end;
@@ -25,8 +25,8 @@ impl Server {
         Ok(())
     }
 
-    /// The program is about to forbid itself what the agent needs, in words that say how: what is left behind
-    /// would have it killed.
+    /// Handles a program that is about to forbid itself what the agent needs, with a description. Anything
+    /// left behind could get it killed.
     pub(super) fn leave(
         &self,
         conversation: &Conversation,
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-/// What `event` says the program forbids itself that the agent needs.
+/// Description of what the program forbids itself in `event`; `None` for other events.
 pub(super) const fn forbidden(event: u32) -> Option<&'static str> {
     const FILTERED: u32 = Event::Filtered as u32;
     const DISPATCHED: u32 = Event::Dispatched as u32;
@@ -65,7 +65,7 @@ pub(super) const fn forbidden(event: u32) -> Option<&'static str> {
     }
 }
 
-/// How text is replaced while the program may be running in it.
+/// How text is replaced while the program may be executing it.
 const fn mode(conversation: &Conversation) -> TextMode {
     if conversation.threaded() {
         TextMode::Live

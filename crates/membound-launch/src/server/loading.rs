@@ -17,7 +17,7 @@ use crate::settling::Refused;
 use crate::unwind::Which;
 
 impl Server {
-    /// The loader has mapped or unmapped something.
+    /// Handles an event of the loader: it has mapped or unmapped modules.
     pub(super) fn modules(
         &self,
         conversation: &Conversation,
@@ -36,7 +36,8 @@ impl Server {
         )
     }
 
-    /// Patches what the loader has mapped, and takes the trampolines away of what it has unmapped.
+    /// Patches modules that the loader has mapped, and unmaps the trampolines of those that it has
+    /// unmapped.
     pub(super) fn follow_loader(
         &self,
         conversation: &Conversation,
@@ -46,7 +47,7 @@ impl Server {
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         let areas = area::inherited(maps, &self.ledger().areas);
-        // Guests' modules keep their trampolines for as long as they are there, and get no others.
+        // Scavengers' modules keep their trampolines for as long as they are loaded, and get no others.
         let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
             .loaded(conversation, maps)
             .into_iter()
@@ -64,7 +65,7 @@ impl Server {
         self.add(conversation, key, maps, &loaded, mode, refused)
     }
 
-    /// Patches what of `loaded` is not patched yet, and makes the agent find callers in all of it.
+    /// Patches those of `loaded` that are not patched yet, and registers unwind tables for all of them.
     fn add(
         &self,
         conversation: &Conversation,
@@ -120,7 +121,7 @@ impl Server {
         self.add(conversation, key, maps, &loaded, TextMode::Live, refused)
     }
 
-    /// Remembers which late files the program has been given.
+    /// Records which late files are patched in the program.
     pub(super) fn remember_late(&self, key: ProcessKey, loaded: &[Loaded]) {
         if !self.plans.has_late() {
             return;
@@ -133,8 +134,8 @@ impl Server {
         late.retain(|(by, _)| *by == key || stat::started(by.pid).ok() == Some(by.started));
     }
 
-    /// Makes the plans that the program's exchange needs, which may take seconds: before it has the process's
-    /// turn, since the program may be waiting for that.
+    /// Makes the plans that the program's exchange needs, which may take seconds: before the conversation
+    /// locks the process, since the program may be waiting for that lock.
     pub(super) fn plan_ahead(&self, conversation: &Conversation) {
         if let Some(unwinding) = &self.unwinding
             && unwinding.owes(conversation.pid)
@@ -147,7 +148,7 @@ impl Server {
         if conversation.modules_changed()
             && let Ok(maps) = maps::of(conversation.pid)
         {
-            // By the session's own options.
+            // With the session's own options.
             self.loaded(conversation, &maps);
         }
         if choices.is_empty() {
@@ -162,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Writes down for perf what is in the process, if that is wanted.
+    /// Writes the process's trampolines for perf, if that is requested.
     pub(super) fn name_trampolines(
         &self,
         conversation: &Conversation,
@@ -177,7 +178,7 @@ impl Server {
         Ok(())
     }
 
-    /// What was written for perf.
+    /// The files that were written for perf.
     pub(crate) fn perf_maps(&self) -> Vec<PerfMap> {
         self.perf_maps.as_ref().map_or_else(Vec::new, |perf_maps| {
             let perf_maps = perf_maps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,7 +187,7 @@ impl Server {
     }
 }
 
-/// Whether an area belongs to a module, by the session's own plan or by a choice.
+/// True if an area belongs to a module, by the session's own plan or by a choice.
 fn is_in(area: &Area, module: &Loaded) -> bool {
     let planned = &area.loaded.module;
     let origin = planned.origin().unwrap_or(planned);

@@ -1,4 +1,4 @@
-//! A new program, before it runs: everything in it is patched, or nothing.
+//! Handles a new program before it runs: patches everything in it, or nothing.
 
 use std::fs;
 
@@ -17,12 +17,12 @@ use crate::perf_map::Moment;
 use crate::program::{self, Unpatched};
 use crate::settling::{self, Refused};
 
-/// Areas whose memory stays open although their process may have ended: a child that was
-/// forked from it may still count in them.
+/// Areas whose memory stays open although their process may have ended: children that it has forked may
+/// still count in them.
 const OPEN_AREAS: usize = 256;
 
 impl Server {
-    /// A new program: everything in it is patched, or nothing.
+    /// Handles the start of a program: patches everything in it, or nothing.
     pub(super) fn start(
         &self,
         conversation: &Conversation,
@@ -32,7 +32,7 @@ impl Server {
         self.sweep();
         self.ledger().begin(key, path.clone());
         self.texts().forget(key);
-        // What ran here before is left, and the new program may have no control thread.
+        // The previous program of the process is gone, and the new one may have no control thread.
         self.settling.forget(key);
         self.spaces
             .begin(key.pid, key.started, conversation.agent());
@@ -86,7 +86,7 @@ impl Server {
         }
         if self.live == Live::On || self.ticks.is_some() {
             self.listen(conversation, &mut maps)?;
-            // Its control thread asks for what is chosen as soon as it runs.
+            // Otherwise its control thread asks for the choices as soon as it runs.
             let done = if left == Left::Nothing { exchanged } else { 0 };
             self.settling.done(key, done);
         }
@@ -94,8 +94,7 @@ impl Server {
         self.name_trampolines(conversation, Moment::Start)
     }
 
-    /// Gives a new program rings; without them it runs as well, and what it would have
-    /// recorded is missing.
+    /// Gives a new program rings. If that fails it runs without them, and its records are missing.
     fn begin_records(
         &self,
         conversation: &Conversation,
@@ -130,7 +129,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets go of memory that nobody writes any more, when there is much of it.
+    /// Releases memory to which no process writes any more, if there is much of it.
     fn sweep(&self) {
         let mut ledger = self.ledger();
         if ledger.areas.len() <= OPEN_AREAS {
