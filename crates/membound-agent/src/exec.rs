@@ -149,7 +149,7 @@ impl Plan<'_> {
             + 1
     }
 
-    /// Writes the strings at `strings` and the array at `array`, for both of which there is room.
+    /// Writes the strings at `strings` and the array of pointers at `array`.
     ///
     /// # Safety
     ///

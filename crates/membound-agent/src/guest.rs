@@ -201,6 +201,7 @@ impl Request {
     }
 
     fn set(self, state: GuestState, code: u32) {
+        // The code before the state: a reader that sees the state sees its code.
         self.word(offset_of!(GuestRequest, code))
             .store(code, Ordering::Relaxed);
         let word = self.word(offset_of!(GuestRequest, state));
@@ -245,7 +246,7 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
 
 /// Runs on the home thread, up to the scavenger's first instruction.
 extern "C" fn live(guest: usize) -> ! {
-    // SAFETY: it is the place of the guest that the thread was started for, which is static.
+    // SAFETY: the argument is the entry of this thread's scavenger, which is static.
     let guest = unsafe { &*(guest as *const Guest) };
     let thread = sys::thread();
     guest.thread.store(thread, Ordering::Release);

@@ -43,7 +43,7 @@ const FRAME_POINTER: usize = 5;
 static TURN: AtomicU32 = AtomicU32::new(0);
 /// Threads that are to be held, one bit for each seat; a futex word.
 static HELD: AtomicU32 = AtomicU32::new(0);
-/// Threads that have arrived in this turn; a futex word.
+/// Threads that have arrived in the handler for the present call; a futex word.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
 /// Threads that went on in this span because their time limit expired.
 static LATE: AtomicU32 = AtomicU32::new(0);
@@ -59,7 +59,7 @@ static SEATS: [Seat; HOLD_THREADS] = [const { Seat::new() }; HOLD_THREADS];
 /// A thread of the trial, and the progress that it last reported.
 struct Seat {
     thread: AtomicU32,
-    /// The turn in which it last arrived.
+    /// Value of [`TURN`] when it last arrived.
     came: AtomicU32,
     /// Stack pointer when the trial began, from which words are copied; 0: not known yet.
     stack: AtomicU64,
@@ -147,8 +147,7 @@ pub(crate) fn stand(state: &State) {
         return;
     };
     seat.look(state);
-    // The progress before `came`, with Release: the control thread reads the seat after it has seen the
-    // turn.
+    // The progress before `came`, with Release: the control thread reads the progress once it sees `came`.
     seat.came.store(turn, Ordering::Release);
     ARRIVED.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ARRIVED);

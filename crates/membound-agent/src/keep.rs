@@ -126,8 +126,7 @@ fn first_choice(key: u64) -> usize {
 
 fn entry(table: usize, index: usize) -> &'static Thread {
     let place = table + (index % ENTRIES) * size_of::<Thread>();
-    // SAFETY: the table has that many entries, all words of which are atomics, and is never
-    // unmapped.
+    // SAFETY: the table has that many entries, all their words are atomics, and it is never unmapped.
     unsafe { &*(place as *const Thread) }
 }
 

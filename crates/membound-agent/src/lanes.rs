@@ -111,6 +111,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     pool.wipe_on_fork().map_err(refused)?;
     BOARD.store(command.address as usize, Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
+    // Last: `here` reads the pool first, and then relies on the others.
     POOL.store(pool.keep(), Ordering::Release);
     trap::install(&trap::OF_CHANGES)?;
     let _quiet = Quiet::new();

@@ -33,7 +33,7 @@ static DOORBELL: AtomicU64 = AtomicU64::new(0);
 /// Address of a word that is 1, or 0 in a forked child without a control thread; 0: no such word.
 static MARK: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether `thread` is the control thread.
+/// True if `thread` is the control thread.
 pub(crate) fn is_own(thread: u32) -> bool {
     THREAD.load(Ordering::Acquire) == thread
 }
@@ -265,7 +265,7 @@ fn shorten_slice() {
     const BYTES: usize = 48;
     let mut attributes = [0_u64; BYTES / 8];
     let place = (&raw mut attributes) as usize;
-    // SAFETY: the kernel writes at most so many bytes.
+    // SAFETY: the kernel writes at most that many bytes.
     let got = unsafe { call(number::SCHED_GETATTR, [0, place, BYTES, 0, 0, 0]) };
     let [lead, _, _, runtime, ..] = &mut attributes;
     if got != 0 || *lead >> 32 != SCHED_OTHER {

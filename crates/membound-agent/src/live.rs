@@ -15,8 +15,8 @@
 //! A large batch is applied in parts, each a change of its own, so that each is closed for a short time.
 //! A part that cannot be applied is tried again, and in the end left out.
 //!
-//! Taking back is the same without step 3: what is overwritten is then a jump, inside which no instruction
-//! begins.
+//! Removing a patch works the same without step 3: the overwritten bytes are one jump, inside which no
+//! instruction begins.
 
 use membound_wire::{Refusal, TextEdit};
 
@@ -29,17 +29,18 @@ use crate::text::{Batch, Edits, Mark, takes_back};
 use crate::{threads, trap};
 
 const INT3: u8 = 0xcc;
-/// Edits of a part, unless ones that share bytes stand at its end.
+/// Number of edits in a part; more if edits at its end share bytes.
 const PART_EDITS: usize = 128;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
 const BLOCKED_PATIENCE_NS: u64 = 20_000_000;
-/// First and longest pause between two tries.
+/// First pause between two tries; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
+/// Longest such pause.
 const LONGEST_PAUSE_NS: u64 = 32_000_000;
 
-/// A step of the change, as what it writes into an edit's bytes.
+/// A step of the change, by the bytes of an edit that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// `int3` on the instructions.
@@ -48,7 +49,7 @@ enum Stage {
     Tails,
     /// The first byte.
     Heads,
-    /// What was there before.
+    /// The old bytes again.
     Back,
 }
 
@@ -151,7 +152,7 @@ impl LiveEdits<'_> {
         Ok(())
     }
 
-    /// Whether threads may stand at instructions inside what the part overwrites.
+    /// True if threads may be at instructions inside the bytes that the part overwrites.
     fn has_inside(&mut self, part: Part) -> bool {
         (part.0..part.1).any(|index| {
             let is_wanted = self.edits.is_wanted(index);
@@ -168,7 +169,7 @@ impl LiveEdits<'_> {
         part: Part,
         trapped: &mut bool,
     ) -> Result<(), Failure> {
-        // What stands there already needs no thread to be looked at.
+        // Edits that are made already need no check of threads.
         if !(part.0..part.1).any(|index| self.edits.is_wanted(index)) {
             return Ok(());
         }
@@ -191,19 +192,21 @@ impl LiveEdits<'_> {
         change.commit()?;
         *trapped = true;
         if let Err(failure) = self.close(change, part) {
-            // Best effort: what cannot be written now could be written a moment ago.
+            // Best effort: text that cannot be written now could be written a moment ago.
             self.write(part, Stage::Back)?;
             barrier()?;
             return Err(failure);
         }
         self.write(part, Stage::Tails)?;
         barrier()?;
+        // Only now: a first byte leads threads into the tail, which every core must have.
         self.write(part, Stage::Heads)?;
         barrier()
     }
 
-    /// Puts the traps up, and makes sure that no thread is behind them.
+    /// Writes the traps, and waits until every thread was seen outside the text behind them.
     fn close(&mut self, change: &mut Change, part: Part) -> Result<(), Failure> {
+        // Threads are seen after the barrier: from then on no core enters the text behind a trap.
         self.write(part, Stage::Traps)?;
         barrier()?;
         if !self.has_inside(part) {
@@ -224,8 +227,8 @@ impl LiveEdits<'_> {
     }
 }
 
-/// Whether an instruction of the text before the edit begins at byte `at`. A jump that is
-/// taken back is one instruction.
+/// True if an instruction of the text before the edit begins at byte `at`. A jump that is removed is one
+/// instruction.
 fn begins(edit: &TextEdit, at: usize) -> bool {
     at == 0 || (!takes_back(edit) && edit.starts >> at & 1 != 0)
 }
@@ -243,7 +246,7 @@ fn apply(group: &mut [u8], edit: &TextEdit, stage: Stage) {
     }
 }
 
-/// Whether `ip` lies behind the first byte of what an edit of a part overwrites.
+/// True if `ip` is behind the first byte that an edit of the part overwrites, but within its bytes.
 fn inside(batch: &Batch, part: Part, ip: u64) -> bool {
     let (mut low, mut high) = part;
     while low < high {

@@ -37,34 +37,36 @@ const WAIT_NS: u64 = 1_500_000;
 const PHASE_CPU_NS: u64 = 50_000_000;
 /// Longest such phase.
 const PHASE_NS: u64 = 2_000_000_000;
-/// First and longest pause between two looks at threads that have not answered.
+/// First pause between two polls of threads that have not answered; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 30_000;
+/// Longest such pause.
 const LONGEST_PAUSE_NS: u64 = 250_000;
 /// How long a thread may sleep with the signals of a change blocked, or how much CPU time it may
 /// use so, before it counts as one that always blocks them. Handlers are shorter.
 const REACHABLE_NS: u64 = 2_000_000;
 /// As `REACHABLE_NS`, for a thread that does not get a processor.
 const REACHABLE_LIMIT_NS: u64 = 1_000_000_000;
-/// Pause between two looks at such a thread.
+/// Pause between two polls of such a thread.
 const REACHABLE_POLL_NS: u64 = 500_000;
-/// Marks the roll entry of a thread that was seen in this phase.
+/// Flag in a roll entry: its thread was seen in this phase.
 const SEEN: u32 = 1 << 31;
 
-/// Process and thread that changes text; 0 without one.
+/// The thread that changes text, with its process in the upper half; 0: none.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 /// Counter whose value modulo [`PHASES`] is the phase; a futex word. Threads wait for it to change.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 const PHASES: u32 = 4;
-/// No change is closed.
+/// Phase: no change is closed.
 const OPEN: u32 = 0;
-/// The first phase. A thread that waits for its end may revoke it, and the change is abandoned.
+/// The first phase. A thread that waits for its end may revoke it; then the change is abandoned.
 const BEFORE_TRAPS: u32 = 1;
 /// The second phase, and the writing before and after it.
 const TRAPPED: u32 = 2;
-/// Counts the threads that answered.
+/// Number of answers so far; a futex word.
 static ANSWERS: AtomicU32 = AtomicU32::new(0);
 /// Threads that were called or seen in this phase, with [`SEEN`] once they were.
 static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+/// Number of entries in [`ROLL`].
 static CALLED: AtomicU32 = AtomicU32::new(0);
 /// When the first of the threads that wait for the end of the change began to; 0 without one.
 static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
@@ -72,10 +74,10 @@ static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 static OPENED_NS: AtomicU64 = AtomicU64::new(0);
 /// Longest time that a thread stood or waited since it was last asked for.
 static LONGEST_STOP_NS: AtomicU64 = AtomicU64::new(0);
-/// The process whose text is changed; a child of `vfork` has our memory, but a number of its own.
+/// The process whose text is changed: a child of `vfork` shares this memory, but has a number of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Signals in a mask without which a thread can neither be called nor take a trap.
+/// Signals that a thread must not block, to be called and to take a trap; as a mask.
 const NEEDED: u64 = trap::mask(&trap::OF_CHANGES);
 
 /// The right to change text while other threads run. The change is over when it is dropped.
@@ -97,7 +99,7 @@ impl Change {
         OWNER
             .compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
-        // The parent may have been in a phase.
+        // A forked child may have copied a phase in progress.
         open();
         adopt_process();
         Some(Self { room: None })
@@ -116,6 +118,7 @@ impl Change {
     /// [`Refusal::ThreadUnknown`] where a thread has revoked the first one.
     pub(crate) fn commit(&mut self) -> Result<(), Failure> {
         let phase = PHASE.load(Ordering::Acquire);
+        // The exchange fails if a waiting thread has opened the change meanwhile.
         let committed = phase % PHASES == BEFORE_TRAPS
             && PHASE
                 .compare_exchange(phase, phase + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -137,8 +140,8 @@ impl Change {
     /// Sees every other thread once: asleep at an instruction that `permitted` accepts, or answering
     /// a call.
     ///
-    /// Guests' own threads are left out: they are never in text that changes, which is the program's, and
-    /// where they get idle time only, the program would wait for them to answer.
+    /// Home threads of scavengers are left out: they never execute text that changes, which is the
+    /// program's, and where they run in idle time only, the program would wait for their answers.
     ///
     /// # Errors
     /// [`Refusal::ThreadUnknown`] where the change is to be abandoned for now.
@@ -146,7 +149,7 @@ impl Change {
         let begin = Moment::now();
         let own = sys::thread();
         let process = sys::process();
-        // A forked child has their numbers and not them.
+        // A forked child has the numbers of its parent's home threads, but not these threads.
         let guests = lanes::here();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
@@ -167,12 +170,14 @@ impl Change {
                     State::Gone => {}
                     State::Blocked(ip) if permitted(ip) => enroll(entry, thread | SEEN)?,
                     State::Blocked(_) | State::Deaf => waiting = true,
-                    // A call would wait for it, and be seen by a program that asks for pending signals.
+                    // The signal would stay pending, and a program that asks for pending signals would see
+                    // it.
                     State::Running if entry.is_some() && threads::blocks(thread, NEEDED) => {
                         waiting = true;
                     }
                     State::Running => {
                         if entry.is_none() {
+                            // Before the signal, whose handler finds the thread by this entry.
                             enroll(None, thread)?;
                             called = true;
                         }
@@ -207,6 +212,7 @@ impl Change {
 impl Drop for Change {
     fn drop(&mut self) {
         open();
+        // After the end of the phases: from here on another thread may begin a change.
         OWNER.store(0, Ordering::Release);
     }
 }
@@ -233,7 +239,7 @@ pub(crate) fn adopt_process() {
     PROCESS.store(sys::process(), Ordering::Release);
 }
 
-/// Whether text may be changed in this process.
+/// True if text may be changed in this process.
 pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Acquire) == sys::process()
 }
@@ -252,7 +258,7 @@ impl Moment {
         }
     }
 
-    /// Whether the phase is to be abandoned now.
+    /// True if the phase is to be abandoned now.
     fn is_too_long_ago(&self) -> bool {
         let now = Self::now();
         let since_ns = WAITING_SINCE_NS.load(Ordering::Acquire);
@@ -268,7 +274,7 @@ pub(crate) fn take_longest_stop_ns() -> u64 {
     LONGEST_STOP_NS.swap(0, Ordering::AcqRel)
 }
 
-/// What a call carries.
+/// Value by which the signal of a call is recognised.
 fn magic() -> u64 {
     (&raw const PHASE) as u64
 }
@@ -295,7 +301,7 @@ fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
         .find(|entry| entry.load(Ordering::Relaxed) & !SEEN == thread)
 }
 
-/// Whether a signal with this information is a call.
+/// True if a signal with this information is a call.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }
@@ -304,7 +310,7 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 /// `mask` and `ip` are those of the interrupted thread.
 pub(crate) fn answer(mask: u64, ip: u64) {
     let phase = PHASE.load(Ordering::Acquire);
-    // It came too late, or a trap would kill the thread: the change waits until it would not.
+    // The call came too late, or a trap would kill the thread now: without an answer, the change waits.
     if phase % PHASES == OPEN || mask & NEEDED != 0 {
         return;
     }
@@ -331,8 +337,8 @@ pub(crate) fn answer(mask: u64, ip: u64) {
     }
 }
 
-/// Counts a stop that began at `begin_ns` and could end at `end_ns`: what came after that the thread waited
-/// for a processor.
+/// Records a stop that began at `begin_ns` and could end at `end_ns`; after that the thread only waited for
+/// a processor.
 fn note_stop(begin_ns: u64, end_ns: u64) {
     let end_ns = sys::monotonic_ns().min(end_ns);
     LONGEST_STOP_NS.fetch_max(end_ns.saturating_sub(begin_ns), Ordering::AcqRel);
@@ -340,14 +346,15 @@ fn note_stop(begin_ns: u64, end_ns: u64) {
 
 /// Waits until no change of text is closed in this process.
 ///
-/// A thread that meets a trap must be able to take its signal, and a child that it makes would keep such
-/// text for ever, which no thread would mend: before it blocks signals or makes a child it comes here.
+/// A thread that meets a trap must be able to take its signal, and a child would keep text with traps for
+/// ever, since no thread restores it there. So threads call this before they block signals or make a child.
 pub(crate) fn wait_for_change() {
     let mut begin_ns = 0;
     loop {
+        // SeqCst, as in `close`: see `loader::unmappings`.
         let phase = PHASE.load(Ordering::SeqCst);
-        // In a child the parent's change is over, also in one that shares its memory: for
-        // that one the change waits.
+        // The parent's change does not concern a child. For one that shares the memory the change waits:
+        // `threads::state` takes its parent for running, which does not answer meanwhile.
         let process = u64::from(sys::process());
         if phase % PHASES == OPEN || OWNER.load(Ordering::Acquire) >> 32 != process {
             break;
@@ -390,7 +397,7 @@ pub(crate) fn wait_until_idle() {
 pub(crate) fn check_reachable() -> Result<(), Failure> {
     let own = sys::thread();
     let process = sys::process();
-    // A forked child has the numbers of its parent's guests, and not their threads.
+    // A forked child has the numbers of its parent's home threads, but not these threads.
     let guests = lanes::here();
     let mut room = threads::room_for_threads()?;
     // Each thread by itself: of many threads one is always inside a handler for a moment.
@@ -418,14 +425,15 @@ pub(crate) fn check_reachable() -> Result<(), Failure> {
     })
 }
 
-/// How a thread is that blocks the signals of a change.
+/// State of a thread that blocks the signals of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blocking {
     Asleep,
     Runnable,
 }
 
-/// Whether a thread blocks the signals of a change: it can neither be called nor take a trap.
+/// State of a thread that blocks the signals of a change, so that it can neither be called nor take a trap;
+/// `None`: it does not block them.
 fn blocking(thread: u32, process: u32) -> Option<Blocking> {
     match threads::state(thread, process) {
         State::Deaf => Some(Blocking::Asleep),

@@ -313,7 +313,7 @@ pub(crate) fn loader_state(settings: &Settings) -> LoaderState {
     }
 }
 
-/// Whether the process has, or may have, more than one thread.
+/// True if the process has, or may have, more than one thread.
 pub(crate) fn many_threads() -> bool {
     sys::threads() != 1
 }

@@ -159,7 +159,7 @@ impl Shared {
         })
     }
 
-    /// Finds a ring for a thread that has none.
+    /// Claims a ring for a thread that has none, if possible a ring of its own; returns its index.
     #[cold]
     fn claim(self, thread: &Thread) -> Option<u32> {
         let number = thread.number.load(Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Shared {
         let inherited = ring.swap(0, Ordering::Relaxed).checked_sub(1);
         let inherited = inherited
             .filter(|&index| index < own && take(index, owner_before.load(Ordering::Relaxed)));
-        // Threads' numbers follow each other, so that the first look often finds one.
+        // Numbers of threads are mostly consecutive, so the first ring tried is often free.
         let start = number.checked_rem(own).unwrap_or(0);
         let order = || (start..own).chain(0..start);
         let free = inherited.or_else(|| {
@@ -188,7 +188,7 @@ impl Shared {
         });
         let process = sys::process();
         let found = free.or_else(|| {
-            // Those of children that have ended are the launcher's to find.
+            // A ring of a thread that has ended; the launcher finds those of children that have ended.
             order().take(SEARCHED as usize).find(|&index| {
                 let found = owner(index).load(Ordering::Relaxed);
                 !sys::thread_exists_anywhere(process, found) && take(index, found)
@@ -205,7 +205,7 @@ impl Shared {
                 shared: false,
             };
             let marker = marker(number);
-            // Without it, events are taken for those of the ring's last owner.
+            // If there is no room for it, events are attributed to the ring's last owner.
             if let Some(at) = reserve(place, 1, 0) {
                 write(place.ring, at, &marker);
             }

@@ -17,7 +17,7 @@ pub(crate) enum State {
     Running,
     /// Blocked in the kernel, with this instruction pointer.
     Blocked(u64),
-    /// As `Blocked`, but a trap would kill it when it is woken.
+    /// As `Blocked`, but it blocks SIGTRAP: a trap would kill it when it is woken.
     Deaf,
     /// It has ended.
     Gone,
@@ -250,7 +250,7 @@ fn exit_code_in(text: &[u8]) -> Option<u32> {
     Some(status >> 8 & 0xff)
 }
 
-/// Whether a debugger is attached to this thread's process.
+/// True if a debugger is attached to this process.
 pub(crate) fn traced() -> bool {
     let mut text = [0_u8; 2048];
     read_of(sys::thread(), b"/status", &mut text)

@@ -96,7 +96,7 @@ pub(crate) fn signal_bit() -> u64 {
     }
 }
 
-/// Whether this is the process that the timers belong to.
+/// True if this is the process that the timers belong to.
 pub(crate) fn own_process() -> bool {
     PROCESS.load(Ordering::Acquire) == sys::process()
 }

@@ -38,10 +38,9 @@ const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
 
 static FILTER: [AtomicU8; FILTER_BYTES] = [const { AtomicU8::new(0) }; FILTER_BYTES];
 static COARSE: [AtomicU8; COARSE_BYTES] = [const { AtomicU8::new(0) }; COARSE_BYTES];
-/// For the stub.
-/// For the stub.
-/// The same, of the coarse filter.
+/// The filter, for the stub.
 pub(crate) static FILTER_AT: &[AtomicU8; FILTER_BYTES] = &FILTER;
+/// The coarse filter, for the stub.
 pub(crate) static COARSE_AT: &[AtomicU8; COARSE_BYTES] = &COARSE;
 static SET: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -38,7 +38,7 @@ pub struct AllocationEvent {
     pub tsc: u64,
     /// Number of the thread.
     pub thread: u32,
-    /// What happened.
+    /// Whether the block was allocated or freed.
     pub action: AllocationAction,
     /// The function that did it.
     pub function: AllocationFunction,

@@ -6,7 +6,7 @@ use membound_rewrite::patch::{self, Hooks};
 /// A file and the patches chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The file.
+    /// Identity of the file.
     pub file: Identity,
     /// What is patched, where and how. Options for system calls and wrapped functions are ignored: the
     /// session's own plan decides these.

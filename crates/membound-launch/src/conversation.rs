@@ -48,7 +48,7 @@ impl Failure {
         )
     }
 
-    /// The failure for a change of which a part was left out, because threads could not be shown to be
+    /// The failure of a change with edits that were left out because threads could not be shown to be
     /// elsewhere.
     pub(crate) const fn left_out() -> Self {
         Self::Refused {

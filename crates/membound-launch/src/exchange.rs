@@ -79,7 +79,7 @@ impl Server {
         number
     }
 
-    /// Whether every live program has done the exchange of this number, or a later one.
+    /// True if every live program has done the exchange of this number, or a later one.
     pub(crate) fn settled(&self, exchange: u64) -> bool {
         self.settling.is_settled(exchange)
     }

@@ -306,7 +306,7 @@ impl Harvesting {
         change(&mut self.state().withdrawn)
     }
 
-    /// Sets where each guest runs, in the order of the guests.
+    /// Sets where each scavenger runs, in the order of the scavengers.
     pub(crate) fn set_places(&self, places: &[GuestPlace]) {
         let state = self.state();
         for (request, &place) in state.requests.iter().zip(places) {

@@ -23,9 +23,9 @@ const MOST_PROCESSES: usize = 64;
 /// Parameters of a trial. Only the session's own patches should be in the text meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
-    /// The threads: at least two, at most [`HOLD_THREADS`].
+    /// Numbers of the threads: at least two, at most [`HOLD_THREADS`].
     pub tids: Vec<u32>,
     /// First address of the cache line that they use.
     pub line: u64,
@@ -55,9 +55,9 @@ pub struct HeldSpan {
     pub thread: usize,
     /// True if all other threads were held.
     pub alone: bool,
-    /// Length in nanoseconds.
+    /// Length of the span, in nanoseconds.
     pub wall_ns: u64,
-    /// CPU time of the thread.
+    /// CPU time of the thread in the span, in nanoseconds.
     pub cpu_ns: u64,
     /// Growth of the words that the thread uses: of the line, registers, of its stack. 0: no growth, or not
     /// known.

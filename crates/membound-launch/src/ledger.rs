@@ -14,9 +14,9 @@ use crate::modules::Module;
 /// One program of the run; an `exec` begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Process number.
+    /// Number of its process.
     pub pid: u32,
-    /// Its executable.
+    /// Path of its executable.
     pub path: PathBuf,
     /// Why it has no patches; `None`: it has some, or may get them.
     pub unpatched: Option<String>,

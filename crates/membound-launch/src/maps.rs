@@ -11,7 +11,7 @@ use membound_platform::stat::Stat;
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Addresses.
+    /// Address range.
     pub range: Range<u64>,
     /// Readable.
     pub readable: bool,

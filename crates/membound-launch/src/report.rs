@@ -51,7 +51,7 @@ pub struct ModuleReport {
 #[derive(Clone, Debug)]
 pub struct Patched {
     module: Arc<Module>,
-    /// Its accesses, by address.
+    /// Its access instructions, sorted by address.
     pub sites: Vec<SiteReport>,
     /// Accesses refused when they were placed, by reason; their sites are `Ok` in `sites`, since they may
     /// be there in another placement.

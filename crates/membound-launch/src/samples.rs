@@ -36,7 +36,7 @@ pub struct Access {
 /// The file of an [`Access`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The file.
+    /// Path of the file.
     pub path: std::path::PathBuf,
 }
 

@@ -81,7 +81,7 @@ pub struct Options {
 pub struct Program {
     /// Name or path of the command.
     pub name: OsString,
-    /// Its arguments.
+    /// Its arguments, without the name.
     pub arguments: Vec<OsString>,
     /// Value of `PATH` with which the command is found.
     pub search: Option<OsString>,

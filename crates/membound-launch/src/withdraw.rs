@@ -23,7 +23,7 @@ use crate::settling::Refused;
 /// Identifies a yield.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YieldPlace {
-    /// Its file.
+    /// Identity of its file.
     pub file: Identity,
     /// Its address in the file.
     pub address: u64,

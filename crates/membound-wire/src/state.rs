@@ -13,9 +13,9 @@ pub const STACK_POINTER: usize = 4;
 pub struct State {
     /// By their numbers in the instruction set: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15.
     pub general: [u64; 16],
-    /// rip.
+    /// Instruction pointer (rip).
     pub ip: u64,
-    /// rflags.
+    /// The flags (rflags).
     pub flags: u64,
 }
 
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// rsp.
+    /// The stack pointer (rsp).
     #[must_use]
     pub fn stack_pointer(&self) -> u64 {
         self.general[STACK_POINTER]
@@ -481,8 +481,7 @@ mod tests {
         }
     }
 
-    /// Two places, of which the second has a body: shapes, steps, undos, entries and calls
-    /// behind each other.
+    /// Two places, the second with a body; shapes, steps, undos, entries and calls follow each other.
     fn tables() -> Vec<u8> {
         let mut body: Vec<u8> = Vec::new();
         let start = size_of::<TableHeader>();

@@ -332,7 +332,7 @@ fn pretend(place: usize, words: usize, second: u64) -> isize {
     }
     for index in 0..words {
         let word = if index == 1 { second } else { 0 };
-        // SAFETY: the guest gave the place to be written.
+        // SAFETY: the scavenger gave the buffer to be written.
         unsafe { memory::put(place + 8 * index, word) };
     }
     0
@@ -388,7 +388,7 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
     wanted as isize
 }
 
-/// `arch_prctl`: the base of `fs` is the guest's, that of `gs` is not.
+/// `arch_prctl`: a scavenger may set the base of `fs`, but not that of `gs`.
 fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
     const SET_FS: usize = 0x1002;
     const GET_FS: usize = 0x1003;

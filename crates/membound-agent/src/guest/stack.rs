@@ -132,14 +132,14 @@ pub(super) fn make(
     Ok(start)
 }
 
-/// Entries that are not for guests: those to be ignored, and the two by which rseq is found, which
-/// the kernel does for a thread and not for a guest.
+/// Entries that scavengers do not get: those to be ignored, and the two that describe rseq, which is
+/// refused to scavengers.
 const NOT_FOR_GUESTS: [u64; 3] = [1, 27, 28];
 
 fn random() -> Result<[u64; 2], Errno> {
     const GETRANDOM: usize = 318;
     let mut random = [0_u64; 2];
-    // SAFETY: the kernel writes so many bytes at most.
+    // SAFETY: the kernel writes at most that many bytes.
     check(unsafe { call(GETRANDOM, [(&raw mut random) as usize, 16, 0, 0, 0, 0]) })?;
     Ok(random)
 }
@@ -147,7 +147,7 @@ fn random() -> Result<[u64; 2], Errno> {
 /// Writes words upwards.
 #[derive(Debug)]
 struct Words {
-    /// What is below it is free.
+    /// Lowest address used from above; below it the stack is free.
     top: usize,
     at: usize,
 }
@@ -161,12 +161,13 @@ impl Words {
     /// Puts words at the top; returns their address.
     fn above(&mut self, words: &[u64; 2]) -> Result<usize, Errno> {
         self.top = self.top.checked_sub(16).ok_or(Errno::EINVAL)?;
-        // SAFETY: the stack is mapped there, and nobody uses it yet.
+        // SAFETY: the stack is mapped there, and not used yet.
         unsafe { memory::put(self.top, *words) };
         Ok(self.top)
     }
 
-    /// Makes room for `count` words below, aligned as a stack pointer is at an entry.
+    /// Reserves `count` words below, and returns their address, aligned as a stack pointer at a program's
+    /// entry.
     fn begin(&mut self, count: u64) -> Result<usize, Errno> {
         let bytes = count.checked_mul(8).ok_or(Errno::EINVAL)? as usize;
         let fits = bytes < LEAST_BYTES / 2;

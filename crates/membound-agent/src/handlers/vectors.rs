@@ -72,8 +72,8 @@ mod tests {
 
     const WORDS: usize = 72;
 
-    /// An area whose registers have bytes of ones, extended where `filled` says what is filled in; what it
-    /// is when `xmm3` has got a value.
+    /// An area whose registers have bytes of ones, extended if `filled` gives the filled parts; returns it
+    /// after `xmm3` has got a value.
     fn with_third(filled: Option<u64>) -> [u64; WORDS] {
         let mut area = [u64::MAX; WORDS];
         area[MAGIC_OFFSET / 8] = filled.map_or(0, |_| u64::from(MAGIC));

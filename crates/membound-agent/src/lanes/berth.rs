@@ -232,6 +232,7 @@ impl Berth {
     pub(crate) fn clear(&self) {
         self.kept.store(0, Ordering::Release);
         if let Some(block) = self.block() {
+            // Before the slot is free, since another home thread may take it at once.
             self.block.store(0, Ordering::Relaxed);
             block.used.store(Use::FreeHome as u32, Ordering::Release);
         }

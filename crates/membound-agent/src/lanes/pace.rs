@@ -70,7 +70,7 @@ impl Pace {
         }
     }
 
-    /// Units until the next look.
+    /// Poll interval, in units.
     pub(super) fn units(&self) -> u32 {
         1 << self.halvings()
     }

@@ -114,7 +114,7 @@ pub(crate) extern "C" fn on_wait(frame: &mut Frame) {
     frame.waits(answer);
 }
 
-/// The block of the calling thread, if it has one of its own.
+/// The slot of the calling thread, if it has one of its own. Unlike [`Block::own`] it makes no system call.
 fn own_block() -> Option<&'static Block> {
     let block = Block::of_thread()?;
     (block.base.load(Ordering::Relaxed) == assembly::thread_pointer()).then_some(block)

@@ -237,7 +237,7 @@ mod tests {
     const RETURN: u64 = FRAME + offset_of!(WrapFrame, return_address) as u64;
     const ORIGINAL: u64 = 0x4000;
 
-    /// The program's registers, each its number; those of the caller behind the call the same.
+    /// The program's registers: each has its number, at the entry and behind the call.
     fn programs() -> State {
         let mut state = State::default();
         for (number, register) in state.general.iter_mut().enumerate() {
@@ -246,7 +246,7 @@ mod tests {
         state
     }
 
-    /// What the frame has at an address.
+    /// The word of the frame at an address.
     fn word(address: u64) -> u64 {
         let offset = usize::try_from(address - FRAME).unwrap();
         let kept = KEPT.iter().find(|(_, at)| *at == offset);
@@ -311,7 +311,8 @@ mod tests {
         let spoilt_choosing = [(0, SPOILT), (1, SPOILT), (R11, ORIGINAL)];
         check_choice(Zone::Choosing, RETURN - 24, &spoilt_choosing);
         check_choice(Zone::LetPass, RETURN, &[]);
-        // Nothing is kept yet, then some, then all, which what is called has changed.
+        // No register is in the frame yet, then some are, then all, after the called function has changed
+        // them.
         check(Zone::Before, RBP, &[own_rbp, (R11, ORIGINAL)]);
         let low = FRAME + offset_of!(WrapFrame, rsi) as u64;
         check(Zone::Before, low, &[own_rbp, (R11, ORIGINAL), (7, SPOILT)]);

@@ -55,7 +55,7 @@ impl Harvest {
 /// A scavenger: a program that runs inside another one.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// The executable.
+    /// Path of the executable.
     pub path: PathBuf,
     /// Its arguments, beginning with the name of the program.
     pub arguments: Vec<std::ffi::OsString>,
