@@ -5,8 +5,8 @@
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
 //!    serialised. From now on no thread gets in: it traps, and goes on in the trampoline.
 //! 3. Every thread is seen once outside those bytes.
-//! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised. The
-//! trap on the first byte stays until every core has the new tail, so no core executes a mixture.
+//! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised.
+//!    The trap on the first byte stays until every core has the new tail, so no core executes a mixture.
 //!
 //! A thread whose signal frame leads back inside a group is moved when its handler ends
 //! ([`areas::inside`](crate::areas::inside)); such frames are the only places where such an address

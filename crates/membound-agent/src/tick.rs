@@ -28,8 +28,8 @@ const MOST_PAGES: u64 = 4096;
 const PAGE: u64 = 4096;
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
-/// CPU time, in nanoseconds, within which a tick after a handler's return can only have interrupted the
-/// return itself.
+/// CPU time in nanoseconds after a handler's return within which a tick cannot have interrupted another
+/// system call.
 const JUST_NS: u64 = 50_000;
 const EINTR: u64 = (-4_i64).cast_unsigned();
 const RT_SIGTIMEDWAIT: u64 = 128;

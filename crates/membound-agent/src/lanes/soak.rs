@@ -22,8 +22,8 @@ use crate::{guest, sys};
 const JUDGED_NS: u64 = 100_000_000;
 /// Share of the time, in parts of [`WHOLE`], that is too small to act on: 2 %.
 const LITTLE: u64 = 20;
-/// Time at home that is worth one unit of time in slices is this many times smaller: each slice begins with
-/// the caches as the thread left them, and delays work that the thread would have done during its miss.
+/// Divisor that converts time in slices to time at home of the same worth: each slice begins with the
+/// caches as the thread left them, and delays work that the thread would have done during its miss.
 const COLD: u64 = 2;
 /// Consecutive judgements that must find a thread waiting before a scavenger is kept at home.
 const WAITED: u32 = 3;

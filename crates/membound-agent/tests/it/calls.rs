@@ -1,4 +1,4 @@
-//! Trampolines call into the agent, and nothing but what they asked for changes.
+//! Trampolines call into the agent, which changes nothing but what they asked for.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +21,7 @@ const TICKS: u32 = 77;
 const HIT: u32 = 52;
 const DRAIN: u32 = 70_000;
 
-/// A trampoline that calls `entry` on every execution, as a probe that always runs out.
+/// A trampoline that calls `entry` on every execution, like a probe whose countdown has always run out.
 fn calling(program: &Program, site: &str, entry: Entry) -> (Area, TextEdit) {
     let back = program.symbol(site) + 5;
     let mut code = vec![0x48, 0x8d, 0x64, 0x24, 0x80];
@@ -81,7 +81,7 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
             let Some(program) = Program::build("calls", libc) else {
                 continue;
             };
-            // More than a ring holds; each of the others is a conversation.
+            // More than a ring holds: each further access causes a conversation.
             let times = match entry {
                 Entry::Sample | Entry::Record => RECORDS + LOST,
                 _ => 2000,
@@ -129,7 +129,7 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
                 data.read_exact_at(&mut probe, SLOTS_BYTES as u64).unwrap();
                 let word = |at: usize| i32::from_ne_bytes(probe[at..at + 4].try_into().unwrap());
                 let done = u64::from_ne_bytes(probe[8..16].try_into().unwrap());
-                // The countdown was never touched, so nothing was executed by its count.
+                // The countdown was not touched, so it shows no executions.
                 assert_eq!((word(0), done), (word(4), 0));
                 assert!((1..=8).contains(&(word(0) + LEAD_IN)), "{}", word(0));
             }
@@ -239,7 +239,7 @@ fn text_is_given_back_before_it_becomes_writable() {
         apply(&conversation, edit);
         hook(&program, &conversation, "own_mprotect_site");
         conversation.go();
-        // Once only: text that stays read-only is nobody's business.
+        // Once only: text that stays read-only does not concern the launcher.
         let conversation = session.expect(Event::Writable);
         let range = std::mem::offset_of!(membound_wire::Hello, range);
         let page = program.symbol("around_site") & !0xfff;
@@ -280,7 +280,7 @@ fn the_loaders_hook_tells_of_modules() {
         let bytes: Vec<u8> = (0..4)
             .flat_map(|word| conversation.word(32 + word * 4).to_ne_bytes())
             .collect();
-        // Both loaders' functions do nothing; what stands behind them is padding.
+        // Both loaders' functions do nothing, and padding follows them.
         let length = if bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa, 0xc3]) {
             5
         } else {
@@ -324,7 +324,7 @@ fn the_loaders_hook_tells_of_modules() {
         assert!(opened(session.child.id()), "{libc:?}");
         conversation.go();
         if libc == Libc::Glibc {
-            // glibc tells before and after; the list is consistent when it is unmapped.
+            // glibc announces before and after; the list is consistent once the module is unmapped.
             let conversation = session.expect(Event::Modules);
             assert!(!opened(session.child.id()), "{libc:?}");
             conversation.go();
@@ -337,7 +337,7 @@ fn the_loaders_hook_tells_of_modules() {
     }
 }
 
-/// A free place within reach of `address`.
+/// A free address range within reach of `address`.
 fn nearby(session: &Session, address: u64) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", session.child.id())).unwrap();
     let used: Vec<(u64, u64)> = maps

@@ -1,5 +1,5 @@
-//! What a thread does that the kernel wakes in the middle of a change of text, whose signal
-//! would kill where it is blocked.
+//! A thread that the kernel wakes in the middle of a change of text, and that would be killed by a signal
+//! that it blocks.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,7 +26,7 @@ enum Waker {
     Signal,
 }
 
-/// The trampolines of both changed places, and the edits that lead there.
+/// The trampolines of both changed places, and the edits that install the jumps.
 fn area(program: &Program) -> (Area, [TextEdit; 2]) {
     let [held, three] = ["held_site", "three_site"].map(|name| program.symbol(name));
     let distance = u32::try_from(three - held).unwrap();
@@ -56,7 +56,7 @@ fn area(program: &Program) -> (Area, [TextEdit; 2]) {
     (area, edits)
 }
 
-/// Waits until `done`, which it must be in time.
+/// Waits until `done` is true, and fails after a time limit.
 #[track_caller]
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -66,15 +66,15 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether the program's first thread waits for the change, or for a child; or is no more.
+/// True if the program's first thread waits for the change, or for a child, or has ended.
 fn has_gone_on(pid: u32) -> bool {
     const WAITS: [&str; 2] = ["202 ", "61 "];
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
     call.map_or(true, |call| WAITS.iter().any(|wait| call.starts_with(wait)))
 }
 
-/// Begins a change that cannot end, lets the thread do `what`, lets the change end, and reads what
-/// the program says.
+/// Begins a change that cannot end, lets the thread do `what`, lets the change end, and returns the
+/// program's output.
 #[track_caller]
 fn check(what: &str, waker: Waker, expected: &str) {
     for libc in LIBCS {
@@ -145,7 +145,7 @@ fn check(what: &str, waker: Waker, expected: &str) {
     }
 }
 
-/// Whether a thread of the process is blocked at `ip`.
+/// True if a thread of the process is blocked at `ip`.
 fn held(pid: u32, ip: u64) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let ends = format!("{ip:#x}");

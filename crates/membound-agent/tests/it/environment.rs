@@ -1,4 +1,4 @@
-//! The process looks to itself as if nothing had been preloaded.
+//! The process sees itself as if nothing had been preloaded.
 
 use std::ffi::OsStr;
 
@@ -20,7 +20,7 @@ fn nothing_of_the_agent_is_left_in_the_environment() {
         let conversation = session.expect(Event::Start);
         let pid = conversation.word(16);
         assert_eq!(pid, session.child.id());
-        // The loader says where it calls debuggers; both libcs have the function.
+        // The loader reports where it calls debuggers; both libcs have the function.
         assert_ne!(conversation.long(24), 0);
         conversation.go();
         assert_eq!(session.finish(), (CLEAN.to_owned(), Some(5)), "{libc:?}");
@@ -33,7 +33,7 @@ fn the_users_own_preload_stays_as_it_was() {
         let Some(program) = Program::build("environment", libc) else {
             continue;
         };
-        // musl's loader would say that it cannot find an object, so it must be one.
+        // musl's loader would report an object that it cannot find, so it must exist.
         let library = program.directory().join("users.so");
         let compiler = if libc == LIBCS[0] { "gcc" } else { "musl-gcc" };
         let built = std::process::Command::new(compiler)
@@ -82,7 +82,7 @@ fn a_launcher_that_dies_in_mid_sentence_holds_nothing_up() {
 fn hook(program: &Program, conversation: &Conversation, site: &str) {
     let address = 0x2000_0000;
     let site = program.symbol(site);
-    // Call; where it was done, over the instruction; the displaced nop has no effect.
+    // Call the agent; if it made the call, jump over the instruction. The displaced nop has no effect.
     let mut code = call_entry(address, address, Entry::Syscall).to_vec();
     code.extend([0x72, 0x02, 0x0f, 0x05]);
     let back = address + code.len() as u64;

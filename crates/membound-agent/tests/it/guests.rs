@@ -1,5 +1,5 @@
-//! Guests run, fail, and are refused what they may not have, and the program that they are guests of
-//! is the same in all of it.
+//! Scavengers run, fail, and are refused what they must not have; the program whose process they are in
+//! behaves the same in all cases.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,12 +15,12 @@ use crate::signals::hook_sigaction;
 const REQUEST: u64 = 0x3000_0000;
 const REQUEST_BYTES: usize = 1 << 16;
 
-/// How a guest is built.
+/// How a scavenger is linked.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Shared(Libc),
     Static,
-    /// At addresses that the program has itself.
+    /// At addresses that the program uses itself.
     Fixed,
 }
 
@@ -30,7 +30,7 @@ const FORMS: [Form; 3] = [
     Form::Static,
 ];
 
-/// Builds `programs/guest.c`; `None`, having said so, without a compiler.
+/// Builds `programs/guest.c`; `None`, with a message, without a compiler.
 fn build(directory: &Path, form: Form) -> Option<PathBuf> {
     let (compiler, words): (_, &[&str]) = match form {
         Form::Shared(Libc::Glibc) => ("gcc", &["-fPIE", "-pie"]),
@@ -60,7 +60,7 @@ fn build(directory: &Path, form: Form) -> Option<PathBuf> {
     }
 }
 
-/// A request's bytes, and where what it refers to lies.
+/// The bytes of a request, with the addresses that it refers to.
 fn request(path: &Path, output: &Path, errors: &Path, words: &[&str], memory: u64) -> Vec<u8> {
     let mut strings = Vec::new();
     let texts = [path, output, errors].map(|path| path.to_str().unwrap());
@@ -104,7 +104,7 @@ fn request(path: &Path, output: &Path, errors: &Path, words: &[&str], memory: u6
     bytes
 }
 
-/// The state and code that are said in a request.
+/// State and code in a request.
 fn said(file: &OwnedFd) -> (GuestState, u32) {
     let word = |offset: usize| {
         let mut bytes = [0; 4];
@@ -116,7 +116,7 @@ fn said(file: &OwnedFd) -> (GuestState, u32) {
     (GuestState::from_number(state).unwrap(), code)
 }
 
-/// What came of a guest and of the program.
+/// Results of a scavenger and of the program.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
     guest: (GuestState, u32),
@@ -125,7 +125,7 @@ struct Ended {
     program: (String, Option<i32>),
 }
 
-/// Runs a guest in the program to its end, or for a while if it is `endless`.
+/// Runs a scavenger in the program to its end, or for a while if it is `endless`.
 fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     let program = Program::build("host", Libc::Glibc)?;
     let [output, errors] = ["output", "errors"].map(|name| program.directory().join(name));
@@ -174,7 +174,7 @@ fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
 }
 
 const MEMORY: u64 = 64 << 20;
-/// What the program says in any case.
+/// The program's output in every case.
 const UNHARMED: &str = "ready\nhandled 1\nlowest 3\nblock 1\n";
 
 #[track_caller]

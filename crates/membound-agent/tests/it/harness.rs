@@ -1,4 +1,4 @@
-//! A launcher by hand: builds programs, starts them with the agent, and speaks with it.
+//! A launcher for tests: builds programs, starts them with the agent, and converses with it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -55,7 +55,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Builds it; `None`, with the reason said, where the compiler is missing.
+    /// Builds the program; `None`, with a message, without a compiler.
     pub(crate) fn build(name: &str, libc: Libc) -> Option<Self> {
         let compiler = match libc {
             Libc::Glibc => "gcc",
@@ -159,7 +159,7 @@ pub(crate) fn jump_bytes(from: u64, to: u64) -> [u8; 5] {
     bytes
 }
 
-/// The edit that takes `edit` back.
+/// The edit that undoes `edit`.
 pub(crate) fn reverse(edit: &TextEdit) -> TextEdit {
     let mut group = edit.new[..usize::from(edit.length)].to_vec();
     assert_eq!(
@@ -195,7 +195,7 @@ impl Session {
         })
     }
 
-    /// Starts what `prepare` makes for the control socket's path.
+    /// Starts the command that `prepare` makes for the control socket's path.
     pub(crate) fn prepared(prepare: impl FnOnce(&Path) -> Process) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
@@ -216,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Goes away as a launcher that died.
+    /// Disappears like a launcher that died.
     pub(crate) fn close(&mut self) {
         self.socket = None;
     }
@@ -242,7 +242,7 @@ impl Session {
         conversation
     }
 
-    /// Lets the program run to its end; its output and exit code.
+    /// Lets the program run to its end; returns its output and exit code.
     pub(crate) fn finish(mut self) -> (String, Option<i32>) {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().unwrap();
@@ -261,21 +261,21 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // One that ended cannot be killed any more; a failed test's must not stay.
+        // If it has ended, there is nothing to kill; that of a failed test must not go on.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Keeps to itself what this process was started with beside its streams: the programs tell which
-/// descriptor is the lowest that is free.
+/// Closes in the child what this process was started with besides its streams: the programs report the
+/// lowest free descriptor.
 fn keep_descriptors() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
             let number: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
             if number > 2 {
-                // SAFETY: it was open a moment ago; of one that is not the kernel says so.
+                // SAFETY: the descriptor was open a moment ago; if not, the kernel returns an error.
                 let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
                 let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
             }
@@ -302,8 +302,8 @@ pub(crate) fn process(program: &Path, control: &OsStr, preload: Option<&str>) ->
         .env(CONTROL_VARIABLE, control)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    // A test that fails must not leave programs behind that spin.
-    // The limit is far above what any of them needs.
+    // A failed test must not leave programs behind that spin. The limit is far above what any of them
+    // needs.
     let _ = process.process_group(0);
     process
 }
@@ -442,7 +442,7 @@ impl Conversation {
         data
     }
 
-    /// Sends edits; the reply and the indices left out.
+    /// Sends edits; returns the reply and the indices of those left out.
     pub(crate) fn edit(&self, edits: &[TextEdit], mode: TextMode) -> (Reply, Vec<u32>) {
         let mut bytes: Vec<u8> = edits.iter().flat_map(edit_bytes).collect();
         let skips = bytes.len();
@@ -469,11 +469,11 @@ impl Conversation {
 }
 
 const PAGE: usize = 4096;
-/// Where the parts of an area lie from its start.
+/// Offsets of the parts of an area from its start.
 pub(crate) const TABLE: u64 = 0x2000;
 pub(crate) const DATA: u64 = 0x1000;
 
-/// An area of trampolines by hand.
+/// A hand-written area of trampolines.
 #[derive(Clone, Debug)]
 pub(crate) struct Area {
     pub(crate) address: u64,

@@ -1,4 +1,4 @@
-//! Text is changed under threads that run in it.
+//! Text is changed while threads execute it.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -16,7 +16,7 @@ use crate::signals::{hook_sigaction, table};
 const AREA: u64 = 0x2000_0000;
 const DOORBELL: u64 = 0x2010_0000;
 
-/// The trampoline of `three`, and the edit that leads there.
+/// The trampoline of `three`, and the edit that installs the jump to it.
 fn area(program: &Program) -> (Area, TextEdit) {
     let site = program.symbol("three_site");
     let mut code = Vec::new();
@@ -66,7 +66,7 @@ impl Bell {
         }
     }
 
-    /// Makes one, and the program's control thread listen to it.
+    /// Makes one, and lets the program's control thread wait for it.
     pub(crate) fn hang(conversation: &Conversation) -> Self {
         let bell = Self::new();
         let map = Command {
@@ -132,18 +132,18 @@ impl Running {
         answer
     }
 
-    /// Puts the jump in and takes it out, `times` times.
+    /// Installs and removes the jump `times` times.
     fn toggle(&self, times: usize) -> usize {
         let mut refused = 0;
         for _ in 0..times {
             let (reply, left_out) = self.edit(&self.edit);
-            // Where the threads get no processor in time, it is refused or left out.
+            // If threads get no processor in time, it is refused or left out.
             if reply.errno != 0 || reply.count == 0 {
                 refused += 1;
                 continue;
             }
             assert_eq!((reply.count, left_out.len()), (1, 0));
-            // The group is longer than the jump: what stands behind it stays.
+            // The group is longer than the jump: the bytes behind the jump stay.
             let mut group = self.edit.new[..5].to_vec();
             group.push(0xc0);
             let back = TextEdit {
@@ -195,10 +195,10 @@ fn threads_that_come_and_go_fork_and_trap_survive_changes() {
     }
 }
 
-/// `sem_wait` fails with `EINTR` where a handler interrupts it, and the program counts that as wrong.
+/// `sem_wait` fails with `EINTR` if a handler interrupts it; the program counts that as wrong.
 #[test]
 fn two_hundred_sleeping_threads_are_not_woken_by_changes() {
-    // Sixteen spin on two processors: most of the time, one of them gets none in time.
+    // Sixteen threads spin on two processors: mostly at least one of them gets none in time.
     for (spinners, most_refused) in [("2", 10), ("16", 20)] {
         let Some(running) = Running::start(Libc::Glibc, &[spinners, "crowd"]) else {
             return;
@@ -230,7 +230,7 @@ fn a_thread_that_a_trap_would_kill_is_no_victim() {
     assert_eq!(running.finish(), RIGHT);
 }
 
-/// A thread that stands still sleeps, which the kernel counts; a thread that spins never does by itself.
+/// A thread that stands still sleeps, which the kernel counts; a spinning thread never sleeps by itself.
 #[test]
 fn spinning_threads_are_not_stopped_for_one_that_blocks_all_signals() {
     let Some(running) = Running::start(Libc::Glibc, &["2", "deaf"]) else {
@@ -253,7 +253,7 @@ fn spinning_threads_are_not_stopped_for_one_that_blocks_all_signals() {
     assert_eq!(running.finish(), RIGHT);
 }
 
-/// Threads that have given up their CPU never by themselves.
+/// Threads that have never given up their CPU by themselves.
 fn never_slept(pid: u32) -> BTreeSet<String> {
     std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()

@@ -1,4 +1,4 @@
-//! What the agent's object must and must not contain.
+//! Checks what the agent's object file must and must not contain.
 
 use std::process::Command;
 

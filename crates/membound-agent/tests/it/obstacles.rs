@@ -1,11 +1,11 @@
-//! Whatever the agent cannot have, the program runs.
+//! The program runs, whatever the agent is refused.
 
 use membound_wire::{Event, TextMode};
 
 use crate::harness::{LIBCS, Program, Session, agent, process};
 
-/// Starts the program so that it starts itself again with the agent, behind an obstacle.
-/// The agent of the first image is told to go at once.
+/// Starts the program so that it starts itself again with the agent, behind an obstacle. The agent of the
+/// first image is released at once.
 fn start(program: &Program, obstacle: &str) -> Session {
     let session = Session::prepared(|control| {
         let mut process = process(program.path(), control.as_os_str(), None);

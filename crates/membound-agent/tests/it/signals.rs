@@ -1,4 +1,4 @@
-//! Handlers see the original program, wherever a signal finds a thread.
+//! Handlers see the original program, wherever a signal interrupts a thread.
 
 use membound_wire::{
     Action, Command, Entry, Event, Place, Protection, Shape, Step, TableHeader, TextEdit, TextMode,
@@ -87,7 +87,7 @@ const HOOK: u64 = 0x2001_0000;
 /// A page of jumps, which is in no table, on the way to the trampoline of `busy`.
 const ISLAND: u64 = 0x2003_0000;
 
-/// The way into a body: the red zone skipped, rax and the flags saved, both spoilt.
+/// The start of a body: skips the red zone, saves rax and the flags, and changes both.
 const ENTER: [u8; 17] = [
     0x48, 0x8d, 0x64, 0x24, 0x80, // lea rsp, [rsp - 128]
     0x50, // push rax
@@ -95,14 +95,14 @@ const ENTER: [u8; 17] = [
     0xb8, 0xad, 0xde, 0x00, 0x00, // mov eax, 0xdead
     0x05, 0xff, 0xff, 0xff, 0x7f, // add eax, 0x7fffffff
 ];
-/// And out of it.
+/// The end of that body.
 const LEAVE: [u8; 10] = [
     0x9d, // popfq
     0x58, // pop rax
     0x48, 0x8d, 0xa4, 0x24, 0x80, 0x00, 0x00, 0x00, // lea rsp, [rsp + 128]
 ];
 
-/// Undos of [`ENTER`] and [`LEAVE`] by what has been done.
+/// Undos at the positions within [`ENTER`] and [`LEAVE`].
 const UNDOS: [(u8, u8, i32); 8] = [
     (UndoKind::Stack as u8, 0, 128),
     (UndoKind::Stack as u8, 0, 136),
@@ -115,8 +115,8 @@ const UNDOS: [(u8, u8, i32); 8] = [
     (UndoKind::Load as u8, 0, 0),
 ];
 
-/// One area with three trampolines. The first traps in its body, the second loads, the third
-/// is a body that is called often.
+/// One area with three trampolines. The first traps in its body, the second loads, and the third has a body
+/// that is called often.
 fn area(program: &Program) -> (Area, Vec<TextEdit>) {
     let base = program.symbol("faulting_site");
     let relative = |symbol: &str| u32::try_from(program.symbol(symbol) - base).unwrap();
@@ -194,8 +194,8 @@ fn busy_place(area: &Area) -> u32 {
     u32::from_ne_bytes(area.table[place..place + 4].try_into().unwrap())
 }
 
-/// Leads the `syscall` instruction at `site`, which has five bytes with what stands behind it,
-/// to the agent, by a trampoline at `at`.
+/// Installs a jump at the `syscall` instruction at `site`, which has five bytes with the following
+/// instruction, to a trampoline at `at` that calls the agent.
 pub(crate) fn hook_syscall(program: &Program, conversation: &Conversation, site: &str, at: u64) {
     let site = program.symbol(site);
     let mut code = call_entry(at, at, Entry::Syscall).to_vec();
@@ -213,7 +213,7 @@ pub(crate) fn hook_syscall(program: &Program, conversation: &Conversation, site:
     assert_eq!((reply.errno, reply.count, left_out.len()), (0, 1, 0));
 }
 
-/// Hooks the program's own `rt_sigaction`, and adopts what is installed.
+/// Hooks the program's own `rt_sigaction`, and adopts the installed handlers.
 pub(crate) fn hook_sigaction(program: &Program, conversation: &Conversation) {
     hook_syscall(program, conversation, "own_sigaction_site", HOOK);
     let adopt = Command {
@@ -261,7 +261,7 @@ fn handlers_see_the_original_program() {
              {ill}{unwound}result 1\nbad -22\nbad -14\nbad -14\nchild 0\nasked 301 reset 1\n\
              {installed}strange 0 wrong 0 deep 1\n"
         );
-        // SIGILL's default at the end: no exit code.
+        // The default action of SIGILL ends it: no exit code.
         assert_eq!(session.finish(), (expected, None), "{libc:?}");
     }
 }

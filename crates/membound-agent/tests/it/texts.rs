@@ -1,4 +1,4 @@
-//! Text that nobody executes is replaced, and only if it is what was planned for.
+//! Text that no thread executes is replaced, if it is as planned.
 
 use membound_wire::{Action, Command};
 use membound_wire::{Event, Protection, TextEdit, TextMode, fingerprint};

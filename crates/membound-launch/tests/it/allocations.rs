@@ -1,4 +1,4 @@
-//! Allocations of programs whose allocations are known.
+//! Programs whose allocations are known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -16,10 +16,10 @@ use membound_testkit::skipped;
 
 use crate::fixture::{Fixture, busy, could_be_patched};
 
-/// Bytes from which all blocks are followed where there are very many.
+/// Size from which all blocks are reported when there are very many.
 const FLOODED: u64 = 4096;
 
-/// Keeps everything.
+/// Keeps all events.
 #[derive(Debug, Default)]
 pub(crate) struct Keep(Mutex<Kept>);
 
@@ -78,11 +78,11 @@ impl Keep {
     }
 }
 
-/// Nothing patched but what allocates.
+/// Options under which only allocation functions are patched.
 fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
     let mut options = fixture.options(patch::Options::bare(Hooks::Plant));
     options.objects = Some(Objects {
-        // All of them, however many there are, and whatever that costs.
+        // Report all blocks, whatever that costs.
         every_from_bytes: 0,
         max_overhead: 1000.0,
         others: Vec::new(),
@@ -91,8 +91,7 @@ fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
     options
 }
 
-/// The program's functions that a chain passes through, innermost first. The program is linked
-/// where its file says.
+/// The program's functions in a chain, innermost first. The program is linked at the addresses of its file.
 fn names(fixture: &Fixture, chain: &[u64]) -> Vec<String> {
     let functions = fixture.functions();
     let name_of = |address: &u64| {
@@ -156,14 +155,13 @@ fn blocks_sizes_and_chains_are_the_programs_own() {
     assert_eq!(own.map(|(_, count)| count).sum::<u64>(), all, "{found:#?}");
 }
 
-/// What a program comes to, with and without being followed.
+/// Results of a program with and without following its allocations.
 struct Ran {
     keep: Arc<Keep>,
     report: Report,
 }
 
-/// Runs a program by itself and followed, and holds the two to each other. `None` when it could
-/// not be followed here.
+/// Runs a program alone and followed, and compares the results. `None` if it cannot be followed here.
 fn compared(fixture: &Fixture, words: &[&str], variables: &[(&str, &str)]) -> Option<Ran> {
     let alone = Command::new(&fixture.program)
         .args(words)
@@ -196,8 +194,8 @@ fn compared(fixture: &Fixture, words: &[&str], variables: &[(&str, &str)]) -> Op
 }
 
 impl Kept {
-    /// Replays all events of blocks (not of mappings) by time: no block may be given out that was
-    /// not given back. Gives those that were never given back, for each process.
+    /// Replays all events of blocks (not of mappings) by time: no block may be allocated again before it
+    /// was freed. Returns the blocks that were never freed, for each process.
     fn replay(&self) -> BTreeMap<u32, BTreeMap<u64, u64>> {
         let mapping = |function| {
             matches!(
@@ -335,7 +333,7 @@ fn signals_come_while_blocks_are_told_of() {
     let kept = ran.keep.kept();
     if kept.lost == 0 && kept.sampled == 0 {
         kept.replay();
-        // The shell that went before keeps a block for each of its environment's variables.
+        // The shell before it keeps a block for each of its environment's variables.
         let sizes: Vec<&u64> = kept.live.values().collect();
         assert!(
             sizes.len() < 40,
@@ -383,7 +381,7 @@ fn long_jumps_out_of_wrapped_functions_leave_nothing_behind() {
         of_pool.map(|(_, event)| *event).collect::<Vec<_>>()
     };
     let taken = of_pool(AllocationAction::Allocated);
-    // The last hundred are whole, whatever the jumps left of those before them.
+    // The last hundred are complete, whatever the jumps lost of those before.
     let last: Vec<&AllocationEvent> = taken.iter().rev().take(100).collect();
     let chains: BTreeSet<u32> = last.iter().map(|event| event.chain).collect();
     assert_eq!(last.len(), 100);
@@ -434,7 +432,7 @@ fn exceptions_pass_through_wrapped_operators() {
         };
         let kept = ran.keep.kept();
         assert_eq!((kept.lost, kept.sampled), (0, 0));
-        // Of the operators, not of malloc inside them.
+        // Of the operators, not of the malloc calls inside them.
         assert_eq!(kept.of_size(100), 100);
         assert_eq!(kept.of_size(101), 1000);
         assert_eq!(kept.of_size(132), 0);
@@ -581,12 +579,12 @@ fn where_there_are_too_many_some_are_followed_and_none_stays_for_ever() {
     let kept = keep.kept();
     assert!(kept.sampled > 0, "the launcher kept up with the program");
     assert!(kept.events.iter().any(|(_, event)| event.weight > 1.0));
-    // At the longest interval blocks of a quarter of it are followed.
+    // At the longest interval, blocks of a quarter of it are certain.
     let certain = FLOODED.max(1 << 18);
     for (_, event) in &kept.events {
         assert!(event.weight == 1.0 || event.size < certain, "{event:?}");
     }
-    // The program has given all back; the C library keeps a few, and what was lost is lost.
+    // The program has freed everything; the C library keeps a few blocks, and lost events are missing.
     let left = kept.live.len() as u64;
     assert!(
         left <= 200 + kept.lost,

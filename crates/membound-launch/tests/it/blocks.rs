@@ -19,7 +19,7 @@ fn wait(what: &str, mut until: impl FnMut() -> bool) {
     }
 }
 
-/// Start and expected executions of each block, as the program says.
+/// Start and expected executions of each block, as the program prints them.
 fn parts(out: &str, function: u64) -> Option<Vec<(u64, u64)>> {
     let (parts, _) = out.split_once("run\n")?;
     let part = |line: &str| {
@@ -76,7 +76,7 @@ fn blocks_run_as_often_as_their_loops_say() {
     let report = session.finish();
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
-        // Between two others that are patched there is no room for a jump in three bytes.
+        // Between two patched blocks there is no room for a jump in three bytes.
         let mut all = counted;
         for (block, _) in &refused {
             let next = expected.keys().filter(|it| *it > block).min();

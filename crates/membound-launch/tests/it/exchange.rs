@@ -1,4 +1,4 @@
-//! Patches that come and go while threads run.
+//! Patches are installed and removed while threads run.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -12,7 +12,7 @@ use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 
 use crate::fixture::{Fixture, busy, could_be_patched, ends_well};
 
-/// Waits for `until` to come true.
+/// Waits until `until` is true.
 fn wait(what: &str, mut until: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !until() {
@@ -39,8 +39,7 @@ fn chosen(fixture: &Fixture, function: &str, body: Body) -> Choice {
     }
 }
 
-/// A session in which nothing but what the agent needs stands in the text at first, and what the
-/// program reads from.
+/// A session in which the text has only the agent's own patches at first, and the program's input.
 fn live(fixture: &Fixture) -> (Options, PathBuf) {
     let mut options = fixture.options(patch::Options::bare(Hooks::Plant));
     options.live = Live::On;
@@ -50,8 +49,8 @@ fn live(fixture: &Fixture) -> (Options, PathBuf) {
     (options, keys)
 }
 
-/// Waits until nothing more is counted for a choice that is taken out: threads that were in a trampoline leave
-/// it within their time slices.
+/// Waits until a removed choice counts nothing more: threads in its trampolines leave them within their
+/// time slices.
 fn stand_still(remote: &Remote, choice: &Choice, round: usize) {
     let mut last = executed(remote, choice);
     wait(&format!("round {round}: counts stand still"), || {
@@ -101,7 +100,7 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
     }
 }
 
-/// Whether `walk` is in the process as it is in the file.
+/// True if `walk` is in the process as it is in the file.
 fn is_original(fixture: &Fixture, pid: &str, walk: u64) -> bool {
     let range = fixture.function("walk").range;
     let length = usize::try_from(range.end - range.start).expect("it is short");
@@ -114,7 +113,7 @@ fn is_original(fixture: &Fixture, pid: &str, walk: u64) -> bool {
     text == expected
 }
 
-/// A child of a fork has the patches that stood then, and nobody to take them out.
+/// A forked child has the patches of that moment, and no control thread that removes them.
 #[test]
 fn a_forked_child_follows_the_exchanges_too() {
     let Some(fixture) = Fixture::build("walk.c") else {
@@ -153,8 +152,8 @@ fn a_forked_child_follows_the_exchanges_too() {
     }
 }
 
-/// What is chosen in a file that is planned while its program runs waits for that plan, and what the session
-/// has to see in it is patched then.
+/// A choice in a file that is planned while its program runs waits for that plan; the session's own patches
+/// are installed then.
 #[test]
 fn a_large_program_is_patched_while_it_runs() {
     let large = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fixtures/large.s");
@@ -192,7 +191,7 @@ fn object(factor: u32) -> Option<Fixture> {
     Fixture::build_with("multiple.c", &["-shared", "-fPIC", &factor])
 }
 
-/// Runs `plugins.c` in a session that does not hold its program, while `meanwhile` is done.
+/// Runs `plugins.c` in a session that does not hold its program, and calls `meanwhile`.
 fn with_plugins(rounds: &str, calls: &str, meanwhile: impl FnOnce(&Remote, &[Fixture; 2])) {
     let built = (Fixture::build("plugins.c"), object(2), object(3));
     let (Some(fixture), Some(first), Some(second)) = built else {
@@ -226,7 +225,7 @@ fn with_plugins(rounds: &str, calls: &str, meanwhile: impl FnOnce(&Remote, &[Fix
     }
 }
 
-/// The program goes on while the control thread tells of what it has opened.
+/// The program goes on while the control thread reports what it has opened.
 #[test]
 fn an_object_that_was_opened_is_patched_while_the_program_runs() {
     with_plugins("1000000", "30000000", |remote, [first, second]| {
@@ -239,7 +238,7 @@ fn an_object_that_was_opened_is_patched_while_the_program_runs() {
 }
 
 /// Text is changed all the time in objects that are opened and closed all the time, at the same addresses:
-/// no byte that was meant for one may be written into the other.
+/// no byte for one object may be written into another.
 #[test]
 fn objects_come_and_go_while_their_text_changes() {
     with_plugins("1000000", "20000", |remote, [first, second]| {

@@ -13,7 +13,7 @@ use membound_rewrite::patch;
 use membound_testkit::skipped;
 use tempfile::TempDir;
 
-/// One at a time: the programs are to have the machine.
+/// One at a time, so that programs do not compete for the machine.
 pub(crate) fn busy() -> MutexGuard<'static, ()> {
     static BUSY: Mutex<()> = Mutex::new(());
     BUSY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,12 +26,12 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Builds `source` from `fixtures`; `None`, having said so, without a compiler.
+    /// Builds `source` from `fixtures`; `None`, with a message, without a compiler.
     pub(crate) fn build(source: &str) -> Option<Self> {
         Self::build_with(source, &[])
     }
 
-    /// The same, with further `options`.
+    /// As [`Self::build`], with further `options`.
     pub(crate) fn build_with(source: &str, options: &[&str]) -> Option<Self> {
         Self::build_by("gcc", source, options)
     }
@@ -79,7 +79,7 @@ impl Fixture {
         }
     }
 
-    /// Has the program write into a file, whose path is given back: a shell redirects.
+    /// Makes the program write into a file, and returns its path: a shell redirects the output.
     pub(crate) fn start(&self, options: Options, words: &[&str]) -> (Session, PathBuf) {
         self.start_reading(options, words, Path::new("/dev/null"))
     }
@@ -118,7 +118,7 @@ impl Fixture {
         (session, out)
     }
 
-    /// Runs it to its end, which must be a good one; what it wrote.
+    /// Runs it to its end, which must be successful; returns its output.
     pub(crate) fn run(&self, options: Options, words: &[&str]) -> (Report, String) {
         let (session, out) = self.start(options, words);
         ends_well(&session);
@@ -142,7 +142,7 @@ impl Fixture {
         found.expect("the source has it").clone()
     }
 
-    /// What became of the program's own file.
+    /// Report on the program's own file.
     pub(crate) fn patched<'a>(&self, report: &'a Report) -> &'a Patched {
         let own = |module: &&ModuleReport| module.path == self.program;
         let module = report.modules.iter().find(own);
@@ -158,7 +158,7 @@ pub(crate) fn ends_well(session: &Session) {
     }
 }
 
-/// Whether the report's program was patched; says so when the machine does not permit it.
+/// True if the report's program was patched; prints a message if the machine does not permit it.
 pub(crate) fn could_be_patched(report: &Report) -> bool {
     let Some(reason) = &report.unpatched else {
         return true;

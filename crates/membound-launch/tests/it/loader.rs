@@ -1,4 +1,4 @@
-//! Objects that are opened and closed: their trampolines go with them, their counts stay.
+//! Objects that are opened and closed: their trampolines are unmapped, their counts stay.
 
 use membound_rewrite::patch::{self, Body};
 

@@ -1,5 +1,4 @@
-//! Programs with known accesses under a session: what is recorded of them, and what changes
-//! while they run.
+//! Programs with known accesses under a session: their records, and changes of their text while they run.
 
 mod allocations;
 mod blocks;

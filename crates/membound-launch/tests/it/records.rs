@@ -10,7 +10,7 @@ use membound_rewrite::patch::{self, Body};
 
 use crate::fixture::{Fixture, Places, busy, could_be_patched};
 
-/// Keeps everything.
+/// Keeps all accesses.
 #[derive(Debug, Default)]
 struct Keep(Mutex<Vec<(PathBuf, Access)>>);
 
@@ -77,10 +77,10 @@ fn about_one_in_a_period_is_sampled_and_all_are_counted() {
     let samples = site.samples.as_ref().unwrap();
     assert_eq!(samples.timed + samples.untimed, accesses.len() as u64);
     assert_eq!(totals.unattributed, 0);
-    // What found no room was sampled as well; whose it was is not known.
+    // Records that found no room were samples too; their sites are not known.
     let most = (accesses.len() as u64 + totals.lost) as f64;
     let expected = TIMES as f64 / PERIOD;
-    // Intervals are even from 1 to 200: their deviation is 0.58 of their mean.
+    // Intervals are uniform from 1 to 200: their standard deviation is 0.58 of their mean.
     let six_sigma = 6.0 * 0.58 * expected.sqrt();
     assert!(most >= expected - six_sigma, "{most} of {expected}");
     let least = accesses.len() as f64;
@@ -94,7 +94,7 @@ fn about_one_in_a_period_is_sampled_and_all_are_counted() {
         assert!(access.ticks.is_some_and(|ticks| ticks > 0), "{access:?}");
     }
     assert!(accesses.is_sorted_by_key(|access| access.tsc));
-    // Sampling keeps no step with the array: nearly all of it is seen.
+    // Sampling does not lock onto the array: nearly all of it is sampled.
     let cells: BTreeSet<u64> = accesses.iter().map(|it| it.address).collect();
     assert!(
         cells.len() * 2 > accesses.len().min(1024),

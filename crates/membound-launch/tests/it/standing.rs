@@ -1,4 +1,4 @@
-//! Threads of a patched program that are stopped and looked at from outside.
+//! Threads of a patched program that are stopped and inspected from outside.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ impl Seized {
         (result == 0).then_some(Self(thread))
     }
 
-    /// Stops it, and gives what `look` sees in its registers; `None` when it has ended.
+    /// Stops it, and returns what `look` computes from its registers; `None` if it has ended.
     fn stopped<T>(&self, look: impl FnOnce(&libc::user_regs_struct) -> T) -> Option<T> {
         let none = ptr::null_mut::<libc::c_void>();
         // SAFETY: as above.
@@ -89,7 +89,7 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
         return;
     };
     let _busy = busy();
-    // Into the agent every few accesses.
+    // Enters the agent every few accesses.
     let mut options = fixture.options(patch::Options::new(Body::Sample));
     options.period = 3;
     options.recording = Some(membound_launch::Recording::default());
@@ -157,9 +157,8 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
         let all: u32 = seen.iter().sum();
         assert!(in_loop * 2 > all && all > 50, "{in_loop} {seen:?}");
         assert!(called > 0 && body > 0, "{seen:?}");
-        // The loader and conversations, not calls of trampolines. Whether stops fall into a
-        // trampoline's own instructions is the processor's affair: some take interrupts behind
-        // the instructions that wait, and nowhere else.
+        // The loader and conversations, not calls of trampolines. Whether stops hit a trampoline's own
+        // instructions depends on the processor: some take interrupts only behind instructions that wait.
         assert!(agent * 10 <= all, "{seen:?} {program} {trampoline}");
     }
 }

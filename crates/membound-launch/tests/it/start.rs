@@ -8,8 +8,7 @@ use membound_rewrite::patch::{self, Body};
 
 use crate::fixture::{Fixture, busy};
 
-/// Runs a shell script without and with a session, in an environment of its own; what both
-/// wrote.
+/// Runs a shell script without and with a session, in an environment of its own; returns both outputs.
 fn both(script: &str, environment: &[&str]) -> Option<[String; 2]> {
     let fixture = Fixture::build("walk.c")?;
     let _busy = busy();

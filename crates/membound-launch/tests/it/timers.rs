@@ -1,5 +1,4 @@
-//! Programs that are sampled by timers of their own: what is told of them, and that they
-//! notice nothing.
+//! Programs that are sampled by timers: what is reported, and that they do not notice it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +10,7 @@ use membound_rewrite::patch::{self, Accesses, Body, Hooks};
 
 use crate::fixture::{Fixture, busy, could_be_patched};
 
-/// Keeps everything.
+/// Keeps all reports.
 #[derive(Debug, Default)]
 struct Keep(Mutex<Kept>);
 
@@ -20,7 +19,7 @@ struct Kept {
     samples: Vec<(u32, TimerSample)>,
     lost: u64,
     refused: Vec<(Option<u32>, String)>,
-    /// Used and sampled, by process.
+    /// CPU time used and sampled, by process.
     covered: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -52,7 +51,7 @@ impl TimerReceiver for Keep {
 /// What a program printed: CPU time by thread or child.
 struct Printed {
     threads: BTreeMap<u32, u64>,
-    /// What the first of them took before the program began.
+    /// CPU time of the first thread before the program began.
     before: BTreeMap<u32, u64>,
     children: BTreeMap<u32, u64>,
 }
@@ -84,12 +83,12 @@ fn options(fixture: &Fixture, keep: &Arc<Keep>, plan: patch::Options) -> Options
     options
 }
 
-/// Nothing but what the agent needs.
+/// Options with only the agent's own patches.
 fn bare() -> patch::Options {
     patch::Options::bare(Hooks::Plant)
 }
 
-/// Runs a mode of the program to its good end; `None` where it cannot be patched.
+/// Runs a mode of the program to its successful end; `None` if it cannot be patched.
 fn run(plan: patch::Options, live: Live, words: &[&str]) -> Option<(Fixture, Kept, Printed)> {
     let fixture = Fixture::build("ticked.c")?;
     let _busy = busy();
@@ -116,15 +115,15 @@ fn weight(kept: &Kept, thread: u32) -> u64 {
     of_thread.map(|(_, sample)| sample.weight_ns).sum()
 }
 
-/// Time that the last tick of a thread may be back: the kernel looks at timers once a clock tick,
-/// and where threads compete many of these meet others.
+/// Largest age of a thread's last tick: the kernel checks timers once in a clock tick, and where threads
+/// compete many ticks hit others.
 fn tail(kept: &Kept) -> u64 {
     let weights = kept.samples.iter().map(|(_, sample)| sample.weight_ns);
     12_000_000 + 2 * weights.max().unwrap_or(0)
 }
 
-/// Samples of a thread stand for its time but for what comes after the last, and for what ran
-/// before the program began.
+/// A thread's samples represent its CPU time, except the time after the last sample and before the program
+/// began.
 #[track_caller]
 fn assert_covered(kept: &Kept, printed: &Printed, thread: u32, used: u64) {
     let weight = weight(kept, thread);
@@ -162,7 +161,7 @@ fn weights_add_up_to_the_time_of_each_thread() {
     let names = ["ruled", "inner", "middle", "outer", "burn"];
     let functions = names.map(|name| fixture.function(name).range);
     let bias = |sample: &TimerSample| {
-        // The program's text lies where its functions end with the same digits.
+        // The program is loaded at a multiple of the page size.
         sample.registers.ip.wrapping_sub(functions[0].start) & !0xfff
     };
     let in_order = kept.samples.iter().filter(|(_, sample)| {
@@ -177,7 +176,7 @@ fn weights_add_up_to_the_time_of_each_thread() {
     assert!(in_order * 4 > whole * 3, "{in_order} of {whole}");
 }
 
-/// What holds at every instruction of `ruled` between its beginning and its end.
+/// Assertions that hold at every instruction of `ruled` between its beginning and its end.
 fn keeps_to_its_rule(general: &[u64]) -> bool {
     let [rbx, r12, r13, r14] = [3, 12, 13, 14].map(|register| general[register]);
     rbx == 0x0123_4567 && r12 == 2 * rbx && r13 == !rbx && r14 == 0x5a5a_5a5a
@@ -192,7 +191,7 @@ fn registers_are_the_programs_own_whatever_stands_in_its_text() {
             return;
         };
         let ruled = fixture.function("ruled").range;
-        // Behind the prologue, before the first register comes back.
+        // Behind the prologue, before the first register is restored.
         let loop_ = ruled.start + 39..ruled.end - 8;
         let offset = |sample: &TimerSample| sample.registers.ip & 0xfff;
         let of_loop = kept.samples.iter().filter(|(_, sample)| {
@@ -243,8 +242,8 @@ fn masks_sets_and_every_signal_stay_the_programs() {
     );
     assert_eq!(kept.refused, [all_used]);
     let (thread, _) = printed.threads.first_key_value().expect("it says");
-    // While all signals were blocked samples were taken too, and after it had begun to wait for
-    // each number: had they been blocked indeed, one would stand for most of the time.
+    // Samples were also taken while all signals were blocked, and after it had begun to wait for each
+    // number: if they had really been blocked, one sample would represent most of the time.
     let samples = kept.samples.iter().filter(|(_, it)| it.thread == *thread);
     let longest = samples.map(|(_, sample)| sample.weight_ns).max();
     let whole = weight(&kept, *thread);
