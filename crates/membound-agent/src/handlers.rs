@@ -509,7 +509,8 @@ unsafe extern "C" fn enter(
         return go_on;
     }
     lanes::on_handler(context, masks::now);
-    // The signals that block a change of text in this handler are blocked from here on.
+    // The kernel has blocked the handler's signals, perhaps those of a change of text: wait until none is
+    // closed.
     quiesce::wait_for_change();
     let place = context + REGISTERS_OFFSET;
     if tick::is_late(signal, information) {
@@ -612,7 +613,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     } else {
         registers.rip = areas::inside(rip).unwrap_or(rip);
         if kept.shown != 0 && kept.resume == 0 {
-            // Signal 0, so that an island is not excluded: the thread stood in mapped code, a trampoline.
+            // The signal matters only on islands; this thread was in a trampoline or in the agent.
             if let Some(stand) = stand(0, &kept.found.state()) {
                 stand.put_vectors(context);
             }

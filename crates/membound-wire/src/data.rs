@@ -90,7 +90,8 @@ pub struct Probe {
 /// behind the fence.
 pub const LEAD_IN: i32 = 8;
 
-/// Number of counter words of a site that is counted separately by stack addresses. Their sum is the count.
+/// Counter words of a site whose threads choose a word by the address of their stack, so that they do not
+/// compete for a cache line. The count is the sum of the words.
 pub const COUNT_WORDS: usize = 8;
 /// Bytes from one of them to the next, so that no two share a cache line of the usual size.
 pub const COUNT_APART: usize = 64;

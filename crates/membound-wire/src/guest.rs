@@ -33,7 +33,7 @@ pub struct GuestRequest {
     pub calls: u64,
     /// CPU time of its home thread when it ended, in nanoseconds; written by the agent.
     pub cpu_ns: u64,
-    /// Yields at which it returned to its home thread's code; written by the agent.
+    /// Times that it yielded on its home thread; written by the agent.
     pub parks: u64,
     /// Time for which run queues have had it, in nanoseconds; written by the agent.
     pub away_ns: u64,

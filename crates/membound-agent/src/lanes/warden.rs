@@ -146,8 +146,7 @@ extern "C" fn look_after(_: usize) -> ! {
         let takes = lanes().any(Block::takes);
         if since_call >= CALL_NS {
             since_call = 0;
-            // Home threads that offer their scavengers ask run queues themselves; only these must be
-            // called.
+            // Once called they come to a yield, and then ask run queues themselves.
             if takes && berth::any_soaks() {
                 berth::call_soaking();
             }

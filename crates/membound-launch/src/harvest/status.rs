@@ -20,7 +20,7 @@ pub struct GuestStatus {
     pub cpu_ns: u64,
     /// System calls that it has made.
     pub calls: u64,
-    /// Times that it left its home thread.
+    /// Times that it yielded on its home thread.
     pub parks: u64,
     /// Time for which run queues have had it, in nanoseconds.
     pub away_ns: u64,
