@@ -115,8 +115,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     POOL.store(pool.keep(), Ordering::Release);
     trap::install(&trap::OF_CHANGES)?;
     let _quiet = Quiet::new();
-    // The launching thread may wait for others all its life: its run queue gets no contexts before it
-    // yields.
+    // This thread may wait for others all its life, so its run queue gets no contexts before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
     YIELDED.store(0, Ordering::Release);
     warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))

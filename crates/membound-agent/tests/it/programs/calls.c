@@ -1,5 +1,5 @@
 // Calls a function whose patch calls into the agent, with registers and flags checked around it, and
-// system calls that the agent looks at.
+// system calls that the agent hooks.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>

@@ -57,7 +57,7 @@ __asm__(
 static const unsigned long all = ~0ul;
 
 static void *holds(void *path) {
-    // What is sent to the process is for the first thread, also while a call waits for that.
+    // Signals sent to the process are for the first thread, also while a call waits for that.
     sigset_t users;
     sigemptyset(&users);
     sigaddset(&users, SIGUSR1);
@@ -77,7 +77,7 @@ static void on_signal(int sig) {
 static void forks(void) {
     pid_t child = own_fork();
     if (child == 0) {
-        // What the library does here is not in the agent's sight.
+        // The agent does not see the library's system calls here.
         sigset_t every;
         sigfillset(&every);
         sigprocmask(SIG_BLOCK, &every, NULL);
@@ -108,6 +108,6 @@ int main(int argc, char **argv) {
     void *held = NULL;
     pthread_join(holder, &held);
     printf("held %ld\n", (long)held);
-    // The change has an end that is to be told.
+    // The end of the change must be printed.
     return read(0, line, sizeof line) <= 0;
 }

@@ -1,4 +1,4 @@
-// A guest: does what its first argument says, and says what came of it.
+// A scavenger: does what its first argument says, and prints the result.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// A program that has guests. It installs a handler, writes "ready", waits for a line, and does by
-// it what must work although guests failed beside it.
+// A program that has scavengers. It installs a handler, writes "ready", waits for a line, and does by
+// it what must work although scavengers failed beside it.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ int main(void) {
     if (sigsetjmp(back, 1) == 0)
         *(volatile int *)16 = 1;
     printf("handled %d\n", handled);
-    // Descriptors, directory and break are as if there were nobody else.
+    // Descriptors, directory and break are as without scavengers.
     FILE *lowest = fopen("/dev/null", "r");
     printf("lowest %d\n", lowest ? fileno(lowest) : -1);
     char *block = malloc(100000);

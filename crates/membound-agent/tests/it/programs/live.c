@@ -1,4 +1,4 @@
-// Threads that run in text that is changed under them, and check what it computes.
+// Threads that execute text while it is changed, and check its results.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <semaphore.h>

@@ -113,7 +113,7 @@ static void on_usr(int sig, siginfo_t *info, void *context) {
     if (asked == 100) raise(SIGUSR1);
 }
 
-// A child that shares our memory sets the signal back in a table of its own.
+// A child that shares this memory resets the signal in a table of its own.
 static long child_resets(void) {
     struct kernel_action gone = {SIG_DFL, 0x04000000, own_restorer, 0};
     pid_t child = vfork();
