@@ -1,16 +1,18 @@
-//! What is done between two functions of a file that is studied. To study a large file takes seconds of CPU time: who does
-//! that beside a program that needs every processor gives way here.
+//! A hook that runs between two functions while a file is analysed. Analysing a large file takes seconds of
+//! CPU time; an analysis that runs beside a program which needs every processor can pause or yield in this
+//! hook.
 
 use std::sync::OnceLock;
 
 static WHAT: OnceLock<fn()> = OnceLock::new();
 
-/// Has `what` be called by every thread that studies a file, between two functions. The first call of this decides.
+/// Installs `what`, which every analysing thread then calls between two functions. Only the first call has an
+/// effect.
 pub fn between_functions(what: fn()) {
     let _ = WHAT.set(what);
 }
 
-/// One function is done with.
+/// Calls the installed hook; called when one function has been analysed.
 pub(crate) fn pass() {
     if let Some(what) = WHAT.get() {
         what();

@@ -8,8 +8,8 @@
 //! - [`stall`]: which access a sampled instruction waited for, and what that accessed.
 //! - [`patch`]: displaced groups, trampolines, bodies, tables; the plan of a module.
 //!
-//! Nothing here knows a process: addresses are those of the file (`vaddr`), and a plan is
-//! placed into a process by whoever knows where its module lies.
+//! Nothing here knows a process: addresses are those of the file (`vaddr`). The caller knows where a module
+//! is mapped and places its plan there ([`patch::Plan::place`]).
 #![forbid(unsafe_code)]
 
 mod between;

@@ -1,8 +1,8 @@
 //! Sets of machine state that an instruction reads or writes.
 //!
-//! State is cut into units that can be dead or alive on their own: each general register
-//! as a whole, each arithmetic flag, the direction flag, MXCSR, x87/MMX together, each mask
-//! register, and three parts of each vector register (bytes 0–15, 16–31, 32–63).
+//! State is divided into units that can be dead or alive independently: each general register as a whole,
+//! each arithmetic flag, the direction flag, MXCSR, x87/MMX together, each mask register, and three parts of
+//! each vector register (bytes 0–15, 16–31, 32–63).
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl Gpr {
     /// rdi.
     pub const RDI: Self = Self(7);
 
-    /// The register of this number.
+    /// The register with this number.
     ///
     /// # Panics
     /// When `number` is above 15.
@@ -38,13 +38,13 @@ impl Gpr {
         Self(number)
     }
 
-    /// Its number, 0–15.
+    /// The register's number in the instruction set, 0–15.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// All sixteen, in order.
+    /// All sixteen registers, in ascending order.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..16).map(Self)
     }
@@ -60,7 +60,7 @@ impl fmt::Display for Gpr {
     }
 }
 
-/// One flag.
+/// A flag of `rflags` that can be dead on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flag {
     /// Carry.
@@ -109,12 +109,12 @@ const SCALARS: u64 = 0xffff | FLAGS | DIRECTION | MXCSR | X87 | MASKS;
 const VECTORS: u128 = (1 << 96) - 1;
 
 impl RegisterSet {
-    /// Nothing.
+    /// The empty set.
     pub const EMPTY: Self = Self {
         scalar: 0,
         vector: 0,
     };
-    /// Everything.
+    /// The set of all state units.
     pub const ALL: Self = Self {
         scalar: SCALARS,
         vector: VECTORS,
@@ -193,7 +193,7 @@ impl RegisterSet {
         }
     }
 
-    /// What is in either.
+    /// State units in `self` or `other`.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self {
@@ -202,7 +202,7 @@ impl RegisterSet {
         }
     }
 
-    /// What is in both.
+    /// State units in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self {
@@ -211,7 +211,7 @@ impl RegisterSet {
         }
     }
 
-    /// What is in `self` and not in `other`.
+    /// State units in `self` that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self {
@@ -220,31 +220,31 @@ impl RegisterSet {
         }
     }
 
-    /// What is not in `self`.
+    /// State units that are not in `self`.
     #[must_use]
     pub const fn complement(self) -> Self {
         Self::ALL.without(self)
     }
 
-    /// Whether all of `other` is in `self`.
+    /// True if every unit of `other` is in `self`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.scalar & other.scalar == other.scalar && self.vector & other.vector == other.vector
     }
 
-    /// Whether the two share anything.
+    /// True if the sets have a unit in common.
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.scalar & other.scalar != 0 || self.vector & other.vector != 0
     }
 
-    /// Whether nothing is in it.
+    /// True if the set has no units.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.scalar == 0 && self.vector == 0
     }
 
-    /// The general registers in it, in order.
+    /// The general registers of the set, in ascending order.
     pub fn gprs(self) -> impl DoubleEndedIterator<Item = Gpr> {
         Gpr::all().filter(move |register| self.contains(Self::gpr(*register)))
     }

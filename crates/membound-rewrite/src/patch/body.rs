@@ -1,8 +1,8 @@
-//! What stands before a displaced instruction.
+//! The code before a displaced instruction.
 //!
-//! A body first picks how it gets what it needs (flags, registers, stack) from what is
-//! dead, then writes its code and, boundary by boundary, the way back. What is seldom run
-//! stands in a place of its own before the trampoline's first (`Settled::slow_path`).
+//! A body first chooses how it gets the flags, registers and stack that it needs from what is dead. Then it
+//! writes its code and, for every instruction boundary, how to undo it there. Code that seldom runs is
+//! written separately, before the trampoline's first place (`Settled::slow_path`).
 
 use membound_wire::{Entry, LEAD_IN, Mark, Slots};
 
@@ -20,20 +20,20 @@ use super::{Body, Options, Refusal, VectorLevel, Yield, YieldPart};
 use crate::flow::{Access, Segment};
 use crate::{Flag, Gpr, RegisterSet};
 
-/// How the body's code gets what it needs.
+/// How the body's code gets flags and registers that it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Nothing to do, or done without any help.
+    /// The body needs none, or does not exist.
     Free,
     /// The flags are dead.
     DeadFlags,
-    /// Through this register, without touching flags.
+    /// Goes through this register, without touching flags.
     Through(Gpr, Keep),
     /// The flags are saved in rax.
     SavedFlags(Keep),
 }
 
-/// What a body does, settled.
+/// What a body does, with all choices made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Displace,
@@ -58,12 +58,12 @@ pub(super) struct Settled {
     around: Surroundings,
 }
 
-/// How dear it is to get what a body needs.
+/// Cost of getting what a body needs; see [`Settled::cost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost(u8);
 
 impl Cost {
-    /// More than any body's.
+    /// A cost above that of any body.
     pub(super) const MOST: Self = Self(u8::MAX);
 }
 
@@ -76,16 +76,16 @@ pub(super) struct SlowPath {
     steps: (usize, usize),
 }
 
-/// Where a body is written.
+/// Where a body is written, relative to its trampoline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Within<'a> {
-    /// Its site's number.
+    /// The number of the body's site.
     pub site: u32,
-    /// Its slow path.
+    /// The body's slow path, if it has one.
     pub slow: Option<SlowPath>,
-    /// The loop that its trampoline is.
+    /// The loop that the whole trampoline executes, if it does.
     pub cycle: Option<&'a Cycle>,
-    /// Whether it is before the first instruction of that.
+    /// True if the body is written before the first instruction of that loop.
     pub is_head: bool,
 }
 
@@ -94,7 +94,7 @@ impl Within<'_> {
         self.cycle.and_then(|cycle| cycle.saves)
     }
 
-    /// Begins the place of an instruction: into the loop's frame, if that has one.
+    /// Begins the place of an instruction, with the frame of the loop if the loop saves registers around it.
     fn begin<'a>(
         &self,
         out: &'a mut Emitter,
@@ -119,7 +119,8 @@ impl Within<'_> {
         writer
     }
 
-    /// Writes the place of an instruction without a body up to that itself; returns where laps come in.
+    /// Writes the place of an instruction without a body, up to the instruction; returns the offset at which
+    /// iterations of the loop enter.
     pub(super) fn write(&self, out: &mut Emitter, tables: &mut Tables, draft: &mut Draft) -> u32 {
         let mut writer = self.begin(out, tables, &mut draft.steps);
         writer.resume = Resume::Displaced;
@@ -136,26 +137,26 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Forgets the last trampoline.
+    /// Clears what the previous trampoline has left.
     pub(super) fn clear(&mut self) {
         self.steps.clear();
         self.slow_steps.clear();
     }
 
-    /// The steps of the place that was written last.
+    /// Takes the unwinding steps of the place that was written last.
     pub(super) fn take_steps(&mut self) -> Vec<DraftStep> {
         std::mem::take(&mut self.steps)
     }
 }
 
 impl Settled {
-    /// The body of a system call that the agent is to see.
+    /// The body before a system call that the agent must see.
     pub(super) fn syscall(mut around: Surroundings) -> Result<Self, Refusal> {
         if !around.stack {
             return Err(Refusal::NoStack);
         }
-        // What liveness says of a function with system calls is not worth the risk here:
-        // these are rare.
+        // System calls are rare: the red zone is always spared, so that a wrong result of the liveness
+        // analysis cannot do harm here.
         around.red_zone = true;
         Ok(Self {
             action: Action::Syscall,
@@ -164,7 +165,7 @@ impl Settled {
         })
     }
 
-    /// The body of a system call that may wait.
+    /// The body before a system call that may wait.
     pub(super) fn wait(around: Surroundings, options: &Options) -> Result<Self, Refusal> {
         let around = Surroundings {
             red_zone: true,
@@ -178,7 +179,7 @@ impl Settled {
         })
     }
 
-    /// The body at the function that the loader calls when its list has changed.
+    /// The body at the function that the dynamic loader calls when its list of modules has changed.
     pub(super) fn modules() -> Self {
         Self {
             action: Action::Modules,
@@ -192,8 +193,8 @@ impl Settled {
         }
     }
 
-    /// `body` before `instruction`, which does `access`, if any; `companions` says what is accessed after an
-    /// operand.
+    /// Chooses how `body` is written before `instruction`, which performs `access`, if any; `companions`
+    /// gives the other lines that are accessed after an operand.
     pub(super) fn settle(
         body: Body,
         options: &Options,
@@ -269,7 +270,7 @@ impl Settled {
         })
     }
 
-    /// What yields there, and what it finds.
+    /// The yield that this body is, if it is one, and the state around it.
     pub(super) const fn yields(&self) -> Option<(Yield, Surroundings)> {
         match self.action {
             Action::Yield(what) => Some((what.what(), self.around)),
@@ -277,7 +278,7 @@ impl Settled {
         }
     }
 
-    /// The laps of a loop, whose head it is before, that it counts at once.
+    /// The iterations that a yield at a loop's head charges at once.
     pub(super) fn laps(&self, cycle: &Cycle) -> Option<Laps> {
         match self.action {
             Action::Yield(what) => what.laps(&self.around, cycle),
@@ -285,7 +286,7 @@ impl Settled {
         }
     }
 
-    /// What the fast path does besides its work, by the number of its instructions.
+    /// Cost of the fast path beyond its work, in instructions.
     pub(super) const fn cost(&self) -> Cost {
         Cost(match self.way {
             Way::Free | Way::DeadFlags => 0,
@@ -297,7 +298,7 @@ impl Settled {
         })
     }
 
-    /// Writes the part that is seldom run, before the trampoline's first place.
+    /// Writes the part of the body that seldom runs, before the trampoline's first place.
     pub(super) fn slow_path(
         &self,
         site: u32,
@@ -320,7 +321,7 @@ impl Settled {
             resume: Resume::Start,
         };
         if matches!(self.action, Action::Sample(_)) {
-            // The execution is counted: it is not to be counted again.
+            // The execution has been counted already: do not count it again after a signal.
             writer.resume = Resume::Displaced;
         }
         if matches!(self.way, Way::SavedFlags(_)) {
@@ -340,9 +341,10 @@ impl Settled {
         })
     }
 
-    /// Writes the body; the displaced instruction is to follow.
+    /// Writes the body; the displaced instruction must follow.
     ///
-    /// Returns where laps of the loop come in that it is the head of, if not at its beginning.
+    /// At the head of a loop, returns the offset at which later iterations enter, if that is not the body's
+    /// beginning.
     pub(super) fn write(
         &self,
         within: Within<'_>,
@@ -412,7 +414,7 @@ impl Settled {
         None
     }
 
-    /// Closes the place whose body [`Self::write`] has written, and that of its slow path.
+    /// Adds the table entry of the place that [`Self::write`] has written, and that of its slow path.
     pub(super) fn close(
         code: u32,
         original: u32,
@@ -424,14 +426,14 @@ impl Settled {
         tables.place(code, original, displaced, &draft.steps);
         let slow = slow?;
         let steps = &draft.slow_steps[slow.steps.0..slow.steps.1];
-        // Before `displaced` lies the main place, from whose start a thread goes on that
-        // has not done anything yet.
+        // The main place lies just before `displaced`; a thread in the slow path that has not done anything
+        // yet continues at its start.
         let steps: Vec<DraftStep> = steps.iter().map(|step| step.started_at(code)).collect();
         tables.place(slow.start, original, displaced, &steps);
         tables.places.pop()
     }
 
-    /// Everything up to the test, without the test.
+    /// Writes the code before the test: saves the flags if they are needed.
     fn enter(&self, out: &mut impl Marker, frame: &mut Frame) {
         if let Way::SavedFlags(keep) = self.way {
             match keep {
@@ -463,7 +465,7 @@ impl Settled {
         self.enter(writer, &mut frame);
         writer.frame = frame;
         if matches!(self.way, Way::SavedFlags(_)) {
-            // They hold from here on, whether the flags are still intact or not.
+            // Whatever happens to the flags from here on, rax has them.
             writer.frame.flags = Some(FlagsKept::InRax);
             writer.mark();
         }
@@ -481,7 +483,7 @@ impl Settled {
         };
         writer.out.jump_if_back(condition, slow.start);
         writer.out.land(slow.back);
-        // Both ways come here: nothing is to be done again from now on.
+        // Fast and slow path join here: from now on nothing may be repeated.
         writer.resume = Resume::Displaced;
         writer.mark();
         if let Way::SavedFlags(keep) = self.way {
@@ -576,8 +578,8 @@ impl Settled {
         let mut address = operand.address;
         if self.around.red_zone {
             writer.lower(RED_ZONE);
-            // A displacement that far out of its range is no address; prefetching another
-            // one is harmless.
+            // A displacement that leaves its range here does not occur in practice; prefetching another
+            // address is harmless.
             address = address.below(RED_ZONE).unwrap_or(address);
         }
         let prefix: &[u8] = match operand.segment {
@@ -596,11 +598,11 @@ impl Settled {
         }
     }
 
-    /// The slow path proper: all registers as at its start when it is through.
+    /// Writes the slow path itself; it restores all registers to their values at its start.
     ///
-    /// A store is timed by a load of what it is about to write: a store as such retires before
-    /// it has its line, while a load takes as long as the line is away, and its latencies are
-    /// those that levels are calibrated with.
+    /// A store is timed by a load of the bytes it is about to write. The store itself retires before it has
+    /// its line; the load takes as long as the line is away, and its latency is comparable with the
+    /// calibration, which uses loads.
     fn report(&self, site: u32, writer: &mut Writer<'_>) {
         let (operand, timed) = match self.action {
             Action::Sample(operand) => (operand, true),
@@ -669,8 +671,8 @@ impl Settled {
         }
     }
 
-    /// Registers for the address and for ticks that are neither rax, rdx, in the way of the
-    /// operand, nor hold something for the fast path.
+    /// Scratch registers for the address and the ticks: none of rax and rdx, none that the operand uses, none
+    /// in which the fast path keeps a value.
     fn scratch(&self, operand: Address) -> [Gpr; 4] {
         let holds = |register: Gpr| matches!(self.way, Way::SavedFlags(Keep::In(other)) if other == register);
         let mut free = Gpr::all().filter(|register| {
@@ -683,8 +685,8 @@ impl Settled {
     }
 }
 
-/// Lets the last executions before a sample wait instead. Returns the field of the jump that they take over
-/// the sample.
+/// Makes the last executions before a sample wait at a fence instead (see [`LEAD_IN`]). Returns the field of
+/// the jump with which they skip the sample.
 fn lead_in(site: u32, out: &mut Emitter) -> u32 {
     out.compare_countdown(site, -LEAD_IN);
     let due = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
@@ -694,7 +696,7 @@ fn lead_in(site: u32, out: &mut Emitter) -> u32 {
     over
 }
 
-/// Leaves in `ticks` how long the stores that were under way took to be done.
+/// Leaves in `ticks` the time that outstanding stores took to complete.
 fn drained(out: &mut Emitter, ticks: Gpr) {
     out.raw(LFENCE);
     out.raw(RDTSC);
@@ -706,13 +708,13 @@ fn drained(out: &mut Emitter, ticks: Gpr) {
     out.copy_low(ticks, Gpr::RAX);
 }
 
-/// Loads from `address` into rdx and leaves in `ticks` how long that took, fences included.
+/// Loads from `address` into rdx and leaves in `ticks` the time of the load, fences included.
 fn timed_load(out: &mut Emitter, ticks: Gpr, width: Width, opcode: &[u8], address: Address) {
     out.raw(LFENCE);
     out.raw(RDTSC);
     out.copy_low(ticks, Gpr::RAX);
-    // Else the load runs beside the reading of the counter, which takes longer than a hit in
-    // the first caches.
+    // Without this fence the load runs while the counter is being read, which takes longer than a hit in the
+    // first cache levels.
     out.raw(LFENCE);
     out.with_operand(&[], width, opcode, Gpr::RDX.number(), address);
     out.raw(LFENCE);
@@ -721,7 +723,7 @@ fn timed_load(out: &mut Emitter, ticks: Gpr, width: Width, opcode: &[u8], addres
     out.copy_low(ticks, Gpr::RAX);
 }
 
-/// Of a site number on the stack: the access is a store.
+/// Bit of a site number on the stack: the access is a store.
 const STORE_BIT: u32 = 1 << 31;
 const LFENCE: &[u8] = &[0x0f, 0xae, 0xe8];
 const MFENCE: &[u8] = &[0x0f, 0xae, 0xf0];
@@ -753,7 +755,7 @@ fn with_call(around: &Surroundings) -> Result<Way, Refusal> {
     saving_flags(around)
 }
 
-/// Two registers that can be used beside rax and what `way` uses, dead ones if there are.
+/// Two registers besides rax and those `way` uses, preferably dead ones.
 fn two_registers(around: &Surroundings, way: Way) -> [Gpr; 2] {
     let mut but = vec![Gpr::RSP, Gpr::RAX];
     if let Way::SavedFlags(Keep::In(register)) = way {
@@ -773,7 +775,7 @@ fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
     if around.is_dead(RegisterSet::gpr(Gpr::RAX)) {
         return Ok(Way::SavedFlags(Keep::Nowhere));
     }
-    // Slow paths time with rdx, which must not hold what the tables look for there.
+    // Slow paths use rdx for timing, so it must not hold a value that the tables expect there.
     let usable = |it: &Gpr| ![Gpr::RAX, Gpr::RDX].contains(it);
     match around.dead_registers().find(usable) {
         Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
@@ -782,8 +784,8 @@ fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
     }
 }
 
-/// Asks the agent about a system call. The flags say whether it was done, with its result in rax, so that
-/// the thread must go on right behind this even after a signal.
+/// Asks the agent about a system call. The flags say whether the agent has executed it, with the result in
+/// rax, so even after a signal the thread must continue right behind this code.
 fn ask(entry: Entry, writer: &mut Writer<'_>) {
     writer.lower(RED_ZONE);
     writer.out.call_entry(entry);

@@ -1,8 +1,8 @@
 //! Loops that lie in one trampoline as a whole.
 //!
-//! A branch back to the group's first instruction then stays in the trampoline: it would only come back
-//! from the text by a jump more. What such a loop steps through is known too: registers that one
-//! instruction of it, which every lap executes, changes by a constant.
+//! A branch back to the group's first instruction then stays in the trampoline; otherwise it would go through
+//! the text and return with one more jump. Such a loop also shows what it steps through: registers that
+//! exactly one instruction, executed in every iteration, changes by a constant.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -16,50 +16,51 @@ use crate::{Gpr, RegisterSet};
 
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: i64 = membound_wire::LINE_BYTES as i64;
-/// Lines asked for at one time, of all streams together: as many misses as a core may have open.
+/// Lines prefetched at one time, of all streams together: as many misses as a core can have outstanding.
 const MOST_LINES: i64 = 16;
 
-/// Bytes that laps have which stand one behind the other: those of two lines, but for what counts them.
+/// Most bytes of consecutive copies of an iteration: two cache lines less the counting code.
 const COPIED_BYTES: usize = 2 * membound_wire::LINE_BYTES - 16;
 
-/// A loop of which nothing is outside of its trampoline.
+/// A loop that lies completely in its trampoline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cycle {
-    /// One past its last instruction, of its function's; its first is that of its trampoline.
+    /// Index in the function after the loop's last instruction; the loop begins at the trampoline's first.
     pub end: usize,
-    /// A register that every lap changes by the same.
+    /// The iteration counter: a register that every iteration changes by the same amount.
     pub beat: Option<Beat>,
-    /// What it reads in steps.
+    /// The memory that the loop reads in constant steps.
     pub streams: Vec<Stream>,
-    /// What is saved around it.
+    /// Registers and rounding mode that are saved once around the loop.
     pub saves: Option<LoopSaves>,
-    /// Laps that stand one behind the other, as a power of two: of which only the first can be counted.
+    /// Copies of the iteration that stand in a row, as a power of two; only the first of them can be counted.
     pub copies: u32,
 }
 
-/// A register with a number of low bits that stay as they are, above which every lap adds the same odd
-/// number: in two to the nth laps the n bits there take each value once.
+/// A register used as an iteration counter: its `shift` low bits do not change, and every iteration adds the
+/// same odd number to the bits above. Within 2 to the power of n iterations, the next n bits take each value
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Beat {
     pub register: Gpr,
     pub shift: u32,
 }
 
-/// Loads at addresses that lie equally far apart from one lap to the next.
+/// Loads whose address changes by the same stride from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stream {
     pub operand: Operand,
-    /// Bytes from one to the next, not 0.
+    /// Bytes from one load to the next, never 0.
     pub stride: i64,
 }
 
-/// Whether an instruction goes straight to `address`, perhaps.
+/// True if the instruction is a direct jump or conditional jump to `address`.
 pub(super) fn leads_to(instruction: &Instruction, address: u64) -> bool {
     let branch = instruction.is_jmp_short_or_near() || instruction.is_jcc_short_or_near();
     branch && instruction.near_branch_target() == address
 }
 
-/// One past the last of the instructions in `range` that leads to the first of them.
+/// Index after the last instruction in `range` that branches to the first of them.
 pub(super) fn end(instructions: &[Instruction], mut range: Range<usize>) -> Option<usize> {
     let head = instructions.get(range.start)?.ip();
     let last = range.rfind(|index| leads_to(&instructions[*index], head))?;
@@ -67,7 +68,7 @@ pub(super) fn end(instructions: &[Instruction], mut range: Range<usize>) -> Opti
 }
 
 impl Cycle {
-    /// The loop from the first instruction of `range` to the last that leads back there, if there is one.
+    /// The loop from the first instruction of `range` to the last that branches back to it, if there is one.
     pub(super) fn of(
         instructions: &[Instruction],
         range: Range<usize>,
@@ -76,7 +77,7 @@ impl Cycle {
         let end = end(instructions, range.clone())?;
         let body = &instructions[range.start..end];
         let head = body[0].ip();
-        // Where laps may be short, what is behind the short cut is not in all of them.
+        // An iteration may end at the first branch back: what follows it is not part of every iteration.
         let every = body.iter().position(|it| leads_to(it, head))?;
         let steps = Steps::of(body, every, analyst);
         let mut streams: Vec<Stream> = Vec::new();
@@ -98,8 +99,8 @@ impl Cycle {
         })
     }
 
-    /// How many laps may stand one behind the other, as a power of two: of a loop of these instructions that
-    /// nothing but its end leads to the head of, and that lie in a few lines together.
+    /// How many copies of the iteration may stand in a row, as a power of two. More than one only if the last
+    /// instruction alone branches to the loop's head and the copies fit into [`COPIED_BYTES`].
     pub(super) fn most_copies(body: &[Instruction]) -> u32 {
         let Some((last, others)) = body.split_last() else {
             return 0;
@@ -108,7 +109,7 @@ impl Cycle {
         if !last.is_jcc_short_or_near() || others.iter().any(|it| leads_to(it, head)) {
             return 0;
         }
-        // With branches in their long forms.
+        // Counted with branches in their long form.
         let bytes: usize = body
             .iter()
             .map(|it| {
@@ -122,15 +123,14 @@ impl Cycle {
         (COPIED_BYTES / bytes).checked_ilog2().unwrap_or(0)
     }
 
-    /// What is read in the `laps` to come, without what lies in the line that is read now: an operand a
-    /// line.
+    /// The operands of the next `laps` iterations, one per cache line, without the line that is read now.
     pub(super) fn ahead(&self, laps: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let lines = streams.flat_map(|stream| stream.lines(1..=self.lines_ahead(stream, laps)));
         lines.collect()
     }
 
-    /// What lies behind [`Self::ahead`] and comes to be ahead by so many laps more, at least a line of each
+    /// The lines after [`Self::ahead`] that `more` further iterations bring within reach, at least one per
     /// stream.
     pub(super) fn behind(&self, laps: i64, more: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
@@ -142,8 +142,8 @@ impl Cycle {
         lines.collect()
     }
 
-    /// What is read so many laps behind [`Self::ahead`], of each stream that reads line after line: its page
-    /// is known then when it is asked for.
+    /// One operand per dense stream, `laps` iterations after [`Self::ahead`]: the page's translation is then
+    /// known when its lines are prefetched.
     pub(super) fn far(&self, laps: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let dense = streams.filter(|stream| stream.stride.abs() <= LINE_BYTES);
@@ -154,7 +154,7 @@ impl Cycle {
         far.collect()
     }
 
-    /// How many lines of a stream are asked for before they are read.
+    /// How many lines of a stream are prefetched before they are read.
     fn lines_ahead(&self, stream: &Stream, laps: i64) -> i64 {
         let streams = i64::try_from(self.streams.len()).unwrap_or(MOST_LINES);
         (laps * stream.stride / stream.step()).min(MOST_LINES / streams.max(1))
@@ -162,17 +162,17 @@ impl Cycle {
 }
 
 impl Stream {
-    /// Bytes from one line that it reads to the next.
+    /// Bytes from one line that the stream reads to the next, with the sign of the stride.
     fn step(&self) -> i64 {
         self.stride.signum() * self.stride.abs().max(LINE_BYTES)
     }
 
-    /// These lines, counted from the one that is read now.
+    /// Operands in these lines, counted from the line that is read now.
     fn lines(&self, range: RangeInclusive<i64>) -> impl Iterator<Item = Operand> + '_ {
         range.filter_map(|line| self.operand.further(line * self.step()))
     }
 
-    /// Whether the other one is of the same lines.
+    /// True if the other stream reads the same lines.
     fn covers(&self, other: &Self) -> bool {
         let parts = |it: &Self| it.operand.address.parts();
         let (Some(own), Some(others)) = (parts(self), parts(other)) else {
@@ -184,12 +184,12 @@ impl Stream {
     }
 }
 
-/// By register: what a lap adds to it, `None` where that is not known, 0 where it stays.
+/// What one iteration adds to each register: `None` if unknown, 0 if it does not change.
 #[derive(Debug)]
 struct Steps([Option<i64>; 16]);
 
 impl Steps {
-    /// Of a loop's instructions, of which every lap executes at least those up to `every`.
+    /// Examines a loop's instructions; every iteration executes at least those up to index `every`.
     fn of(body: &[Instruction], every: usize, analyst: &mut Analyst) -> Self {
         let mut steps = [Some(0); 16];
         for (index, instruction) in body.iter().enumerate() {
@@ -231,7 +231,7 @@ impl Steps {
     }
 }
 
-/// What an instruction adds to a register of 64 bits, if it does that and nothing else to registers.
+/// The constant that an instruction adds to a 64-bit register, if it does nothing else to registers.
 fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
     if instruction.op_count() == 0 || instruction.op0_kind() != OpKind::Register {
         return None;
@@ -256,7 +256,7 @@ fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
         }
         _ => return None,
     };
-    // Two of them together do not overflow.
+    // Bounded so that the sum of two does not overflow.
     (by.unsigned_abs() < 1 << 32).then_some((register, by))
 }
 

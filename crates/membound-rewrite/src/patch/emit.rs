@@ -1,49 +1,48 @@
 //! The few instructions that trampolines are made of, written as bytes.
 //!
-//! Code is emitted as if it began at the module's **origin** (the page of its lowest
-//! address). What refers to the module is listed, so that placing has only to add the
-//! distance between origin and code. What refers to the data pages behind the code stays open until
-//! the size of code and tables is known.
+//! Code is emitted as if it began at the module's **origin** (the page of its lowest address). Fields that
+//! refer to the module are listed, so that placing only has to add the distance between origin and code.
+//! Fields that refer to the data pages behind the code stay open until the size of code and tables is known.
 
 use membound_wire::{COUNT_APART, COUNT_WORDS, LINE_BYTES};
 
 use crate::Gpr;
 
-/// A 4-byte field that refers to the data pages, open until their place is known.
+/// A 4-byte field that refers to the data pages and is filled in when their position is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DataField {
     /// Offset of the field in the emitted code.
     pub at: u32,
-    /// Bytes of the instruction behind the field.
+    /// Bytes of the instruction after the field.
     pub trailing: u8,
-    /// What it refers to.
+    /// What the field refers to.
     pub what: DataTarget,
 }
 
 /// What a [`DataField`] refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataTarget {
-    /// A byte of the slots that begin the data pages.
+    /// A byte offset into the slots at the start of the data pages.
     Slots(u32),
-    /// A byte of a site's own words.
+    /// A byte of a site's words.
     Site {
-        /// Which site, counted from the emitter's first.
+        /// The site, counted from the emitter's first.
         site: u32,
-        /// Which of its bytes.
+        /// Byte offset within the site's words.
         byte: u32,
     },
-    /// No address: the number of this site itself, and these bits with it.
+    /// No address: the number of this site itself, combined with these bits.
     Number(u32, u32),
-    /// The bytes that begin the code area.
+    /// The pattern bytes at the start of the code area.
     Pattern,
 }
 
-/// Condition of a jump, as its low opcode bits.
+/// Condition of a jump, as the low four bits of its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Condition(pub u8);
 
 impl Condition {
-    /// The one that holds where this does not.
+    /// The condition that holds exactly when this one does not.
     pub(super) const fn opposite(self) -> Self {
         Self(self.0 ^ 1)
     }
@@ -62,7 +61,7 @@ impl Condition {
     pub(super) const GREATER: Self = Self(15);
 }
 
-/// An x86-64 memory operand as its fields.
+/// An x86-64 memory operand in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     /// `[base + index * scale + displacement]`, any part of which may be missing.
@@ -74,7 +73,7 @@ pub(super) enum Address {
         /// Displacement.
         displacement: i32,
     },
-    /// An address of the module, by the file's addresses.
+    /// An address in the module, as in the file.
     Module(u64),
 }
 
@@ -95,20 +94,20 @@ impl Address {
     }
 }
 
-/// Bytes with what is still open in them.
+/// Emitted bytes and the fields in them that are not final.
 #[derive(Debug, Default)]
 pub(super) struct Emitter {
-    /// The module's origin.
+    /// The module's origin, as an address of the file.
     pub origin: u64,
-    /// The code.
+    /// The code emitted so far.
     pub bytes: Vec<u8>,
     /// Offsets of fields that refer to the module.
     pub relocations: Vec<u32>,
     /// Fields that refer to the data pages.
     pub data: Vec<DataField>,
-    /// Whether a field did not fit; the code is then not to be used.
+    /// True if a field's value did not fit; the code must then not be used.
     pub overflowed: bool,
-    /// Whether it is to lie where a line of the cache begins.
+    /// True if the code must begin at the start of a cache line.
     pub has_lines: bool,
 }
 
@@ -117,7 +116,7 @@ impl Emitter {
         u32::try_from(self.bytes.len()).expect("a chunk of code is below 4 GiB")
     }
 
-    /// Goes on where a line of the cache begins; what lies between is never executed.
+    /// Continues at the start of the next cache line; the bytes in between are never executed.
     pub(super) fn begin_line(&mut self) {
         const INT3: u8 = 0xcc;
         let length = self.bytes.len().next_multiple_of(LINE_BYTES);
@@ -129,8 +128,7 @@ impl Emitter {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A field that refers to the module: the next instruction begins `trailing` bytes
-    /// behind it.
+    /// Emits a field that refers to the module; the next instruction begins `trailing` bytes after the field.
     pub(super) fn module_field(&mut self, target: u64, trailing: u8) {
         let at = self.at();
         let end = i64::from(at) + 4 + i64::from(trailing);
@@ -149,7 +147,7 @@ impl Emitter {
         self.raw(&[0; 4]);
     }
 
-    /// `jmp` to an address of the module.
+    /// `jmp` to an address in the module.
     pub(super) fn jump(&mut self, target: u64) {
         self.raw(&[0xe9]);
         self.module_field(target, 0);
@@ -164,25 +162,25 @@ impl Emitter {
         self.raw(&[0xff, 0xe0 | number & 7]);
     }
 
-    /// A conditional jump to an address of the module.
+    /// A conditional jump to an address in the module.
     pub(super) fn jump_if(&mut self, condition: Condition, target: u64) {
         self.raw(&[0x0f, 0x80 | condition.0]);
         self.module_field(target, 0);
     }
 
-    /// A conditional jump to an earlier place of this code.
+    /// A conditional jump to an earlier offset of this code.
     pub(super) fn jump_if_back(&mut self, condition: Condition, to: u32) {
         self.raw(&[0x0f, 0x80 | condition.0]);
         self.field_back(to);
     }
 
-    /// `jmp` to an earlier place of this code.
+    /// `jmp` to an earlier offset of this code.
     pub(super) fn jump_back(&mut self, to: u32) {
         self.raw(&[0xe9]);
         self.field_back(to);
     }
 
-    /// The 4-byte field of an instruction that names an earlier place of this code, which ends it.
+    /// Emits the last field of an instruction, 4 bytes, that refers to an earlier offset of this code.
     fn field_back(&mut self, to: u32) {
         let end = self.at() + 4;
         self.raw(&to.wrapping_sub(end).to_le_bytes());
@@ -198,32 +196,32 @@ impl Emitter {
         self.raw(&mask.to_le_bytes());
     }
 
-    /// `jmp` to a later place of this code; give what it returns to [`Self::land`].
+    /// `jmp` to a later offset of this code; pass the returned field to [`Self::land`].
     pub(super) fn jump_ahead(&mut self) -> u32 {
         self.raw(&[0xe9, 0, 0, 0, 0]);
         self.at() - 4
     }
 
-    /// A conditional jump to a later place of this code, for [`Self::land`].
+    /// A conditional jump to a later offset of this code; pass the returned field to [`Self::land`].
     pub(super) fn jump_if_ahead(&mut self, condition: Condition) -> u32 {
         self.raw(&[0x0f, 0x80 | condition.0, 0, 0, 0, 0]);
         self.at() - 4
     }
 
-    /// `lea register, [rip + …]` of a later place of this code, for [`Self::land`].
+    /// `lea register, [rip + …]` with a later offset of this code; pass the returned field to [`Self::land`].
     pub(super) fn address_ahead(&mut self, register: Gpr) -> u32 {
         self.place_in(register);
         self.raw(&[0; 4]);
         self.at() - 4
     }
 
-    /// The same of an earlier place.
+    /// `lea register, [rip + …]` with an earlier offset of this code.
     pub(super) fn address_back(&mut self, register: Gpr, to: u32) {
         self.place_in(register);
         self.field_back(to);
     }
 
-    /// `lea register, [rip + …]` up to its field.
+    /// `lea register, [rip + …]` without its field.
     fn place_in(&mut self, register: Gpr) {
         let number = register.number();
         self.raw(&[0x48 | number >> 3 << 2, 0x8d, (number & 7) << 3 | 5]);
@@ -240,25 +238,25 @@ impl Emitter {
         ]);
     }
 
-    /// Makes what [`Self::jump_ahead`] and its like wrote lead here.
+    /// Makes the field of an instruction such as [`Self::jump_ahead`] refer to the current offset.
     pub(super) fn land(&mut self, field: u32) {
         let distance = self.at() - (field + 4);
         let field = field as usize;
         self.bytes[field..field + 4].copy_from_slice(&distance.to_le_bytes());
     }
 
-    /// `jnc` over the `bytes` bytes that follow.
+    /// A short conditional jump over the `bytes` bytes that follow.
     pub(super) fn skip_if(&mut self, condition: Condition, bytes: u8) {
         self.raw(&[0x70 | condition.0, bytes]);
     }
 
-    /// `call [slot]`: `entry` is the index of the agent's entry point.
+    /// `call [slot]` of an entry point of the agent.
     pub(super) fn call_entry(&mut self, entry: membound_wire::Entry) {
         self.raw(&[0xff, 0x15]);
         self.data_field(DataTarget::Slots(entry as u32 * 8), 0);
     }
 
-    /// `jmp [slot]`.
+    /// `jmp [slot]` of an entry point of the agent.
     pub(super) fn jump_entry(&mut self, entry: membound_wire::Entry) {
         self.raw(&[0xff, 0x25]);
         self.data_field(DataTarget::Slots(entry as u32 * 8), 0);
@@ -304,8 +302,8 @@ impl Emitter {
         }
     }
 
-    /// `lahf; seto al` without the boundary between them being anybody's business: see
-    /// [`Self::lahf`] and [`Self::seto_al`] for the single instructions.
+    /// `lahf`; with [`Self::seto_al`] after it, ah and al hold the arithmetic flags. They are separate so
+    /// that the boundary between them can be marked.
     pub(super) fn lahf(&mut self) {
         self.raw(&[0x9f]);
     }
@@ -360,7 +358,7 @@ impl Emitter {
         self.raw(&value.to_le_bytes());
     }
 
-    /// `inc qword [site's word]`, with `lock` when `locked` is the locked form.
+    /// `inc qword [site's word]`, with `lock` if `form` asks for it.
     pub(super) fn increment(&mut self, site: u32, form: Increment) {
         if form == Increment::Locked {
             self.raw(&[0xf0]);
@@ -369,8 +367,9 @@ impl Emitter {
         self.data_field(DataTarget::Site { site, byte: 0 }, 0);
     }
 
-    /// Leaves in `address` where the word of a site lies that belongs to this stack. Two threads
-    /// have their stacks some megabytes apart. Changes flags.
+    /// Leaves in `address` the site's first word and in `scratch` the offset of the word for this stack. The
+    /// stacks of two threads are some megabytes apart, so bits of the stack pointer choose the word. Changes
+    /// flags.
     pub(super) fn word_of_stack(&mut self, address: Gpr, scratch: Gpr, site: u32) {
         const STACK_BITS: u32 = 21;
         const APART_BITS: u32 = COUNT_APART.ilog2();
@@ -496,7 +495,8 @@ impl Emitter {
                     return;
                 };
                 let number = base.number() & 7;
-                // The shortest form: yields stand on fast paths, and a core's window holds few of them.
+                // The shortest encoding: yields stand on fast paths, and a core's instruction window holds
+                // few of them.
                 let (mode, bytes) = match i8::try_from(displacement) {
                     Ok(0) if number != 5 => (0, 0),
                     Ok(_) => (0x40, 1),
@@ -527,7 +527,7 @@ impl Emitter {
         self.raw(&[1]);
     }
 
-    /// An instruction whose operand is the pattern that begins the code area.
+    /// An instruction whose operand is the pattern at the start of the code area.
     pub(super) fn with_pattern(&mut self, before_field: &[u8], after_field: &[u8]) {
         self.raw(before_field);
         let trailing = u8::try_from(after_field.len()).expect("at most an immediate");
@@ -536,21 +536,21 @@ impl Emitter {
     }
 }
 
-/// How a word is incremented.
+/// How a counter is incremented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Increment {
-    /// Racing threads may lose one.
+    /// Without a lock prefix: racing threads may lose an increment.
     Plain,
     /// With a lock prefix.
     Locked,
 }
 
-/// Whether an instruction has REX.W.
+/// Operand size, by REX.W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
     /// 64-bit operation.
     Quad,
-    /// Whatever it is without REX.W.
+    /// The size the instruction has without REX.W.
     Default,
 }
 

@@ -1,4 +1,4 @@
-//! Instructions of yields on a thread's [`Lane`], which `gs` leads to, and on contexts.
+//! Instructions of yields that access a thread's [`Lane`] (through `gs`) and contexts.
 
 use std::mem::offset_of;
 
@@ -81,18 +81,18 @@ pub(super) fn set_base(out: &mut Emitter, register: Gpr) {
     out.raw(&[0xf3, 0x48 | number >> 3, 0x0f, 0xae, 0xd0 | number & 7]);
 }
 
-/// Gives the thread its base of `fs` again, if a context took it. Changes rdx and flags.
+/// Restores the `fs` base of the thread, if a context has its own there. Changes rdx and flags.
 pub(super) fn give_base_back(out: &mut Emitter) {
     compare_with_zero(out, offset_of!(Lane, borrowed));
     let own = out.jump_if_ahead(Condition::ZERO);
     load_lane(out, Gpr::RDX, offset_of!(Lane, base));
     set_base(out, Gpr::RDX);
-    // Not before: until then whoever looks is to give it back once more.
+    // Cleared only after the change: a signal in between must find that the base still has to be restored.
     clear(out, offset_of!(Lane, borrowed));
     out.land(own);
 }
 
-/// Lets the context that runs have its own base of `fs`, if it has not. Changes rax and flags.
+/// Gives the running context its own `fs` base, unless `fs` has it already. Changes rax and flags.
 pub(super) fn borrow_base(out: &mut Emitter) {
     load_lane(out, Gpr::RAX, offset_of!(Lane, current));
     let borrowed = offset_of!(Lane, borrowed);
@@ -133,23 +133,24 @@ pub(super) fn clear(out: &mut Emitter, offset: usize) {
     out.raw(&[0; 4]);
 }
 
-/// Operations of `0f ae` and `d9` that store MXCSR and the x87 control word; one less and two less
-/// load them.
+/// `/reg` fields of `0f ae` and `d9` that store MXCSR and the x87 control word; the field for loading MXCSR
+/// is one less, that for loading the control word two less.
 const STORE_MXCSR: u8 = 3;
 const STORE_CONTROL: u8 = 7;
-/// Where the control word lies behind MXCSR.
+/// Bytes from the stored MXCSR to the stored control word.
 const CONTROL_OFFSET: i64 = 4;
 
-/// `stmxcsr`, `fnstcw`: how this side rounds, into eight bytes at `place`. What reads all of them soon waits
-/// until both are in the cache.
+/// `stmxcsr`, `fnstcw`: stores the rounding mode of the running context in eight bytes at `place`. A load of
+/// all eight bytes that follows soon waits until both stores are in the cache, as they cannot be forwarded
+/// together.
 pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
     out.with_operand(segment, Width::Default, &[0x0f, 0xae], STORE_MXCSR, place);
     let control = control_of(place);
     out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL, control);
 }
 
-/// Leaves in rdx what [`store_rounding`] has just put there, and has it lie there as one store's. Changes
-/// rcx and flags.
+/// Loads what [`store_rounding`] has just stored into rdx and stores it again with one store, so that later
+/// loads can be forwarded. Changes rcx and flags.
 pub(super) fn take_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
     const SHL: u8 = 4;
     let (rcx, rdx) = (Gpr::RCX.number(), Gpr::RDX.number());
@@ -168,8 +169,8 @@ pub(super) fn take_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
     out.with_operand(segment, Width::Quad, &[0x89], rdx, place);
 }
 
-/// Has the side that is left for round as it is written at `to`, an address with its segment's prefix, unless
-/// the one that leaves does the same, as rdx says, as nearly always. Changes rdx and flags.
+/// Loads the rounding mode stored at `to`, an address with its segment prefix, unless it equals the mode of
+/// the leaving context in rdx, as it nearly always does. Changes rdx and flags.
 pub(super) fn change_rounding(out: &mut Emitter, to: (&[u8], Address)) {
     let rdx = Gpr::RDX.number();
     // `xor`, `test`
@@ -183,7 +184,7 @@ pub(super) fn change_rounding(out: &mut Emitter, to: (&[u8], Address)) {
     out.land(same);
 }
 
-/// Where the control word is of what lies at `place`.
+/// Address of the control word beside the MXCSR that is stored at `place`.
 fn control_of(place: Address) -> Address {
     let control = place.further(CONTROL_OFFSET);
     control.expect("lanes and contexts are small, and registers lead to them")

@@ -1,10 +1,10 @@
 //! From a function and its facts to displaced groups, trampolines, tables and a plan.
 //!
-//! [`Plan::make`] plans a whole image: every function is planned by itself (`function`:
-//! instructions that move together in `group`, what stands before them in `body`, their
-//! code and tables in `trampoline`); `planner` puts the pieces together and `pun`
-//! finds places for jumps that are short of bytes. The result does not depend on where the
-//! module lies and can be kept ([`Plan::as_bytes`]); [`Plan::place`] adds the addresses.
+//! [`Plan::make`] plans a whole image. Every function is planned by itself: `group` finds the instructions
+//! that move together, `body` writes the code before them, `trampoline` their code and tables. `planner`
+//! joins the functions, and `pun` finds places for jumps that have fewer than five bytes. The result does not
+//! depend on where the module is mapped and can be stored ([`Plan::as_bytes`]); [`Plan::place`] adds the
+//! addresses.
 
 mod blocks;
 mod body;
@@ -55,62 +55,61 @@ pub use plan::{
 pub use standalone::sampler_identity;
 pub use wraps::{WrapView, Wrapped};
 
-/// Bytes of a jump with a 32-bit displacement, the most that is overwritten.
+/// Bytes of a jump with a 32-bit displacement: the most text that one patch overwrites.
 const EDIT: usize = membound_wire::EDIT_BYTES;
 
-/// What a patch does before the instruction it stands at.
+/// What a patch does before the displaced instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
     /// Nothing: the instruction is displaced and executed.
     Displace,
-    /// Counts executions in a word of the site's own.
+    /// Increments a counter of the site at every execution.
     Count {
-        /// By locked increments: true counts under any number of threads, at the cost of a
-        /// locked operation. Otherwise increments of threads that race may be lost.
+        /// True: locked increments, exact under any number of threads, at the cost of a locked operation.
+        /// False: plain increments, of which racing threads may lose some.
         exact: bool,
     },
-    /// Counts exactly, in one of several words that lie apart ([`membound_wire::COUNT_WORDS`]),
-    /// chosen by where the stack is: threads that count at the same time do not take the line from
-    /// each other, which would cost more than what is counted.
+    /// Counts exactly, in one of several words in separate cache lines ([`membound_wire::COUNT_WORDS`]),
+    /// chosen by the stack pointer. Threads that count at the same time then do not take the line from each
+    /// other, which would cost more than the code that is counted.
     CountByStack,
-    /// Writes rubbish into everything that is held to be dead.
+    /// Writes arbitrary values into all state that the analysis considers dead (for tests).
     Rubbish,
-    /// Counts, and about once in a period fences, times the load and records it.
+    /// Counts down; about once in a period it fences, times the load and records it.
     Sample,
-    /// Records address and site while a burst is on.
+    /// Records address and site while a burst is on ([`membound_wire::Slots`]).
     Record,
-    /// Prefetches the operand and calls the agent's yield.
+    /// Prefetches the operand and calls the agent's yield entry point.
     PrefetchYield,
-    /// Lets another context run, by the thread's [`membound_wire::Lane`].
+    /// Switches to another context of the thread's run queue ([`membound_wire::Lane`]).
     Yield(Yield),
-    /// Tells the agent that a request begins or ends.
+    /// Reports to the agent that a request begins or ends.
     Mark(Mark),
 }
 
-/// Who yields, and why.
+/// Which kind of context yields, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Yield {
-    /// The thread that a lane belongs to, before a load that is likely to miss: its operand is
-    /// prefetched, and the ring's next context runs, if there is one.
+    /// Yield of the primary before a load that is likely to miss: prefetches the operand and continues as the
+    /// next context of the ring, if there is one.
     Primary,
-    /// A context, before a load that is likely to miss: prefetches, and goes on as the next of its
-    /// ring, or as the thread when its time has come or all had their turn.
+    /// Miss yield of a scavenger, before a load that is likely to miss: prefetches and continues as the next
+    /// context of the ring, or as the primary when the time slice is used up or every context had its turn.
     Miss {
-        /// Time since its last yield and for this one, in
-        /// [`membound_wire::CREDIT_UNITS_PER_NS`].
+        /// Time from its previous yield to the end of this one, in [`membound_wire::CREDIT_UNITS_PER_NS`].
         cost: u16,
-        /// Whether the context has its own base of `fs` as soon as it comes back, as
-        /// [`Self::Base`] would give it.
+        /// True if the context gets its own `fs` base as soon as it resumes, as [`Self::Base`] would give it.
         own_base: bool,
     },
-    /// A context that is about to use what lies at `fs`, after a yield that may have left the
-    /// thread's own base there.
+    /// In a scavenger, before an access relative to `fs` that follows a yield: that yield may have left the
+    /// base of the primary's thread in `fs`.
     Base,
-    /// A context that may have run for long: goes on as the thread when its time has come.
+    /// Bound yield of a scavenger that may have run for long: continues as the primary when the time slice is
+    /// used up.
     Bound {
-        /// As for a miss.
+        /// As in [`Self::Miss`].
         cost: u16,
-        /// As for a miss; where the context does not leave, its base stays what it is.
+        /// As in [`Self::Miss`]; if the context does not leave, its base stays as it is.
         own_base: bool,
     },
 }
@@ -123,7 +122,7 @@ impl Yield {
         }
     }
 
-    /// Whether the context has its own base of `fs` as soon as it comes back.
+    /// True if the context gets its own `fs` base as soon as it resumes.
     const fn gives_base(self) -> bool {
         match self {
             Self::Miss { own_base, .. } | Self::Bound { own_base, .. } => own_base,
@@ -136,27 +135,28 @@ impl Yield {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The block offers no five bytes, and no punned jump fits.
+    /// The block has no five bytes for a jump, and no punned jump fits.
     NoRoom,
-    /// Branches into its neighbours cannot be excluded, and no punned jump fits.
+    /// Branches into the neighbouring instructions cannot be excluded, and no punned jump fits.
     UnresolvedFlow,
-    /// A call's own operand with no instruction before it in its block.
+    /// The access is the memory operand of a call that is the first instruction of its block.
     CallAtBlockStart,
-    /// It cannot be executed elsewhere (`xbegin`, far branches, …).
+    /// The instruction cannot be executed elsewhere (`xbegin`, far branches, …).
     NotRelocatable,
-    /// It lies in an rseq critical section or the signature before an abort handler.
+    /// The instruction lies in an rseq critical section or in the signature before an abort handler.
     Rseq,
-    /// The body needs the stack, and rsp is no stack pointer here.
+    /// The body needs the stack, and rsp is not used as a stack pointer here.
     NoStack,
     /// The body cannot handle this operand (segment-relative, vector-indexed, too wide).
     Operand,
-    /// What would have to be saved costs more than it is worth (x87 state, a set direction flag).
+    /// The body would have to save state whose saving costs more than the body gains (x87 state, a set
+    /// direction flag).
     DearState,
     /// The function's bytes cannot all be decoded.
     Undecodable,
-    /// Found only when placed: no free page where a punned jump must lead.
+    /// Found only when placed: no free page at any address that the punned jump can reach.
     NoIsland,
-    /// Found only when placed: the text in memory is not the file's.
+    /// Found only when placed: the text in memory differs from the file's.
     TextDiffers,
 }
 

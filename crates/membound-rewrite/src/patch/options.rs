@@ -1,11 +1,11 @@
-//! What a plan is to do.
+//! Options of a plan: which instructions are patched, and with which bodies.
 
 use crate::code;
 use crate::flow::Direction;
 
 use super::{Body, Wrapped, Yield};
 
-/// Vector registers that the processor has, and that bodies may therefore use.
+/// Vector registers that the processor has. Bodies may use all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VectorLevel {
     /// xmm0–15.
@@ -17,7 +17,7 @@ pub enum VectorLevel {
 }
 
 impl VectorLevel {
-    /// What this processor and its operating system offer.
+    /// The vector level that this processor and its operating system support.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -33,24 +33,24 @@ impl VectorLevel {
     }
 }
 
-/// Which instructions are to be patched.
+/// The instructions to be patched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sites {
-    /// All that access memory.
+    /// Every instruction that accesses memory.
     All,
-    /// Those that access memory at these addresses of the file, sorted.
+    /// Instructions that access memory, at these addresses of the file; sorted.
     At(Vec<u64>),
-    /// One of each of the basic blocks that begin at these addresses of the file, sorted: any
-    /// of them runs as often as its block. The site's address is the block's. Of the bodies
-    /// those will do that ask for no operand.
+    /// One instruction in each of the basic blocks that begin at these addresses of the file; sorted. Any
+    /// instruction of a block runs as often as the block. The site's address is the block's. Only bodies that
+    /// need no operand are allowed.
     Blocks(Vec<u64>),
-    /// Those at these addresses of the file, sorted, whether they access memory or not. Of the
-    /// bodies those will do that ask for no operand, and yields, which prefetch what they can.
+    /// The instructions at these addresses of the file, sorted, whether they access memory or not. Allowed
+    /// are bodies that need no operand, and yields, which prefetch if the instruction has an operand.
     Instructions(Vec<u64>),
 }
 
 impl Sites {
-    /// The addresses that they are given by.
+    /// The addresses in this selection; `None` for all.
     pub(super) fn addresses(&self) -> Option<&[u64]> {
         match self {
             Self::All => None,
@@ -60,7 +60,7 @@ impl Sites {
         }
     }
 
-    /// Whether the instruction at this address is meant.
+    /// True if the instruction at this address is selected. Always false for [`Self::Blocks`].
     pub(super) fn contain(&self, address: u64) -> bool {
         match self {
             Self::All => true,
@@ -72,7 +72,7 @@ impl Sites {
     }
 }
 
-/// Which accesses are to be patched. One that does both counts as either.
+/// Kinds of access to patch. An instruction that loads and stores counts as both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Accesses {
     /// Instructions that read memory.
@@ -93,47 +93,49 @@ impl Accesses {
     }
 }
 
-/// Whether the system calls are patched that the agent must see to keep the process itself.
+/// Which system calls are patched so that the agent sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hooks {
-    /// They are. The numbers are kept of system calls that a signal of the agent's may
-    /// interrupt.
+    /// The system calls that the agent must see to remain in control of the process. The plan also keeps the
+    /// numbers of system calls that a signal of the agent may interrupt.
     Plant,
-    /// They are, and also those through which a program could see or block the signal of the
-    /// agent's timers, and makes threads and processes that are to have timers too.
+    /// As [`Self::Plant`], and the system calls with which a program could see or block the signal of the
+    /// agent's timers, or that create threads and processes, which need timers too.
     Timed,
-    /// As [`Self::Timed`], and those that may wait: while the agent says so the thread yields instead
-    /// ([`membound_wire::Entry::Wait`]).
+    /// As [`Self::Timed`], and the system calls that may wait: while the agent asks for it, the thread yields
+    /// instead ([`membound_wire::Entry::Wait`]).
     Waiting,
-    /// They are not: for inspection and tests.
+    /// None: for inspection and tests.
     LeaveOut,
 }
 
-/// What a yield does to be cheap, and to be of use. Each can be left out, to see what it is worth.
+/// Parts of a yield that make it cheap or useful. Each can be left out to measure its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum YieldPart {
-    /// Only what is alive is saved; without it all that a body may save.
+    /// Save only live state; without this part a yield saves everything that a body may save.
     Liveness,
-    /// Vector registers that the module has nothing to do with are not saved.
+    /// Do not save vector registers that the module never uses.
     UnusedVectors,
-    /// What is about to be accessed is asked for before.
+    /// Prefetch the operand before the yield.
     Prefetch,
-    /// What is asked for of an object is asked for with its other lines that the code behind accesses.
+    /// Prefetch other lines of the same object that the following code accesses (adjacent-line prefetch).
     Companions,
-    /// What is not read again before caches have lost it is asked for without a place in the outer ones.
+    /// Prefetch lines that leave the caches before they are read again without placing them in the outer
+    /// caches.
     NonTemporal,
-    /// No yield for a line that there was one for lately, where that tells hits from misses.
+    /// Recent-miss filter: no yield for a line that was yielded for recently, where that separates hits from
+    /// misses.
     Recency,
-    /// What a loop does not change is saved around it, where the loop lies in one trampoline.
+    /// Save state that a loop does not change once around the loop, where the loop lies in one trampoline.
     LoopSaves,
-    /// What the context after the next one begins with is asked for.
+    /// Prefetch the stack of the context after the next one.
     NextContext,
-    /// Control goes on elsewhere; without it everything is saved and given back and the program
-    /// goes on.
+    /// Pass control to another context; without this part everything is saved and restored and the same
+    /// context continues.
     Passing,
 }
 
-/// Where a line is put that is asked for.
+/// Where a prefetched line is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefetch {
     /// In all caches: `prefetcht0`.
@@ -142,41 +144,43 @@ pub(super) enum Prefetch {
     NonTemporal,
 }
 
-/// What a plan is to do.
+/// Options of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What is put before each instruction.
+    /// The body before each selected instruction, unless [`Self::bodies`] has another.
     pub body: Body,
-    /// Sites that have another body than that, by the address that they are known by: sorted, no
-    /// address twice. They must be among [`Self::sites`].
+    /// Sites with a body other than [`Self::body`], by address: sorted, no address twice. They must be among
+    /// [`Self::sites`].
     pub bodies: Vec<(u64, Body)>,
-    /// Whether jump tables are read.
+    /// Whether jump tables are resolved.
     pub tables: code::Tables,
-    /// Which instructions.
+    /// The instructions to be patched.
     pub sites: Sites,
-    /// Which kinds of access.
+    /// The kinds of access to be patched.
     pub accesses: Accesses,
-    /// What the processor has.
+    /// Vector registers of the processor.
     pub vectors: VectorLevel,
-    /// Whether the agent's system calls are patched.
+    /// Which system calls are patched for the agent.
     pub hooks: Hooks,
-    /// Functions whose entries lead to the agent.
+    /// Functions whose entries are patched to jump to the agent.
     pub wrapped: Vec<Wrapped>,
-    /// Yields of which the line is not found in a cache when it is read anew: sorted.
+    /// Addresses of yields whose lines are evicted before they are read again; they prefetch non-temporally.
+    /// Sorted.
     pub non_temporal: Vec<u64>,
-    /// Yields of the command that pass lines by which they were at lately: sorted.
+    /// Addresses of yields of the primary with a recent-miss filter. Sorted.
     pub recalled: Vec<u64>,
-    /// Yields that bound the time in loops that run for long each time they are entered: sorted.
+    /// Addresses of bound yields in loops that run for long each time they are entered. Sorted.
     pub lasting: Vec<u64>,
-    /// What yields do without, sorted.
+    /// Parts that yields leave out. Sorted.
     pub without: Vec<YieldPart>,
-    /// Whether a loop around sites lies in their trampoline as a whole where it can. A thread then
-    /// need not come out of it for as long as the loop lasts, whatever becomes of the text.
+    /// True if a loop around sites is moved into their trampoline as a whole where possible. A thread may
+    /// then stay in the trampoline for as long as the loop lasts, even if the patch has been removed
+    /// meanwhile.
     pub closes_loops: bool,
 }
 
 impl Options {
-    /// `body` before every load and store, on this machine.
+    /// `body` before every load and store, for this machine.
     #[must_use]
     pub fn new(body: Body) -> Self {
         Self {
@@ -196,7 +200,7 @@ impl Options {
         }
     }
 
-    /// Nothing on this machine but the agent's `hooks`, to which sites may be added.
+    /// Only the agent's `hooks`, for this machine; sites may be added.
     #[must_use]
     pub fn bare(hooks: Hooks) -> Self {
         Self {
@@ -206,14 +210,14 @@ impl Options {
         }
     }
 
-    /// What is put before the site that is known by this address.
+    /// The body before the site with this address.
     #[must_use]
     pub fn body_at(&self, address: u64) -> Body {
         let found = self.bodies.binary_search_by_key(&address, |it| it.0);
         found.map_or(self.body, |at| self.bodies[at].1)
     }
 
-    /// What the yield at this address asks for its line with.
+    /// The kind of prefetch for the yield at this address.
     pub(super) fn prefetch_of(&self, address: u64) -> Prefetch {
         let passes = self.non_temporal.binary_search(&address).is_ok();
         if passes && !self.without.contains(&YieldPart::NonTemporal) {
@@ -223,23 +227,23 @@ impl Options {
         }
     }
 
-    /// Whether the yield at this address passes lines by that it was at lately.
+    /// True if the yield at this address has a recent-miss filter.
     pub(super) fn recalls(&self, address: u64) -> bool {
         self.recalled.binary_search(&address).is_ok() && !self.without.contains(&YieldPart::Recency)
     }
 
-    /// Whether the yield at this address is in a loop that runs for long.
+    /// True if the yield at this address is in a loop that runs for long.
     pub(super) fn lasts(&self, address: u64) -> bool {
         self.lasting.binary_search(&address).is_ok()
     }
 
-    /// All bodies that there may be.
+    /// All bodies that the plan may contain.
     pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
         let others = self.bodies.iter().map(|it| it.1);
         std::iter::once(self.body).chain(others)
     }
 
-    /// Bytes that are equal exactly for equal options; for caches.
+    /// Bytes that are equal exactly if the options are equal; a cache key.
     #[must_use]
     pub fn key(&self) -> Vec<u8> {
         let mut key = body_key(self.body).to_vec();
@@ -288,7 +292,7 @@ impl Options {
     }
 }
 
-/// A body as bytes: which one, what a yield there costs or a mark says, whether it gives a base back.
+/// A body as bytes: its kind, the cost of a yield or the mark, and whether a yield restores the `fs` base.
 fn body_key(body: Body) -> [u8; 4] {
     let (kind, cost, own_base) = match body {
         Body::Displace => (0, 0, false),

@@ -1,17 +1,18 @@
-//! Bodies at which a thread goes on as another context.
+//! Bodies that switch from one context to another.
 //!
-//! A context that is away has everything that was alive on its own stack, below the red zone,
-//! and where it goes on only the stack pointer means anything. So a switch saves what is alive
-//! at one place and nothing else, and does not have to know what the other side saved.
+//! A suspended context has all its live state on its own stack, below the red zone; at the address where it
+//! resumes only the stack pointer has a defined value. So a switch saves what is alive at its own place and
+//! nothing else, and need not know what the other side saved.
 //!
-//! The order of stores is one that a signal may fall into (see [`membound_wire::Lane`]). Up to the
-//! store of `current` a yield of the primary is begun anew, since what it has read of the ring may
-//! not hold any more when a handler has returned. Behind it the thread counts as away until it has
-//! cleared `current` itself. A context that leaves is parked as soon as it has a `resume`. Once the
-//! stack pointer has gone over, nothing on the stack is this side's any more.
+//! A signal may arrive between any two stores (see [`membound_wire::Lane`]), so their order matters. Before
+//! the store of `current`, a yield of the primary is restarted after the signal, because the values it read
+//! from the ring may be out of date when the handler returns. After that store the thread counts as suspended
+//! until it clears `current` itself. A scavenger's context is parked as soon as its `resume` is set. Once the
+//! stack pointer has been exchanged, nothing on the stack belongs to the context that left.
 //!
-//! Who leaves has the other side round as that did when it left: a comparison, as a rule. So does
-//! whoever else goes on at a `resume`.
+//! The side that leaves restores the rounding mode the resumed context had when it yielded; usually the modes
+//! are equal and this costs one comparison. Every other piece of code that continues at a `resume` must
+//! restore it too.
 
 use std::mem::offset_of;
 
@@ -40,47 +41,47 @@ use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
 use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
-/// Time in a loop that is counted at once, in nanoseconds.
+/// Iterations of a loop are charged together up to this time, in nanoseconds.
 const AT_ONCE_NS: i32 = 10;
-/// Time for which a scavenger asks ahead, in nanoseconds: a turn's, about.
+/// How far ahead a scavenger prefetches, in nanoseconds: about one time slice of the other side.
 const AHEAD_NS: i32 = 100;
-/// Where the thread that a lane belongs to has written down how it rounds.
+/// Where the thread that owns the lane has stored its rounding mode.
 const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 
-/// What a yield is for.
+/// The access that a yield is installed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// What is about to be accessed.
+    /// The operand that is about to be accessed.
     pub operand: Operand,
-    /// What is likely to be, after it.
+    /// Other lines of the same object that are likely to be accessed after it.
     pub companions: Companions,
-    /// Where it is prefetched to.
+    /// Cache levels that the line is prefetched into.
     pub to: Prefetch,
-    /// Whether there is no yield for a line that there was one for lately.
+    /// True if the recent-miss filter applies: no yield for a line that the thread yielded for recently.
     pub recalls: bool,
 }
 
-/// A yield that can be written at its place.
+/// A yield that has been checked and can be written at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SettledYield {
     what: Yield,
-    /// What is prefetched.
+    /// The access to prefetch, if any.
     asked: Option<Asked>,
-    /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
+    /// True if a scavenger that leaves a loop prefetches the next lines of the streams it reads there.
     asks_ahead: bool,
-    /// Whether a scavenger that goes on as the next one asks for what comes after that.
+    /// True if a scavenger that continues as the next context prefetches the stack of the context after that.
     asks_for_next: bool,
     vectors: VectorLevel,
-    /// Whether control goes on elsewhere.
+    /// True if control passes to another context; false if the yield only saves and restores.
     passes: bool,
 }
 
-/// State that is alive by the rules and yet need not be kept in a function of these instructions:
-/// where nothing touches the x87 stack it is empty, or holds a result on its way through, and where
-/// nothing sets the direction flag it is clear, here as on the other side.
+/// State that the calling convention declares alive but that need not be saved in a function of these
+/// instructions. If none of them writes the x87 stack, it is empty or only passes a result through; if none
+/// sets the direction flag, it is clear, here as in the other context.
 pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> RegisterSet {
     let mut writes = RegisterSet::EMPTY;
-    // Nothing runs after `ud2` and `hlt`, of which everything is assumed.
+    // `ud2` and `hlt` are assumed to write everything, but nothing runs after them.
     let stops =
         |it: &&Instruction| it.flow_control() == FlowControl::Exception || it.code() == Code::Hlt;
     for instruction in instructions.iter().filter(|it| !stops(it)) {
@@ -89,7 +90,7 @@ pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> 
     dear().without(writes)
 }
 
-/// What a yield saves of what is `live`, where `untouched` and `unused` need not be.
+/// The part of `live` that a yield saves; `untouched` and `unused` need not be saved.
 pub(super) fn kept(
     live: RegisterSet,
     untouched: RegisterSet,
@@ -109,29 +110,30 @@ pub(super) fn kept(
     live.without(untouched).without(unused)
 }
 
-/// What would have to be saved and costs more than a switch.
+/// State whose saving would cost more than a context switch: yields are refused where it is alive.
 const fn dear() -> RegisterSet {
     RegisterSet::X87.union(RegisterSet::DIRECTION)
 }
 
-/// What a scavenger is charged at a yield.
+/// What a scavenger is charged at a yield, and what it prefetches.
 #[derive(Clone, Debug)]
 struct Charge {
-    /// In [`CREDIT_UNITS_PER_NS`].
+    /// Time charged, in [`CREDIT_UNITS_PER_NS`].
     units: u16,
-    /// The laps that this is for, where it is for several. It is what they take when the loop is entered,
-    /// and then each time that so many were made: never too late.
+    /// Set if the charge covers several iterations. It is made when the loop is entered and then again after
+    /// each such number of iterations, so that the credit never runs out too late.
     beat: Option<Laps>,
-    /// What is asked for whenever it is charged for several laps.
+    /// Operands to prefetch whenever several iterations are charged.
     ahead: Vec<Operand>,
-    /// What is asked for when it leaves, for when it is back: what it stands before, and pages that were not
-    /// read lately, which are looked up while the other side waits for something of its own. A turn would
-    /// wait for them.
+    /// Operands to prefetch when the context leaves, for when it resumes: the operand the yield stands
+    /// before, and pages that were not read recently, whose translations are then found while the other side
+    /// waits for its own miss. Looked up during the scavenger's own slice they would delay it.
     leaving: Vec<Operand>,
 }
 
-/// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0. Where it is only
-/// asked every so many laps, two to the power of `apart`, the lowest of these bits are as they are.
+/// Iterations that are charged together, 2 to the power of `together`: the charge is made in the iteration in
+/// which the tested bits above the counter's shift are 0. If 2 to the power of `apart` copies of the
+/// iteration stand in a row, only the first of them tests, and the lowest `apart` bits are not tested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Laps {
     beat: Beat,
@@ -140,7 +142,7 @@ pub(super) struct Laps {
 }
 
 impl Laps {
-    /// How many laps may stand one behind the other without being counted, as a power of two.
+    /// How many copies of an iteration may stand in a row with one test among them, as a power of two.
     pub(super) const fn most_copies(self) -> u32 {
         self.together - 1
     }
@@ -189,7 +191,7 @@ impl SettledYield {
         })
     }
 
-    /// Returns where laps come in, as [`super::body::Settled::write`] does.
+    /// Writes the yield. Returns what [`super::body::Settled::write`] returns.
     pub(super) fn write(
         &self,
         around: &Surroundings,
@@ -217,8 +219,8 @@ impl SettledYield {
         None
     }
 
-    /// The laps that are counted at once at the head of a loop, where it bounds the time in it; `None` where
-    /// each is.
+    /// The iterations that a bound yield at the head of a loop charges at once; `None` if it charges each by
+    /// itself.
     pub(super) fn laps(&self, around: &Surroundings, cycle: &Cycle) -> Option<Laps> {
         let Yield::Bound { cost, .. } = self.what else {
             return None;
@@ -234,7 +236,7 @@ impl SettledYield {
         })
     }
 
-    /// What is counted at a time: that of a lap, or of several where which lap it is can be told.
+    /// The charge of one iteration, or of several where an iteration counter distinguishes them.
     fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
         let Some(cycle) = within.cycle else {
             return Charge {
@@ -249,7 +251,7 @@ impl SettledYield {
             None => (Vec::new(), cycle.ahead(laps)),
             Some(counted) => (cycle.behind(laps, 1 << counted.together), cycle.far(laps)),
         };
-        // What is read in steps was asked for laps ago.
+        // Operands that are read in steps were prefetched iterations ago.
         let asked = self.asked.map(|asked| asked.operand);
         leaving
             .extend(asked.filter(|operand| !cycle.streams.iter().any(|it| it.operand == *operand)));
@@ -261,7 +263,7 @@ impl SettledYield {
         }
     }
 
-    /// Saves and gives back what a yield does, and goes on here.
+    /// Saves and restores what a yield does, and continues in the same context.
     fn stay(&self, around: &Surroundings, writer: &mut Writer<'_>) {
         let saved = Saved::save(around, writer);
         let room = vectors::save(around, self.vectors, writer);
@@ -271,10 +273,10 @@ impl SettledYield {
         writer.mark();
     }
 
-    /// Goes on as the next scavenger, if there is one.
+    /// Yield of the primary: continues as the next scavenger, if there is one.
     fn primary(&self, around: &Surroundings, writer: &mut Writer<'_>) {
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
-        // With flags to spare, nobody there costs a comparison and a jump.
+        // With dead flags, an empty run queue costs only a comparison and a jump.
         let nobody = flags_dead.then(|| {
             compare_with_zero(writer.out, offset_of!(Lane, next));
             writer.out.jump_if_ahead(Condition::ZERO)
@@ -285,12 +287,14 @@ impl SettledYield {
         self.ask_for_companions(writer.out);
         let saved = Saved::save(around, writer);
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
-        // Only the thread itself and who finds it in the kernel make this 0.
+        // No second test is needed where the flags are dead: only the thread itself, and the agent while it
+        // finds the thread in the kernel, set `next` to 0.
         let nobody_now = (!flags_dead).then(|| {
             writer.out.test(Gpr::RAX);
             writer.out.jump_if_ahead(Condition::ZERO)
         });
-        // Whoever inherited the lane of the thread that made it has another thread pointer.
+        // A new thread inherits `gs` from the thread that created it, but has another thread pointer than
+        // `owner`.
         writer
             .out
             .with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
@@ -299,7 +303,8 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
         let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
-        // Who asked for the thread may have been late, and it has answered before: `cmp rax, ASK`.
+        // A late request for this thread may leave `ASK` in `next` after the thread has answered: `cmp rax,
+        // ASK`.
         writer
             .out
             .raw(&[0x48, 0x83, 0xf8, membound_wire::ASK as u8]);
@@ -327,7 +332,8 @@ impl SettledYield {
         change_rounding(writer.out, (&[], of_context));
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
-        // In this order: once it is back, handlers of the program run on it, which call the kernel.
+        // The selector is cleared first: once `current` is 0, the program's signal handlers run on this
+        // thread, and their system calls must reach the kernel.
         set_selector(writer.out, 0);
         clear(writer.out, offset_of!(Lane, current));
         vectors::restore(around, self.vectors, room, writer);
@@ -351,7 +357,7 @@ impl SettledYield {
         writer.mark();
     }
 
-    /// Asks for what is likely to be accessed after what the yield is for.
+    /// Prefetches the other lines of the object that the code is likely to access after the yield's operand.
     fn ask_for_companions(&self, out: &mut Emitter) {
         let Some(asked) = self.asked else { return };
         for operand in asked.companions.into_iter().flatten() {
@@ -359,9 +365,9 @@ impl SettledYield {
         }
     }
 
-    /// Takes a jump, whose field is returned, where there was a yield for the line lately: it is in a cache
-    /// still, or one that lies at its place is. `None` where there are no registers to look with. Changes
-    /// flags.
+    /// Emits the recent-miss filter: a jump, whose field is returned, that is taken if the thread yielded for
+    /// this line recently. The line is then still in a cache, or another line is that shares its entry and
+    /// its low 16 bits. `None` without two dead registers. Changes flags.
     fn pass_recent(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Option<u32> {
         let asked = self.asked.filter(|asked| asked.recalls)?;
         if asked.operand.segment.is_some() {
@@ -386,8 +392,9 @@ impl SettledYield {
         Some(recent)
     }
 
-    /// Goes on as the primary when its time has come, or, at a miss, as the next one before. Returns where
-    /// laps come in that may have been counted before.
+    /// Yield of a scavenger: continues as the primary when the credit is used up, and at a miss yield
+    /// otherwise as the next context. Returns the offset at which iterations enter that an earlier charge may
+    /// cover.
     fn scavenger(
         &self,
         around: &Surroundings,
@@ -405,7 +412,7 @@ impl SettledYield {
         if flags_dead && !misses {
             ask_for(&charge.ahead, writer.out);
             count_down(writer.out, cost);
-            // From here on it is not to be counted again.
+            // The charge is made: a signal after this must not make the thread repeat it.
             writer.resume = Resume::Displaced;
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
@@ -425,14 +432,15 @@ impl SettledYield {
                 due = Some(writer.out.jump_if_ahead(Condition::LESS_OR_EQUAL));
             } else {
                 slow = Some(writer.out.jump_if_ahead(Condition::GREATER));
-                // The stack pointer has moved, and flags may be in rax.
+                // The stack pointer has moved, and rax may hold the flags: operands that use either cannot be
+                // computed here.
                 let moved = [Gpr::RSP, Gpr::RAX];
                 let mut still = charge.leaving.clone();
                 still.retain(|operand| !moved.iter().any(|it| operand.address.uses(*it)));
                 ask_for(&still, writer.out);
             }
         }
-        // The state of the registers does not change up to the switch: what is marked stays.
+        // The state of the registers does not change up to the switch, so the marks stay valid.
         let ahead = due.map(|due| {
             let before = writer.frame;
             let ahead = self.leave_for_next(around, writer);
@@ -455,10 +463,10 @@ impl SettledYield {
         writer.resume = Resume::Displaced;
         writer.mark();
         let again = charge.beat.map(|laps| {
-            // Who comes back has counted these laps before.
+            // A context that resumes has been charged for these iterations before: skip the test.
             let counted = writer.out.jump_ahead();
-            // Laps that do not count are all that a tight loop does: one more line takes some processors as
-            // long as the lap itself.
+            // In a tight loop almost every iteration consists of this test and the loop's own instructions:
+            // one more cache line takes some processors as long as the iteration itself.
             writer.out.begin_line();
             let again = writer.out.at();
             writer.out.test_bits(laps.beat.register, laps.mask());
@@ -472,8 +480,8 @@ impl SettledYield {
         again
     }
 
-    /// Writes where the context in rax goes on, with its vectors on its stack. Changes rcx and leaves in rdx
-    /// how it rounds.
+    /// Parks the context in rax: saves its vectors on its stack and stores where it resumes. Changes rcx and
+    /// leaves the rounding mode of the context in rdx.
     fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
         let room = vectors::save(around, self.vectors, writer);
         let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
@@ -486,15 +494,16 @@ impl SettledYield {
         let resume = writer.out.address_ahead(Gpr::RCX);
         let there = at(Gpr::RAX, offset_of!(Context, resume));
         store(writer.out, there, Gpr::RCX);
-        // From here on it is not this side alone whose state would have to be undone.
+        // The context is parked from here on and others may resume it: its state can no longer be undone here
+        // alone.
         writer.resume = Resume::AsFound;
         writer.mark();
         Parked { room, resume }
     }
 
-    /// Leaves for the next context of the ring unless the turn began with that; then, parked
-    /// already, it takes a jump whose field is returned. The ring is read only when the context is
-    /// parked: up to there it may be sent home, where the next one is none of its own.
+    /// Leaves for the next context of the ring unless the time slice began with that one; then the context,
+    /// already parked, takes a jump whose field is returned. The ring is read only after parking: before that
+    /// the context may be moved to its home thread, where `next` is not the next of this ring.
     fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Ahead {
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
         let parked = self.park(around, writer);
@@ -512,8 +521,8 @@ impl SettledYield {
         let of_next = at(Gpr::RCX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_next));
         if self.asks_for_next {
-            // Where there are several in a ring the lines of each grow cold; where there is one it is
-            // not worth what it costs.
+            // With several contexts in a ring the lines of each grow cold meanwhile; with only one, this
+            // prefetch costs more than it gains.
             let after = at(Gpr::RCX, offset_of!(Context, next));
             load(writer.out, Gpr::RAX, after);
             let stack = at(Gpr::RAX, offset_of!(Context, stack));
@@ -527,7 +536,7 @@ impl SettledYield {
         }
     }
 
-    /// Leaves for the thread whose lane it is.
+    /// Leaves for the thread that owns the lane.
     fn leave_for_thread(
         &self,
         around: &Surroundings,
@@ -540,7 +549,7 @@ impl SettledYield {
             writer.out.land(ahead.back);
         }
         let leaves = writer.out.at();
-        // The next turn begins with the one after this.
+        // The next time slice begins with the context after this one.
         load(
             writer.out,
             Gpr::RCX,
@@ -559,7 +568,7 @@ impl SettledYield {
         if let Some(ahead) = &ahead {
             writer.out.land(ahead.resume);
         }
-        // What was asked for may take longer than the other side's turn.
+        // The prefetched line may take longer to arrive than the time slice of the other side.
         if ahead.is_some() || self.asked.is_some() {
             skip(leaves, writer.out);
         }
@@ -567,8 +576,8 @@ impl SettledYield {
     }
 }
 
-/// Takes a jump, whose field is returned, where the scavenger has its own thread and nobody is to run instead.
-/// Changes flags.
+/// Emits a jump, whose field is returned, that is taken if the scavenger runs on its home thread and no other
+/// context is to run instead. Changes flags.
 fn pass_alone(out: &mut Emitter) -> u32 {
     compare_byte_with_zero(out, offset_of!(Lane, alone));
     let in_company = out.jump_if_ahead(Condition::ZERO);
@@ -578,9 +587,9 @@ fn pass_alone(out: &mut Emitter) -> u32 {
     alone
 }
 
-/// Where a context goes on that has asked for something, and turns are to be skipped until it does: parks it
-/// again, to go on right here, and has it leave at `leaves`, with the context in rax and in rdx how it rounds.
-/// Changes rcx.
+/// Emitted where a context resumes after it has prefetched: while slices are to be skipped ([`Lane::skips`]),
+/// parks the context again, to resume right here, and leaves at `leaves` with the context in rax and its
+/// rounding mode in rdx. Changes rcx.
 fn skip(leaves: u32, out: &mut Emitter) {
     let again = out.at();
     let skips = absolute(offset_of!(Lane, skips));
@@ -596,7 +605,7 @@ fn skip(leaves: u32, out: &mut Emitter) {
     out.with_operand(&[], Width::Default, &[0xff], 0, skipped);
     out.with_operand(GS, Width::Default, &[0x39], rcx, skips);
     let enough = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
-    // Where others had their turn before it is timed as theirs: `cmp gs:[first], rax`.
+    // If other contexts ran earlier in this time slice, it is timed as theirs: `cmp gs:[first], rax`.
     let first = absolute(offset_of!(Lane, first));
     out.with_operand(GS, Width::Quad, &[0x39], Gpr::RAX.number(), first);
     let of_others = out.jump_if_ahead(Condition::NOT_ZERO);
@@ -614,25 +623,25 @@ fn skip(leaves: u32, out: &mut Emitter) {
     out.land(none);
 }
 
-/// One that is away.
+/// A context that has been parked by emitted code.
 #[derive(Clone, Copy, Debug)]
 struct Parked {
-    /// Bytes of its stack that vectors have.
+    /// Bytes of its stack that hold vector registers.
     room: i32,
-    /// Field that says where it goes on.
+    /// Field of the `lea` that takes the address at which the context resumes.
     resume: u32,
 }
 
-/// What [`SettledYield::leave_for_next`] leaves open.
+/// Fields that [`SettledYield::leave_for_next`] leaves for its caller to resolve.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// Field of the jump that is taken when the next one is the first.
+    /// Field of the jump taken if the next context is the one that the time slice began with.
     back: u32,
-    /// Field that says where it goes on when it is its turn again.
+    /// Field of the `lea` that takes the address at which the context resumes.
     resume: u32,
 }
 
-/// Asks for the operand, with the stack pointer where the program has it.
+/// Prefetches the operand; the stack pointer must have the program's value.
 fn prefetch(operand: Operand, to: Prefetch, out: &mut Emitter) {
     let prefix = match operand.segment {
         None => &[],
@@ -642,7 +651,7 @@ fn prefetch(operand: Operand, to: Prefetch, out: &mut Emitter) {
     prefetch_at(prefix, operand.address, to, out);
 }
 
-/// Asks for what a scavenger reads later.
+/// Prefetches operands that a scavenger reads later.
 fn ask_for(ahead: &[Operand], out: &mut Emitter) {
     for operand in ahead {
         prefetch(*operand, Prefetch::Everywhere, out);
@@ -657,7 +666,7 @@ fn prefetch_at(prefix: &[u8], address: Address, to: Prefetch, out: &mut Emitter)
     out.with_operand(prefix, Width::Default, &[0x0f, 0x18], hint, address);
 }
 
-/// Lets the context that runs have its own base of `fs` from here on.
+/// Gives the running context its own `fs` base from here on.
 fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     let used = RegisterSet::gpr(Gpr::RAX).union(RegisterSet::ARITHMETIC_FLAGS);
     let saved = Saved::save(
@@ -667,7 +676,8 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
         },
         writer,
     );
-    // Begun anew in the middle, it would find that the base is its own already.
+    // Not restarted after a signal: between the store of `borrowed` and the change of `fs`, a second run
+    // would conclude that `fs` has the context's base already.
     writer.resume = Resume::AsFound;
     writer.mark();
     lane::borrow_base(writer.out);
@@ -676,8 +686,8 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     saved.restore(writer);
 }
 
-/// Writes to a place, given with its segment's prefix, how this side rounds, and leaves it in rdx. Changes
-/// rcx and flags.
+/// Stores the rounding mode of the context that runs at an address, given with its segment prefix, and leaves
+/// it in rdx. Changes rcx and flags.
 fn store_rounding(
     around: &Surroundings,
     writer: &mut Writer<'_>,
@@ -698,8 +708,7 @@ fn store_rounding(
     }
 }
 
-/// Takes the place of the context at `context`, which from then on is parked no longer. Changes
-/// rdx.
+/// Resumes the context whose address is in `context`, which from then on is not parked. Changes rdx.
 fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
     let resume = at(context, offset_of!(Context, resume));
     load(writer.out, Gpr::RDX, resume);
@@ -715,8 +724,8 @@ fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
     writer.mark();
 }
 
-/// From here on the stack is the other side's: what was kept below the stack pointer is not to be
-/// looked for there. Returns the frame of this side, for where it is left.
+/// Marks that the stack is the other side's from here on, so that saved values are no longer looked for below
+/// the stack pointer. Returns the frame of this side, for code that follows the switch.
 fn gone_over(writer: &mut Writer<'_>) -> Frame {
     let here = std::mem::take(&mut writer.frame);
     writer.resume = Resume::AsFound;
@@ -724,7 +733,7 @@ fn gone_over(writer: &mut Writer<'_>) -> Frame {
     here
 }
 
-/// What lies on the stack of one that is away.
+/// What a suspended context has on its stack.
 #[derive(Debug)]
 struct Saved {
     registers: Vec<Gpr>,
@@ -734,7 +743,7 @@ struct Saved {
 }
 
 impl Saved {
-    /// Puts what is alive on the stack, all but vectors: from there on rax, rcx and rdx are free.
+    /// Pushes what is alive, except vectors; rax, rcx and rdx are free afterwards.
     fn save(around: &Surroundings, writer: &mut Writer<'_>) -> Self {
         let registers: Vec<Gpr> = around
             .live
