@@ -143,7 +143,7 @@ impl Draft {
         self.slow_steps.clear();
     }
 
-    /// Takes the unwinding steps of the place that was written last.
+    /// Takes the undo steps of the place that was written last.
     pub(super) fn take_steps(&mut self) -> Vec<DraftStep> {
         std::mem::take(&mut self.steps)
     }

@@ -1,4 +1,4 @@
-//! One function's part in a plan.
+//! Plans one function: chooses its sites and hooks and writes their trampolines.
 
 use std::iter::Peekable;
 
@@ -20,37 +20,37 @@ use crate::RegisterSet;
 use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
 
-/// Most bytes between the module's origin and what its code refers to.
+/// Largest distance in bytes from the module's origin to what moved code refers to.
 const REACH: u64 = 1 << 30;
 
 /// An instruction that was to be patched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
-    /// Its index in its function.
+    /// Index of the instruction in its function.
     pub instruction: usize,
-    /// Its address in the file.
+    /// Address of the instruction in the file.
     pub at: u64,
-    /// The address that it is known by: its own, or its block's where blocks were asked for.
+    /// The site's address: the instruction's own, or its block's if blocks were selected.
     pub address: u64,
-    /// What it does.
+    /// Whether the instruction loads, stores or both.
     pub direction: Direction,
-    /// Its number in its chunk, or why it has none.
+    /// The site's number in its chunk, or why it has none.
     pub number: Result<u32, Refusal>,
 }
 
-/// A system call.
+/// A `syscall` instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hook {
-    /// Its address in the file.
+    /// Address of the instruction in the file.
     pub address: u64,
-    /// Its number, when known.
+    /// The system call's number, if it is known.
     pub number: Option<u32>,
-    /// What became of it.
+    /// Whether the agent sees the call.
     pub state: HookState,
     instruction: usize,
 }
 
-/// What a function has, besides code.
+/// What was found and planned in a function.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Sorted by address.
@@ -59,20 +59,21 @@ pub(super) struct Found {
     pub hooks: Vec<Hook>,
     /// Sorted by address.
     pub wraps: Vec<Wrap>,
-    /// Groups that were made, with their rooms.
+    /// The groups formed.
     pub groups: Vec<group::Group>,
 }
 
-/// A function and what is known of it.
+/// A function and what the analyses have found out about it.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
-    /// Decoded.
+    /// The decoded function.
     pub function: &'a Function,
     /// Bytes from the function's start up to the next one.
     pub bytes: &'a [u8],
-    /// What is alive.
+    /// Which state is alive before each instruction.
     pub liveness: &'a Liveness,
-    /// What holds nothing for anybody, though it may look alive where the function returns.
+    /// State that holds no value anywhere in the module, though it may count as alive where the function
+    /// returns.
     pub unused: RegisterSet,
 }
 
@@ -110,7 +111,7 @@ pub(super) fn plan(
                     &mut found,
                 );
             }
-            // A block of nothing else.
+            // A block that consists of the system call alone.
             if let Some((address, _)) = wanted(options, index, instruction, &mut blocks) {
                 found.sites.push(Site {
                     instruction: index,
@@ -197,7 +198,7 @@ pub(super) fn plan(
         });
     }
     for site in &mut found.sites {
-        // In no block: control is not known to come there.
+        // The instruction is in no block: no known control flow reaches it.
         if site.number == Ok(u32::MAX) {
             site.number = Err(Refusal::Undecodable);
         }
@@ -206,7 +207,7 @@ pub(super) fn plan(
     found
 }
 
-/// The loop that a group begins with, which is to lie in its trampoline as a whole.
+/// The loop at the start of a group, if it is to lie in the group's trampoline as a whole.
 fn cycle_of(
     ground: &Ground<'_>,
     group: &Group,
@@ -243,8 +244,8 @@ fn cycle_of(
     Some(cycle)
 }
 
-/// The address that a site at this instruction is known by, if there is to be one, and what the
-/// instruction does to memory. `blocks` are those that were chosen for their blocks.
+/// The address of the site at this instruction, if the options select it, and its access to memory. `blocks`
+/// are the instructions chosen for selected blocks.
 fn wanted(
     options: &Options,
     index: usize,
@@ -266,8 +267,8 @@ fn wanted(
     Some((instruction.ip(), Some(access)))
 }
 
-/// Whether nothing can be prefetched of an access that was asked for as one: a yield is in vain
-/// there.
+/// True if the yield was selected for its access but nothing can be prefetched for it: such a yield is
+/// useless.
 fn lacks_operand(
     options: &Options,
     body: Body,
@@ -280,7 +281,7 @@ fn lacks_operand(
         && access.is_none_or(|access| Operand::of(instruction, access).is_none())
 }
 
-/// Whether a body for it may stand behind its predecessors: calls themselves stay.
+/// True for a call, which is not moved: its body is executed after the instructions before it.
 fn is_call(options: &Options, instruction: &Instruction) -> bool {
     match instruction.flow_control() {
         FlowControl::IndirectCall => true,
@@ -318,7 +319,7 @@ fn is_untouchable(function: &Function, instruction: &Instruction) -> bool {
     overlap(&function.untouchable, instruction)
 }
 
-/// Whether control may enter the instruction in the middle.
+/// True if control may enter the instruction in the middle.
 fn is_overlapped(function: &Function, instruction: &Instruction) -> bool {
     overlap(&function.overlapped, instruction)
 }

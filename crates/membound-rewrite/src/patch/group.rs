@@ -1,11 +1,10 @@
 //! Which instructions move into a trampoline together.
 //!
-//! A jump needs five bytes. Where the instruction to be patched is shorter, its neighbours
-//! in the stretch of code that is entered at its first instruction alone move along: first
-//! those behind it, then those before it, then the padding behind a block that nothing falls
-//! out of. Where that is not enough, or where branches to the neighbours cannot be excluded,
-//! the jump's last bytes are those of the code that follows: a **punned** jump, which can
-//! lead to a few places only (see `pun`).
+//! A jump needs five bytes. If the instruction to be patched is shorter, neighbours move along with it,
+//! within the stretch of code that control enters only at its first instruction: first the instructions after
+//! it, then those before it, then the padding after a block that control does not leave at its end. If that
+//! is not enough, or if branches to the neighbours cannot be excluded, the last bytes of the jump are bytes
+//! of the code that follows: a **punned** jump, which can reach only a few places (see `pun`).
 
 use std::ops::Range;
 
@@ -14,66 +13,65 @@ use super::relocate::Form;
 use super::{EDIT, Refusal};
 use crate::code::{BlockEnd, Function, Unresolved};
 
-/// Instructions between two groups that move along rather than have control jump out of a
-/// trampoline and into the next.
+/// Most instructions between two groups that are moved too, so that control need not leave one trampoline and
+/// enter the next.
 const BRIDGE: usize = 3;
-/// Most instructions of a group: its bytes are compared before it is patched, and a change
-/// in one loses all.
+/// Most instructions of a group. All bytes of a group are compared before it is patched, so one changed byte
+/// loses every site in it.
 const LONGEST: usize = 48;
 
-/// What is known of an instruction before groups are made.
+/// What is known of an instruction before groups are formed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Item {
-    /// How it can be moved; `None` when it cannot.
+    /// How the instruction can be moved; `None` if it cannot.
     pub form: Option<Form>,
-    /// Whether something is to be put before it.
+    /// True if a body is to be put before it.
     pub wanted: bool,
-    /// Whether it is a call, which stays, so that the body stands at the end of its
-    /// predecessors.
+    /// True if it is a call. A call is not moved; its body is executed after the instructions before it.
     pub call: bool,
-    /// Whether it is worth displacing an earlier instruction of five bytes even where
-    /// control may enter behind that one, and so pass the body by.
+    /// True if an earlier instruction of five bytes may be displaced for this one, even where control may
+    /// enter after that instruction and so miss the body.
     pub at_any_price: bool,
 }
 
 /// Instructions that move into one trampoline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// First instruction.
+    /// Index of the first instruction.
     pub first: usize,
-    /// One past the last.
+    /// Index after the last instruction.
     pub end: usize,
-    /// Whether a body for the instruction at `end`, a call, stands at the end.
+    /// True if the group ends with a body for the instruction at `end`, a call.
     pub tail: bool,
-    /// Bytes of text that the jump may overwrite, at most five: fewer for a punned jump.
+    /// Bytes of text that the jump may overwrite, at most five; a punned jump has fewer.
     pub room: u8,
 }
 
 impl Group {
-    /// Whether nothing of it is behind the instructions up to `end`.
+    /// True if the group has nothing after the instructions before index `end`.
     pub(super) const fn is_over_at(&self, end: usize) -> bool {
         self.end == end && !self.tail
     }
 }
 
-/// What becomes of a function's wanted instructions.
+/// The groups of a function, and the instructions that no group can be made for.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// In the order of their addresses; they do not overlap.
+    /// Sorted by address, without overlap.
     pub groups: Vec<Group>,
-    /// Those that nothing can be done about.
+    /// Index and refusal of each instruction without a group.
     pub refused: Vec<(usize, Refusal)>,
 }
 
-/// One function as this module sees it.
+/// A function with what is needed to form groups in it.
 pub(super) struct Ground<'a> {
-    /// The function.
+    /// The decoded function.
     pub function: &'a Function,
-    /// One for each of its instructions.
+    /// One item per instruction of the function.
     pub items: &'a [Item],
-    /// Bytes from the function's start on, up to the next function.
+    /// Bytes from the function's start up to the next function.
     pub bytes: &'a [u8],
-    /// Whether loops are to lie in one trampoline where they can.
+    /// True if a loop is to lie in one trampoline where possible.
     pub closes_loops: bool,
 }
 
@@ -87,7 +85,7 @@ impl Ground<'_> {
         usize::try_from(end - all[instructions.start].ip()).expect("a function is below 4 GiB")
     }
 
-    /// Bytes of padding behind block `index`, as far as they matter.
+    /// Bytes of padding after block `index`, at most five. 0 if control may leave the block at its end.
     fn padding_behind(&self, index: usize) -> usize {
         let block = &self.function.blocks[index];
         let falls_out = match block.leaves_by {
@@ -113,14 +111,14 @@ impl Ground<'_> {
         let gap = usize::try_from(start).ok().zip(usize::try_from(limit).ok());
         gap.and_then(|(start, limit)| self.bytes.get(start..limit))
             .map_or(0, |gap| {
-                // Longer padding is cut by `limit`, so decode from the untruncated bytes.
+                // `limit` may cut through a padding instruction, so decode from the bytes as a whole.
                 let from = self.bytes.len().min(usize::try_from(start).unwrap_or(0));
                 padding(&self.bytes[from..]).min(gap.len())
             })
     }
 
-    /// One past the last branch of a run that leads to its first instruction, where such loops are to
-    /// lie in one trampoline and have room for a jump to it.
+    /// Index after the last branch in a run that leads to the run's first instruction; `None` if loops are
+    /// not to lie in one trampoline or this one has no room for a jump.
     fn loop_end(&self, run: Range<usize>) -> Option<usize> {
         if !self.closes_loops {
             return None;
@@ -135,7 +133,8 @@ impl Ground<'_> {
         self.function.instructions[last].is_jmp_short_or_near()
     }
 
-    /// Runs of movable instructions in a block, each with whether a wanted call follows.
+    /// Calls `each` with every run of movable instructions in a block, and whether a wanted call follows the
+    /// run.
     fn runs(&self, block: Range<usize>, mut each: impl FnMut(Range<usize>, bool)) {
         let mut first = block.start;
         for index in block.clone() {
@@ -156,7 +155,7 @@ impl Ground<'_> {
     }
 }
 
-/// Length of the no-operations and `int3` that `bytes` begin with, as far as five bytes.
+/// Length of the no-operations and `int3` at the start of `bytes`; stops counting at five bytes.
 fn padding(bytes: &[u8]) -> usize {
     let mut at = 0;
     while at < EDIT && at < bytes.len() {
@@ -177,7 +176,7 @@ fn padding(bytes: &[u8]) -> usize {
     at
 }
 
-/// Makes groups for all wanted instructions of a function.
+/// Forms groups for all wanted instructions of a function.
 pub(super) fn find(ground: &Ground<'_>) -> Groups {
     let mut groups = Groups::default();
     if matches!(ground.function.unresolved, Some(Unresolved::Undecodable(_))) {
@@ -215,7 +214,7 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
                 one_by_one(ground, run, call, &mut groups);
             }
         });
-        // Wanted, immovable and no call.
+        // Wanted instructions that cannot be moved and are not calls.
         groups.refused.extend(
             ground
                 .wanted(stretch)
@@ -229,7 +228,7 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
     groups
 }
 
-/// By block: whether control comes to it from the end of the block before it and from nowhere else.
+/// For each block, true if control reaches it only from the end of the block before it.
 fn fall_in(function: &Function) -> Vec<bool> {
     let blocks = &function.blocks;
     let mut entries = vec![0_u32; blocks.len()];
@@ -268,7 +267,7 @@ fn fall_in(function: &Function) -> Vec<bool> {
         .collect()
 }
 
-/// Groups in a run that is entered at its first instruction alone.
+/// Forms groups in a run that control enters only at its first instruction.
 fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, groups: &mut Groups) {
     let floor = groups.groups.len();
     let loop_end = ground.loop_end(run.clone());
@@ -317,7 +316,7 @@ fn group(first: usize, end: usize, tail: bool, room: usize) -> Group {
     }
 }
 
-/// Adds a group, joined with the one before it when they touch or nearly do.
+/// Adds a group, merged with the previous one if they overlap or nearly touch.
 fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
     if let Some(last) = groups.groups[floor..].last_mut() {
         let overlap = new.first < last.end;
@@ -334,8 +333,7 @@ fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
     groups.groups.push(new);
 }
 
-/// Groups where control may enter anywhere: nothing but the first instruction is
-/// overwritten.
+/// Forms groups where control may enter anywhere: each jump overwrites bytes of one instruction only.
 fn one_by_one(ground: &Ground<'_>, run: Range<usize>, call: bool, groups: &mut Groups) {
     let floor = groups.groups.len();
     for wanted in ground.wanted(run.clone()) {

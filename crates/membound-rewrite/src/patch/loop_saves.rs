@@ -1,12 +1,14 @@
 //! Registers that are saved once around a loop instead of at each of its yields (document 003).
 //!
-//! What no instruction of a loop touches may be anything while it runs; what it only reads is the same in
-//! every lap. Where the loop lies in one trampoline, both go onto the stack when it is entered, and the
-//! stack pointer stays below them until it is left: no instruction of such a loop has to do with it. A
-//! thread that is put back into the middle of it comes by way of a stub, which saves them again.
+//! State that no instruction of a loop uses may have any value while the loop runs, and state that the loop
+//! only reads has the same value in every iteration. If the loop lies in one trampoline, both are pushed onto
+//! the stack when the loop is entered, and the stack pointer stays below them until it is left; no
+//! instruction of such a loop uses the stack pointer. A thread that is moved into the middle of the loop
+//! enters through a stub that saves them again.
 //!
-//! `xmm` registers that it does not touch go there too. So does how the program rounds, where no instruction
-//! of the loop can change that: `stmxcsr` at each yield takes some processors longer than the rest of it.
+//! `xmm` registers that the loop does not use are saved there too. So is the rounding mode, if no instruction
+//! of the loop can change it: on some processors `stmxcsr` at each yield takes longer than the rest of the
+//! yield.
 
 use iced_x86::{FlowControl, Instruction};
 
@@ -23,26 +25,27 @@ use super::{Options, VectorLevel, YieldPart};
 use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet, VectorPart};
 
-/// Bytes of MXCSR and the x87 control word, as lanes and contexts have them.
+/// Bytes of MXCSR and the x87 control word, in the layout of lanes and contexts.
 const ROUNDING_BYTES: i32 = 8;
 
-/// What is on the stack while a loop runs: what lies highest first, the red zone, what is read, what is not
-/// touched, and how the program rounds, beside what its yields put there.
+/// What is on the stack while a loop runs, from the highest address down: the red zone, registers that are
+/// only read, registers that are not used, vectors, and the rounding mode. The loop's yields push their own
+/// state below that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopSaves {
     red_zone: bool,
     read: RegisterSet,
     untouched: RegisterSet,
-    /// Bit n: `xmm` n, which is not touched and of which no more is alive.
+    /// Bit n is set if `xmm` n is saved: the loop does not use it, and none of its upper parts is alive.
     vectors: u16,
     level: VectorLevel,
     rounding: bool,
 }
 
 impl LoopSaves {
-    /// Of a loop of these instructions, as they are moved, with these bodies before some of them. `None`
-    /// where nothing is won by it: a loop whose yields seldom pass control on is entered more often than it
-    /// is away, unless it runs for long.
+    /// Decides what to save around a loop of these instructions, moved in these forms and with these bodies
+    /// before some of them. `None` if saving gains nothing: a loop whose yields seldom switch is entered more
+    /// often than it switches, unless it runs for long.
     pub(super) fn of(
         instructions: &[Instruction],
         forms: impl Iterator<Item = Option<Form>>,
@@ -64,7 +67,7 @@ impl LoopSaves {
         }
         let (mut reads, mut writes) = (RegisterSet::EMPTY, RegisterSet::EMPTY);
         for instruction in instructions {
-            // It leads out of the loop by a way that cannot be closed.
+            // An indirect branch leaves the loop, and no exit stub can be written for it.
             if instruction.flow_control() == FlowControl::IndirectBranch {
                 return None;
             }
@@ -95,7 +98,7 @@ impl LoopSaves {
         wins.then_some(saves)
     }
 
-    /// What a yield in the loop still has to keep.
+    /// The surroundings of a yield in the loop, without the state that is saved around the loop.
     pub(super) fn within(self, around: &Surroundings) -> Surroundings {
         Surroundings {
             live: around
@@ -109,12 +112,12 @@ impl LoopSaves {
         }
     }
 
-    /// What is still where the program has it.
+    /// Registers that are saved and still have the program's values.
     pub(super) const fn in_place(self) -> RegisterSet {
         self.read
     }
 
-    /// As a thread is that runs in the loop.
+    /// The frame of a thread that runs in the loop.
     pub(super) fn frame(self) -> Frame {
         let mut frame = Frame::lowered_by(self.bytes());
         for (register, depth) in self.untouched() {
@@ -124,7 +127,7 @@ impl LoopSaves {
         frame
     }
 
-    /// Into the loop.
+    /// Writes the entry of the loop: saves the state and sets up the frame.
     pub(super) fn enter(self, writer: &mut Writer<'_>) {
         if self.red_zone {
             writer.lower(RED_ZONE);
@@ -142,12 +145,12 @@ impl LoopSaves {
             writer.lower(ROUNDING_BYTES);
             lane::store_rounding(writer.out, &[], at(Gpr::RSP, 0));
         }
-        // What is only read still is where it was.
+        // Registers that are only read are still unchanged, so the frame does not list them.
         writer.frame = self.frame();
         writer.mark();
     }
 
-    /// Out of it.
+    /// Writes the exit of the loop: restores the state and removes the frame.
     pub(super) fn leave(self, writer: &mut Writer<'_>) {
         if self.rounding {
             writer.lower(-ROUNDING_BYTES);
@@ -167,7 +170,7 @@ impl LoopSaves {
         }
     }
 
-    /// From here on what is only read is on the stack alone.
+    /// Marks that from here on the registers that are only read have their values on the stack alone.
     pub(super) fn let_go(self, writer: &mut Writer<'_>) {
         for (register, depth) in self.read() {
             writer.frame.keep(register, Kept::Below(depth));
@@ -175,7 +178,7 @@ impl LoopSaves {
         writer.mark();
     }
 
-    /// Loads what is only read.
+    /// Reloads the registers that are only read.
     pub(super) fn take_back(self, writer: &mut Writer<'_>) {
         for (register, depth) in self.read() {
             let slot = at(Gpr::RSP, (writer.frame.lowered - depth) as usize);
@@ -185,23 +188,23 @@ impl LoopSaves {
         }
     }
 
-    /// Where it stands, in this frame, how the program rounds; `None`: nowhere.
+    /// Address of the saved rounding mode, in this frame; `None` if it is not saved.
     pub(super) fn rounding(self, frame: &Frame) -> Option<Address> {
         let above = frame.lowered - self.bytes();
         self.rounding.then(|| at(Gpr::RSP, above as usize))
     }
 
-    /// What is only read, and how many bytes below the program's stack pointer each register lies.
+    /// The registers that are only read, with the distance of each from the program's stack pointer in bytes.
     fn read(self) -> impl Iterator<Item = (Gpr, i32)> {
         below(self.red_zone_bytes(), self.read)
     }
 
-    /// The same of what is not touched.
+    /// The registers that are not used, with the distance of each from the program's stack pointer in bytes.
     fn untouched(self) -> impl Iterator<Item = (Gpr, i32)> {
         below(self.red_zone_bytes() + bytes_of(self.read), self.untouched)
     }
 
-    /// Bytes of the stack that all of it has.
+    /// Bytes of stack for all that is saved.
     fn bytes(self) -> i32 {
         self.vectors_depth() + if self.rounding { ROUNDING_BYTES } else { 0 }
     }
@@ -213,7 +216,7 @@ impl LoopSaves {
         })
     }
 
-    /// Bytes of the stack down to where vectors begin.
+    /// Bytes of stack down to the lowest vector.
     fn vectors_depth(self) -> i32 {
         let registers = bytes_of(self.read) + bytes_of(self.untouched);
         self.red_zone_bytes() + registers + self.vector_bytes()
@@ -235,13 +238,13 @@ impl LoopSaves {
     }
 }
 
-/// The registers of `set`, pushed where so many bytes are on the stack.
+/// The registers of `set`, pushed below `bytes` bytes of stack.
 fn below(bytes: i32, set: RegisterSet) -> impl Iterator<Item = (Gpr, i32)> {
     let pushed = set.gprs().zip(1..);
     pushed.map(move |(register, place)| (register, bytes + 8 * place))
 }
 
-/// Bit n: of vector n the lowest 16 bytes and no more are `live`, and nothing of it is `touched`.
+/// Bit n is set if of vector n only the lowest 16 bytes are `live`, and no part of it is `touched`.
 fn untouched_vectors(live: RegisterSet, touched: RegisterSet, level: VectorLevel) -> u16 {
     use VectorPart::{Xmm, YmmHigh, ZmmHigh};
     let part = RegisterSet::vector;

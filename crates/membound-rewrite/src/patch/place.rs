@@ -1,4 +1,4 @@
-//! A plan put where its module lies.
+//! Places a plan: computes everything that is written into a process whose module lies at a given address.
 
 use std::ops::Range;
 
@@ -18,13 +18,13 @@ const LOWEST: u64 = 0x1_0000;
 /// One past the highest address of a process.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// Where a module lies and where its trampolines are to lie.
+/// Where a module is mapped, and where its trampolines will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// What is added to the file's addresses.
+    /// Difference between addresses in the process and addresses of the file.
     pub bias: u64,
-    /// Start of the area for code, tables and data (see [`Layout`]): a multiple of 64, and no more
-    /// than [`super::MOST_COLOUR`] behind the start of the first page.
+    /// Start of the area for code, tables and data (see [`Layout`]): a multiple of 64, at most
+    /// [`super::MOST_COLOUR`] bytes after the start of the first page.
     pub area: u64,
 }
 
@@ -32,15 +32,15 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// A jump does not reach.
+    /// A jump or an operand cannot reach from the area to the module.
     #[error("the area at {area:#x} is out of reach of the module at {module:#x}")]
     TooFar {
-        /// The area.
+        /// Start of the area.
         area: u64,
-        /// The module's first page.
+        /// Address of the module's first page.
         module: u64,
     },
-    /// Contradictory.
+    /// Parts of the plan contradict each other; names them.
     #[error("the plan's {0} are damaged; delete it and it is made anew")]
     Damaged(&'static str),
 }
@@ -48,40 +48,40 @@ pub enum PlaceError {
 /// Everything to be written into the process.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// What offsets in the tables count from: the module's first page.
+    /// Base of the offsets in the tables: the module's first page.
     pub base: u64,
-    /// Code, for the start of the area.
+    /// Code, to be written at the start of the area.
     pub code: Vec<u8>,
-    /// Tables, for [`Layout::code_bytes`] on; they begin with a
+    /// Tables, to be written [`Layout::code_bytes`] after the start of the area; they begin with a
     /// [`membound_wire::TableHeader`].
     pub tables: PlanBytes,
-    /// Jumps to plant, sorted by address. An edit's `group` covers what its jump leans on:
-    /// who takes one back takes all those back whose groups overlap it.
+    /// Jumps to install, sorted by address. An edit's `group` covers all bytes that its jump depends on: with
+    /// an edit, every edit whose group overlaps it must be removed too.
     pub edits: Vec<TextEdit>,
     /// The numbers of the sites that depend on each of `edits`.
     pub sites: Vec<Range<u32>>,
     /// Pages that must be mapped (readable, executable) for some of the edits.
     pub islands: Vec<IslandPage>,
-    /// The numbers of sites that are lost because their island cannot be here.
+    /// The numbers of sites that cannot be patched because their island would be at an impossible address.
     pub lost: Vec<Range<u32>>,
 }
 
 /// A page of jumps to trampolines.
 #[derive(Clone, Debug)]
 pub struct IslandPage {
-    /// Where it must be; if that is taken, the edits that depend on it cannot be made.
+    /// Address the page must have; if that is taken, the edits that depend on the page cannot be made.
     pub address: u64,
-    /// [`ISLAND_BYTES`] bytes.
+    /// Contents, [`ISLAND_BYTES`] bytes.
     pub bytes: Vec<u8>,
-    /// Indices into [`Placed::edits`] of those that depend on it.
+    /// Indices into [`Placed::edits`] of the edits that depend on the page.
     pub edits: Vec<usize>,
 }
 
 impl Plan {
-    /// Puts the plan where its module lies.
+    /// Computes the contents of the area, the edits and the islands for a given placement.
     ///
     /// # Errors
-    /// When the area is out of reach, or the plan's bytes are damaged.
+    /// If the area is out of reach of the module, or the plan's bytes are damaged.
     pub fn place(&self, placement: &Placement) -> Result<Placed, PlaceError> {
         let origin = self.number(Number::Origin);
         let base = origin.wrapping_add(placement.bias);
@@ -110,7 +110,7 @@ impl Plan {
             lost: Vec::new(),
         };
         let standing = ground.standing(&edits, &puns);
-        // New indices, for the pages.
+        // For each edit of the plan, its index in `placed`; the island pages refer to those.
         let mut indices: Vec<usize> = vec![usize::MAX; edits.len()];
         for (index, edit) in edits.iter().enumerate() {
             let sites = edit.first_site..edit.first_site.saturating_add(u32::from(edit.sites));
@@ -128,7 +128,7 @@ impl Plan {
     }
 }
 
-/// Punned jumps by the edits that they belong to.
+/// Punned jumps, found by the edit that they belong to.
 struct Puns {
     all: Vec<Pun>,
     /// For each edit one more than the index of its pun in `all`, or 0.
@@ -137,7 +137,7 @@ struct Puns {
 
 impl Puns {
     fn of(mut all: Vec<Pun>, edits: usize) -> Self {
-        // A damaged plan may name edits that there are not, or one of them twice.
+        // A damaged plan may name edits that do not exist, or name one twice.
         let mut of = vec![0; edits];
         let mut number = 0;
         all.retain(|pun| match of.get_mut(pun.edit as usize) {
@@ -157,7 +157,7 @@ impl Puns {
     }
 }
 
-/// What placing needs to know.
+/// Where module and area lie.
 struct Ground {
     base: u64,
     span: u64,
@@ -201,8 +201,8 @@ impl Ground {
         let delta = i32::try_from(delta).map_err(|_| self.too_far())?;
         let mut code = plan.part(Section::Code).to_vec();
         let relocations = plan.part(Section::Relocations);
-        // Pieces of code with the fields that begin in them; a field across a border is
-        // done afterwards.
+        // The code is relocated in pieces, each with the fields that begin in it; fields across a border are
+        // relocated afterwards.
         let pieces = rayon::current_num_threads() * 4;
         let piece = code.len().div_ceil(pieces).max(4096);
         let length = code.len();
@@ -245,10 +245,10 @@ impl Ground {
         Ok(code)
     }
 
-    /// For each edit, whether it can be made here.
+    /// For each edit, true if it can be made at this placement.
     fn standing(&self, edits: &[Edit], puns: &Puns) -> Vec<bool> {
         let mut standing = vec![true; edits.len()];
-        // What an edit leans on lies behind it.
+        // The edits that an edit depends on lie after it, so go backwards.
         for index in (0..edits.len()).rev() {
             let edit = &edits[index];
             let pun = u32::try_from(index)
@@ -343,8 +343,8 @@ impl Ground {
             jump[0] = 0xe9;
             jump[1..].copy_from_slice(&displacement);
             page.edits.push(indices[index]);
-            // And on the islands of what it leans on: `standing` has seen that numbers
-            // only grow along the chain.
+            // The edit also depends on the islands of the edits it leans on. `standing` has checked that the
+            // numbers only grow along this chain, so the loop ends.
             let mut leans_on = pun.leans_on;
             while let Some(next) = leans_on.and_then(|other| puns.of_edit(other)) {
                 let island = self.base.wrapping_add_signed(next.island);
@@ -368,14 +368,14 @@ fn page_of(
     let address = island & !(ISLAND_BYTES as u64 - 1);
     pages.entry(address).or_insert_with(|| IslandPage {
         address,
-        // What nobody jumps to stops.
+        // Fill with `int3`, so that a stray jump stops.
         bytes: vec![0xcc; ISLAND_BYTES],
         edits: Vec::new(),
     })
 }
 
-/// The parts of `relocations` (sorted `u32` offsets) that belong to each `piece` bytes of
-/// `length`.
+/// The part of `relocations` (sorted `u32` offsets) for each piece of `piece` bytes of the code, `length`
+/// bytes in all.
 fn split(relocations: &[u8], piece: usize, length: usize) -> Vec<&[u8]> {
     let count = relocations.len() / 4;
     let lower_bound = |limit: usize| {
@@ -393,7 +393,7 @@ fn split(relocations: &[u8], piece: usize, length: usize) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut from = 0;
     for start in (0..length).step_by(piece) {
-        // The last one takes whatever is left, so that bad offsets are seen.
+        // The last piece takes all that remain, so that offsets outside the code are noticed.
         let to = if start + piece >= length {
             count
         } else {

@@ -1,4 +1,4 @@
-//! A module's plan: everything that does not depend on where the module lies.
+//! The plan of a module: the result of its analysis, independent of where the module is mapped.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -17,14 +17,14 @@ use crate::code::{Function, Unresolved};
 use crate::flow::Direction;
 use crate::image::Identity;
 
-/// A function that was looked at.
+/// A function that was analysed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionView {
     /// Start and end in the file's addresses.
     pub range: Range<u64>,
-    /// Basic blocks.
+    /// Number of basic blocks.
     pub blocks: u32,
-    /// Why not every branch into it is known.
+    /// Why not all branches into the function are known; `None` if they are.
     pub unresolved: Option<Unresolved>,
 }
 
@@ -38,76 +38,76 @@ impl FunctionView {
     }
 }
 
-/// Why bytes are no plan.
+/// Why bytes cannot be read as a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Something else.
+    /// The bytes do not begin as a plan does.
     #[error("not a plan")]
     NotAPlan,
-    /// Written by another version of membound.
+    /// The plan was written by another version of membound.
     #[error("a plan of version {version}; delete it and it is made anew")]
     Version {
-        /// The version it says.
+        /// The version in the plan's header.
         version: u32,
     },
-    /// Contradictory.
+    /// The parts of the plan contradict each other; names the damaged part.
     #[error("the plan's {0} is damaged; delete it and it is made anew")]
     Damaged(&'static str),
 }
 
-/// What the parts of an area may begin behind the start of a page, in whole lines of 64 bytes: many
-/// copies of one module would otherwise meet in the same few sets of the caches.
+/// Largest distance in bytes from a page's start to the start of an area's part, in whole cache lines of 64
+/// bytes (page colouring): without it, many copies of one module would compete for the same few cache sets.
 pub const MOST_COLOUR: u64 = 4096 - 64;
 
-/// Sizes of the area that a plan's code, tables and data take, each a multiple of 4096.
+/// Sizes in bytes of the area that a plan's code, tables and data take, each a multiple of 4096.
 ///
-/// The three follow each other in this order, without gaps. Each has room to begin up to
-/// [`MOST_COLOUR`] bytes behind the start of its pages, all by the same.
+/// The three parts follow each other in this order, without gaps. Each has room to begin up to
+/// [`MOST_COLOUR`] bytes after the start of its pages; all three are shifted by the same distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Code, to be mapped readable and executable.
     pub code_bytes: u64,
-    /// Tables, readable.
+    /// Tables, to be mapped readable.
     pub tables_bytes: u64,
-    /// [`membound_wire::Slots`] and the sites' words, readable, writable and shared.
+    /// [`membound_wire::Slots`] and the sites' words, to be mapped readable, writable and shared.
     pub data_bytes: u64,
 }
 
 impl Layout {
-    /// All three.
+    /// Size of the whole area.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.code_bytes + self.tables_bytes + self.data_bytes
     }
 }
 
-/// One instruction that was to be patched, or one of a basic block's.
+/// An instruction that was to be patched, or that was chosen for its basic block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteView {
-    /// Its address in the file, or where its block begins.
+    /// The instruction's address in the file, or that of its block.
     pub address: u64,
-    /// The start of its function, in the file.
+    /// The start of its function, as an address of the file.
     pub function: u64,
-    /// What it does to memory; of a block's whatever its instruction happens to do.
+    /// Whether the access loads or stores; for a block's site, what the chosen instruction happens to do.
     pub direction: Direction,
-    /// Its number among the sites that have a body, or why it has none.
+    /// The site's number among the sites with a body, or why it has none.
     pub number: Result<u32, Refusal>,
 }
 
-/// One `syscall` instruction.
+/// A `syscall` instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookView {
-    /// Its address in the file.
+    /// The instruction's address in the file.
     pub address: u64,
-    /// The system call's number, when it is known.
+    /// The system call's number, if it is known.
     pub number: Option<u32>,
-    /// Whether the agent sees it.
+    /// Whether the agent sees the call.
     pub state: HookState,
 }
 
 impl HookView {
-    /// Whether the agent sees the call.
+    /// True if the agent sees the call.
     #[must_use]
     pub fn is_hooked(&self) -> bool {
         self.state == HookState::Hooked
@@ -117,19 +117,19 @@ impl HookView {
 /// Whether the agent sees a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
-    /// It does.
+    /// The call is patched.
     Hooked,
-    /// It need not.
+    /// The call need not be patched.
     NotNeeded,
-    /// It should, but cannot.
+    /// The call should be patched but cannot be.
     Refused(Refusal),
 }
 
-/// Bytes that somebody owns, possibly a mapped file.
+/// Owned bytes, possibly a mapped file.
 trait Bytes: AsRef<[u8]> + Send + Sync {}
 impl<T: AsRef<[u8]> + Send + Sync> Bytes for T {}
 
-/// A part of a plan's bytes, which it keeps alive.
+/// A part of a plan's bytes; keeps the whole plan's bytes alive.
 #[derive(Clone)]
 pub struct PlanBytes {
     bytes: Arc<dyn Bytes>,
@@ -158,7 +158,7 @@ impl PartialEq for PlanBytes {
 
 impl Eq for PlanBytes {}
 
-/// A module's plan. Made by [`Plan::make`] or read back from its bytes.
+/// The plan of a module, made by [`Plan::make`] or read back from its bytes.
 pub struct Plan {
     bytes: Arc<dyn Bytes>,
     header: Header,
@@ -174,10 +174,11 @@ impl fmt::Debug for Plan {
 }
 
 impl Plan {
-    /// Reads a plan back. Only its header is looked at; the rest when it is used.
+    /// Reads a plan back. Only the header and the sizes are checked here; the other parts are read when they
+    /// are used.
     ///
     /// # Errors
-    /// When the header is not a plan's.
+    /// If the header is not that of a plan of this version, or a size is impossible.
     pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, PlanError> {
         let header = Header::read(bytes.as_ref())?;
         let plan = Self {
@@ -217,14 +218,14 @@ impl Plan {
         (*self.bytes).as_ref()
     }
 
-    /// Whether it was made for this image and these options.
+    /// True if the plan was made for this image and these options.
     #[must_use]
     pub fn is_for(&self, identity: &Identity, options: &Options) -> bool {
         self.part(Section::Identity) == identity_bytes(identity)
             && self.part(Section::Options) == options.key()
     }
 
-    /// Whether it has nothing to patch, and nothing to say of what it does not patch.
+    /// True if the plan patches nothing and has no refusal to report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sites().next().is_none()
@@ -232,7 +233,7 @@ impl Plan {
             && self.wraps().next().is_none()
     }
 
-    /// Sizes of what it takes in the process.
+    /// Sizes of the area that the plan needs in the process.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout {
@@ -250,8 +251,8 @@ impl Plan {
         origin..origin.saturating_add(self.number(Number::Span))
     }
 
-    /// The pages that islands need, as file addresses (add the bias): an area should keep
-    /// clear of them. Sorted; each page is 4096 bytes.
+    /// The pages that islands need, as file addresses (add the bias). The area should not cover them. Sorted;
+    /// each page is 4096 bytes.
     pub fn island_pages(&self) -> impl Iterator<Item = u64> + '_ {
         let origin = self.number(Number::Origin);
         let mut last = None;
@@ -280,15 +281,14 @@ impl Plan {
             })
     }
 
-    /// How many sites have a number: the numbers are below this. A few of them may be
-    /// unused.
+    /// Number of site numbers: all numbers are below this. A few of them may be unused.
     #[must_use]
     pub fn numbered_sites(&self) -> u32 {
         u32::try_from(self.number(Number::NumberedSites)).unwrap_or(0)
     }
 
-    /// Where in the data pages the words of a site lie (a `u64` count, or several that are
-    /// [`COUNT_APART`] and to be summed, or a [`Probe`]), if its body has any.
+    /// Byte range of a site's words in the data pages, or `None` if its body has no words. The words are a
+    /// `u64` count, or several counts at a distance of [`COUNT_APART`] bytes to be summed, or a [`Probe`].
     #[must_use]
     pub fn data_words(&self, site: u32) -> Option<Range<usize>> {
         let bytes = usize::try_from(self.number(Number::SiteWords)).ok()?;
@@ -299,7 +299,7 @@ impl Plan {
         Some(start..start + bytes)
     }
 
-    /// System calls found.
+    /// All `syscall` instructions that were found.
     pub fn hooks(&self) -> impl Iterator<Item = HookView> + '_ {
         let origin = self.number(Number::Origin);
         self.records(Section::Hooks, HOOK_BYTES)
@@ -321,7 +321,7 @@ impl Plan {
             })
     }
 
-    /// Every function that was looked at, sorted by address.
+    /// All functions that were analysed, sorted by address.
     pub fn functions(&self) -> impl Iterator<Item = FunctionView> + '_ {
         let origin = self.number(Number::Origin);
         self.records(Section::Functions, FUNCTION_BYTES)
@@ -368,8 +368,8 @@ impl Plan {
         self.records(Section::Edits, EDIT_BYTES).map(read_edit)
     }
 
-    /// Numbers of the sites whose jumps are punned: where they are placed they may be lost,
-    /// because the only pages that such a jump can lead to are taken there. Ascending.
+    /// Numbers of the sites with punned jumps, ascending. Placing may lose them: the only pages such a jump
+    /// can lead to may be taken in the process.
     #[must_use]
     pub fn unsure_sites(&self) -> Vec<u32> {
         let punned = self.edits().filter(|edit| usize::from(edit.length) < EDIT);
@@ -385,7 +385,7 @@ impl Plan {
     }
 }
 
-/// Bytes of a site's words.
+/// Bytes of a site's words: the most that any body of the plan needs.
 pub(super) fn site_words(options: &Options) -> u64 {
     let bytes = options.all_bodies().map(|body| match body {
         Body::Count { .. } => 8,
@@ -425,7 +425,7 @@ const REFUSALS: [Refusal; 11] = [
     Refusal::DearState,
 ];
 
-/// 0 is none.
+/// The code of a refusal in a record; 0 if there is none.
 pub(super) fn refusal_code(refusal: Option<Refusal>) -> u8 {
     refusal.map_or(0, |refusal| {
         let index = REFUSALS.iter().position(|known| *known == refusal);
@@ -443,7 +443,7 @@ fn refusal_of(code: u8) -> Option<Refusal> {
     )
 }
 
-/// A state as it stands in a record.
+/// The code of a hook's state in a record.
 pub(super) fn hook_code(state: HookState) -> u8 {
     match state {
         HookState::NotNeeded => 0,

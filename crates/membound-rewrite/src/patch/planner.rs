@@ -1,5 +1,4 @@
-//! From an image to its plan: functions are planned by all processors, in chunks; then the
-//! chunks are put one behind the other.
+//! Makes the plan of an image: rayon's threads plan the functions in chunks, then the chunks are joined.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,22 +26,22 @@ use crate::image::Image;
 
 /// Bytes of text that one worker plans at a time.
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Bytes at the start of the code area that rubbish is taken from.
+/// Bytes of pattern at the start of the code area, from which `Body::Rubbish` takes its values.
 pub(super) const PATTERN_BYTES: usize = 64;
-/// Room beside the module that is left to trampolines and others' allocations.
+/// Space beside the module, in bytes, that islands must leave free for trampolines and other allocations.
 const MARGIN: i64 = 64 << 20;
-/// Bytes beyond a function's end that may be its padding.
+/// Bytes after a function's end that are examined as its padding.
 const BEYOND: u64 = 16;
 const PAGE: usize = 4096;
-/// Most instructions that are kept between two looks at a function, at 40 bytes each;
-/// what is beyond them is decoded twice.
+/// Most decoded instructions kept between the two passes over the functions, at 40 bytes each; functions
+/// beyond this are decoded twice.
 const KEPT_INSTRUCTIONS: usize = 6 << 20;
 
-/// What is known of a module besides its functions.
+/// What is known of the whole module before its functions are planned.
 pub(super) struct Module {
-    /// What functions need of each other to be decoded.
+    /// What the decoder of one function has to know of others.
     pub knowledge: Knowledge,
-    /// What functions do to registers.
+    /// Which registers each function reads and writes.
     pub summaries: Summaries,
 }
 
@@ -51,8 +50,8 @@ impl Module {
         Self::with_functions(image, options, 0).0
     }
 
-    /// Also the functions as they were decoded on the way, one for each of the image's,
-    /// those that are together no longer than `most` instructions.
+    /// Like [`Self::of`], and also returns the decoded functions, one entry per function of the image; `None`
+    /// once the kept ones would exceed `most` instructions together.
     fn with_functions(
         image: &Image<'_>,
         options: &Options,
@@ -91,7 +90,7 @@ impl Module {
     }
 }
 
-/// The bytes of a function and of what follows it up to the next one.
+/// The bytes of a function and of what follows it, up to the next function or [`BEYOND`] bytes.
 pub(super) fn bytes_of<'data>(image: &Image<'data>, index: usize) -> &'data [u8] {
     let functions = image.functions();
     let range = &functions[index].range;
@@ -105,21 +104,21 @@ pub(super) fn bytes_of<'data>(image: &Image<'data>, index: usize) -> &'data [u8]
         .unwrap_or_default()
 }
 
-/// The module's first page.
+/// Address of the module's first page, in the file's addresses.
 pub(super) fn origin_of(image: &Image<'_>) -> u64 {
     image.span().start & !(PAGE as u64 - 1)
 }
 
-/// A chunk with what its functions have.
+/// A chunk and the functions planned in it.
 pub(super) struct Part {
     /// Code and tables.
     pub chunk: Chunk,
-    /// Its functions, sorted by where they lie.
+    /// The functions, sorted by address.
     pub found: Vec<(FunctionView, Found)>,
 }
 
 impl Plan {
-    /// Plans a module. What cannot be patched is left out, with its reason.
+    /// Plans a module. Sites that cannot be patched are listed with the reason.
     #[must_use]
     pub fn make(image: &Image<'_>, options: &Options) -> Self {
         let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
@@ -161,14 +160,14 @@ impl Plan {
     }
 }
 
-/// Whether there is nothing to patch, which need not be planned: a program would wait for that.
+/// True if there is nothing to patch, so that the image need not be analysed: the program waits for its plan.
 fn is_empty(image: &Image<'_>, options: &Options, wrapped: &[(u64, u32)]) -> bool {
     matches!(&options.sites, Sites::At(addresses) if addresses.is_empty())
         && wrapped.is_empty()
         && (options.hooks == Hooks::LeaveOut || !syscalls::may_occur(image))
 }
 
-/// Runs of functions with about as many bytes each.
+/// Consecutive functions divided into ranges of about [`CHUNK_BYTES`] each.
 fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -185,8 +184,7 @@ fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
     chunks
 }
 
-/// Plans the functions from the one numbered `first` on into `chunk`; `decoded` has a place for
-/// each.
+/// Plans the functions from number `first` on into `chunk`; `decoded` has an entry for each of them.
 fn part(
     image: &Image<'_>,
     module: &Module,
@@ -216,25 +214,25 @@ fn part(
     Part { chunk, found }
 }
 
-/// What chunks are joined into.
+/// What is needed to join chunks into a plan.
 pub(super) struct Assembly<'a> {
     /// The module's first page.
     pub origin: u64,
     /// One past the module's last byte, in the file's addresses.
     pub end: u64,
-    /// What the module is known by.
+    /// The identity of the module, as bytes.
     pub identity: Vec<u8>,
-    /// What is to be done.
+    /// The options of the plan.
     pub options: &'a Options,
 }
 
-/// All chunks' shapes, and what the numbers of each chunk's are among them.
+/// All chunks' shapes, and for each chunk the numbers of its shapes among them.
 struct Joined<'a> {
     shapes: &'a Tables,
     numbers: &'a [Vec<u32>],
 }
 
-/// Where a chunk begins in the whole.
+/// Offsets of a chunk's code, places and sites in the whole plan.
 #[derive(Clone, Copy, Default)]
 struct Base {
     code: u32,
@@ -243,7 +241,7 @@ struct Base {
 }
 
 impl Assembly<'_> {
-    /// Joins `parts`; `text` gives the bytes at an offset from the origin.
+    /// Joins `parts`; `text` returns the original bytes at an offset from the origin.
     pub(super) fn plan<'a>(
         &self,
         parts: Vec<Part>,
@@ -299,7 +297,7 @@ impl Assembly<'_> {
         drop(chunks);
         let overflowed = overflowed || area >= 1 << 31;
         if overflowed {
-            // No index or displacement is wide enough: nothing can be planted.
+            // An index or a displacement would not fit: nothing can be patched.
             lose(&mut found, &edits, self.origin);
             edits.clear();
         }
@@ -335,7 +333,8 @@ impl Assembly<'_> {
         let floor = if self.origin == 0 {
             i64::MIN
         } else {
-            // Loaded where the file says, and nothing is mapped at the lowest addresses.
+            // The module is mapped at the addresses in the file, and a process may not map the lowest
+            // addresses.
             0x1_0000 - self.origin.cast_signed()
         };
         Terrain {
@@ -427,7 +426,7 @@ impl Assembly<'_> {
         }
     }
 
-    /// System calls that are made again when a signal of the agent's has interrupted them.
+    /// System calls that the agent must restart when one of its signals has interrupted them.
     fn calls(&self, found: &[(FunctionView, Found)]) -> Vec<Call> {
         if self.options.hooks == Hooks::LeaveOut {
             return Vec::new();
@@ -520,7 +519,7 @@ fn edits(chunks: &[Chunk], bases: &[Base]) -> Vec<Edit> {
     edits
 }
 
-/// Where the data pages lie, from the code area's start.
+/// Offset of the data pages from the start of the code area, and bytes of words per site.
 struct Resolve {
     data: u64,
     words: u64,
@@ -539,7 +538,7 @@ impl Resolve {
             DataTarget::Pattern => 0,
         };
         let end = u64::from(base.code) + u64::from(field.at) + 4 + u64::from(field.trailing);
-        // Two's complement: the low half of the difference is the displacement.
+        // Two's complement: the low half of the difference is the displacement, negative or not.
         target.wrapping_sub(end) as u32
     }
 }
@@ -571,7 +570,7 @@ fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8
         }
         piece.copy_from_slice(&chunk.out.bytes);
         for at in &chunk.out.relocations {
-            // Written as if the chunk began at the origin.
+            // The field was written as if the chunk began at the origin.
             let field = &mut piece[*at as usize..][..4];
             let value = u32::from_le_bytes((&*field).try_into().expect("four bytes"));
             field.copy_from_slice(&value.wrapping_sub(base.code).to_le_bytes());
@@ -584,7 +583,7 @@ fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8
     code
 }
 
-/// The sites and hooks of these edits are not patched after all.
+/// Marks the sites and hooks of these edits as refused, because no jump to their trampoline fits.
 fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
     for edit in edits {
         let reason = if edit.unresolved {
@@ -601,7 +600,7 @@ fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
         };
         let first = found.sites.partition_point(|site| site.at < text);
         for site in &mut found.sites[first..] {
-            // A call stays right behind the group in which its body is.
+            // A call whose body stands at the end of a group lies directly after that group.
             if site.at > group.end {
                 break;
             }
@@ -622,7 +621,7 @@ fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
     }
 }
 
-/// Leaves the homeless edits out and counts the others anew.
+/// Removes the edits in `homeless` and renumbers the references to the others.
 fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], homeless: &[u32]) -> Vec<Edit> {
     let mut gone = vec![false; edits.len()];
     for index in homeless {

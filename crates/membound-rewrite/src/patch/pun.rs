@@ -1,14 +1,13 @@
-//! Jumps that share their last bytes with the code that follows.
+//! Jumps that share their last bytes with the code that follows (punned jumps).
 //!
-//! Where fewer than five bytes may be overwritten, the jump's displacement ends in bytes
-//! that stay as they are. Its target is then known but for the low bytes: it leads to a
-//! window of 16 MB, 64 KB or 256 bytes, in which an **island** holds a jump to the
-//! trampoline. Idle prefixes before the jump shift it over other bytes and so give other
-//! windows. (The technique is that of Duck, Gao and Roychoudhury, "Binary rewriting without
-//! control flow recovery", PLDI 2020.)
+//! If fewer than five bytes may be overwritten, the displacement of the jump ends in bytes that stay as they
+//! are. The upper bytes of its target are then fixed: the jump can reach a window of 16 MB, 64 KB or 256
+//! bytes, and an **island** in that window holds a jump to the trampoline. Redundant prefixes before the jump
+//! shift its displacement over other bytes and so give other windows. (The technique is that of Duck, Gao and
+//! Roychoudhury, "Binary rewriting without control flow recovery", PLDI 2020.)
 //!
-//! Edits are taken from the highest address down: what follows a jump is then settled, be
-//! it original bytes or another jump.
+//! Edits are processed from the highest address down. The bytes after a jump are then final, whether they are
+//! original bytes or another jump.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,51 +20,52 @@ use super::trampoline::Edit;
 
 /// Bytes of a page.
 const PAGE: i64 = 4096;
-/// An idle segment prefix.
+/// A segment prefix, which has no effect on a jump.
 const PREFIX: u8 = 0x2e;
 /// Bytes of an island's jump.
 const JUMP: usize = 5;
-/// Most pages of islands a plan asks for: each is a mapping of its own.
+/// Most pages of islands of a plan: each page is a mapping of its own.
 const PAGES: usize = 4096;
-/// Most pages that are looked at to find out which of them serve most jumps.
+/// Most pages that are tried in order to find those that serve the most jumps.
 const CANDIDATES: usize = 1 << 16;
-/// Farthest that a jump may lead, with room for the way from the island to the trampoline.
+/// Largest displacement of a punned jump, which leaves room for the jump from the island to the trampoline.
 const REACH: i64 = 0x7e00_0000;
 
-/// A punned jump that has found its island.
+/// A punned jump whose island has been chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pun {
-    /// Index of its edit.
+    /// Index of the jump's edit.
     pub edit: u32,
     /// Bytes that the edit writes.
     pub new: [u8; 8],
     /// Address of its island, relative to the module's origin.
     pub island: i64,
-    /// The edit whose bytes this jump's displacement ends in.
+    /// The edit whose bytes are the last bytes of this jump's displacement, if they are not original bytes.
     pub leans_on: Option<u32>,
 }
 
-/// Where islands may be.
+/// Where islands may lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terrain {
-    /// Start and end, relative to the origin, of what is or may be taken by the module and its trampolines.
+    /// Start and end, relative to the origin, of the range that the module and its trampolines occupy or may
+    /// occupy.
     pub taken: (i64, i64),
-    /// Lowest address, relative to the origin.
+    /// Lowest address of an island, relative to the origin.
     pub floor: i64,
 }
 
-/// Pages of islands with what is used of them.
+/// Pages of islands, with the bytes that are used in each.
 #[derive(Debug, Default)]
 struct Pages {
     by_number: BTreeMap<i64, Page>,
-    /// The only ones that may be, when there are more than a plan may ask for.
+    /// If set, only these pages may be used: the first attempt needed more than a plan may have.
     chosen: Option<BTreeSet<i64>>,
 }
 
 #[derive(Debug)]
 struct Page {
     used: [u64; 64],
-    /// No jump fits below this offset.
+    /// No free place for a jump begins below this offset.
     free_from: usize,
     jumps: u32,
 }
@@ -90,12 +90,12 @@ impl Page {
     }
 }
 
-/// The numbers of the pages that a window has a part in.
+/// The numbers of the pages that a window overlaps.
 fn pages_of(window: &Range<i64>) -> Range<i64> {
     window.start.div_euclid(PAGE)..(window.end - 1).div_euclid(PAGE) + 1
 }
 
-/// The part of a window that lies in a page, as offsets in the page.
+/// The part of a window that lies in a page, as offsets within the page.
 fn part_in(window: &Range<i64>, page: i64) -> Range<usize> {
     let start = (window.start - page * PAGE).clamp(0, PAGE) as usize;
     let end = (window.end - page * PAGE).clamp(0, PAGE) as usize;
@@ -103,7 +103,7 @@ fn part_in(window: &Range<i64>, page: i64) -> Range<usize> {
 }
 
 impl Pages {
-    /// Takes a place for a jump that begins in `window`, in a page that is there already.
+    /// Takes a place for a jump that begins in `window`, in an existing page.
     fn take(&mut self, window: &Range<i64>) -> Option<i64> {
         for (&number, page) in self.by_number.range_mut(pages_of(window)) {
             if page.free_from + JUMP > PAGE as usize {
@@ -122,7 +122,7 @@ impl Pages {
             return None;
         }
         let within = |page: i64| part_in(window, page);
-        // The lowest: windows of lower edits begin lower.
+        // The lowest page that fits: edits at lower addresses, which come next, have lower windows.
         let number = pages_of(window).take(4096).find(|number| {
             let (start, end) = (number * PAGE, (number + 1) * PAGE);
             start >= terrain.floor
@@ -147,7 +147,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// As many as a plan may ask for of those that have most jumps.
+    /// The pages with the most jumps, as many as a plan may have.
     fn fullest(&self) -> BTreeSet<i64> {
         let mut pages: Vec<(u32, i64)> = self
             .by_number
@@ -160,11 +160,11 @@ impl Pages {
     }
 }
 
-/// Finds islands for those of `edits` (sorted by address) that need one. Those that find
-/// none are returned by their indices; they are not to be planted.
+/// Finds islands for those of `edits` (sorted by address) that need one. Returns the punned jumps and the
+/// indices of the edits without an island, which must not be made.
 ///
-/// A group's fingerprint grows over the bytes that its jump leans on: `text` gives the
-/// original bytes of a range.
+/// The fingerprint of an edit is extended over all bytes that its jump contains or depends on; `text` returns
+/// the original bytes of a range.
 pub(super) fn find<'a>(
     edits: &mut [Edit],
     terrain: &Terrain,
@@ -184,7 +184,7 @@ pub(super) fn find<'a>(
     settle(edits, terrain, &text, &mut pages)
 }
 
-/// One attempt at [`find`].
+/// One attempt of [`find`].
 fn settle<'a>(
     edits: &mut [Edit],
     terrain: &Terrain,
@@ -193,7 +193,7 @@ fn settle<'a>(
 ) -> (Vec<Pun>, Vec<u32>) {
     let mut puns: Vec<Pun> = Vec::new();
     let mut homeless = Vec::new();
-    // The settled edits behind the present one, nearest last.
+    // The edits after the present one that are final, nearest last.
     let mut behind: Vec<(u32, [Option<u8>; EDIT], usize)> = Vec::new();
     for index in (0..edits.len()).rev() {
         let edit = edits[index];
@@ -239,11 +239,11 @@ fn grow<'a>(edit: &mut Edit, bytes: usize, text: &impl Fn(u32, usize) -> Option<
     }
 }
 
-/// One way to write an edit's jump.
+/// One encoding of an edit's jump.
 struct Way {
-    /// Idle bytes before it.
+    /// Redundant prefix bytes before the jump.
     prefixes: usize,
-    /// Where its island may begin.
+    /// Range in which the island may begin.
     window: Range<i64>,
     leans_on: Option<u32>,
 }
@@ -256,7 +256,7 @@ fn one(
     pages: &mut Pages,
     terrain: &Terrain,
 ) -> Option<Pun> {
-    // A page more is the last resort: there may be only so many.
+    // Open a new page only if no existing one fits: their number is limited.
     let found = ways(edit, edits, behind)
         .find_map(|way| Some((pages.take(&way.window)?, way)))
         .or_else(|| {
@@ -278,7 +278,7 @@ fn one(
     })
 }
 
-/// The ways to write an edit's jump, the one with the widest window first.
+/// The possible encodings of an edit's jump, that with the widest window first.
 fn ways<'a>(
     edit: &'a Edit,
     edits: &'a [Edit],
@@ -286,7 +286,7 @@ fn ways<'a>(
 ) -> impl Iterator<Item = Way> + 'a {
     let length = usize::from(edit.length);
     let most = usize::from(edit.limit).min(edit.old.len());
-    // At least one byte of the displacement is to be ours.
+    // At least one byte of the displacement must be one that the edit overwrites.
     (0..length.saturating_sub(1))
         .take_while(move |prefixes| prefixes + JUMP <= most)
         .filter_map(move |prefixes| way(edit, prefixes, edits, behind))
@@ -310,8 +310,7 @@ fn way(
             let start = edits[*other as usize].text;
             if (start..start + *count as u32).contains(&address) {
                 value = bytes[(address - start) as usize];
-                // The nearest is the one whose failing would be noticed first; it
-                // leans on those behind it itself.
+                // The nearest edit is enough: it depends on those after it itself.
                 leans_on = leans_on.or(Some(*other));
             }
         }

@@ -1,31 +1,30 @@
 //! How an instruction is executed at another address.
 //!
-//! Most are copied byte for byte. What depends on the address is re-encoded: the 32-bit
-//! displacement of a RIP-relative operand in place, branches as their 32-bit forms. What
-//! cannot be had that way is refused; nothing is guessed.
+//! Most instructions are copied byte for byte. Parts that depend on the address are re-encoded: the 32-bit
+//! displacement of a RIP-relative operand in place, branches in their 32-bit form. An instruction for which
+//! neither is possible is refused; nothing is guessed.
 
 use iced_x86::{Code, FlowControl, Instruction, Register};
 
 use super::emit::{Condition, Emitter};
 
-/// How an instruction is written elsewhere.
+/// How an instruction is written at another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// The same bytes.
     Verbatim,
-    /// The same bytes but for the displacement at this offset.
+    /// The same bytes, except the 4-byte displacement at this offset.
     RipOperand(u8),
     /// A direct jump.
     Jump,
     /// A conditional jump.
     JumpIf(Condition),
-    /// `loop`, `loope`, `loopne` or `jrcxz`/`jecxz`, which have no 32-bit form: the opcode's
-    /// offset.
+    /// `loop`, `loope`, `loopne` or `jrcxz`/`jecxz`, which have no 32-bit form; the field is the offset of
+    /// the opcode.
     CountJump(u8),
 }
 
-/// How `instruction`, whose bytes are `bytes`, can be executed elsewhere; `None` when it
-/// cannot.
+/// How `instruction`, encoded as `bytes`, can be executed elsewhere; `None` if it cannot.
 pub(super) fn form(instruction: &Instruction, bytes: &[u8]) -> Option<Form> {
     match instruction.flow_control() {
         FlowControl::Next => {
@@ -57,11 +56,11 @@ pub(super) fn form(instruction: &Instruction, bytes: &[u8]) -> Option<Form> {
     }
 }
 
-/// Instructions that mean something by where they stand.
+/// True if the meaning of the instruction depends on its own address.
 fn must_stay(code: Code) -> bool {
     matches!(
         code,
-        // Indirect branches must land on these.
+        // Targets of indirect branches, which must stay there.
         Code::Endbr64 | Code::Endbr32 | Code::INVALID
     )
 }
@@ -79,7 +78,7 @@ fn operand_form(instruction: &Instruction, bytes: &[u8]) -> Option<Form> {
     }
     let stored = i32::from_le_bytes(bytes.get(field..field + 4)?.try_into().ok()?);
     let target = instruction.next_ip().wrapping_add_signed(i64::from(stored));
-    // The decoder's own opinion is the check of this module's.
+    // The field's offset is right only if the decoder finds the same target.
     (target == instruction.ip_rel_memory_address())
         .then(|| u8::try_from(field).ok().map(Form::RipOperand))
         .flatten()
@@ -105,7 +104,7 @@ fn conditional(instruction: &Instruction, bytes: &[u8]) -> Option<Form> {
         .flatten()
 }
 
-/// Whether a branch has an operand-size prefix, of which processors think differently.
+/// True if a branch has an operand-size prefix, which processors interpret differently.
 fn narrowed(bytes: &[u8]) -> bool {
     bytes[..prefixes(bytes)].contains(&0x66)
 }
@@ -139,7 +138,7 @@ fn modrm_offset(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Writes `instruction`, whose bytes are `bytes`, so that it does the same where `out` is.
+/// Writes `instruction`, encoded as `bytes`, so that it does the same at its new address.
 pub(super) fn write(form: Form, instruction: &Instruction, bytes: &[u8], out: &mut Emitter) {
     match form {
         Form::Verbatim => out.raw(bytes),
@@ -154,7 +153,7 @@ pub(super) fn write(form: Form, instruction: &Instruction, bytes: &[u8], out: &m
         Form::Jump => out.jump(instruction.near_branch_target()),
         Form::JumpIf(condition) => out.jump_if(condition, instruction.near_branch_target()),
         Form::CountJump(opcode) => {
-            // Taken: to the long jump, over the short one that leads on.
+            // If taken: to the long jump, past the short jump that skips it.
             out.raw(&bytes[..=usize::from(opcode)]);
             out.raw(&[2, 0xeb, 5]);
             out.jump(instruction.near_branch_target());
@@ -162,8 +161,8 @@ pub(super) fn write(form: Form, instruction: &Instruction, bytes: &[u8], out: &m
     }
 }
 
-/// Writes a branch to a later place of `out` instead of where it leads, if it is one of those that can;
-/// returns its field, for [`Emitter::land`].
+/// Writes a branch with a later offset of `out` as its target. Returns its field, for [`Emitter::land`];
+/// `None` if the instruction is not such a branch.
 pub(super) fn write_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
     match form {
         Form::Jump => Some(out.jump_ahead()),
@@ -172,8 +171,8 @@ pub(super) fn write_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
     }
 }
 
-/// Writes the opposite of a branch, to a later place of `out`, if it is one that has an opposite; returns its
-/// field, for [`Emitter::land`].
+/// Writes a branch on the opposite condition, with a later offset of `out` as its target. Returns its field,
+/// for [`Emitter::land`]; `None` if the instruction is not a conditional jump.
 pub(super) fn write_opposite_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
     match form {
         Form::JumpIf(condition) => Some(out.jump_if_ahead(condition.opposite())),
@@ -181,8 +180,8 @@ pub(super) fn write_opposite_ahead(form: Form, out: &mut Emitter) -> Option<u32>
     }
 }
 
-/// Writes a branch to `place`, an earlier one of `out`, instead of where it leads; whether it is one of those
-/// that can.
+/// Writes a branch with `place`, an earlier offset of `out`, as its target; false if the instruction is not
+/// such a branch.
 pub(super) fn write_back(form: Form, place: u32, out: &mut Emitter) -> bool {
     match form {
         Form::Jump => out.jump_back(place),

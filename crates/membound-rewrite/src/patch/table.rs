@@ -1,41 +1,40 @@
-//! The way back from every byte of a trampoline, in the form that the agent reads.
+//! Tables with which the agent restores the program's state from any byte of a trampoline.
 //!
-//! Sequences that look alike are stored once. Each worker collects its own; they are joined
-//! at the end.
+//! Equal sequences are stored once. Each worker collects its own tables; they are joined at the end.
 
 use membound_wire::{AS_FOUND, Place, Shape, Step, Undo, UndoKind};
 use rustc_hash::FxHashMap;
 
 use crate::Gpr;
 
-/// Where the original value of a register is while a body uses it.
+/// Where the original value of a register is kept while a body uses the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// This many bytes below the original stack pointer.
+    /// On the stack, this many bytes below the original stack pointer.
     Below(i32),
     /// In another register.
     In(Gpr),
 }
 
-/// How a thread's registers differ from the original program's at one place of a body.
+/// How the registers of a thread differ from the original program's at one point of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Bytes by which the stack pointer is below the original.
+    /// Bytes by which the stack pointer is below its original value.
     pub lowered: i32,
-    /// Where the arithmetic flags are, as `lahf; seto al` leave them: in rax, or so many
-    /// bytes below the original stack pointer.
+    /// Where the arithmetic flags are kept, in the form of `lahf; seto al`; `None` if the flags are
+    /// unchanged.
     pub flags: Option<FlagsKept>,
-    /// `xmm` registers of which the program's values are on the stack.
+    /// The `xmm` registers whose original values are on the stack.
     pub vectors: KeptVectors,
     kept: [Option<(Gpr, Kept)>; 15],
 }
 
-/// `xmm` registers side by side on the stack, the first of them lowest.
+/// `xmm` registers stored contiguously on the stack, the first of them lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptVectors {
-    /// Bit n: that of this number is among them.
+    /// Bit n is set if `xmm` n is stored.
     pub numbers: u16,
-    /// How many bytes below the original stack pointer they begin.
+    /// Bytes from the first of them up to the original stack pointer.
     pub depth: i32,
 }
 
@@ -43,14 +42,14 @@ impl KeptVectors {
     /// Bytes of an `xmm` register.
     pub(super) const EACH: i32 = 16;
 
-    /// Their numbers, each with how many bytes above the lowest it lies.
+    /// The numbers of the registers, each with its offset in bytes from the first.
     pub(super) fn places(self) -> impl Iterator<Item = (u8, i32)> {
         let numbers = (0..16).filter(move |number| self.numbers >> number & 1 != 0);
         numbers.zip((0..).step_by(Self::EACH as usize))
     }
 }
 
-/// Where saved flags are.
+/// Where the saved flags are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlagsKept {
     /// In rax.
@@ -60,7 +59,7 @@ pub(super) enum FlagsKept {
 }
 
 impl Frame {
-    /// The stack pointer is so many bytes below the original, and all else is as it was.
+    /// A frame that differs only in the stack pointer, which is `bytes` below the original.
     pub(super) fn lowered_by(bytes: i32) -> Self {
         Self {
             lowered: bytes,
@@ -68,7 +67,7 @@ impl Frame {
         }
     }
 
-    /// The original value of `register` is kept at `kept` from now on.
+    /// Notes that the original value of `register` is kept at `kept` from now on.
     pub(super) fn keep(&mut self, register: Gpr, kept: Kept) {
         let free = self
             .kept
@@ -78,7 +77,7 @@ impl Frame {
         *free = Some((register, kept));
     }
 
-    /// `register` has its original value again.
+    /// Notes that `register` has its original value again.
     pub(super) fn put_back(&mut self, register: Gpr) {
         for slot in &mut self.kept {
             if slot.is_some_and(|(kept, _)| kept == register) {
@@ -87,7 +86,7 @@ impl Frame {
         }
     }
 
-    /// Where the original value of `register` is, when not in itself.
+    /// Where the original value of `register` is kept; `None` if it is in the register itself.
     pub(super) fn kept(&self, register: Gpr) -> Option<Kept> {
         self.kept
             .iter()
@@ -103,7 +102,7 @@ impl Frame {
             reserved: 0,
             value,
         };
-        // Flags first: rax, from which they may come, is put back later.
+        // Flags first: they may be in rax, whose original value is restored later.
         match self.flags {
             None => {}
             Some(FlagsKept::InRax) => list.push(undo(UndoKind::FlagsFromRegister, 0, 0)),
@@ -129,20 +128,20 @@ impl Frame {
     }
 }
 
-/// Where a thread goes on whose state was restored.
+/// Where a thread continues after its state has been restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resume {
-    /// At the place's start: the body has had no effect.
+    /// At the start of the place: the body has had no effect yet.
     Start,
-    /// At this offset of the code, which is not before the place's start.
+    /// At this offset of the code, which is not before the start of the place.
     At(u32),
-    /// At the displaced instruction, whose offset is not known yet.
+    /// At the displaced instruction; its offset is not known yet.
     Displaced,
-    /// Where it was found, with all that it had.
+    /// Where it was found, with its state unchanged.
     AsFound,
 }
 
-/// A step whose resumption may be open.
+/// A step whose offset for resuming may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftStep {
     at: u32,
@@ -152,7 +151,7 @@ pub(super) struct DraftStep {
 }
 
 impl DraftStep {
-    /// The same step, where starting anew means going on at `code`.
+    /// The same step; a thread that has to restart continues at `code`.
     pub(super) fn started_at(&self, code: u32) -> Self {
         let resume = match self.resume {
             Resume::Start => Resume::At(code),
@@ -162,17 +161,17 @@ impl DraftStep {
     }
 }
 
-/// A worker's tables. Offsets of code are those of the worker's own.
+/// The tables of one worker. Code offsets are relative to the worker's own code.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Places in the order of their code.
+    /// Places, sorted by code offset.
     pub places: Vec<Place>,
     shapes: Vec<Shape>,
     steps: Vec<Step>,
     undos: Vec<Undo>,
     known_shapes: FxHashMap<Box<[Step]>, u32>,
     known_undos: FxHashMap<Box<[Undo]>, u16>,
-    /// Whether more different sequences were met than an index can tell apart.
+    /// True if there were more distinct sequences than an index can distinguish, or an offset did not fit.
     pub overflowed: bool,
     list: Vec<Undo>,
     final_steps: Vec<Step>,
@@ -209,8 +208,8 @@ impl Tables {
         (index, count)
     }
 
-    /// A place begins at the code offset `at`, in the state of `frame`, whatever `steps`
-    /// of other places come before.
+    /// Begins a place at the code offset `at`, in the state of `frame`, whatever steps other places have
+    /// added.
     pub(super) fn begin(
         &mut self,
         steps: &mut Vec<DraftStep>,
@@ -227,7 +226,7 @@ impl Tables {
         });
     }
 
-    /// From the code offset `at` on, the state is that of `frame`.
+    /// Notes that the state is that of `frame` from the code offset `at` on.
     pub(super) fn mark(
         &mut self,
         steps: &mut Vec<DraftStep>,
@@ -253,7 +252,7 @@ impl Tables {
         });
     }
 
-    /// A place without a body: the state is the original one all over.
+    /// Adds a place without a body: the state is the original one throughout.
     pub(super) fn plain_place(&mut self, code: u32, original: u32) {
         let shape = match self.plain {
             Some(shape) => shape,
@@ -270,8 +269,7 @@ impl Tables {
         });
     }
 
-    /// A place with the steps of its body, whose displaced instruction stands at
-    /// `displaced`.
+    /// Adds a place with the steps of its body; the displaced instruction is at the code offset `displaced`.
     pub(super) fn place(&mut self, code: u32, original: u32, displaced: u32, steps: &[DraftStep]) {
         let mut list = std::mem::take(&mut self.final_steps);
         list.clear();
@@ -320,7 +318,7 @@ impl Tables {
         shape
     }
 
-    /// Takes over `other`'s shapes; returns for each of them its number here.
+    /// Adds `other`'s shapes; returns for each of them its number in these tables.
     pub(super) fn join(&mut self, other: &Self) -> Vec<u32> {
         self.overflowed |= other.overflowed;
         let mut list = Vec::new();
@@ -345,7 +343,7 @@ impl Tables {
             .collect()
     }
 
-    /// Shapes, steps and undos.
+    /// The shapes, steps and undo operations.
     pub(super) fn parts(&self) -> (&[Shape], &[Step], &[Undo]) {
         (&self.shapes, &self.steps, &self.undos)
     }

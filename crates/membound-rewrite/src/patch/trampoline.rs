@@ -1,4 +1,4 @@
-//! A group's trampoline: its code, its places, and the edit that leads to it.
+//! The trampoline of a group: its code, its table entries, and the edit that jumps to it.
 
 use std::sync::Arc;
 
@@ -15,62 +15,60 @@ use iced_x86::FlowControl;
 
 mod saved_loop;
 
-/// A jump that is to be planted, by addresses relative to the module's origin.
+/// A jump to be installed; addresses are relative to the module's origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Edit {
-    /// Where.
+    /// Address of the jump.
     pub text: u32,
-    /// The trampoline's entry, as an offset in the code.
+    /// The trampoline's entry, as an offset into the code.
     pub code: u32,
-    /// FNV-1a of the group's bytes.
+    /// FNV-1a hash of the group's bytes.
     pub fingerprint: u32,
-    /// Bytes of the group.
+    /// Number of bytes of the group.
     pub group: u16,
-    /// Bytes that may be overwritten; fewer than five call for a punned jump.
+    /// Bytes that may be overwritten; fewer than five require a punned jump.
     pub length: u8,
-    /// Bit n: an original instruction begins n bytes on.
+    /// Bit n is set if an original instruction begins n bytes after `text`.
     pub starts: u8,
     /// Number of the first site in the group.
     pub first_site: u32,
-    /// Sites in the group.
+    /// Number of sites in the group.
     pub sites: u16,
-    /// Bytes that follow `text` in the function or as its padding, as far as 255.
+    /// Bytes from `text` to the end of the function and its padding, at most 255.
     pub limit: u8,
-    /// Whether the only objection to displacing neighbours was control that may enter
-    /// there.
+    /// True if neighbours could not be displaced because control may enter them.
     pub unresolved: bool,
-    /// The bytes there.
+    /// The original bytes at `text`.
     pub old: [u8; 8],
 }
 
-/// What one worker has written so far.
+/// Code, tables and edits that one worker has written so far.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// Code.
+    /// Emitted code.
     pub out: Emitter,
     /// Tables; their code offsets are those of `out`.
     pub tables: Tables,
-    /// Indices of places where a thread in overwritten text goes on.
+    /// Indices of the places at which a thread continues that is found in overwritten text.
     pub entries: Vec<u32>,
-    /// Jumps to plant.
+    /// Jumps to be installed.
     pub edits: Vec<Edit>,
-    /// Number of sites with a body.
+    /// Number of sites that have a body.
     pub sites: u32,
-    /// Addresses of the functions that are to be wrapped, sorted, with their numbers.
+    /// Addresses of the functions to be wrapped, sorted, with the numbers of their entry points.
     pub wrapped: Arc<[(u64, u32)]>,
     draft: Draft,
 }
 
-/// A body and the instruction that it stands before.
+/// Bodies, each with the index of the instruction that it is executed before.
 pub(super) type Bodies = [(usize, Work)];
 
-/// All that is put before instructions of a function.
+/// Everything that is put before instructions of a function.
 #[derive(Clone, Copy)]
 pub(super) struct Before<'a> {
-    /// Bodies.
+    /// Bodies of sites and hooks.
     pub bodies: &'a Bodies,
-    /// Entries that are wrapped; their way to the agent stands before a body of the same
-    /// instruction.
+    /// Wrapped entries; the code that calls the agent precedes a body of the same instruction.
     pub wraps: &'a [Wrap],
 }
 
@@ -79,20 +77,20 @@ pub(super) struct Before<'a> {
 pub(super) struct Work {
     /// The body.
     pub body: Settled,
-    /// Whether it is a site, which has a number, or one of our own hooks.
+    /// Whether the body belongs to a site, which has a number, or to a hook of the agent.
     pub kind: WorkKind,
 }
 
-/// Who wants a body.
+/// On whose behalf a body is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkKind {
-    /// The user: it has a number and words of its own.
+    /// The user: the body has a site number and words of its own.
     Site,
-    /// The agent.
+    /// The agent: the body has no number.
     Hook,
 }
 
-/// A part of a trampoline while it is written.
+/// A body of the trampoline that is being written.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     instruction: usize,
@@ -102,7 +100,7 @@ struct Part {
 }
 
 impl Chunk {
-    /// An empty one, for a module whose first page is at `origin`.
+    /// An empty chunk, for a module whose first page is at `origin`.
     pub(super) fn new(origin: u64) -> Self {
         Self {
             out: Emitter {
@@ -113,8 +111,8 @@ impl Chunk {
         }
     }
 
-    /// Writes the trampoline of `group`, which begins with `cycle`, and plans the jump to it. Calls
-    /// `numbered` with the instruction and number of every site.
+    /// Writes the trampoline of `group`, which begins with the loop `cycle` if there is one, and adds the
+    /// edit. Calls `numbered` with the instruction and number of every site.
     pub(super) fn trampoline(
         &mut self,
         ground: &Ground<'_>,
@@ -197,7 +195,7 @@ impl Chunk {
                 out, tables, draft, ..
             } = self;
             let slow = work.body.slow_path(number, out, tables, draft).map(|slow| {
-                // Filled in when the place is closed to which it belongs.
+                // A placeholder until the place that the slow path belongs to is closed.
                 tables.places.push(Place::default());
                 (slow, tables.places.len() - 1)
             });
@@ -223,13 +221,13 @@ impl Chunk {
         u32::try_from(address - self.out.origin).expect("an image spans at most 1 GiB")
     }
 
-    /// Where the text that the jump to it overwrites ends.
+    /// End of the text that the jump to the trampoline overwrites.
     fn overwritten(&self, ground: &Ground<'_>, group: &Group) -> u32 {
         self.relative(ground, group.first) + u32::from(group.room)
     }
 
-    /// Writes a body in a loop, perhaps, of whose first instruction it is or not. Returns where laps
-    /// come in, if that is not at its beginning.
+    /// Writes a body. `around` is the loop that contains it, and whether the body is before its first
+    /// instruction. Returns the offset at which iterations enter, if that is not the body's beginning.
     fn body(&mut self, part: Option<Part>, around: Option<(&Cycle, bool)>) -> Option<u32> {
         let part = part?;
         let Self {
@@ -244,7 +242,8 @@ impl Chunk {
         part.body.write(within, out, tables, draft)
     }
 
-    /// Writes a branch to the group's first instruction as one to `again`; whether it is one.
+    /// Writes a branch to the group's first instruction as a branch to `again`; false if the instruction is
+    /// not one.
     fn go_back(&mut self, ground: &Ground<'_>, group: &Group, index: usize, again: u32) -> bool {
         let all = &ground.function.instructions;
         cycle::leads_to(&all[index], all[group.first].ip())
@@ -320,7 +319,7 @@ fn offset(ground: &Ground<'_>, index: usize) -> usize {
         .expect("a function is below 4 GiB")
 }
 
-/// Whether control may reach what follows the instruction.
+/// True if control may continue at the instruction that follows.
 fn falls_through(ground: &Ground<'_>, index: usize) -> bool {
     !matches!(
         ground.function.instructions[index].flow_control(),

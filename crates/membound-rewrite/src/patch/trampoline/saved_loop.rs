@@ -1,8 +1,8 @@
 //! A loop with [`LoopSaves`] around it, at the beginning of a trampoline.
 //!
-//! Its instructions run in the loop's frame. Ways out of it end that frame first. A thread that is put
-//! back into the middle of it has the program's own state, and comes by way of a stub that begins the
-//! frame: one for an instruction's body, and one for the instruction itself.
+//! The loop's instructions run in the loop's frame, which every exit removes first. A thread that is moved
+//! into the middle of the loop has the program's own state; it enters through a stub that sets up the frame.
+//! There is a stub for the body of each instruction, and one for the instruction itself.
 
 use std::iter::Peekable;
 
@@ -16,12 +16,12 @@ use super::super::table::{DraftStep, Frame, Resume};
 use super::super::writer::Writer;
 use super::{Chunk, Part, falls_through};
 
-/// A place whose code is written, and whose steps are not final.
+/// A place whose code has been written but whose steps are not final.
 #[derive(Debug)]
 struct OpenPlace {
     code: u32,
     original: u32,
-    /// Where its displaced instruction stands.
+    /// Offset of the displaced instruction.
     displaced: u32,
     steps: Vec<DraftStep>,
 }
@@ -29,14 +29,14 @@ struct OpenPlace {
 /// A branch out of the loop.
 #[derive(Clone, Copy, Debug)]
 struct Exit {
-    /// The branch's field.
+    /// Offset of the branch's displacement field.
     field: u32,
     target: u64,
 }
 
 impl Chunk {
-    /// Writes the loop that `group` begins with, with its places. What is behind it in the group is to
-    /// follow.
+    /// Writes the loop that `group` begins with, and its table entries. The caller writes the rest of the
+    /// group.
     pub(super) fn saved_loop(
         &mut self,
         ground: &Ground<'_>,
@@ -46,16 +46,18 @@ impl Chunk {
     ) {
         let overwritten = self.overwritten(ground, group);
         let mut places = Vec::new();
-        // Of each instruction, whether it has a body that can be begun in the middle of the loop.
+        // For each instruction, true if it has a body that a thread may have to restart in the middle of the
+        // loop.
         let mut bodies = Vec::new();
         let mut exits = Vec::new();
-        // Of laps that others follow at once, the branches that end the loop.
+        // Fields of the branches that leave the loop at the end of a copied iteration, which the next copy
+        // follows directly.
         let mut ends = Vec::new();
         let mut again = None;
         let laps = 1 << cycle.copies;
         for lap in 0..laps {
             for index in group.first..cycle.end {
-                // The laps that follow the first one have no bodies.
+                // Only the first copy of the iteration has bodies.
                 let part = parts.next_if(|part| part.instruction == index);
                 let is_head = lap == 0 && index == group.first;
                 let code = self.out.at();
@@ -98,7 +100,7 @@ impl Chunk {
             self.out.land(exit.field);
             behind.push(self.way_out(saves, exit.target, |out| out.jump(exit.target)));
         }
-        // The head is entered from the text as it stands.
+        // The head is entered from the program's text, in the program's own state.
         let first = self.next_place();
         let stubs = first + length(&places);
         let (of_first, copies) = places.split_at_mut(cycle.end - group.first);
@@ -122,7 +124,7 @@ impl Chunk {
             place.displaced = stub.code;
             behind.push(stub);
         }
-        // What is put back into the middle of a lap goes on in the first of them.
+        // A thread that is moved into the middle of a copy continues in the first copy.
         for (copy, place) in copies.iter_mut().zip(of_first.iter().cycle()) {
             copy.displaced = place.displaced;
         }
@@ -135,12 +137,13 @@ impl Chunk {
         }
     }
 
-    /// Writes the branch at the end of a lap that another one follows: out of the loop, by a field that is open.
+    /// Writes the branch at the end of a copy that another copy follows: it leaves the loop on the opposite
+    /// condition. Returns its open field.
     fn leave_or_go_on(&mut self, ground: &Ground<'_>, index: usize) -> Option<u32> {
         relocate::write_opposite_ahead(ground.items[index].form?, &mut self.out)
     }
 
-    /// Writes what stands before an instruction without a body; returns where laps come in.
+    /// Writes the code before an instruction without a body; returns the offset at which iterations enter.
     fn bare(&mut self, cycle: &Cycle, is_head: bool) -> u32 {
         let within = Within {
             site: 0,
@@ -154,7 +157,7 @@ impl Chunk {
         within.write(out, tables, draft)
     }
 
-    /// Writes an instruction; a branch gets a field that is open.
+    /// Writes an instruction; returns the open field of a branch.
     fn leave_or_displace(&mut self, ground: &Ground<'_>, index: usize) -> Option<Exit> {
         let form = ground.items[index].form?;
         let Some(field) = relocate::write_ahead(form, &mut self.out) else {
@@ -165,8 +168,8 @@ impl Chunk {
         Some(Exit { field, target })
     }
 
-    /// Writes a way out of the loop to `target`, where it goes on by `jump`: the program's state is the
-    /// one there.
+    /// Writes an exit of the loop to `target`: removes the loop's frame, then continues with `jump` in the
+    /// program's own state.
     fn way_out(
         &mut self,
         saves: LoopSaves,
@@ -182,7 +185,7 @@ impl Chunk {
         })
     }
 
-    /// Writes a way into the loop, at `to`.
+    /// Writes a stub that sets up the loop's frame and enters the loop at `to`.
     fn way_in(&mut self, saves: LoopSaves, original: u32, to: u32) -> OpenPlace {
         self.stub(original, Frame::default(), Resume::Start, |writer| {
             saves.enter(writer);
