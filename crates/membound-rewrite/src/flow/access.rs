@@ -1,28 +1,28 @@
-//! Explicit accesses of single instructions to memory.
+//! Explicit memory accesses of single instructions.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use super::traits;
 
-/// What is done to the memory.
+/// Whether an access reads or writes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// It is read.
+    /// Reads memory.
     Load,
-    /// It is written.
+    /// Writes memory.
     Store,
-    /// Both.
+    /// Reads and writes memory.
     Both,
 }
 
 impl Direction {
-    /// Whether memory is read.
+    /// True if memory is read.
     #[must_use]
     pub const fn loads(self) -> bool {
         matches!(self, Self::Load | Self::Both)
     }
 
-    /// Whether memory is written.
+    /// True if memory is written.
     #[must_use]
     pub const fn stores(self) -> bool {
         matches!(self, Self::Store | Self::Both)
@@ -32,48 +32,48 @@ impl Direction {
 /// A segment whose base is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// Thread-local storage.
+    /// `fs`: thread-local storage.
     Fs,
-    /// Free for programs.
+    /// `gs`: not used by the system; free for programs.
     Gs,
 }
 
-/// How the address comes about.
+/// How the address is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addressing {
-    /// Base + scaled index + displacement, relative to rip too: what `lea` of the same
-    /// operand gives (plus the segment's base).
+    /// Base + scaled index + displacement, or relative to rip: the result of `lea` with the same operand,
+    /// plus the base of the segment.
     Operand,
-    /// One address an element of a vector of indices: gather and scatter.
+    /// One address for each element of a vector of indices: gather and scatter.
     Vector,
-    /// A string instruction: rsi, rdi or both.
+    /// A string instruction: addresses in rsi, rdi or both.
     String,
-    /// Otherwise: `xlat` and masked moves through rdi, bits chosen by a register
-    /// (`bt [mem], reg` reaches beyond its operand), tiles.
+    /// Any other way: `xlat` and masked moves through rdi, bits selected by a register (`bt [mem], reg`
+    /// reaches beyond its operand), tiles.
     Other,
 }
 
 /// An explicit access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// What is done to it.
+    /// Whether the access reads or writes.
     pub direction: Direction,
-    /// Bytes of one access (of an element, where there are several); 0 when it depends on
-    /// the machine (`xsave`).
+    /// Bytes of one access, or of one element if there are several; 0 if it depends on the machine (`xsave`).
     pub bytes: u32,
-    /// Relative to a segment.
+    /// The segment whose base is added, if it is `fs` or `gs`.
     pub segment: Option<Segment>,
-    /// How the address comes about.
+    /// How the address is computed.
     pub addressing: Addressing,
-    /// Whether it may happen in part or not at all, by a mask or a count of zero.
+    /// True if the access may happen only in part or not at all: under a condition, a mask, or a count that
+    /// may be zero.
     pub conditional: bool,
 }
 
-/// The explicit memory operand of `instruction`, if it is accessed.
+/// The explicit memory operand of `instruction`, if the instruction accesses it.
 ///
-/// String instructions count, and operands of `push`, `pop`, `call` and `jmp` in memory; the
-/// stack slot that these use does not. Operands that only name an address (`lea`, `nop`,
-/// prefetches, cache control) are no access.
+/// This includes string instructions, and memory operands of `push`, `pop`, `call` and `jmp`, but not the
+/// stack slot that these use. Operands that only name an address (`lea`, `nop`, prefetches, cache control)
+/// are no access.
 #[must_use]
 pub fn access(instruction: &Instruction) -> Option<Access> {
     let operands = instruction.op_count();
@@ -147,7 +147,7 @@ pub fn access(instruction: &Instruction) -> Option<Access> {
     })
 }
 
-/// Whether an ordinary operand does not say where memory is accessed.
+/// True if the memory that is accessed differs from the encoded operand.
 fn is_elsewhere(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => {

@@ -1,4 +1,4 @@
-//! Facts that flow backward through the blocks of a function.
+//! Solves dataflow problems that propagate facts backward through the blocks of a function.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
@@ -7,25 +7,24 @@ use super::effects::State;
 use crate::code::{Block, BlockEnd, Function};
 use crate::{Gpr, RegisterSet};
 
-/// What happens where control leaves a block for code that is not looked at.
+/// Assumptions where control leaves a block for code that is not analysed.
 pub(super) trait Boundary {
-    /// What is read by what follows the last instruction of a block that leaves the function
-    /// for good. `None` where the function goes on.
+    /// State read by the code after a block whose end leaves the function for good. `None` if the function
+    /// continues.
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet>;
 
-    /// What the callee of a block's last instruction reads, and what it certainly
-    /// overwrites.
+    /// State that the callee of a block's last instruction reads, and state that it certainly overwrites.
     fn callee(&self, block: &Block) -> Callee;
 }
 
-/// What a called function does to state.
+/// The effect of a called function on state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Callee {
     pub(super) reads: RegisterSet,
     pub(super) kills: RegisterSet,
 }
 
-/// The states of a function's instructions, and what follows from them alone.
+/// The effects of a function's instructions, and the dataflow facts computed from them.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     states: Vec<State>,
@@ -42,36 +41,36 @@ enum Queued {
     Yes,
 }
 
-/// What a block does to the facts at its end.
+/// How a block transforms the facts at its end into those at its beginning.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     reads: RegisterSet,
     kills: RegisterSet,
-    /// What holds at its beginning, so far.
+    /// The facts at its beginning, as far as they are known.
     before: RegisterSet,
-    /// What holds at its end whatever follows.
+    /// Facts at its end that hold whatever its successors say.
     always: RegisterSet,
-    /// What the callee at its end overwrites.
+    /// State that the callee at its end overwrites.
     callee_kills: RegisterSet,
 }
 
-/// What a function writes by its own instructions.
+/// State that a function writes by its own instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Anything.
+    /// All state that it writes.
     pub(super) any: RegisterSet,
-    /// Without what may be put back: what it pops, or loads from where it has saved it.
+    /// Without state that it may restore: registers that it pops, or loads from the slot where it saved them.
     pub(super) clobbered: RegisterSet,
 }
 
-/// What a move between a register and the frame does.
+/// Direction of a move between a register and the frame.
 enum OnStack {
     Stored,
     Loaded,
 }
 
-/// The move of a whole register to or from the function's frame that `instruction` is, and the base and displacement of
-/// its place there.
+/// If `instruction` moves a whole register to or from the function's frame: the direction, the register, and
+/// base and displacement of the slot.
 fn on_stack(instruction: &Instruction) -> Option<(OnStack, Gpr, (Register, u64))> {
     let (direction, register) = match instruction.code() {
         Code::Mov_rm64_r64 => (OnStack::Stored, instruction.op1_register()),
@@ -87,7 +86,7 @@ fn on_stack(instruction: &Instruction) -> Option<(OnStack, Gpr, (Register, u64))
 }
 
 impl Scratch {
-    /// Takes in `function`: the states of its instructions.
+    /// Loads the effects of `function`'s instructions.
     pub(super) fn load(&mut self, function: &Function, analyst: &mut Analyst) -> Written {
         let mut any = RegisterSet::EMPTY;
         let mut written = RegisterSet::EMPTY;
@@ -98,11 +97,11 @@ impl Scratch {
         for instruction in &function.instructions {
             let mut state = analyst.state(instruction);
             any = any.union(state.writes);
-            // What such an instruction does write is not known.
+            // The actual writes of such an instruction are unknown.
             if state != State::EVERYTHING {
                 written = written.union(state.writes);
             }
-            // Out of an rseq critical section control may go to its abort handler anywhere.
+            // Inside an rseq critical section control may go to the abort handler at any instruction.
             let ip = instruction.ip();
             if function.untouchable.iter().any(|range| range.contains(&ip)) {
                 state.reads = RegisterSet::ALL;
@@ -111,7 +110,7 @@ impl Scratch {
             {
                 put_back = put_back.union(state.writes);
             }
-            // `mcount` keeps even the arguments of the function that calls it, and moves them to its frame.
+            // `mcount` preserves even the arguments of the function that calls it, by moves to its own frame.
             match on_stack(instruction) {
                 Some((OnStack::Stored, register, place))
                     if !written.intersects(RegisterSet::gpr(register)) =>
@@ -133,8 +132,8 @@ impl Scratch {
         }
     }
 
-    /// Takes system calls, and what no facts are known of, to read nothing: what they are
-    /// said to read is only what cannot be excluded.
+    /// Removes the reads of system calls and of instructions with unknown effects: those reads are only
+    /// worst-case assumptions.
     pub(super) fn believe_plain_reads_only(&mut self, function: &Function) {
         for (state, instruction) in self.states.iter_mut().zip(&function.instructions) {
             let vague = matches!(instruction.mnemonic(), Mnemonic::Syscall | Mnemonic::Int);
@@ -144,7 +143,7 @@ impl Scratch {
         }
     }
 
-    /// Finds the facts at the beginnings of all blocks.
+    /// Solves for the facts at the beginning of every block.
     pub(super) fn solve(&mut self, function: &Function, boundary: &impl Boundary) {
         let blocks = &function.blocks;
         self.blocks.clear();
@@ -181,12 +180,12 @@ impl Scratch {
         self.iterate(function);
     }
 
-    /// What holds before the first instruction of `block`.
+    /// The facts before the first instruction of `block`.
     pub(super) fn at_block(&self, block: usize) -> RegisterSet {
         self.blocks[block].before
     }
 
-    /// What holds before every instruction; `outside` before those that no block has.
+    /// The facts before every instruction; `outside` for instructions that are in no block.
     pub(super) fn spread(&self, function: &Function, outside: RegisterSet) -> Vec<RegisterSet> {
         let mut before = vec![outside; function.instructions.len()];
         for (index, block) in function.blocks.iter().enumerate() {
@@ -218,7 +217,7 @@ impl Scratch {
         self.predecessors.clear();
         self.predecessors
             .resize(self.predecessors_of[blocks.len()] as usize, 0);
-        // Filling moves each start to its end; they are moved back afterwards.
+        // Filling moves each start to the start of the next; the loop after this moves them back.
         for (index, block) in blocks.iter().enumerate() {
             for next in block.successors.iter().chain(&block.landing_pad) {
                 let place = &mut self.predecessors_of[next.index()];
@@ -236,8 +235,8 @@ impl Scratch {
         self.predecessors_of[block] as usize..self.predecessors_of[block + 1] as usize
     }
 
-    /// A loop that is never left except by an exception still owes the frames above what
-    /// they saved nowhere.
+    /// A loop that is left only by an exception must still preserve callee-saved state for the frames above:
+    /// no instruction in it reads that state, so it is added here.
     fn keep_what_endless_loops_owe(&mut self, function: &Function, boundary: &impl Boundary) {
         self.queued.clear();
         self.queued.resize(function.blocks.len(), Queued::No);
@@ -292,8 +291,8 @@ impl Scratch {
         }
     }
 
-    /// What holds after the last instruction of `block`, its callee's effects taken back,
-    /// and what holds at all of its instructions because any of them may go elsewhere.
+    /// The facts after the last instruction of `block`, before the effects of its callee, and the facts that
+    /// hold at all of its instructions because each of them may go to a landing pad.
     fn at_end(&self, function: &Function, index: usize) -> (RegisterSet, RegisterSet) {
         let block = &function.blocks[index];
         let transfer = &self.blocks[index];
@@ -313,8 +312,8 @@ impl Scratch {
     }
 }
 
-/// Whether this is the call of a thread-local storage descriptor by its form, `call [rax]`:
-/// the resolver leaves everything but rax as it was.
+/// True if the call has the form of a call of a thread-local storage descriptor, `call [rax]`: its resolver
+/// preserves everything but rax.
 pub(super) fn may_call_descriptor(function: &Function, block: &Block) -> bool {
     let Some(call) = function.block_instructions(block).last() else {
         return true;
@@ -326,5 +325,5 @@ pub(super) fn may_call_descriptor(function: &Function, block: &Block) -> bool {
         && call.memory_displacement64() == 0
 }
 
-/// rsp: a signal may arrive at any instruction.
+/// rsp, which is alive everywhere: a signal may arrive at any instruction.
 pub(super) const STACK_POINTER: RegisterSet = RegisterSet::gpr(Gpr::RSP);

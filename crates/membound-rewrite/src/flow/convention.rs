@@ -1,11 +1,9 @@
-//! What the System V ABI lets a caller and a callee assume of state, as far as compilers
-//! really keep to it.
+//! What the System V ABI lets caller and callee assume of state, as far as compilers adhere to it.
 //!
-//! Two liberties of compilers narrow it. gcc's `-fipa-ra` keeps values in caller-saved
-//! registers across calls of functions that it has seen not to write them; so being
-//! caller-saved makes nothing dead by itself (see [`super::Liveness::of`]). And functions
-//! that are called from their own module alone may return in more registers than the ABI
-//! says (LLVM uses rcx, xmm2 and xmm3 too).
+//! Two liberties of compilers restrict it. gcc's `-fipa-ra` keeps values in caller-saved registers across
+//! calls of functions that are known not to write them, so no register is dead merely because it is
+//! caller-saved (see [`super::Liveness::of`]). And functions that are called only from their own module may
+//! return in more registers than the ABI says (LLVM uses rcx, xmm2 and xmm3 too).
 
 use crate::{Gpr, RegisterSet, VectorPart};
 
@@ -32,36 +30,36 @@ const fn vectors(from: u8, end: u8) -> RegisterSet {
     set
 }
 
-/// What stands for the program as a whole: control of arithmetic and of strings.
+/// Modes of the whole program: control of arithmetic and of string instructions.
 const MODES: RegisterSet = RegisterSet::X87
     .union(RegisterSet::MXCSR)
     .union(RegisterSet::DIRECTION);
 
-/// What a callee leaves as it was (rbx, rsp, rbp, r12–r15). An unwinder gives it back to the
-/// frames above, so it is alive wherever an exception may begin and nothing else reads it.
+/// State that a callee leaves unchanged (rbx, rsp, rbp, r12–r15). The unwinder restores it in the frames
+/// above, so it is alive wherever an exception may be thrown and nothing else reads it.
 pub(super) const CALLEE_SAVED: RegisterSet = gprs(&[3, 4, 5, 12, 13, 14, 15]).union(MODES);
 
-/// Whether a function gives `register` back as it was, by the convention of the platform.
+/// True if functions leave `register` unchanged by the platform's convention.
 pub(crate) fn is_kept_by_calls(register: Gpr) -> bool {
     CALLEE_SAVED.contains(RegisterSet::gpr(register))
 }
 
-/// What a callee may overwrite.
+/// State that a callee may overwrite.
 pub(super) const CALLER_SAVED: RegisterSet = CALLEE_SAVED.complement();
 
-/// What an unknown callee may be given: any general register (arguments, the count of
-/// vector arguments in rax, a static chain in r10, conventions without saved registers) and
-/// the vector registers that carry arguments.
+/// State in which an unknown callee may receive values: any general register (arguments, the number of vector
+/// arguments in rax, a static chain in r10, conventions without saved registers) and the vector registers
+/// that carry arguments.
 pub(super) const ARGUMENTS: RegisterSet = RegisterSet::GPRS.union(vectors(0, 8)).union(MODES);
 
-/// What a function never returns anything in, and need not leave as it was.
+/// State in which a function never returns a value and which it need not leave unchanged.
 pub(super) const SCRATCH: RegisterSet = CALLER_SAVED
     .without(gprs(&[0, 1, 2]))
     .without(vectors(0, 4));
 
-/// What a function that writes `clobbered` leaves for its caller to read.
+/// State that a caller may read after the return of a function that writes `clobbered`.
 ///
-/// A caller that has seen this function compiled may rely on whatever it does not write.
+/// A caller that knows the function's code may rely on everything it does not write.
 pub(super) const fn alive_at_return(clobbered: RegisterSet) -> RegisterSet {
     SCRATCH.intersection(clobbered).complement()
 }

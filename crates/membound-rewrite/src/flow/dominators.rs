@@ -1,8 +1,7 @@
-//! Which blocks control must have passed to come to a block.
+//! Dominators: the blocks that control must have passed through to reach a block.
 //!
-//! The method is that of Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm"
-//! (2001). All blocks that can be entered from outside are roots, so that what is said
-//! holds for every way in.
+//! The method is that of Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). All blocks
+//! that can be entered from outside the function are roots, so the result holds for every entry.
 
 use super::graph::{self, Graph};
 use crate::code::{BlockId, Function};
@@ -10,17 +9,17 @@ use crate::code::{BlockId, Function};
 /// The dominator forest of a function.
 #[derive(Clone, Debug)]
 pub struct Dominators {
-    /// By block: its place in reverse postorder, from 1. 0 where nothing leads.
+    /// For each block, its place in reverse postorder, counted from 1; 0 if it is unreachable.
     place: Vec<u32>,
-    /// By place: the place of the immediate dominator. 0 stands for "outside", which is the
-    /// parent of the roots.
+    /// For each place, the place of the immediate dominator; 0 is the parent of the roots, outside the
+    /// function.
     parent: Vec<u32>,
-    /// By place: the block.
+    /// For each place, the block.
     block: Vec<u32>,
 }
 
 impl Dominators {
-    /// Those of `function`.
+    /// Computes the dominators of `function`.
     #[must_use]
     pub fn of(function: &Function) -> Self {
         Self::of_graph(&Graph::of(function))
@@ -68,14 +67,14 @@ impl Dominators {
         }
     }
 
-    /// Whether control can come to `block` at all, as far as edges are known.
+    /// True if `block` can be reached from an entry along known edges.
     #[must_use]
     pub fn is_reachable(&self, block: BlockId) -> bool {
         self.place[block.index()] != 0
     }
 
-    /// The last block that is passed on every way to `block`, itself aside. `None` where
-    /// there is none, and where nothing leads.
+    /// The immediate dominator: the last block other than `block` on every path to `block`. `None` if there
+    /// is none or `block` is unreachable.
     #[must_use]
     pub fn immediate(&self, block: BlockId) -> Option<BlockId> {
         match self.place[block.index()] {
@@ -87,8 +86,8 @@ impl Dominators {
         }
     }
 
-    /// Whether every way to `block` leads through `first`; a block dominates itself. Of a
-    /// block to which nothing leads, nothing is said.
+    /// True if every path to `block` leads through `first`. A block dominates itself; false if one of the
+    /// blocks is unreachable.
     #[must_use]
     pub fn dominates(&self, first: BlockId, block: BlockId) -> bool {
         let first = self.place[first.index()];

@@ -1,17 +1,17 @@
-//! What one instruction does to state.
+//! The effect of one instruction on state.
 //!
-//! The operand tables of `iced-x86` are the base; what they do not say, or say otherwise
-//! than processors behave, is corrected here. The tests run every encoding that the
-//! machine knows and compare.
+//! The operand tables of `iced-x86` are the base. Where they say nothing or differ from what processors do,
+//! they are corrected here. The tests execute every encoding that the processor has and compare.
 //!
-//! How certainty is decided:
-//! - A unit is **killed** only if every bit of it is new after every execution. Writes of 8
-//!   and 16 bits, writes under a condition, a mask, a count of zero or a fault kill nothing.
-//! - A flag that the manuals call undefined is written and **not** killed: processors may
-//!   leave it as it was. That loses nothing, because compilers do not read it either.
+//! Rules for certainty:
+//! - A unit is **killed** only if every bit of it is new after every execution. Writes of 8 and 16 bits kill
+//!   nothing, nor do writes under a condition, a mask or a count that may be zero, or that a fault may
+//!   prevent.
+//! - A flag that the manuals call undefined is written and **not** killed, because processors may leave it
+//!   unchanged. Nothing is lost by this: compilers do not read such flags either.
 //! - x87 and MMX are one unit that nothing kills: no instruction replaces all of it.
-//! - MXCSR is read and written by all floating-point arithmetic (rounding and masks; sticky
-//!   status) and killed by `ldmxcsr` alone.
+//! - MXCSR is read and written by all floating-point arithmetic (rounding and masks; sticky status) and
+//!   killed by `ldmxcsr` alone.
 
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind,
@@ -23,20 +23,20 @@ use super::traits::{self, Kind, Mxcsr, Traits, UpperParts, X87};
 use super::{Access, access};
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
 
-/// What an instruction does to state, that of a called function not included.
+/// The effect of an instruction on state, without that of a called function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effects {
-    /// What the results may depend on.
+    /// State that the results may depend on.
     pub reads: RegisterSet,
-    /// What may be different afterwards.
+    /// State that may differ afterwards.
     pub writes: RegisterSet,
-    /// Units of which no bit of the old value is left, whatever happens. A part of `writes`.
+    /// Units of which no bit keeps its old value in any execution. A subset of `writes`.
     pub kills: RegisterSet,
-    /// Its explicit access to memory.
+    /// The instruction's explicit access to memory.
     pub access: Option<Access>,
 }
 
-/// The part of the effects that liveness needs.
+/// The part of the effects that liveness analysis needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) reads: RegisterSet,
@@ -51,7 +51,7 @@ impl State {
         kills: RegisterSet::EMPTY,
     };
 
-    /// What any instruction may do.
+    /// The effect assumed of an instruction that may do anything.
     pub(super) const EVERYTHING: Self = Self {
         reads: RegisterSet::ALL,
         writes: RegisterSet::ALL,
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// Finds out effects. It holds scratch space: one for each thread.
+/// Computes effects. It owns scratch space, so use one per thread.
 #[derive(Debug)]
 pub struct Analyst {
     factory: InstructionInfoFactory,
@@ -90,7 +90,7 @@ impl Default for Analyst {
 }
 
 impl Analyst {
-    /// One that has seen nothing.
+    /// A new analyst.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -99,17 +99,17 @@ impl Analyst {
         }
     }
 
-    /// Lends the space in which facts are worked out.
+    /// Lends the scratch space for an analysis of a function.
     pub(super) fn take_scratch(&mut self) -> Scratch {
         std::mem::take(&mut self.scratch)
     }
 
-    /// Takes it back.
+    /// Takes the scratch space back for reuse.
     pub(super) fn return_scratch(&mut self, scratch: Scratch) {
         self.scratch = scratch;
     }
 
-    /// What `instruction` does.
+    /// The effects of `instruction`, with its access to memory.
     #[must_use]
     pub fn effects(&mut self, instruction: &Instruction) -> Effects {
         let State {
@@ -125,7 +125,7 @@ impl Analyst {
         }
     }
 
-    /// What `instruction` does to state.
+    /// The effect of `instruction` on state.
     pub(super) fn state(&mut self, instruction: &Instruction) -> State {
         let traits = traits::of(instruction.code());
         if traits.kind == Kind::Everything {
@@ -160,7 +160,7 @@ impl Analyst {
             && destination.is_vector_register()
             && writes(info.op0_access())
         {
-            // Of a masked write, the bytes above the operand are zero all the same.
+            // A masked write sets the bytes above the operand to zero too.
             let above =
                 parts(Register::ZMM0 + destination.number() as u32).without(parts(destination));
             state.kill(above);
@@ -223,7 +223,7 @@ fn gpr(register: Register) -> RegisterSet {
     RegisterSet::gpr(Gpr::new(number(register.full_register())))
 }
 
-/// The parts of a vector register that it names: all three for zmm.
+/// The parts of a vector register that its name covers: all three for zmm.
 fn parts(register: Register) -> RegisterSet {
     let number = number(register);
     let xmm = RegisterSet::vector(number, VectorPart::Xmm);
@@ -237,7 +237,7 @@ fn parts(register: Register) -> RegisterSet {
     ymm.union(RegisterSet::vector(number, VectorPart::ZmmHigh))
 }
 
-/// Sets of flags by iced's bits.
+/// Sets of flags, indexed by iced's bits.
 const FLAGS: [RegisterSet; 128] = {
     let order = [
         (RflagsBits::OF, Flag::Overflow),
@@ -298,14 +298,14 @@ fn correct(instruction: &Instruction, state: &mut State) {
     use Mnemonic as M;
     match instruction.mnemonic() {
         M::Syscall => {
-            // The kernel keeps all but these three, the flags too, by way of r11. A cloned
-            // thread goes on with the rest, which is alive after the call.
+            // The kernel preserves all but rax, rcx and r11; it keeps the flags in r11. A new thread
+            // (`clone`) continues with the other registers, which are alive after the call.
             *state = State::NOTHING;
             state.read(registers([0, 2, 4, 6, 7, 8, 9, 10]).union(ALL_FLAGS));
             state.kill(registers([0, 1, 11]));
         }
         M::Bsf | M::Bsr => {
-            // With a source of zero the destination stays.
+            // With a source of zero the destination is unchanged.
             let destination = gpr(instruction.op0_register());
             state.read(destination);
             state.spare(destination);
@@ -337,16 +337,16 @@ fn correct(instruction: &Instruction, state: &mut State) {
             state.read(EXTENDED.union(registers([0, 2])));
         }
         M::Fxrstor | M::Fxrstor64 | M::Xrstor | M::Xrstor64 | M::Xrstors | M::Xrstors64 => {
-            // Which components are loaded stands in memory and in edx:eax.
+            // The components to load are named in memory and in edx:eax.
             state.read(registers([0, 2]));
             state.write(EXTENDED);
             state.spare(EXTENDED);
         }
-        // It may tell which components are in use.
+        // It may report which components are in use.
         M::Xgetbv => state.read(EXTENDED),
         M::Nop | M::Reservednop => *state = State::NOTHING,
-        // `rdssp` does nothing where shadow stacks are off; of the others the kernel, where it
-        // emulates them, writes 16 bits.
+        // `rdssp` does nothing where shadow stacks are off. Where the kernel emulates the others, it writes
+        // 16 bits.
         M::Rdsspd | M::Rdsspq | M::Sldt | M::Str | M::Smsw
             if instruction.op0_kind() == OpKind::Register =>
         {
@@ -362,12 +362,12 @@ fn correct(instruction: &Instruction, state: &mut State) {
         M::Rcl | M::Rcr | M::Rol | M::Ror | M::Sal | M::Sar | M::Shl | M::Shr
             if instruction.op1_kind() == OpKind::Register =>
         {
-            // A count of zero leaves the flags as they are.
+            // A count of zero leaves the flags unchanged.
             state.spare(ALL_FLAGS);
         }
         M::Rcl | M::Rcr => {
-            // Of 8 and 16 bits, a count that turns the whole circle leaves the operand and
-            // the carry, and yet overflow may change.
+            // With 8 and 16 bits, a count that rotates by a full circle leaves operand and carry unchanged,
+            // but overflow may change.
             let turned = RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
             match instruction.immediate8() & 31 {
                 0 | 1 => {}

@@ -1,5 +1,5 @@
-//! The blocks of a function as a graph: edges both ways, landing pads included, and the
-//! blocks where control may come in from outside.
+//! The control-flow graph of a function: its blocks, their edges in both directions with those to landing
+//! pads, and the roots, at which control may enter from outside.
 
 use crate::code::{BlockId, Function};
 
@@ -14,7 +14,7 @@ pub(crate) struct Graph {
 
 #[derive(Clone, Debug)]
 struct Edges {
-    /// Where the targets of each node begin; one more than there are nodes.
+    /// Index of each node's first target; one entry more than there are nodes.
     first: Vec<u32>,
     targets: Vec<u32>,
 }
@@ -70,7 +70,7 @@ impl Graph {
         Self::new(blocks.len(), pairs, roots)
     }
 
-    /// A graph of `nodes` nodes with these edges and roots.
+    /// A graph of `nodes` nodes with the given edges and roots.
     pub(super) fn new(
         nodes: usize,
         pairs: impl Iterator<Item = (usize, usize)> + Clone,
@@ -92,7 +92,7 @@ impl Graph {
         self.forward.first.len() - 1
     }
 
-    /// Whether control may come into `node` from outside.
+    /// True if control may enter `node` from outside the function.
     pub(super) fn is_root(&self, node: usize) -> bool {
         self.is_root[node]
     }
@@ -111,8 +111,8 @@ impl Graph {
         self.backward.of(node)
     }
 
-    /// The nodes that can be reached from the roots, each after those that it leads to,
-    /// back edges aside.
+    /// The nodes reachable from the roots in postorder: each node after its successors, except along back
+    /// edges.
     pub(super) fn postorder(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.len());
         let mut seen = vec![Seen::No; self.len()];
@@ -147,7 +147,7 @@ enum Seen {
     Yes,
 }
 
-/// The block of this number.
+/// The id of the block with this number.
 pub(super) fn block(number: usize) -> BlockId {
     BlockId(u32::try_from(number).expect("blocks are numbered by u32"))
 }
@@ -156,7 +156,7 @@ pub(super) fn block(number: usize) -> BlockId {
 pub(super) mod tests {
     use super::*;
 
-    /// Graphs of few nodes with every kind of tangle, the same in every run.
+    /// Small graphs with all kinds of edges, the same in every run.
     pub(in crate::flow) fn samples() -> impl Iterator<Item = Graph> {
         (1..3000_u64).map(|seed| {
             let mut state = seed;
@@ -179,7 +179,7 @@ pub(super) mod tests {
         })
     }
 
-    /// What can be reached from the roots without passing `without`.
+    /// For each node, true if it can be reached from the roots without passing through `without`.
     pub(in crate::flow) fn reachable(graph: &Graph, without: Option<usize>) -> Vec<bool> {
         let mut reached = vec![false; graph.len()];
         let mut pending: Vec<usize> = graph.roots.clone();

@@ -1,26 +1,25 @@
-//! What may still be read, at each instruction of a function.
+//! Liveness: the state that may still be read, at each instruction of a function.
 //!
-//! What holds where control leaves for code that is not looked at:
+//! Assumptions where control leaves for code that is not analysed:
 //!
-//! - **Return**: a unit is dead only if the ABI lets a callee overwrite it, nothing is
-//!   returned in it, and this function itself overwrites it. The last is for callers
-//!   compiled with `-fipa-ra`: they may keep values in what this function does not write.
-//! - **Call of a function of the module**: it reads what its summary says and overwrites
-//!   for certain at most what it writes itself.
-//! - **Any other call**: it may read every general register and every vector register that
-//!   carries arguments. It overwrites what is caller-saved if it is indirect and not by its
-//!   form the call of a TLS descriptor; of a direct call to unknown code only the flags are
-//!   taken for lost.
-//! - **Call that does not return**: an exception may begin there, and an unwinder hands what
-//!   is callee-saved to the frames above.
+//! - **Return**: a unit is dead only if the ABI lets a callee overwrite it, no value is returned in it, and
+//!   this function itself overwrites it. The last condition is for callers compiled with `-fipa-ra`: they may
+//!   keep values in registers that this function does not write.
+//! - **Call of a function of the module**: it reads what its summary says, and certainly overwrites at most
+//!   what the function writes itself.
+//! - **Any other call**: it may read every general register and every vector register that carries arguments.
+//!   An indirect call overwrites the caller-saved state, unless it has the form of a call of a TLS
+//!   descriptor. A direct call of unknown code is assumed to overwrite only the flags.
+//! - **Call that does not return**: it may throw an exception, and the unwinder then restores callee-saved
+//!   state in the frames above.
 //! - **Jump to another function, unresolved jump, trap**: everything is alive.
-//! - **Landing pad**: what it reads is alive at the call; the unwinder's own writes of rax
-//!   and rdx are not counted.
-//! - Functions of an unknown convention, in assembly or that change stacks: everything is
-//!   alive at every call and return. What callers show to be returned in by a convention of
-//!   its own is alive at a function's returns too.
+//! - **Landing pad**: state that it reads is alive at the call; the unwinder's own writes of rax and rdx are
+//!   not counted.
+//! - Functions of an unknown convention, in assembly, or that change stacks: everything is alive at every
+//!   call and return. If callers show that a function returns values by a convention of its own, those are
+//!   alive at its returns too.
 //!
-//! rsp is alive everywhere, because signals arrive anywhere.
+//! rsp is alive everywhere, because a signal may arrive at any instruction.
 
 use super::backward::{Boundary, Callee, STACK_POINTER, may_call_descriptor};
 use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, alive_at_return};
@@ -30,7 +29,7 @@ use crate::RegisterSet;
 use crate::code::{Block, BlockEnd, Function};
 use crate::image::Convention;
 
-/// What is alive before each instruction of a function.
+/// State that is alive before each instruction of a function.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     before: Vec<RegisterSet>,
@@ -39,7 +38,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Everything is alive everywhere: true of any function of `instructions` instructions.
+    /// The safe answer for a function of `instructions` instructions: everything is alive everywhere.
     #[must_use]
     pub fn everything(instructions: usize) -> Self {
         Self {
@@ -49,14 +48,14 @@ impl Liveness {
         }
     }
 
-    /// What is alive in `function`, as far as `conventions` allow to say.
+    /// Computes what is alive in `function`, under the assumptions of `conventions`.
     #[must_use]
     pub fn of(function: &Function, conventions: &Conventions<'_>, analyst: &mut Analyst) -> Self {
         let stack = Stack::of(function, conventions);
         let mut scratch = analyst.take_scratch();
         let written = scratch.load(function, analyst);
-        // Where rsp is loaded from elsewhere, a return may lead to a function that begins
-        // (`setcontext`), with arguments in its registers.
+        // If rsp is loaded from elsewhere, a return may enter a function at its start (`setcontext`), with
+        // arguments in registers.
         let known = conventions.convention == Convention::SystemV
             && !function.bounds.assembly
             && stack.usable;
@@ -88,34 +87,34 @@ impl Liveness {
         liveness
     }
 
-    /// What may be read later before it is written, seen from before instruction `index`.
+    /// State that may be read, before it is written, from instruction `index` on.
     ///
     /// # Panics
-    /// When the function has no such instruction.
+    /// If the function has no such instruction.
     #[must_use]
     pub fn before(&self, index: usize) -> RegisterSet {
         self.before[index]
     }
 
-    /// Whether the 128 bytes below the stack pointer may hold something.
+    /// True if the 128 bytes below the stack pointer may hold data.
     #[must_use]
     pub const fn red_zone(&self) -> bool {
         self.red_zone
     }
 
-    /// Whether rsp points to a stack wherever the function runs, so that a patch may push
-    /// below the red zone. False where the function loads rsp from elsewhere.
+    /// True if rsp points to a stack everywhere in the function, so that a patch may push below the red zone.
+    /// False if the function loads rsp from elsewhere.
     #[must_use]
     pub const fn stack_usable(&self) -> bool {
         self.stack_usable
     }
 }
 
-/// Compilers' code under the System V ABI.
+/// Boundary assumptions for compiled code under the System V ABI.
 pub(super) struct SystemV<'a> {
     pub(super) function: &'a Function,
     pub(super) conventions: &'a Conventions<'a>,
-    /// What the function writes and does not put back.
+    /// State that the function writes and does not restore.
     pub(super) clobbered: RegisterSet,
 }
 
@@ -141,8 +140,8 @@ impl Boundary for SystemV<'_> {
         };
         let summaries = self.conventions.summaries;
         match target.map(|target| (target, summaries.get(target))) {
-            // What it returns in a register of its own it may have written on one path
-            // and left as it was on another.
+            // A register in which the callee returns by a convention of its own may have been written on one
+            // path and left unchanged on another: it is not killed.
             Some((target, Some(callee))) => Callee {
                 reads: callee.reads_before_write,
                 kills: callee
@@ -166,7 +165,7 @@ impl Boundary for SystemV<'_> {
     }
 }
 
-/// Code of which no convention is assumed.
+/// Boundary assumptions for code of unknown convention.
 struct Opaque;
 
 impl Boundary for Opaque {

@@ -1,10 +1,9 @@
-//! The nest of loops of a function, irreducible ones included.
+//! The loop nest of a function, including irreducible loops.
 //!
-//! A loop is a largest set of blocks in which each leads to each (a strongly connected
-//! component). Its **entries** are the blocks of it to which control comes from outside of
-//! it. Taken away, they leave the loops inside. With one entry (the header) this is the
-//! usual nest of natural loops, those with the same header being one; with several the loop
-//! is irreducible, and is said to be.
+//! A loop is a strongly connected component: a maximal set of blocks each of which can reach each. Its
+//! **entries** are the blocks that control reaches from outside the loop. Without the entries, the components
+//! that remain are the inner loops. With one entry (the header) this is the usual nest of natural loops,
+//! where loops with the same header are one loop; with several entries the loop is marked as irreducible.
 
 use super::graph::{self, Graph};
 use crate::code::{BlockId, Function};
@@ -14,7 +13,7 @@ use crate::code::{BlockId, Function};
 pub struct LoopId(pub u32);
 
 impl LoopId {
-    /// For indexing.
+    /// The index as `usize`.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -24,33 +23,33 @@ impl LoopId {
 /// An edge between blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Edge {
-    /// The block that is left.
+    /// The block that control leaves.
     pub from: BlockId,
-    /// The block that is entered.
+    /// The block that control enters.
     pub to: BlockId,
 }
 
-/// A loop.
+/// A loop of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// The innermost loop around it.
+    /// The innermost loop that contains this one.
     pub parent: Option<LoopId>,
-    /// How many loops are around it.
+    /// Number of loops that contain this one.
     pub depth: u32,
-    /// All its blocks, those of inner loops included, sorted.
+    /// All blocks of the loop with those of inner loops, sorted.
     pub blocks: Vec<BlockId>,
-    /// The blocks by which it is entered, sorted: one unless it is irreducible.
+    /// The blocks at which control enters the loop, sorted; exactly one unless the loop is irreducible.
     pub entries: Vec<BlockId>,
-    /// The edges that enter it from blocks of the function.
+    /// The edges that enter the loop from other blocks of the function.
     pub entered_by: Vec<Edge>,
-    /// The edges that leave it.
+    /// The edges that leave the loop.
     pub left_by: Vec<Edge>,
-    /// Whether one of its blocks is entered from outside the function.
+    /// True if control enters a block of the loop from outside the function.
     pub entered_from_outside: bool,
 }
 
 impl Loop {
-    /// The block by which alone it is entered.
+    /// The only entry of the loop; `None` if it is irreducible.
     #[must_use]
     pub fn header(&self) -> Option<BlockId> {
         match self.entries[..] {
@@ -59,13 +58,13 @@ impl Loop {
         }
     }
 
-    /// Whether it has more than one entry.
+    /// True if the loop has more than one entry.
     #[must_use]
     pub fn is_irreducible(&self) -> bool {
         self.entries.len() > 1
     }
 
-    /// Whether `block` is part of it.
+    /// True if `block` is part of the loop or of a loop inside it.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
         self.blocks.binary_search(&block).is_ok()
@@ -80,7 +79,7 @@ pub struct Loops {
 }
 
 impl Loops {
-    /// Those of `function`.
+    /// Finds the loops of `function`.
     #[must_use]
     pub fn of(function: &Function) -> Self {
         Self::of_graph(&Graph::of(function))
@@ -122,7 +121,8 @@ impl Loops {
         loops
     }
 
-    /// Adds the loop that has `blocks`; `member_of` has the latest loop of each.
+    /// Adds the loop that consists of `blocks`; `member_of` has, for each block, the loop that was added
+    /// last.
     fn add(
         &mut self,
         graph: &Graph,
@@ -167,7 +167,7 @@ impl Loops {
             }
         }
         if entries.is_empty() {
-            // Nothing leads here. Some block must be taken away to see what is inside.
+            // The loop is unreachable. Remove any of its blocks, so that inner loops are found.
             entries.extend(sorted.first());
         }
         let depth = parent.map_or(0, |parent| self.all[parent.index()].depth + 1);
@@ -183,28 +183,28 @@ impl Loops {
         id
     }
 
-    /// All of them; a loop stands behind those around it.
+    /// All loops; a loop comes after those that contain it.
     #[must_use]
     pub fn all(&self) -> &[Loop] {
         &self.all
     }
 
-    /// One of them.
+    /// The loop with this id.
     ///
     /// # Panics
-    /// When it is a loop of another function.
+    /// If the id belongs to another function and is out of range.
     #[must_use]
     pub fn get(&self, id: LoopId) -> &Loop {
         &self.all[id.index()]
     }
 
-    /// The innermost loop around `block`.
+    /// The innermost loop that contains `block`.
     #[must_use]
     pub fn innermost(&self, block: BlockId) -> Option<LoopId> {
         self.innermost[block.index()]
     }
 
-    /// The loops around `block`, from the innermost outward.
+    /// The loops that contain `block`, from the innermost outward.
     pub fn around(&self, block: BlockId) -> impl Iterator<Item = LoopId> + '_ {
         std::iter::successors(self.innermost(block), |id| self.get(*id).parent)
     }
@@ -213,7 +213,7 @@ impl Loops {
 /// The search for strongly connected components (Tarjan's algorithm, without recursion).
 struct Search<'a> {
     graph: &'a Graph,
-    /// By node: when it was found; then the earliest that it is known to lead back to.
+    /// For each node, the time at which it was found and the earliest time it is known to lead back to.
     found: Vec<(u32, u32)>,
 }
 
@@ -228,7 +228,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Those with an edge inside, among `nodes`, which are all nodes of region `number`, and over these alone.
+    /// Finds the components with at least one inner edge among `nodes`, which are all nodes of region
+    /// `number`. Follows edges within the region only.
     fn components(
         &mut self,
         nodes: &[usize],

@@ -1,15 +1,15 @@
-//! Facts about a function that hold whenever it runs.
+//! Facts about a function that hold in every execution.
 //!
-//! - [`Effects`]: the state that one instruction reads, may write and certainly overwrites;
-//!   an [`Analyst`] finds them out. [`access`] is its explicit access to memory.
-//! - [`Summary`]: what a function as a whole does to state; [`Conventions`] what may be
-//!   assumed of calls and returns, from the summaries of a module's functions.
-//! - [`Liveness`]: what may still be read, at each instruction.
-//! - [`Dominators`] and [`Loops`]: the shape of the graph of blocks.
-//! - [`Reaching`]: where a register's value may come from.
-//! - [`SavePoints`]: where the state that a yield must keep is saved and given back.
+//! - [`Effects`]: the state that one instruction reads, may write and certainly overwrites; an [`Analyst`]
+//!   computes them. [`access`] is the instruction's explicit access to memory.
+//! - [`Summary`]: the effect of a whole function on state. [`Conventions`]: what may be assumed of calls and
+//!   returns, given the summaries of a module's functions.
+//! - [`Liveness`]: the state that may still be read, at each instruction.
+//! - [`Dominators`] and [`Loops`]: the structure of the control-flow graph.
+//! - [`Reaching`]: the instructions from which a register's value may come.
+//! - [`SavePoints`]: where the state that a yield must keep is saved and restored.
 //!
-//! Everything errs to one side: state is dead only where that is certain.
+//! Every analysis errs on the safe side: state is dead only where that is certain.
 
 mod access;
 mod backward;

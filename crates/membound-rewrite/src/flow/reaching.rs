@@ -1,4 +1,4 @@
-//! Where the value of a general register at an instruction may come from.
+//! Reaching definitions: where the value of a general register at an instruction may come from.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -11,42 +11,41 @@ use crate::code::{Block, BlockEnd, Function};
 use crate::image::Convention;
 use crate::{Gpr, RegisterSet};
 
-/// Where a value may come from.
+/// An origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Definition {
-    /// From outside the function: a caller, an unwinder, code that jumped in.
+    /// Outside the function: a caller, an unwinder, or code that jumped in.
     Outside,
-    /// The instruction of this index; of a call, what it calls.
+    /// The instruction with this index; for a call, the called function.
     Instruction(usize),
 }
 
-/// What each instruction of a block may write, and what it certainly overwrites.
+/// For each instruction of a block, the state it may write and the state it certainly overwrites.
 type Written = Box<[(RegisterSet, RegisterSet)]>;
 
-/// What every instruction of a function does to general registers, for asking where values
-/// come from.
+/// The writes of a function's instructions, prepared for queries about the origin of values.
 #[derive(Debug)]
 pub struct Reaching<'a> {
     function: &'a Function,
     graph: Arc<Graph>,
-    /// What calls do, and what instructions do.
+    /// Assumptions about the effect of calls.
     conventions: &'a Conventions<'a>,
     analyst: Mutex<Analyst>,
-    /// By block, of those that a question came by: what each of its instructions may write, and
-    /// what it certainly overwrites.
+    /// For each block, filled in when a query reaches it: what its instructions may write and what they
+    /// certainly overwrite.
     written: Vec<OnceLock<Written>>,
-    /// By instruction: its block.
+    /// For each instruction, the number of its block.
     block: Vec<u32>,
 }
 
 impl<'a> Reaching<'a> {
-    /// Prepares for questions about `function`.
+    /// Prepares for queries about `function`.
     #[must_use]
     pub fn of(function: &'a Function, conventions: &'a Conventions<'a>) -> Self {
         Self::in_graph(function, Arc::new(Graph::of(function)), conventions)
     }
 
-    /// The same where the function's graph is known.
+    /// As [`Self::of`], if the function's graph is known already.
     pub(crate) fn in_graph(
         function: &'a Function,
         graph: Arc<Graph>,
@@ -66,7 +65,7 @@ impl<'a> Reaching<'a> {
         }
     }
 
-    /// See [`Self::written`].
+    /// The writes of block `number`; computed once. See the field of this name.
     fn written(&self, number: usize) -> &[(RegisterSet, RegisterSet)] {
         self.written[number].get_or_init(|| {
             let block = &self.function.blocks[number];
@@ -85,7 +84,7 @@ impl<'a> Reaching<'a> {
         })
     }
 
-    /// What the call at the end of a block does beside itself.
+    /// Adds the effect of the function that a block's last instruction calls.
     fn call(&self, block: &Block, writes: &mut RegisterSet, kills: &mut RegisterSet) {
         let Self {
             function,
@@ -108,11 +107,11 @@ impl<'a> Reaching<'a> {
         }
     }
 
-    /// Where the value that `register` has before instruction `index` may have been
-    /// written, sorted. Writes of a part of it count, and what was there before them too.
+    /// The places that may have written the value that `register` has before instruction `index`, sorted.
+    /// Partial writes count, and so do the writes before them.
     ///
     /// # Panics
-    /// When the function has no such instruction.
+    /// If the function has no such instruction.
     #[must_use]
     pub fn definitions(&self, index: usize, register: Gpr) -> Vec<Definition> {
         let set = RegisterSet::gpr(register);
@@ -136,7 +135,7 @@ impl<'a> Reaching<'a> {
         found
     }
 
-    /// Looks backward from `end` through one block, and says which to go on with.
+    /// Searches one block backward from `end`; adds predecessors to `pending` if the search must continue.
     fn search(
         &self,
         block: usize,

@@ -1,58 +1,57 @@
-//! Where state is saved and given back around yields (document 003: "save at the site of
-//! the definition, restore at the site of the use", by loops).
+//! Where state is saved and restored around yields (document 003: "save at the site of the definition,
+//! restore at the site of the use", by loops).
 //!
-//! A yield stands before an instruction and may leave any state changed. What is alive there
-//! must come out as it went in. Doing both at the yield is always right. In a loop there is
-//! a cheaper way for what the loop does not write: its value is the same in every round.
+//! A yield precedes an instruction and may change any state, so state that is alive there must be saved and
+//! restored. Doing both at the yield is always correct. In a loop, state that the loop does not write can be
+//! handled more cheaply, because it has the same value in every iteration:
 //!
-//! - **Untouched**: no instruction of the loop reads or writes it. It is saved on the edges
-//!   that enter the loop and given back on those that leave it (where it is alive); in
-//!   between it may be anything.
-//! - **Read only**: it is saved on the edges that enter, and given back after each yield.
-//! - Otherwise, both happen at the yield.
+//! - **Untouched**: no instruction of the loop reads or writes it. It is saved on the edges that enter the
+//!   loop and restored on those that leave it, if it is alive there; in between it may have any value.
+//! - **Read only**: it is saved on the edges that enter the loop, and restored after each yield.
+//! - Otherwise both happen at the yield.
 //!
-//! The outermost loop for which this holds is taken, of those that are entered by edges of
-//! the function alone (state must have been saved on every way in), and that hold no call,
-//! return, or jump that goes anywhere else (those may look at anything).
+//! The outermost loop that qualifies is used. A loop qualifies if it is entered only by edges of the function
+//! (state must have been saved on every entry) and contains no call, return, or jump out of the function
+//! (code outside may read anything).
 
 use super::loops::{LoopId, Loops};
 use super::{Analyst, Liveness};
 use crate::RegisterSet;
 use crate::code::{BlockEnd, BlockId, Function};
 
-/// State that is saved and given back at the edges of a loop.
+/// State that is saved and restored at the edges of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Around {
-    /// Of this loop.
+    /// The loop.
     pub edges_of: LoopId,
-    /// Saved on every edge that enters it.
+    /// Saved on every edge that enters the loop.
     pub saved: RegisterSet,
-    /// Given back on every edge that leaves it, where it is alive behind the edge. It was
-    /// saved around this loop or one around it.
+    /// Restored on every edge that leaves the loop, if it is alive after the edge. It was saved around this
+    /// loop or around a loop that contains it.
     pub restored: RegisterSet,
 }
 
-/// What a yield has to do with state.
+/// Where the state that a yield must keep is saved and restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavePoints {
-    /// Saved before the yield.
+    /// State saved before the yield.
     pub save: RegisterSet,
-    /// Given back after the yield; what is here and not in `save` was saved around a loop.
+    /// State restored after the yield; state that is here and not in `save` was saved around a loop.
     pub restore: RegisterSet,
-    /// What is done at the edges of loops, the innermost first. All yields in a loop agree
-    /// about it: what a loop does not write is alive in all of it or nowhere.
+    /// Saves and restores at the edges of loops, the innermost first. They are the same for all yields in a
+    /// loop: state that a loop does not write is alive in all of it or nowhere.
     pub around: Vec<Around>,
 }
 
-/// What the loops of a function do to state.
+/// What each loop of a function does to state.
 #[derive(Debug)]
 pub struct LoopUse {
-    /// By loop: read or written. `None` where everything must be taken for both.
+    /// For each loop, the state it reads and the state it writes; `None` if the loop may use any state.
     touched: Vec<Option<(RegisterSet, RegisterSet)>>,
 }
 
 impl LoopUse {
-    /// Of all `loops` of `function`.
+    /// Computes the use of state in all `loops` of `function`.
     #[must_use]
     pub fn of(function: &Function, loops: &Loops, analyst: &mut Analyst) -> Self {
         let blocks: Vec<Option<(RegisterSet, RegisterSet)>> = function
@@ -95,7 +94,7 @@ impl LoopUse {
         Self { touched }
     }
 
-    /// What `id` reads and what it writes; `None` where that cannot be said.
+    /// The state that loop `id` reads and the state that it writes; `None` if the loop may use any state.
     #[must_use]
     pub fn of_loop(&self, id: LoopId) -> Option<(RegisterSet, RegisterSet)> {
         self.touched[id.index()]
@@ -103,10 +102,10 @@ impl LoopUse {
 }
 
 impl SavePoints {
-    /// What a yield before instruction `index` of `block` has to do.
+    /// The saves and restores for a yield before instruction `index` of `block`.
     ///
     /// # Panics
-    /// When `index` is not an instruction of `block`.
+    /// If `index` is not an instruction of `block`.
     #[must_use]
     pub fn of(
         function: &Function,
@@ -127,7 +126,7 @@ impl SavePoints {
             restore: alive,
             around: Vec::new(),
         };
-        // From the outside in, so that the outermost loop that may takes a unit.
+        // From the outside in, so that each unit is handled at the outermost loop that allows it.
         let nest: Vec<LoopId> = loops.around(block).collect();
         let mut unsaved = alive;
         let mut ungiven = alive;
@@ -135,7 +134,7 @@ impl SavePoints {
             let Some((reads, writes)) = uses.of_loop(id) else {
                 continue;
             };
-            // What an outer loop has saved is not written here either.
+            // State saved around an outer loop is not written in this one either.
             let saved = unsaved.without(writes);
             let restored = ungiven.without(reads.union(writes));
             if saved.is_empty() && restored.is_empty() {

@@ -1,21 +1,20 @@
-//! What a function does with its stack pointer.
+//! How a function uses its stack pointer.
 //!
-//! **Red zone.** A function may keep data in the 128 bytes below rsp, and then no patch may
-//! push there. Data get there only through an address that is made from rsp: seen as an
-//! operand below rsp, or made first (copied to a frame pointer, `lea`, an index) and used
-//! out of sight. So nothing can be there when
+//! **Red zone.** A function may keep data in the 128 bytes below rsp; then no patch may push there. Data get
+//! there only through an address derived from rsp: either visibly, as an operand below rsp, or through a
+//! register to which the address was copied (a frame pointer, `lea`, an index). So the red zone is certainly
+//! unused if
 //!
 //! - no operand lies below rsp, and
-//! - the function calls something, because compilers use the red zone only where nothing
-//!   is called (a callee's return address would overwrite it); or, where nothing is called,
-//!   no address is ever made from rsp except by operands at or above it without an index,
-//! - and it does not step over the red zone to call something by hand (inline assembly does,
-//!   in functions that the compiler believes to call nothing), having made addresses from
-//!   rsp out of sight,
-//! - and the function is not a part of another that jumps into it (a `.cold` part of a leaf
-//!   function works with the red zone of that function), nor jumps out of itself.
+//! - the function calls something, because compilers use the red zone only in functions without calls (a
+//!   callee's return address would overwrite it); or, without a call, no address is derived from rsp except
+//!   in operands at or above it without an index, and
+//! - it does not step over the red zone to call something (inline assembly does that in functions that the
+//!   compiler believes to have no call) after deriving addresses from rsp, and
+//! - the function is not a part of another function that jumps into it (the `.cold` part of a leaf function
+//!   works with the red zone of that function), and does not jump out of itself.
 //!
-//! **Usable.** rsp is taken for a stack pointer unless something writes it that compilers
+//! **Usable.** rsp is assumed to be a stack pointer unless an instruction writes it in a way that compilers
 //! do not use for frames.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -29,9 +28,9 @@ const RED_ZONE_BYTES: u64 = 128;
 /// What is known of a function's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stack {
-    /// Whether something may lie below it.
+    /// True if data may lie in the red zone below it.
     pub(super) red_zone: bool,
-    /// Whether it is one.
+    /// True if it points to a stack.
     pub(super) usable: bool,
 }
 
@@ -48,21 +47,21 @@ impl Stack {
 /// How the instructions of a function use rsp.
 #[derive(Debug, Default)]
 struct Seen {
-    /// An operand below rsp.
+    /// An operand lies below rsp.
     below: bool,
-    /// An address made from rsp that is not followed any further.
+    /// An address derived from rsp is put where it is not tracked.
     escapes: bool,
-    /// rsp lowered by the size of the red zone, which may be a frame of that size.
+    /// rsp is moved by the size of the red zone; it may also be a frame of that size.
     steps_over: bool,
-    /// A call that pushes a return address.
+    /// A call pushes a return address.
     calls: bool,
-    /// A jump into another function, or one whose target is not known.
+    /// A jump leads into another function, or its target is unknown.
     leaves: bool,
-    /// rsp set in a way that no frame explains.
+    /// rsp is set in a way that no frame explains.
     replaced: bool,
-    /// General registers that rsp is set from.
+    /// General registers from which rsp is set, as a bit set.
     sources: u32,
-    /// General registers that were made from rsp.
+    /// General registers that have been derived from rsp, as a bit set.
     copies: u32,
 }
 
@@ -106,7 +105,7 @@ impl Seen {
             }
             Mnemonic::Lea => self.lea(instruction),
             Mnemonic::Mov => self.mov(instruction),
-            // Growing and shrinking, by any amount: a frame, an array of variable size.
+            // rsp lowered or raised by any amount: a frame, or an array of variable size.
             Mnemonic::Add | Mnemonic::Sub | Mnemonic::And
                 if instruction.op0_register() == Register::RSP =>
             {
@@ -162,7 +161,7 @@ impl Seen {
         }
     }
 
-    /// Any other instruction with rsp as a register operand.
+    /// Handles any other instruction with rsp as a register operand.
     fn otherwise(&mut self, instruction: &Instruction) {
         for operand in 0..instruction.op_count() {
             if instruction.op_kind(operand) == OpKind::Register
@@ -195,13 +194,12 @@ impl Seen {
     }
 
     fn rsp_is_a_stack(&self) -> bool {
-        // A frame pointer may have been set by `enter`, or by the part of the function that
-        // jumped here.
+        // The frame pointer may have been set by `enter`, or by the part of the function that jumped here.
         !self.replaced && self.sources & !(self.copies | bit(Register::RBP)) == 0
     }
 }
 
-/// `lea rsp, [rsp + …]` makes room or takes it back, and reads nothing.
+/// `lea rsp, [rsp + …]` allocates or frees stack and accesses nothing.
 fn moves_rsp(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Lea && instruction.op0_register() == Register::RSP
 }

@@ -1,4 +1,4 @@
-//! What functions as a whole do to state, and what that lets a caller assume.
+//! Summaries: the effect of whole functions on state, and what a caller may assume from it.
 
 use iced_x86::{Code, FlowControl, Instruction};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -11,30 +11,30 @@ use crate::code::{Block, BlockEnd, Function, Unresolved};
 use crate::image::Convention;
 use crate::{RegisterSet, VectorPart};
 
-/// What one function does to state by its own instructions.
+/// The effect of one function's own instructions on state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// What any of its instructions may write, its callees not included.
+    /// State that any of its instructions may write, without its callees.
     pub writes: RegisterSet,
-    /// What its own instructions read or write, also where nothing else is taken for granted of
-    /// it.
+    /// State that its own instructions read or write. Computed from the instructions even where the other
+    /// fields are worst-case assumptions.
     pub touches: RegisterSet,
-    /// What it certainly does not hand back as it got it, where it writes it at all:
-    /// `writes` without the registers that may be put back.
+    /// State that the function writes and certainly does not hand back unchanged: `writes` without the
+    /// registers that it may restore.
     pub clobbers: RegisterSet,
-    /// What it may read before it writes it, its callees and continuations included.
+    /// State that it may read before it writes it, including its callees and the code it jumps to.
     pub reads_before_write: RegisterSet,
-    /// Where it jumps to outside itself.
+    /// Targets of its jumps to other functions.
     pub leaves_to: Box<[u64]>,
     /// Functions that it calls directly.
     pub calls: Box<[u64]>,
-    /// Of those, the ones after which it looks at what the ABI lets nobody return anything
-    /// in. They have conventions of their own, unless they leave that as it was.
+    /// Direct callees after which it reads state in which the ABI returns nothing, with that state. Such a
+    /// callee has a convention of its own, unless it left the state unchanged.
     pub wants: Box<[(u64, RegisterSet)]>,
 }
 
 impl Summary {
-    /// What `function` does.
+    /// Computes the summary of `function`.
     #[must_use]
     pub fn of(function: &Function, analyst: &mut Analyst) -> Self {
         let mut scratch = analyst.take_scratch();
@@ -83,8 +83,8 @@ impl Summary {
     }
 }
 
-/// Asks what is read of the state at entry: whatever leaves the function may look at
-/// whatever can be an argument.
+/// Boundary for what is read of the state at entry: code outside the function may read everything that can be
+/// an argument.
 struct Entered;
 
 impl Boundary for Entered {
@@ -107,7 +107,7 @@ impl Boundary for Entered {
     }
 }
 
-/// The addresses that `of` finds in a function's blocks, each once.
+/// The addresses that `of` finds in a function's blocks, sorted, each once.
 fn targets(function: &Function, of: impl Fn(&Block) -> Option<u64>) -> Box<[u64]> {
     let mut targets: Vec<u64> = function.blocks.iter().filter_map(of).collect();
     targets.sort_unstable();
@@ -125,8 +125,8 @@ fn direct_callee(block: &Block) -> Option<u64> {
     }
 }
 
-/// What the function's own instructions look at after each of its direct calls that nothing
-/// is returned in under the ABI.
+/// For each direct callee, the state that the function's own instructions read after the call although the
+/// ABI returns nothing in it.
 fn wants(function: &Function, calls: &[u64], scratch: &mut Scratch) -> Box<[(u64, RegisterSet)]> {
     if calls.is_empty() {
         return Box::default();
@@ -145,8 +145,8 @@ fn wants(function: &Function, calls: &[u64], scratch: &mut Scratch) -> Box<[(u64
     wants.into()
 }
 
-/// Asks what a function's own instructions read: nobody else reads anything, and a callee
-/// overwrites what the ABI lets it.
+/// Boundary for what a function's own instructions read: code outside reads nothing, and a callee overwrites
+/// all that the ABI lets it overwrite.
 struct Alone;
 
 impl Boundary for Alone {
@@ -162,42 +162,42 @@ impl Boundary for Alone {
     }
 }
 
-/// The summaries of a module's functions, by where they start.
+/// The summaries of a module's functions, by start address.
 #[derive(Clone, Debug, Default)]
 pub struct Summaries {
     by_start: FxHashMap<u64, Summary>,
     left_for: FxHashSet<u64>,
-    /// What is looked at after a function's return and not returned in under the ABI.
+    /// For each function, the state that is read after its return although the ABI returns nothing in it.
     looked_at: FxHashMap<u64, RegisterSet>,
-    /// What any instruction of the module reads or writes.
+    /// State that any instruction of the module reads or writes.
     touched: RegisterSet,
 }
 
 impl Summaries {
-    /// All of them, each with where its function starts.
+    /// All summaries, each with the start address of its function.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Summary)> {
         self.by_start
             .iter()
             .map(|(start, summary)| (*start, summary))
     }
 
-    /// What is known of the function that starts at `address`.
+    /// The summary of the function that starts at `address`, if there is one.
     #[must_use]
     pub fn get(&self, address: u64) -> Option<&Summary> {
         self.by_start.get(&address)
     }
 
-    /// Whether another function may jump to `address` with state of its own on the stack:
-    /// one does, or not all functions are known.
+    /// True if another function may jump to `address` with its own state on the stack: a known function does,
+    /// or there is no summary for `address`.
     #[must_use]
     pub fn may_continue_another(&self, address: u64) -> bool {
         self.left_for.contains(&address) || !self.by_start.contains_key(&address)
     }
 
-    /// What callers in this module look at when the function at `address` has returned,
-    /// although the ABI lets nobody return anything in it and the function overwrites it:
-    /// assembly with conventions of its own. A function that such a one calls or jumps to
-    /// may be where it comes from.
+    /// State that callers in this module read after the function at `address` has returned, and that the
+    /// function overwrites, although the ABI returns nothing in it: assembly with conventions of its own. The
+    /// value may also come from a function that this one calls or jumps to, so the state is propagated to
+    /// those.
     #[must_use]
     pub fn returned_unconventionally(&self, address: u64) -> RegisterSet {
         let looked_at = self.looked_at.get(&address);
@@ -209,7 +209,7 @@ impl Summaries {
             })
     }
 
-    /// Hands what is looked at after a call down to whatever may have put it there.
+    /// Propagates the state that is read after a call to all functions that may have written it.
     fn find_unconventional(&mut self) {
         let mut pending: Vec<(u64, RegisterSet)> = self
             .by_start
@@ -252,14 +252,14 @@ impl FromIterator<(u64, Summary)> for Summaries {
 }
 
 impl Conventions<'_> {
-    /// Vector and mask registers that hold nothing for any caller of `function`, though they may
-    /// look alive: no instruction of the module reads or writes them.
+    /// Vector and mask registers that hold no value for any caller of `function`, though they may count as
+    /// alive: no instruction of the module reads or writes them.
     ///
-    /// A caller that keeps a value in a caller-saved register over a call, since it has seen the
-    /// function compiled, is of the same module, and has written it there; others keep to the ABI.
-    /// What may be handed through without being touched stays: vector arguments of functions that go
-    /// on elsewhere, and what a function may return as it got it. Of these the upper parts are left
-    /// out where the module touches none: it was not compiled for them.
+    /// A caller that keeps a value in a caller-saved register over a call, because it knows the function's
+    /// code, is in the same module and has written the register there; other callers follow the ABI. Not in
+    /// the set are registers whose values may pass through untouched: vector arguments of functions that jump
+    /// to others, and return values handed on unchanged. Their upper parts are in the set if the module uses
+    /// no upper parts at all, because then it was not compiled for them.
     #[must_use]
     pub fn unused_vectors(&self, function: &Function) -> RegisterSet {
         if self.convention != Convention::SystemV || self.summaries.by_start.is_empty() {
@@ -284,10 +284,10 @@ impl Conventions<'_> {
     }
 }
 
-/// Vector registers that carry arguments.
+/// Number of vector registers that carry arguments.
 const ARGUMENT_VECTORS: u8 = 8;
 
-/// What only code that was compiled for it has to do with.
+/// State that only code compiled for AVX or AVX-512 uses: upper parts of vectors, and masks.
 const UPPER: RegisterSet = {
     let mut set = RegisterSet::MASKS;
     let mut number = 0;
@@ -302,8 +302,8 @@ const UPPER: RegisterSet = {
 
 fn touched(function: &Function, analyst: &mut Analyst) -> RegisterSet {
     let mut touched = RegisterSet::EMPTY;
-    // What ends a program, or enters the kernel, is taken to do anything, and keeps no value for
-    // anybody here.
+    // Instructions that end the program or enter the kernel are assumed to use everything, but they keep no
+    // value for the module's code.
     let computes = |instruction: &&Instruction| {
         !instruction.is_privileged()
             && !matches!(
@@ -319,11 +319,11 @@ fn touched(function: &Function, analyst: &mut Analyst) -> RegisterSet {
     touched
 }
 
-/// What may be assumed at calls and returns.
+/// The assumptions about calls and returns in a module.
 #[derive(Clone, Copy, Debug)]
 pub struct Conventions<'a> {
     /// The module's convention.
     pub convention: Convention,
-    /// Of all functions of the module. Of a function that is missing nothing is known.
+    /// The summaries of all functions of the module. Nothing is known of a function without one.
     pub summaries: &'a Summaries,
 }

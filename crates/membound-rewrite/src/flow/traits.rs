@@ -1,5 +1,4 @@
-//! What holds for every instruction of one encoding, whatever its operands: found out once
-//! for all encodings.
+//! Properties of an encoding that do not depend on operands, computed once for all encodings.
 
 use std::sync::LazyLock;
 
@@ -8,61 +7,61 @@ use iced_x86::{
     Mnemonic, OpAccess, OpKind,
 };
 
-/// How the effects of an encoding are found.
+/// How the effects of an encoding are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// From its operands and flags.
+    /// From the operands and flags in iced's tables.
     Ordinary,
-    /// As [`Kind::Ordinary`], with corrections for its mnemonic.
+    /// As [`Kind::Ordinary`], with corrections for the mnemonic.
     Corrected,
-    /// It may read and write everything: it enters another privilege level, ends or
-    /// repeats code elsewhere, or is not known.
+    /// It may read and write everything: it enters another privilege level, ends the program or continues
+    /// elsewhere, or is unknown.
     Everything,
 }
 
-/// What an encoding does to MXCSR.
+/// The effect of an encoding on MXCSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mxcsr {
-    /// Nothing.
+    /// Neither read nor written.
     Untouched,
-    /// Its control bits are obeyed and its status bits raised.
+    /// Its control bits are read and its status bits may be set.
     Arithmetic,
 }
 
-/// What holds for an encoding.
+/// Properties of an encoding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
-    /// How its effects are found.
+    /// How its effects are computed.
     pub(super) kind: Kind,
-    /// What it does to MXCSR.
+    /// Its effect on MXCSR.
     pub(super) mxcsr: Mxcsr,
-    /// Whether it uses x87 or MMX registers that are no operands of it.
+    /// Whether it uses x87 or MMX registers that are not among its operands.
     pub(super) x87: X87,
-    /// How each operand is accessed if it lies in memory.
+    /// How each operand is accessed if it is in memory.
     pub(super) memory: [OpAccess; 5],
-    /// VEX, EVEX or XOP: a vector register that is written is written up to its end.
+    /// Whether a write to a vector register clears the bytes above the operand, as with VEX, EVEX and XOP.
     pub(super) clears_upper: UpperParts,
 }
 
-/// Whether an encoding uses the x87 unit.
+/// When an encoding uses the x87 unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum X87 {
-    /// Only if an operand is one of its registers.
+    /// Only if an operand is an x87 or MMX register.
     ByOperands,
-    /// Always.
+    /// In every case.
     Always,
 }
 
-/// What becomes of the bytes of a vector register above those that are written.
+/// What happens to the bytes of a vector register above the written operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpperParts {
-    /// They stay.
+    /// They are unchanged.
     Stay,
     /// They become zero.
     Cleared,
 }
 
-/// What holds for `code`.
+/// The properties of `code`.
 pub(super) fn of(code: Code) -> &'static Traits {
     static TABLE: LazyLock<Vec<Traits>> = LazyLock::new(table);
     &TABLE[code as usize]
@@ -127,7 +126,7 @@ fn traits(code: Code, factory: &mut InstructionInfoFactory) -> Traits {
     }
 }
 
-/// Whether the memory operand is an address and no access.
+/// True if the memory operand is only an address and is not accessed.
 fn names_an_address_only(mnemonic: Mnemonic) -> bool {
     matches!(
         mnemonic,
@@ -161,7 +160,7 @@ fn names_an_address_only(mnemonic: Mnemonic) -> bool {
 fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
     use Mnemonic as M;
     let lists = |list: &[Mnemonic]| list.contains(&mnemonic);
-    // Of these, iced says less or other than what the processor does.
+    // For these, iced reports fewer or other effects than the processor has.
     let everything = [
         M::INVALID,
         M::Db,
@@ -282,7 +281,7 @@ fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
     }
 }
 
-/// Whether the result is a constant when both sources are the same register.
+/// True if the result is a constant when both sources are the same register.
 pub(super) fn is_constant_idiom(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -344,9 +343,9 @@ pub(super) fn is_constant_idiom(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Whether SSE or AVX floating-point arithmetic is done, which obeys and raises bits of
-/// MXCSR. Instructions that take floats for bits or move them do not. Told by the name,
-/// because the names are regular: an operation, then the type.
+/// True for SSE or AVX floating-point arithmetic, which reads and sets bits of MXCSR; not for instructions
+/// that only move floats or treat them as bits. Decided by the mnemonic, because the names are regular: an
+/// operation, then the type.
 fn computes_floats(mnemonic: Mnemonic) -> bool {
     const OPERATIONS: [&str; 36] = [
         "add", "sub", "mul", "div", "sqrt", "min", "max", "cmp", "comi", "ucomi", "comx", "ucomx",

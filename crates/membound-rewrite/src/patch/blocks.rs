@@ -1,8 +1,8 @@
-//! The instruction of a basic block that stands for it.
+//! Chooses the instruction of a basic block before which the block's body is put.
 //!
-//! Control enters a block at its first instruction and leaves it at its last, so a body before
-//! any of them runs as often as the block. What can be displaced at all is taken before what
-//! needs a punned jump, and of that what the body costs least.
+//! Control enters a block at its first instruction and leaves it at its last, so a body before any of them
+//! runs as often as the block. Instructions that need no punned jump are preferred; among those, the one
+//! where the body costs least.
 
 use iced_x86::{Code, Instruction};
 
@@ -14,27 +14,27 @@ use super::{EDIT, Options};
 use crate::code::Block;
 use crate::flow::access;
 
-/// An instruction and the block that it was chosen for.
+/// A chosen instruction and its block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chosen {
     /// Index of the instruction in its function.
     pub instruction: usize,
-    /// Where the block begins, in the file.
+    /// Address of the block in the file.
     pub block: u64,
 }
 
-/// What speaks for an instruction, the best one least.
+/// How suitable an instruction is; the smallest value is best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Merit {
-    /// It cannot have a body, or cannot be moved.
+    /// True if the instruction cannot have a body or cannot be moved.
     impossible: bool,
-    /// There are no five bytes that it can move with.
+    /// True if it and the neighbours that can move with it have fewer than five bytes.
     cramped: bool,
     cost: Cost,
 }
 
-/// An instruction of each of the function's blocks that begin at one of `starts`, in their
-/// order. `origin` is the module's first page.
+/// One instruction of each block that begins at one of `starts`, in the order of the blocks. `origin` is the
+/// module's first page.
 pub(super) fn choose(
     subject: &Subject<'_>,
     starts: &[u64],
@@ -83,7 +83,7 @@ fn merit(
         cramped: true,
         cost: Cost::MOST,
     };
-    // System calls are the hooks' business.
+    // System calls are patched as hooks, not here.
     let free = instruction.code() != Code::Syscall && movable(index);
     let (Ok(body), true) = (settled, free) else {
         return impossible;
@@ -91,7 +91,7 @@ fn merit(
     let room = if function.unresolved.is_some() {
         instruction.len()
     } else {
-        // Its neighbours in the block can move along, as far as they can.
+        // Neighbours in the block can move along while they are movable.
         let mut first = index;
         while first > block.first as usize && movable(first - 1) {
             first -= 1;

@@ -1,9 +1,9 @@
 //! Where calls of a function begin and end, for marks.
 //!
-//! A call begins at the function's first instruction that may be elsewhere, and ends at each return
-//! and each jump that leaves the function for good, where the stack pointer is what it was at the
-//! beginning. What a compiler has put aside (`name.cold`) belongs to the function. A function whose
-//! ends cannot all be told has none: a call that is not seen to end would be taken for one that goes on.
+//! A call begins at the function's first instruction that may be moved. It ends at each return and at each
+//! jump that leaves the function for good, where the stack pointer has the value it had at the beginning. The
+//! part that a compiler has moved out of the function (`name.cold`) belongs to it. A function is refused if
+//! not all of its ends are known: a call whose end is missed would seem to go on forever.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,28 +12,28 @@ use super::{Groundwork, wraps};
 use crate::code::{BlockEnd, Function, Unresolved};
 use crate::image::Image;
 
-/// Calls of the functions that have a name, by addresses in the file.
+/// Where calls of the functions with a given name begin and end, as addresses of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// Where they begin: sorted, one for each function.
+    /// Addresses where calls begin: sorted, one for each function.
     pub begins: Vec<u64>,
-    /// Where they end: sorted.
+    /// Addresses where calls end: sorted.
     pub ends: Vec<u64>,
 }
 
-/// Why calls of a function cannot be told, with the address in the file.
+/// Why the beginning or the ends of a function's calls are not known, with an address of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallsRefusal {
-    /// Its first instruction is not known, or is none that could be elsewhere.
+    /// The first instruction is not known, or no instruction at the entry may be moved.
     NoEntry(u64),
-    /// Control comes back to its first instruction.
+    /// A jump inside the function leads back to its first instruction.
     ComesBack(u64),
-    /// It returns at its first instruction.
+    /// The function returns at its first instruction, so beginning and end would coincide.
     AtOnce(u64),
-    /// It leaves by a conditional jump, or by one of many ways of a jump.
+    /// The function is left by a conditional jump, or by a table jump that may also stay in it.
     Conditional(u64),
-    /// It leaves by a jump whose target is not known, or runs out of what could be decoded.
+    /// The function is left by a jump with unknown target, or part of it could not be decoded.
     Unknown(u64),
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for CallsRefusal {
 }
 
 impl Groundwork {
-    /// Where calls of the functions named `name` begin.
+    /// Addresses where calls of the functions named `name` begin.
     ///
     /// # Errors
-    /// When a function of that name has no instruction there that could be patched.
+    /// If a function of that name has no instruction at its entry that could be patched.
     pub fn entries(&self, image: &Image<'_>, name: &str) -> Result<Vec<u64>, CallsRefusal> {
         let mut entries = Vec::new();
         for address in addresses(image, |found| found == name) {
@@ -68,10 +68,10 @@ impl Groundwork {
         Ok(entries)
     }
 
-    /// Where calls of the functions named `name` begin and end; nowhere, if there is none.
+    /// Addresses where calls of the functions named `name` begin and end; empty if the image has none.
     ///
     /// # Errors
-    /// When not every end of one of them can be told.
+    /// If not every end of one of them is known, or its entry cannot be patched.
     pub fn calls(&self, image: &Image<'_>, name: &str) -> Result<Calls, CallsRefusal> {
         let mut calls = Calls::default();
         let mut parts = Vec::new();
@@ -102,7 +102,7 @@ impl Groundwork {
         }
     }
 
-    /// The function at an address, and the index of its first instruction that may be elsewhere.
+    /// The function at an address, and the index of its first instruction that may be moved.
     fn entry(&self, image: &Image<'_>, address: u64) -> Result<(Function, usize), CallsRefusal> {
         let refused = CallsRefusal::NoEntry(address);
         let index = image.function_at(address).ok_or(refused)?;
@@ -115,7 +115,7 @@ impl Groundwork {
     }
 }
 
-/// Addresses of functions with a name that is wanted, sorted.
+/// Addresses of the functions whose name is `wanted`, sorted.
 fn addresses(image: &Image<'_>, wanted: impl Fn(&str) -> bool) -> Vec<u64> {
     let is_wanted = |name: &[u8]| std::str::from_utf8(name).is_ok_and(&wanted);
     let named = image.functions_named(is_wanted);
@@ -125,14 +125,14 @@ fn addresses(image: &Image<'_>, wanted: impl Fn(&str) -> bool) -> Vec<u64> {
     addresses
 }
 
-/// Whether `found` is what a compiler calls a part that it has put aside of `name`.
+/// True if `found` is a compiler's name for a part that was moved out of the function `name`.
 fn is_aside(found: &str, name: &str) -> bool {
     let rest = found.strip_prefix(name);
     let rest = rest.and_then(|rest| rest.strip_prefix(".cold"));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Whether control comes to the instruction `entry` by a jump inside the function.
+/// True if a jump inside the function leads to the instruction `entry`.
 fn comes_back(function: &Function, entry: usize) -> bool {
     let holds =
         |block: &crate::code::Block| (block.first as usize..block.end as usize).contains(&entry);
@@ -146,7 +146,7 @@ fn comes_back(function: &Function, entry: usize) -> bool {
     })
 }
 
-/// Adds where `function`, one of those at `parts`, is left.
+/// Adds the addresses where `function` is left; jumps between the ranges in `parts` do not leave it.
 fn ends(
     function: &Function,
     parts: &[Range<u64>],
@@ -162,7 +162,7 @@ fn ends(
         match block.leaves_by {
             BlockEnd::Return | BlockEnd::TailCall => ends.push(last.ip()),
             BlockEnd::Leaves { target, .. } if parts.iter().any(|part| part.contains(&target)) => {
-                // A table may lead to several places, of which this is one.
+                // A jump table: `target` is one of its destinations, others may be outside.
                 if !last.is_jmp_short_or_near() && !last.is_jcc_short_or_near() {
                     return Err(CallsRefusal::Conditional(last.ip()));
                 }

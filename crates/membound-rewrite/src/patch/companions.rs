@@ -1,8 +1,9 @@
-//! Other lines of the object that a load is about to wait for.
+//! Other cache lines of the object that a yield's load is about to wait for (adjacent-line prefetch).
 //!
-//! A processor that does not yield runs on behind a load that misses, and asks for what it reads next of
-//! the same object as it goes. One that yields has asked for one line, and waits for the next one when it
-//! is back. So a yield asks for those too, as far as the code behind it tells which they are.
+//! Without a yield the processor executes ahead of a missing load and so already requests the lines of the
+//! same object that it reads next. The yield sequence displaces that speculation: only one line has been
+//! requested, and the thread waits for the next one when it resumes. So a yield prefetches those lines too,
+//! as far as the code after it shows which they are.
 
 use iced_x86::{FlowControl, Instruction};
 
@@ -11,18 +12,19 @@ use super::operand::Operand;
 use crate::flow::{Analyst, access};
 use crate::{Gpr, RegisterSet};
 
-/// Instructions behind the load that are looked at.
+/// Number of instructions after the load that are examined.
 const REACH: usize = 32;
-/// Lines asked for besides the load's own.
+/// Most lines prefetched besides the load's own.
 const MOST: usize = 3;
-/// Lines of an array in which an element is taken to lie of which only the index says where.
+/// Lines prefetched for an access to an array element, whose index is not known here.
 const OF_ARRAY: i64 = 2;
 
-/// What is asked for besides the operand of a load.
+/// Operands to prefetch besides that of the load.
 pub(super) type Companions = [Option<Operand>; MOST];
 
-/// Lines besides that of `operand`, which the instruction at `index` accesses, that those behind it
-/// access at the same base, in the order of the text, up to the first call and to where the base changes.
+/// Lines other than that of `operand`, the operand of the instruction at `index`, that the following
+/// instructions access through the same base register; in the order of the text, up to the first call or
+/// change of the base.
 pub(super) fn of(
     instructions: &[Instruction],
     index: usize,
@@ -64,17 +66,17 @@ pub(super) fn of(
     companions
 }
 
-/// Where an operand lies that is reached by a pointer.
+/// An operand that is reached through a pointer in a register.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     base: Gpr,
-    /// Register and logarithm of its scale.
+    /// Index register and the logarithm of its scale.
     index: Option<(Gpr, u8)>,
     displacement: i64,
 }
 
 impl Place {
-    /// `None` for what is on the stack, or part of a module.
+    /// `None` for operands on the stack or in the module.
     fn of(operand: &Operand) -> Option<Self> {
         let (base, index, displacement) = operand.address.parts()?;
         Some(Self {
@@ -84,7 +86,7 @@ impl Place {
         })
     }
 
-    /// What the place depends on.
+    /// The registers that the address depends on.
     fn registers(&self) -> RegisterSet {
         let index = self
             .index
@@ -92,7 +94,7 @@ impl Place {
         RegisterSet::gpr(self.base).union(index)
     }
 
-    /// The displacements at which `other` may be, from here: none where that cannot be told.
+    /// The displacements, one per line, at which `other` may lie; empty if the distance is not known.
     fn lines(&self, other: &Self) -> std::ops::Range<i64> {
         let begin = other.displacement;
         let lines = match (self.index, other.index) {

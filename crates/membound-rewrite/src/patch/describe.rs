@@ -1,4 +1,4 @@
-//! What a plan does to each function, for people.
+//! A readable report of what a plan does to each function.
 
 use std::ops::Range;
 
@@ -15,75 +15,75 @@ use crate::code::{Function, Unresolved};
 use crate::flow::{Analyst, Direction, Liveness};
 use crate::image::{FunctionBounds, Image};
 
-/// One function.
+/// The report on one function.
 #[derive(Clone, Debug)]
 pub struct FunctionReport {
-    /// Its extent and name.
+    /// The function's extent and name.
     pub bounds: FunctionBounds,
-    /// Basic blocks.
+    /// Number of basic blocks.
     pub blocks: usize,
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: usize,
-    /// Why not every branch into it is known.
+    /// Why not all branches into the function are known; `None` if they are.
     pub unresolved: Option<Unresolved>,
-    /// Whether the bytes below its stack pointer may hold something.
+    /// True if the function may use the red zone below its stack pointer.
     pub red_zone: bool,
-    /// Whether its stack pointer is known to point to a stack.
+    /// True if its stack pointer is known to point to a stack.
     pub stack_usable: bool,
-    /// Its accesses to memory that were to be patched, sorted by address.
+    /// Accesses to memory that were to be patched, sorted by address.
     pub accesses: Vec<AccessReport>,
-    /// Instructions that move together, sorted by address.
+    /// Groups of instructions that move together, sorted by address.
     pub groups: Vec<GroupReport>,
     /// Every instruction, with [`Detail::Listing`]; empty otherwise.
     pub listing: Vec<InstructionReport>,
 }
 
-/// How much is said of a function.
+/// How detailed a report is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Accesses and groups.
+    /// Accesses and groups only.
     Accesses,
-    /// Every instruction in words as well, which takes its time.
+    /// Also every instruction as text, which takes longer.
     Listing,
 }
 
 /// One instruction of a listing.
 #[derive(Clone, Debug)]
 pub struct InstructionReport {
-    /// Its address in the file.
+    /// Address in the file.
     pub address: u64,
-    /// Its bytes.
+    /// The instruction's bytes.
     pub bytes: Vec<u8>,
-    /// It, in words.
+    /// The instruction in Intel syntax.
     pub text: String,
-    /// Number of its block in the function.
+    /// Number of the instruction's block in the function.
     pub block: u32,
-    /// What may be read after control came here, before it is written.
+    /// State that is alive before the instruction.
     pub live: RegisterSet,
 }
 
-/// One instruction that accesses memory.
+/// An instruction that accesses memory.
 #[derive(Clone, Debug)]
 pub struct AccessReport {
-    /// Its address in the file.
+    /// Address in the file.
     pub address: u64,
-    /// What it does to memory.
+    /// Whether the instruction loads, stores or both.
     pub direction: Direction,
-    /// Why it is not patched.
+    /// Why the instruction is not patched; `None` if it is.
     pub refused: Option<Refusal>,
 }
 
 /// Instructions that move into one trampoline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReport {
-    /// From the first byte of the first to the last of the last.
+    /// From the first instruction's start to the last instruction's end, in the file.
     pub range: Range<u64>,
-    /// Bytes that the jump overwrites; below five it is a punned one.
+    /// Bytes that the jump overwrites; fewer than five for a punned jump.
     pub overwritten: u8,
 }
 
-/// Reports of the functions of `image` that `wanted` picks. `plan` must be
-/// [`Plan::make`]'s of the same image and options.
+/// Reports on the functions of `image` that `wanted` accepts. `plan` must have been made by [`Plan::make`]
+/// from the same image and options.
 #[must_use]
 pub fn describe(
     image: &Image<'_>,

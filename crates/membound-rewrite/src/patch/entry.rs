@@ -1,4 +1,4 @@
-//! The patch at the function that the dynamic loader calls when its list has changed.
+//! The patch at the function that the dynamic loader calls when its list of modules has changed.
 
 use super::body::Settled;
 use super::function::Found;
@@ -10,17 +10,17 @@ use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::{Body, EDIT, Options, Plan, Refusal};
 use crate::code::Function;
 
-/// A plan that calls [`membound_wire::Entry::Modules`] at the entry of a small function,
-/// whose first bytes, as they stand at the address `at` of the process, are `original`.
+/// A plan that calls [`membound_wire::Entry::Modules`] at the entry of a small function. `original` holds the
+/// function's first bytes as they are at the address `at` of the process.
 ///
-/// It is placed with a bias of 0. Such a function is usually nothing but `ret`, so that the
-/// padding behind it is overwritten too; it must be called directly or begin with `endbr64`.
+/// Place the plan with a bias of 0. Such a function usually consists of `ret` alone, so the padding after it
+/// is overwritten too. It must be called directly or begin with `endbr64`.
 ///
 /// # Errors
-/// When there is no room for a jump.
+/// If there is no room for a jump, or the entry cannot be moved.
 pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
     let mut function = Function::from_code(original, at);
-    // What follows the function's return is not its own, whatever it looks like.
+    // Whatever follows the function's return is not part of it, even if it decodes.
     function.unresolved = None;
     function.blocks.truncate(1);
     let block = function.blocks.first().ok_or(Refusal::Undecodable)?;

@@ -1,8 +1,8 @@
-//! A plan as bytes: see `docs/formats/plan.md`.
+//! The plan as bytes; the format is described in `docs/formats/plan.md`.
 //!
-//! Everything is little-endian. A header says where each section lies; reading checks the
-//! header, and every index in a section when it is used, so that a damaged file is an error
-//! or a plan that does less, never a panic.
+//! Everything is little-endian. A header says where each section lies. Reading a plan checks the header;
+//! every index in a section is checked when it is used. A damaged file therefore gives an error or a plan
+//! that patches less, never a panic.
 
 use std::ops::Range;
 
@@ -13,52 +13,52 @@ use super::PlanError;
 
 pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
 pub(super) const VERSION: u32 = 27;
-/// Magic, version, number of sections, the numbers, the sections, checksum.
+/// Bytes of magic, version, number of sections, the numbers, the section table and the checksum.
 pub(super) const HEADER_BYTES: usize = 16 + 8 * NUMBERS + 16 * SECTIONS + 8;
 pub(super) const NUMBERS: usize = 7;
 pub(super) const SECTIONS: usize = 11;
 
-/// The parts of a plan, in the order in which they stand in the file.
+/// The sections of a plan, in the order in which they are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Section {
     /// One byte for the kind, then the build-id or hash.
     Identity,
-    /// `Options::key`.
+    /// The key of the options, from `Options::key`.
     Options,
-    /// Machine code.
+    /// Machine code of the trampolines.
     Code,
-    /// `u32` offsets of rel32 fields that refer to the module.
+    /// `u32` offsets, in the code, of 32-bit displacements that refer to the module.
     Relocations,
     /// [`super::trampoline::Edit`]s of [`EDIT_BYTES`] each.
     Edits,
-    /// What the agent reads, beginning with its `TableHeader`.
+    /// The tables for the agent, beginning with a `TableHeader`.
     Tables,
-    /// Punned jumps, of [`PUN_BYTES`] each, sorted by their islands.
+    /// Punned jumps, [`PUN_BYTES`] each, sorted by island address.
     Puns,
-    /// Sites, of [`SITE_BYTES`] each, sorted by address.
+    /// Sites, [`SITE_BYTES`] each, sorted by address.
     Sites,
-    /// System calls, of [`HOOK_BYTES`] each.
+    /// System calls, [`HOOK_BYTES`] each.
     Hooks,
-    /// Functions, of [`FUNCTION_BYTES`] each, sorted by address.
+    /// Functions, [`FUNCTION_BYTES`] each, sorted by address.
     Functions,
-    /// Entries of wrapped functions, of [`HOOK_BYTES`] each.
+    /// Entries of wrapped functions, [`HOOK_BYTES`] each.
     Wraps,
 }
 
-/// The header's numbers.
+/// Indices of the numbers in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Number {
-    /// The address of the file that offsets count from.
+    /// The address in the file from which offsets are counted.
     Origin,
-    /// Bytes from there to the end of the module.
+    /// Bytes from the origin to the end of the module.
     Span,
-    /// Numbered sites.
+    /// Number of sites that have a number.
     NumberedSites,
     /// Bytes of one site's words in the data pages.
     SiteWords,
-    /// Bytes of code, tables, data: whole pages.
+    /// Bytes of code in the area: whole pages. Tables and data likewise.
     CodeBytes,
     /// See `CodeBytes`.
     TablesBytes,
@@ -72,10 +72,10 @@ pub(super) const SITE_BYTES: usize = 16;
 pub(super) const HOOK_BYTES: usize = 12;
 pub(super) const FUNCTION_BYTES: usize = 20;
 
-/// Bytes that are copied at a time.
+/// Bytes that one thread copies at a time.
 const PIECE: usize = 1 << 20;
 
-/// Writes a plan.
+/// Assembles the bytes of a plan.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
     pub numbers: [u64; NUMBERS],
@@ -107,7 +107,7 @@ impl Builder {
         }
         let checksum = u64::from(fingerprint(&out)) << 32 | at as u64 & 0xffff_ffff;
         out.extend_from_slice(&checksum.to_le_bytes());
-        // Plans of large modules have a hundred megabytes: more than one processor copies.
+        // Plans of large modules have a hundred megabytes, so copy in parallel.
         let mut whole = vec![0; at];
         let (header, mut rest) = whole.split_at_mut(HEADER_BYTES.next_multiple_of(16));
         header[..out.len()].copy_from_slice(&out);
@@ -128,7 +128,7 @@ impl Builder {
     }
 }
 
-/// A read header.
+/// The header of a plan, as read and checked.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub numbers: [u64; NUMBERS],
@@ -170,19 +170,19 @@ impl Header {
     }
 }
 
-/// The `u32` at an offset that is known to be inside.
+/// The `u32` at an offset that is known to be in range.
 pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
     let field = bytes[at..at + 4].try_into().expect("four bytes");
     u32::from_le_bytes(field)
 }
 
-/// The `u64` at an offset that is known to be inside.
+/// The `u64` at an offset that is known to be in range.
 pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
     let field = bytes[at..at + 8].try_into().expect("eight bytes");
     u64::from_le_bytes(field)
 }
 
-/// The `u16` at an offset that is known to be inside.
+/// The `u16` at an offset that is known to be in range.
 pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
     let field = bytes[at..at + 2].try_into().expect("two bytes");
     u16::from_le_bytes(field)

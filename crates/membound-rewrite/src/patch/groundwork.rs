@@ -1,7 +1,7 @@
-//! Plans of a few places of an image, over and over.
+//! The part of the analysis that all plans of one image share.
 //!
-//! Most of the work of a plan is what functions need to know of each other. Whoever chooses
-//! other places of the same file every now and then has that done once.
+//! Most of the work of a plan is finding out what functions need to know of each other. A caller that plans
+//! different sites of the same file again and again does that once.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::code::{Function, Knowledge, Tables};
 use crate::flow::{Analyst, Liveness, Summary};
 use crate::image::Image;
 
-/// Functions that one worker plans at a time.
+/// Number of functions that one worker plans at a time.
 const AT_ONCE: usize = 16;
 
-/// What plans of one image have in common.
+/// The facts about an image that its plans share.
 pub struct Groundwork {
     tables: Tables,
     module: Module,
 }
 
-/// A groundwork as it is written and read.
+/// The serialized form of [`Groundwork`].
 #[derive(Serialize, Deserialize)]
 struct Kept<K, S> {
     tables: Tables,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Groundwork {
 }
 
 impl Groundwork {
-    /// Looks at every function of `image`.
+    /// Analyses every function of `image`.
     #[must_use]
     pub fn of(image: &Image<'_>, options: &Options) -> Self {
         Self {
@@ -50,7 +50,8 @@ impl Groundwork {
         }
     }
 
-    /// Everything that [`Self::of`] found, to be kept beside the image's identity and the program's version.
+    /// Serializes the result of [`Self::of`]. Store it together with the image's identity and the program's
+    /// version.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let kept = Kept {
@@ -61,7 +62,7 @@ impl Groundwork {
         rmp_serde::to_vec(&kept).expect("memory is all that it needs")
     }
 
-    /// The reverse of [`Self::to_bytes`]; `None` for anything else.
+    /// Deserializes the result of [`Self::to_bytes`]; `None` for other bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let kept: Kept<Knowledge, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
@@ -74,18 +75,18 @@ impl Groundwork {
         })
     }
 
-    /// The function of this index in [`Image::functions`], decoded as plans see it.
+    /// The function with this index in [`Image::functions`], decoded as plans decode it.
     ///
     /// # Panics
-    /// When the image has no such function.
+    /// If the image has no such function.
     #[must_use]
     pub fn function(&self, image: &Image<'_>, index: usize) -> Function {
         Function::decode(image, &self.module.knowledge, index)
     }
 
-    /// The plan that [`Plan::make`] makes of the same image, but that functions without a
-    /// chosen place and not wrapped are not in it. Where not all places are chosen by their
-    /// addresses, it is just that plan.
+    /// Plans `image` like [`Plan::make`], but includes only functions that contain a selected site or are
+    /// wrapped. If sites are not selected by address, or system calls are to be patched, it is the plan of
+    /// [`Plan::make`].
     #[must_use]
     pub fn plan(&self, image: &Image<'_>, options: &Options) -> Plan {
         let addresses = match options.sites.addresses() {

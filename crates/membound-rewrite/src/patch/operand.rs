@@ -1,4 +1,4 @@
-//! A memory operand that a body has to name again.
+//! A memory operand that a body uses again.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
@@ -6,27 +6,27 @@ use super::emit::Address;
 use crate::Gpr;
 use crate::flow::{Access, Addressing, Segment};
 
-/// An operand and what it is used for.
+/// A memory operand and how the instruction uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operand {
-    /// Its address, without the segment's base.
+    /// Address without the segment base.
     pub address: Address,
-    /// Its segment, if that matters.
+    /// Segment, if it has a base of its own (`fs`, `gs`).
     pub segment: Option<Segment>,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u32,
-    /// Whether it is written.
+    /// True if the instruction writes the operand.
     pub stores: bool,
 }
 
 impl Operand {
-    /// The same, so many bytes further on; `None` when that cannot be written.
+    /// The operand `bytes` bytes further on; `None` if that address cannot be encoded.
     pub(super) fn further(self, bytes: i64) -> Option<Self> {
         let address = self.address.further(bytes)?;
         Some(Self { address, ..self })
     }
 
-    /// The operand of `access`, or `None` when it cannot be named by an ordinary one.
+    /// The operand of `access`; `None` if it is not an ordinary memory operand.
     pub(super) fn of(instruction: &Instruction, access: &Access) -> Option<Self> {
         let ordinary = access.addressing == Addressing::Operand
             && (0..instruction.op_count())
@@ -34,7 +34,7 @@ impl Operand {
         if !ordinary {
             return None;
         }
-        // `pop [rsp]` means the stack pointer after the pop.
+        // In `pop [rsp]`, rsp has its value after the pop.
         let pops = matches!(instruction.code(), Code::Pop_rm64 | Code::Pop_rm16);
         if pops && instruction.memory_base() == Register::RSP {
             return None;
@@ -70,14 +70,14 @@ fn address(instruction: &Instruction) -> Option<Address> {
     })
 }
 
-/// A register of 64 bits.
+/// A 64-bit general register as [`Gpr`]; `None` for others.
 pub(super) fn gpr(register: Register) -> Option<Gpr> {
     let wide = register.is_gpr64() && register != Register::None;
     wide.then(|| Gpr::new(u8::try_from(register.number()).expect("sixteen registers")))
 }
 
 impl Address {
-    /// Whether its value depends on `register`.
+    /// True if the address depends on `register`.
     pub(super) fn uses(self, register: Gpr) -> bool {
         match self {
             Self::Module(_) => false,
@@ -87,7 +87,7 @@ impl Address {
         }
     }
 
-    /// The same with `to` where `from` stood.
+    /// The address with `from` replaced by `to`.
     pub(super) fn with(self, from: Gpr, to: Gpr) -> Self {
         let change = |register| if register == from { to } else { register };
         match self {
@@ -104,7 +104,7 @@ impl Address {
         }
     }
 
-    /// The address so many bytes further on; `None` when that cannot be written.
+    /// The address `bytes` bytes further on; `None` if it cannot be encoded.
     pub(super) fn further(self, bytes: i64) -> Option<Self> {
         let Self::Registers {
             base,
@@ -122,8 +122,7 @@ impl Address {
         })
     }
 
-    /// The same, seen with the stack pointer `bytes` lower; `None` when that cannot be
-    /// written.
+    /// The same address after the stack pointer has been lowered by `bytes`; `None` if it cannot be encoded.
     pub(super) fn below(self, bytes: i32) -> Option<Self> {
         match self {
             Self::Registers {

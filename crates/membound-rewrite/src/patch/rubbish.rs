@@ -1,18 +1,18 @@
-//! The body that tests liveness: it overwrites what is held to be dead.
+//! The body that tests the liveness analysis: it overwrites all state considered dead.
 //!
-//! All dead general registers and flags are overwritten everywhere; of the dead vector and
-//! mask registers some at each place, others at the next, because thirty-two of them at
-//! every place would make a program of a hundred times its size.
+//! All dead general registers and flags are overwritten at every place. Of the dead vector and mask registers
+//! only some are overwritten at each place, and others at the next: all thirty-two at every place would make
+//! the program a hundred times as large.
 
 use super::VectorLevel;
 use super::emit::Emitter;
 use super::surroundings::Surroundings;
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
 
-/// Vector registers overwritten at one place.
+/// Number of vector registers overwritten at one place.
 const VECTORS_A_PLACE: usize = 3;
 
-/// Writes rubbish into what is dead in `around`.
+/// Writes arbitrary values into the state that is dead in `around`.
 pub(super) fn write(around: &Surroundings, vectors: VectorLevel, seed: u64, out: &mut Emitter) {
     let mut random = Random(seed);
     let dead = around.live.complement();
@@ -42,7 +42,7 @@ pub(super) fn write(around: &Surroundings, vectors: VectorLevel, seed: u64, out:
     }
 }
 
-/// The dead flags become other than what a program is likely to have left.
+/// Sets the dead flags to values that the program is unlikely to have left in them.
 fn flags(dead: RegisterSet, random: &mut Random, out: &mut Emitter) {
     let carry = RegisterSet::flag(Flag::Carry);
     let overflow = RegisterSet::flag(Flag::Overflow);
@@ -79,7 +79,7 @@ fn flags(dead: RegisterSet, random: &mut Random, out: &mut Emitter) {
     }
 }
 
-/// Bytes below the stack pointer: in the red zone when it is dead, below it otherwise.
+/// Overwrites bytes below the stack pointer: in the red zone if that is dead, below it otherwise.
 fn stack(around: &Surroundings, random: &mut Random, out: &mut Emitter) {
     if !around.stack {
         return;
@@ -116,14 +116,14 @@ fn vector_registers(
     }
 }
 
-/// Overwrites what can be overwritten alone of one register; says whether anything was.
+/// Overwrites the parts of one register that are dead and can be overwritten alone; false if there are none.
 fn vector_register(dead: RegisterSet, vectors: VectorLevel, number: u8, out: &mut Emitter) -> bool {
     let is_dead = |part| dead.contains(RegisterSet::vector(number, part));
     let low = is_dead(VectorPart::Xmm);
     let high = is_dead(VectorPart::YmmHigh) || vectors == VectorLevel::Sse;
     let highest = is_dead(VectorPart::ZmmHigh) || vectors != VectorLevel::Avx512;
     let modrm = (number & 7) << 3 | 5;
-    // Inverted register bits as VEX and EVEX have them.
+    // Register number bits, inverted as VEX and EVEX require.
     let bit3 = (!number >> 3 & 1) << 7;
     let bit4 = (!number >> 4 & 1) << 4;
     match (low, high, highest) {
@@ -136,7 +136,7 @@ fn vector_register(dead: RegisterSet, vectors: VectorLevel, number: u8, out: &mu
             out.with_pattern(&[0xc5, bit3 | 0x7c, 0x10, modrm], &[]);
         }
         (true, ..) if number < 16 => {
-            // movups xmm, [pattern], which leaves the rest.
+            // movups xmm, [pattern], which leaves the upper parts unchanged.
             if number >= 8 {
                 out.raw(&[0x44]);
             }
@@ -168,7 +168,7 @@ fn vector_register(dead: RegisterSet, vectors: VectorLevel, number: u8, out: &mu
     true
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! A plan for code that is in no file.
+//! A plan for code that is not part of a file.
 
 use std::fmt::Write as _;
 
@@ -14,9 +14,8 @@ use crate::flow::{Analyst, Conventions, Liveness, Summaries};
 use crate::image::Convention;
 
 impl Plan {
-    /// Plans the one function that `bytes` are, at the address `at`, with nothing known of
-    /// its surroundings: everything is alive where it returns or calls. It is placed with
-    /// a bias of 0.
+    /// Plans the single function `bytes` at the address `at`. Nothing is known of the code around it, so all
+    /// state counts as alive where it returns or calls. Place the plan with a bias of 0.
     #[must_use]
     pub fn of_code(bytes: &[u8], at: u64, options: &Options) -> Self {
         let function = Function::from_code(bytes, at);
@@ -53,8 +52,8 @@ impl Plan {
     }
 }
 
-/// Names what [`super::Body::Sample`] does around a timed load: builds that time differently
-/// give it different names, so that latencies of one are not compared with those of another.
+/// A name for the code that [`super::Body::Sample`] executes around a timed load. Builds with different code
+/// have different names, so that their latencies are not compared with each other.
 #[must_use]
 pub fn sampler_identity() -> String {
     // mov rax, [rdi]; ret
@@ -64,7 +63,7 @@ pub fn sampler_identity() -> String {
         vectors: VectorLevel::Sse,
         ..Options::new(Body::Sample)
     };
-    // Room for the jump.
+    // No-operations make room for the jump.
     let mut bytes = LOAD.to_vec();
     bytes.splice(3..3, [0x90; 8]);
     let plan = Plan::of_code(&bytes, 0x1000, &options);

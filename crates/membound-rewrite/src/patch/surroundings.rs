@@ -1,19 +1,19 @@
-//! What is known at the place of a body.
+//! The state that a body finds at its place.
 
 use super::loop_saves::LoopSaves;
 use crate::flow::Liveness;
 use crate::{Gpr, RegisterSet};
 
-/// What is known at the place of a body.
+/// The state that a body finds at its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Surroundings {
-    /// What may be read later.
+    /// State that may be read later.
     pub live: RegisterSet,
-    /// Whether the red zone may hold something.
+    /// True if the red zone may contain values.
     pub red_zone: bool,
-    /// Whether there is a stack.
+    /// True if rsp is known to point to a stack.
     pub stack: bool,
-    /// What a loop around it keeps on the stack already.
+    /// State that a loop around the body has already saved on the stack.
     pub saves: Option<LoopSaves>,
 }
 
@@ -27,8 +27,7 @@ impl Surroundings {
         }
     }
 
-    /// Two registers whose values nobody needs, neither the program nor who gives back what is on the
-    /// stack.
+    /// Two registers that are dead in the program and that no loop around the body restores from its saves.
     pub(super) fn two_dead(&self) -> Option<[Gpr; 2]> {
         let kept = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
         let mut dead = self.dead_registers();
@@ -36,12 +35,12 @@ impl Surroundings {
         Some([next()?, next()?])
     }
 
-    /// Whether nobody reads any of it later.
+    /// True if none of the units in `set` is read later.
     pub(super) fn is_dead(&self, set: RegisterSet) -> bool {
         !self.live.intersects(set)
     }
 
-    /// Registers whose values the program does not need.
+    /// Registers whose values the program does not need, rsp excepted.
     pub(super) fn dead_registers(&self) -> impl Iterator<Item = Gpr> {
         let around = *self;
         Gpr::all().filter(move |register| {

@@ -1,4 +1,4 @@
-//! Which system call a `syscall` instruction makes, and whether the agent has to see it.
+//! The number of the system call that a `syscall` instruction makes, and whether the agent must see it.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
@@ -8,16 +8,16 @@ use crate::flow::Analyst;
 use crate::image::Image;
 use crate::{Gpr, RegisterSet};
 
-/// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `rt_sigtimedwait`,
-/// `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`, `setns`, `seccomp`, `execveat`, `pkey_mprotect`,
-/// `clone3`.
+/// System calls that the agent must always see: `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`,
+/// `fork`, `vfork`, `execve`, `rt_sigtimedwait`, `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`,
+/// `setns`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
 const SEEN: [u32; 18] = [
     10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 308, 317, 322, 329, 435,
 ];
-/// `exit`, `sigaltstack`, `exit_group`.
+/// System calls that the agent must see when it has timers: `exit`, `sigaltstack`, `exit_group`.
 const SEEN_TIMED: [u32; 3] = [60, 131, 231];
-/// System calls that fail when a handler interrupts them and are as good as not made then, so
-/// that they can be made again: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
+/// System calls that fail when a signal handler interrupts them and have had no effect then, so that they can
+/// be restarted: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,
 /// `sendmsg`, `recvmsg`, `wait4`, `semop`, `msgsnd`, `msgrcv`, `fcntl`, `flock`, `rt_sigtimedwait`,
 /// `rt_sigsuspend`, `futex`, `io_getevents`, `semtimedop`, `clock_nanosleep`, `epoll_wait`,
@@ -27,14 +27,15 @@ const MADE_AGAIN: [u32; 42] = [
     0, 1, 7, 17, 18, 19, 20, 23, 34, 35, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 128, 130,
     202, 208, 220, 230, 232, 242, 243, 247, 257, 270, 271, 281, 288, 299, 307, 318, 441, 449,
 ];
-/// `poll`, `nanosleep`, `futex`, `clock_nanosleep`, `epoll_wait`, `epoll_pwait`.
+/// System calls in which a thread may wait: `poll`, `nanosleep`, `futex`, `clock_nanosleep`, `epoll_wait`,
+/// `epoll_pwait`.
 const MAY_WAIT: [u32; 6] = [7, 35, 202, 230, 232, 281];
-/// Blocks looked at, back from the one with the instruction.
+/// Number of predecessor blocks that are followed back from the block with the instruction.
 const DEPTH: usize = 4;
 
-/// Whether a function of `image` may have a `syscall` instruction. Far cheaper than decoding all functions as
-/// plans do: only those are looked at that hold its two bytes, which rarely are an instruction in code
-/// that calls a C library.
+/// True if a function of `image` may have a `syscall` instruction. Far cheaper than decoding all functions:
+/// only functions that contain the two bytes are decoded, and in code that calls a C library these bytes are
+/// rarely an instruction.
 pub(super) fn may_occur(image: &Image<'_>) -> bool {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     image.text().iter().any(|range| {
@@ -44,8 +45,8 @@ pub(super) fn may_occur(image: &Image<'_>) -> bool {
     })
 }
 
-/// Whether an instruction may begin at `address`: its function, decoded from the start, has one there. Bytes
-/// that are no instruction are passed over, as tables between instructions are.
+/// True if an instruction may begin at `address`: decoding its function from the start reaches that address.
+/// Bytes that are no instruction, such as tables in between, are skipped.
 fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     let Some(index) = image.function_at(address) else {
         return false;
@@ -62,25 +63,24 @@ fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     decoder.ip() == address
 }
 
-/// Whether the agent has to see the system call of this number; of an unknown number it
-/// decides when it is made.
+/// True if the agent must see the system call of this number. If the number is unknown, the agent decides
+/// when the call is made.
 pub(super) fn is_seen(number: Option<u32>, hooks: Hooks) -> bool {
     let timed = matches!(hooks, Hooks::Timed | Hooks::Waiting);
     number.is_none_or(|number| SEEN.contains(&number) || timed && SEEN_TIMED.contains(&number))
 }
 
-/// Whether the thread may have something better to do than to wait in the system call of this number.
+/// True if the thread may yield instead of waiting in the system call of this number.
 pub(super) fn may_wait(number: Option<u32>, hooks: Hooks) -> bool {
     hooks == Hooks::Waiting && number.is_some_and(|number| MAY_WAIT.contains(&number))
 }
 
-/// Whether the system call can be made again that a handler has interrupted.
+/// True if the system call can be restarted after a handler has interrupted it.
 pub(super) fn is_made_again(number: u32) -> bool {
     MADE_AGAIN.contains(&number)
 }
 
-/// The number that the `syscall` instruction `index` is made with, when every way to it
-/// sets the same one.
+/// The system call number of the `syscall` instruction at `index`, if all paths to it set the same one.
 pub(super) fn number(function: &Function, index: usize, analyst: &mut Analyst) -> Option<u32> {
     let block = function
         .blocks
@@ -89,7 +89,7 @@ pub(super) fn number(function: &Function, index: usize, analyst: &mut Analyst) -
     before(function, BlockId(block), index, DEPTH, analyst)
 }
 
-/// eax before instruction `end` of a block.
+/// The value of eax before instruction `end` of a block, if it is known.
 fn before(
     function: &Function,
     block: BlockId,
@@ -132,7 +132,7 @@ fn with_low(value: u32, low: Option<u8>) -> u32 {
     low.map_or(value, |low| value & !0xff | u32::from(low))
 }
 
-/// What an instruction does to eax.
+/// The effect of an instruction on eax.
 enum Setting {
     None,
     Low(u8),

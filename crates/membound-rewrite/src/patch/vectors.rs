@@ -1,4 +1,4 @@
-//! Vector and mask registers that are alive across a yield, on the stack of who is away.
+//! Saves vector and mask registers that are alive across a yield on the stack of the suspended context.
 
 use super::VectorLevel;
 use super::emit::Emitter;
@@ -6,10 +6,10 @@ use super::surroundings::Surroundings;
 use super::writer::Writer;
 use crate::{RegisterSet, VectorPart};
 
-/// A vector or mask register and how much of it is alive.
+/// A vector or mask register, and how much of it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// Bytes 0 to 15, 31 or 63.
+    /// Register number and its highest live part: bytes 0 to 15, 31 or 63 are saved.
     Vector(u8, VectorPart),
     Mask(u8),
 }
@@ -24,7 +24,7 @@ impl Slot {
         }
     }
 
-    /// Moves it between its register and `[rsp + offset]`.
+    /// Moves the slot between its register and `[rsp + offset]`.
     fn write(self, opcode: u8, offset: i32, vectors: VectorLevel, out: &mut Emitter) {
         match self {
             Self::Vector(number, part) => {
@@ -44,7 +44,7 @@ impl Slot {
                 out.raw(&[0x84 | (number & 7) << 3, 0x24]);
             }
             Self::Mask(number) => {
-                // kmovq; its store is one opcode above its load, as those of vectors are.
+                // kmovq; as for vectors, the opcode of the store is that of the load plus one.
                 out.raw(&[0xc4, 0xe1, 0xf8, 0x80 | opcode, 0x84 | number << 3, 0x24]);
             }
         }
@@ -55,7 +55,7 @@ impl Slot {
 const LOAD: u8 = 0x10;
 const STORE: u8 = 0x11;
 
-/// Stores the lowest 16 bytes of a vector register below 16 so many bytes above the stack pointer.
+/// Stores the lowest 16 bytes of a vector register, numbered below 16, `above` bytes above the stack pointer.
 pub(super) fn store_low(number: u8, above: i32, vectors: VectorLevel, out: &mut Emitter) {
     Slot::Vector(number, VectorPart::Xmm).write(STORE, above, vectors, out);
 }
@@ -65,7 +65,7 @@ pub(super) fn load_low(number: u8, above: i32, vectors: VectorLevel, out: &mut E
     Slot::Vector(number, VectorPart::Xmm).write(LOAD, above, vectors, out);
 }
 
-/// Vector and mask registers of which something is alive.
+/// Vector and mask registers that are at least partly alive.
 fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
     let live = around.live;
     let is = |number, part| live.contains(RegisterSet::vector(number, part));
@@ -83,7 +83,7 @@ fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
         let Some(&part) = widest else {
             continue;
         };
-        // Only one form reaches the upper sixteen, and it moves all of them.
+        // Registers from 16 on are reachable only by EVEX forms, and the one used here moves all 64 bytes.
         let part = if number >= 16 {
             VectorPart::ZmmHigh
         } else {
@@ -100,7 +100,7 @@ fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
     slots
 }
 
-/// Makes room below the stack pointer and puts vectors there; returns the bytes of it.
+/// Lowers the stack pointer and stores live vectors there; returns the bytes that they take.
 pub(super) fn save(around: &Surroundings, vectors: VectorLevel, writer: &mut Writer<'_>) -> i32 {
     let slots = slots(around, vectors);
     let room: i32 = slots.iter().map(|slot| slot.bytes()).sum();
@@ -116,7 +116,7 @@ pub(super) fn save(around: &Surroundings, vectors: VectorLevel, writer: &mut Wri
     room
 }
 
-/// Takes vectors from the `room` bytes that [`save`] made, and gives it up.
+/// Loads vectors from the `room` bytes that [`save`] allocated, and frees those.
 pub(super) fn restore(
     around: &Surroundings,
     vectors: VectorLevel,

@@ -1,5 +1,5 @@
-//! Functions that are wrapped: at their entry control goes to the agent, which calls the original
-//! or lets it be entered as it would have been.
+//! Wrapped functions: the jump at their entry leads to the agent, which calls the original function or
+//! continues at its entry as if there were no patch.
 //!
 //! The jump at the entry leads to
 //!
@@ -11,7 +11,8 @@
 //! displaced:             ; the function's first instructions, and the jump back
 //! ```
 //!
-//! which changes no register and leaves the processor's record of calls and returns as it was.
+//! This code changes no register, and because it jumps rather than calls, the processor's return stack stays
+//! as it was.
 
 use iced_x86::Code;
 use membound_wire::Entry;
@@ -25,12 +26,12 @@ use crate::Gpr;
 use crate::code::Function;
 use crate::image::Image;
 
-/// A function that is to be wrapped wherever a module defines it.
+/// A function to be wrapped in every module that defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrapped {
-    /// Its name as it stands in symbol tables.
+    /// The function's name in symbol tables.
     pub name: String,
-    /// What the agent is to know it by.
+    /// The number by which the agent identifies the function.
     pub number: u32,
 }
 
@@ -41,21 +42,21 @@ pub struct WrapView {
     pub address: u64,
     /// [`Wrapped::number`].
     pub number: u32,
-    /// Whether it is wrapped.
+    /// Whether the entry is wrapped.
     pub state: HookState,
 }
 
-/// An entry in a function that is being planned.
+/// A wrapped entry in a function that is being planned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wrap {
-    /// What is told of it.
+    /// The public part.
     pub view: WrapView,
-    /// The instruction's index in its function.
+    /// Index of the patched instruction in its function.
     pub instruction: usize,
 }
 
-/// Addresses of the functions of `image` that are to be wrapped, sorted; of several names of one
-/// address the one that was given first counts.
+/// Addresses of the functions of `image` to be wrapped, sorted, with their numbers. If several names have one
+/// address, the first in `wrapped` counts.
 pub(super) fn resolve(image: &Image<'_>, wrapped: &[Wrapped]) -> Vec<(u64, u32)> {
     if wrapped.is_empty() {
         return Vec::new();
@@ -74,7 +75,7 @@ pub(super) fn resolve(image: &Image<'_>, wrapped: &[Wrapped]) -> Vec<(u64, u32)>
         .collect()
 }
 
-/// The entries of `function` that are to be wrapped, marked in its `items`.
+/// The entries in `function` to be wrapped; marks them as wanted in `items`.
 pub(super) fn plan(function: &Function, resolved: &[(u64, u32)], items: &mut [Item]) -> Vec<Wrap> {
     let range = &function.bounds.range;
     let first = resolved.partition_point(|(address, _)| *address < range.start);
@@ -102,7 +103,7 @@ pub(super) fn plan(function: &Function, resolved: &[(u64, u32)], items: &mut [It
         .collect()
 }
 
-/// The first instruction at `address` that may be elsewhere: a mark for indirect calls stays.
+/// Index of the first instruction at `address` that may be moved: not `endbr64`, which must stay.
 pub(super) fn entry(function: &Function, address: u64) -> Option<usize> {
     let all = &function.instructions;
     let entry = all
@@ -113,9 +114,9 @@ pub(super) fn entry(function: &Function, address: u64) -> Option<usize> {
     (entry < all.len()).then_some(entry)
 }
 
-/// Writes what stands before the displaced entry, which is to follow, as a place of its own.
+/// Writes the code before the displaced entry, as a place of its own; the caller writes the entry.
 pub(super) fn write(number: u32, original: u32, out: &mut Emitter, tables: &mut Tables) {
-    /// Bytes of the jump and the number.
+    /// Bytes of the jump and the number, which follow the `lea`.
     const BEHIND: u32 = 10;
     let code = out.at();
     let mut steps = Vec::new();

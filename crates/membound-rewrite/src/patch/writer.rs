@@ -1,4 +1,4 @@
-//! A body's code and, boundary by boundary, the way back from it.
+//! Writes a body's code and, for every instruction boundary, how to restore the program's state there.
 
 use super::emit::{Address, Emitter, Width};
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
@@ -7,10 +7,10 @@ use crate::Gpr;
 /// Bytes below the stack pointer that a leaf function may use without moving it.
 pub(super) const RED_ZONE: i32 = 128;
 
-/// Where a body keeps a register that it uses and that is alive.
+/// Where a body keeps the original value of a register that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// It is dead.
+    /// The register is dead: its value is not kept.
     Nowhere,
     /// In a dead register.
     In(Gpr),
@@ -18,7 +18,7 @@ pub(super) enum Keep {
     OnStack,
 }
 
-/// Code and the way back from it, side by side.
+/// Writes code and, in step with it, the table entries for restoring the program's state.
 pub(super) struct Writer<'a> {
     pub(super) out: &'a mut Emitter,
     pub(super) tables: &'a mut Tables,
@@ -28,19 +28,19 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The place begins here.
+    /// Begins the place at the current offset.
     pub(super) fn begin(&mut self) {
         let at = self.out.at();
         self.tables.begin(self.steps, at, &self.frame, self.resume);
     }
 
-    /// What follows is executed in the present frame.
+    /// Notes that the code from here on is executed in the present frame.
     pub(super) fn mark(&mut self) {
         let at = self.out.at();
         self.tables.mark(self.steps, at, &self.frame, self.resume);
     }
 
-    /// The stack pointer has moved down by `bytes`.
+    /// Notes that the stack pointer has moved down by `bytes`.
     pub(super) fn moved(&mut self, bytes: i32) {
         self.frame.lowered += bytes;
         self.mark();
@@ -56,7 +56,7 @@ impl Writer<'_> {
         self.frame.lowered += 8;
         let depth = self.frame.lowered;
         if register == Gpr::RAX && self.frame.flags == Some(FlagsKept::InRax) {
-            // Not rax itself but the flags in it.
+            // Pushes the flags in rax, not rax itself.
             self.frame.flags = Some(FlagsKept::Below(depth));
         } else if self.frame.kept(register).is_none() {
             self.frame.keep(register, Kept::Below(depth));
@@ -100,7 +100,7 @@ impl Writer<'_> {
         }
     }
 
-    /// `register` = the operand's address as the original program would compute it.
+    /// Loads into `register` the address of the operand as the original program would compute it.
     pub(super) fn load_address(&mut self, register: Gpr, operand: Address) {
         let mut operand = operand;
         let flags_in_rax = self.frame.kept(Gpr::RAX);
@@ -120,14 +120,15 @@ impl Writer<'_> {
                 None => {}
             }
         }
-        // Out of range only for addresses that no stack has; the reported one is then off.
+        // Out of range only for addresses that no stack has; then the reported address is wrong, which is
+        // harmless.
         let operand = operand.below(self.frame.lowered).unwrap_or(operand);
         self.out.address(register, operand);
     }
 }
 
-/// Somebody who follows the code of `body::Settled::enter`: the writer, or nobody, when only
-/// the resulting frame is wanted.
+/// Receives the code and frames of `body::Settled::enter`: [`Writer`] writes them, [`Quiet`] ignores them
+/// where only the resulting frame is needed.
 pub(super) trait Marker {
     fn emit(&mut self, code: impl FnOnce(&mut Emitter));
     fn mark(&mut self, frame: &Frame);
