@@ -1,10 +1,9 @@
-//! Emission for aarch64 by an encoder of our own.
+//! Emission for aarch64, by this crate's own encoder.
 //!
-//! A64 instructions are words of 32 bits, and kernels need some forty forms of them.
-//! [`Instruction`] is one such form with its operands: [`Instruction::encode`] gives the
-//! word, `Display` the text that an assembler turns into the same word, which the tests
-//! compare. Nothing here depends on the machine that it runs on, so that kernels are
-//! encoded and looked at everywhere and executed on aarch64.
+//! A64 instructions are words of 32 bits, and kernels need some forty forms of them. [`Instruction`] is one
+//! such form with its operands. [`Instruction::encode`] gives the word; `Display` gives the text that an
+//! assembler turns into the same word, which the tests compare. Nothing here depends on the machine, so
+//! kernels can be encoded and inspected everywhere and executed on aarch64.
 
 mod instruction;
 #[cfg(test)]
@@ -14,11 +13,11 @@ pub use instruction::{Barrier, Condition, Instruction, V, X};
 
 use crate::{CodeBuffer, Error, OwnedCode};
 
-/// A place in the code that branches lead to.
+/// A position in the code, as a branch target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A function that is being written.
+/// A function under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
@@ -31,7 +30,7 @@ impl Assembler {
         Self::default()
     }
 
-    /// What has been written.
+    /// The instructions so far.
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
@@ -42,19 +41,19 @@ impl Assembler {
         self.instructions.push(instruction);
     }
 
-    /// The place of the next instruction.
+    /// A label at the next instruction.
     #[must_use]
     pub const fn here(&self) -> Label {
         Label(self.instructions.len())
     }
 
-    /// Branches back to `label` under a condition.
+    /// Appends a conditional branch back to `label`.
     pub fn branch_if(&mut self, condition: Condition, label: Label) {
         let words = label.0 as i64 - self.instructions.len() as i64;
         self.push(Instruction::BranchIf { condition, words });
     }
 
-    /// Puts a constant into a register, by as few moves of 16 bits as it takes.
+    /// Loads a constant into a register with as few 16-bit moves as possible.
     pub fn constant(&mut self, to: X, value: u64) {
         let mut written = false;
         for part in 0..4_u8 {
@@ -75,7 +74,7 @@ impl Assembler {
         }
     }
 
-    /// `to = from + bytes`, for any number of bytes below 16 MiB.
+    /// Appends `to = from + bytes`, for `bytes` below 16 MiB.
     pub fn add_bytes(&mut self, to: X, from: X, bytes: u32) {
         let (low, high) = (bytes & 0xfff, bytes >> 12);
         if high > 0 {
@@ -97,10 +96,10 @@ impl Assembler {
         }
     }
 
-    /// The function as bytes.
+    /// The function's machine code, little-endian.
     ///
     /// # Errors
-    /// [`Error::Assemble`] for an operand that its instruction cannot hold.
+    /// [`Error::Assemble`] if an operand does not fit its instruction.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::with_capacity(4 * self.instructions.len());
         for instruction in &self.instructions {
@@ -110,10 +109,10 @@ impl Assembler {
     }
 }
 
-/// Assembles what `emit` writes into pages of its own.
+/// Assembles the instructions that `emit` writes into a new buffer.
 ///
 /// # Errors
-/// [`Error::Assemble`] for an operand that its instruction cannot hold, else as
+/// [`Error::Assemble`] if an operand does not fit its instruction, otherwise the errors of
 /// [`CodeBuffer::load`].
 pub fn assemble_owned(emit: impl FnOnce(&mut Assembler)) -> Result<OwnedCode, Error> {
     let mut assembler = Assembler::new();

@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use crate::Error;
 
-/// Pages for one piece of code at a time.
+/// Memory pages that hold one piece of code at a time.
 #[derive(Debug)]
 pub struct CodeBuffer {
     start: NonNull<u8>,
@@ -17,7 +17,7 @@ pub struct CodeBuffer {
 // SAFETY: the buffer owns its mapping; nothing about it is tied to a thread.
 unsafe impl Send for CodeBuffer {}
 
-/// Code that is ready to run. It borrows its buffer, so it stays what it is.
+/// Code that is ready to run. It borrows its buffer, so the code cannot change while this exists.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'buffer> {
     entry: NonNull<u8>,
@@ -30,14 +30,14 @@ unsafe impl Send for Code<'_> {}
 // SAFETY: as above; shared references only read or execute.
 unsafe impl Sync for Code<'_> {}
 
-/// Code together with the pages it lies in, for as long as somebody needs it.
+/// Code together with its pages; the pages are unmapped when this is dropped.
 #[derive(Debug)]
 pub struct OwnedCode {
     buffer: CodeBuffer,
 }
 
 impl OwnedCode {
-    /// Loads `code` into `buffer` for good.
+    /// Loads `code` into `buffer`, where it stays unchanged.
     ///
     /// # Errors
     /// As [`CodeBuffer::load`].
@@ -46,14 +46,14 @@ impl OwnedCode {
         Ok(Self { buffer })
     }
 
-    /// Address of the first instruction. Cast it to the function type that was emitted.
+    /// Address of the first instruction. Cast it to the type of the emitted function.
     #[must_use]
     pub const fn entry(&self) -> NonNull<u8> {
         self.buffer.start
     }
 }
 
-// SAFETY: the code cannot be replaced any more, so it may be executed by any thread.
+// SAFETY: the code can no longer be replaced, so any thread may execute it.
 unsafe impl Sync for OwnedCode {}
 
 impl CodeBuffer {
@@ -91,8 +91,8 @@ impl CodeBuffer {
     /// Replaces the buffer's code and makes it executable.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] when it does not fit, [`Error::Memory`] when the kernel refuses
-    /// to change the protection.
+    /// [`Error::TooLarge`] if the code does not fit, [`Error::Memory`] if the kernel refuses to change the
+    /// protection.
     pub fn load(&mut self, code: &[u8]) -> Result<Code<'_>, Error> {
         if code.len() > self.bytes {
             return Err(Error::TooLarge {
@@ -132,9 +132,9 @@ impl CodeBuffer {
     }
 }
 
-/// Makes instruction fetches see what was written as data: on aarch64 the two caches are not
-/// kept alike by the hardware. The sequence is that of the Arm Architecture Reference Manual
-/// (DDI 0487), section B2.4.4, which user code may execute on Linux.
+/// Makes written code visible to instruction fetches: on aarch64 the hardware does not keep the instruction
+/// cache coherent with the data cache. The sequence is that of the Arm Architecture Reference Manual (DDI
+/// 0487), section B2.4.4, which user code may execute on Linux.
 #[cfg(target_arch = "aarch64")]
 fn synchronise(start: NonNull<u8>, bytes: usize) {
     use std::arch::asm;
@@ -149,13 +149,13 @@ fn synchronise(start: NonNull<u8>, bytes: usize) {
         (first & !(line - 1)..first + bytes).step_by(line)
     };
     for line in lines(cache_type >> 16) {
-        // SAFETY: cleans a line of our own mapping; no data changes.
+        // SAFETY: cleans a line of this mapping; no data change.
         unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
     }
     // SAFETY: a barrier.
     unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
     for line in lines(cache_type) {
-        // SAFETY: discards a line that instruction fetches will bring again.
+        // SAFETY: invalidates a line that instruction fetches will load again.
         unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
     }
     // SAFETY: barriers.
@@ -164,14 +164,14 @@ fn synchronise(start: NonNull<u8>, bytes: usize) {
 
 impl Drop for CodeBuffer {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this buffer's own and no `Code` of it can be left.
+        // SAFETY: the mapping belongs to this buffer, and no `Code` that borrows it can exist any more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping one's own pages succeeds");
     }
 }
 
 impl Code<'_> {
-    /// Address of the first instruction. Cast it to the function type that was emitted.
+    /// Address of the first instruction. Cast it to the type of the emitted function.
     #[must_use]
     pub const fn entry(&self) -> NonNull<u8> {
         self.entry

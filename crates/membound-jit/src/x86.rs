@@ -11,11 +11,10 @@ impl From<IcedError> for Error {
     }
 }
 
-/// Assembles what `emit` writes and loads it into `buffer`.
+/// Assembles the instructions that `emit` writes and loads them into `buffer`.
 ///
 /// # Errors
-/// [`Error::Assemble`] for an instruction that cannot be encoded, else as
-/// [`CodeBuffer::load`].
+/// [`Error::Assemble`] if an instruction cannot be encoded, otherwise the errors of [`CodeBuffer::load`].
 pub fn assemble(
     buffer: &mut CodeBuffer,
     emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
@@ -26,7 +25,7 @@ pub fn assemble(
     buffer.load(&code)
 }
 
-/// Assembles what `emit` writes into pages of its own.
+/// Assembles the instructions that `emit` writes into a new buffer.
 ///
 /// # Errors
 /// As [`assemble`].
@@ -35,7 +34,7 @@ pub fn assemble_owned(
 ) -> Result<OwnedCode, Error> {
     let mut assembler = CodeAssembler::new(64)?;
     emit(&mut assembler)?;
-    // Branches have the same length wherever the code lies, so the size at 0 is the size.
+    // Branches have the same length at every address, so the size at address 0 is the final size.
     let size = assembler.assemble(0)?.len();
     let buffer = CodeBuffer::new(size)?;
     let code = assembler.assemble(buffer.address())?;

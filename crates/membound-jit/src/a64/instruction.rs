@@ -1,65 +1,65 @@
-//! The instructions that kernels are made of: operands, words, text.
+//! The instructions of measuring kernels: operands, encoded words and text.
 //!
-//! Source of the encodings: Arm Architecture Reference Manual for A-profile (DDI 0487),
-//! chapter C4 "A64 instruction set encoding". Text is GNU as's.
+//! Source of the encodings: Arm Architecture Reference Manual for A-profile (DDI 0487), chapter C4 "A64
+//! instruction set encoding". The text is in the syntax of GNU as.
 
 use std::fmt;
 
 use crate::Error;
 
-/// A general register by its number. 31 is the stack pointer where an address or the
-/// operand of an immediate addition is meant, and zero elsewhere.
+/// A general register by its number. Number 31 is the stack pointer in addresses and in additions of an
+/// immediate, and the zero register elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct X(pub u8);
 
 impl X {
-    /// Register 31 where it reads as zero and forgets what is written.
+    /// Register 31 as the zero register: reads as zero, ignores writes.
     pub const ZERO: Self = Self(31);
-    /// Register 31 where it is the stack pointer.
+    /// Register 31 as the stack pointer.
     pub const SP: Self = Self(31);
 }
 
-/// A vector register by its number.
+/// A vector register by its number, 0–31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct V(pub u8);
 
 /// When a branch is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
-    /// The last comparison found equality, or the last result was zero.
+    /// The last comparison found equal operands, or the last result was zero.
     Equal,
-    /// The opposite.
+    /// The opposite of [`Self::Equal`].
     NotEqual,
-    /// Unsigned below.
+    /// The left operand of the last comparison was below the right one, unsigned.
     Lower,
 }
 
-/// What a data synchronisation barrier waits for.
+/// The accesses that a data synchronisation barrier waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Barrier {
-    /// Loads and stores.
+    /// Loads and stores: `dsb sy`.
     All,
-    /// Loads.
+    /// Loads only: `dsb ld`.
     Loads,
 }
 
-/// One instruction.
+/// An instruction with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(
     missing_docs,
     reason = "fields are operands: to and from registers, bytes, words"
 )]
 pub enum Instruction {
-    /// `add to, from, #immediate`, or that times 4096.
+    /// `add to, from, #immediate`; the immediate is multiplied by 4096 if `shifted`.
     AddImmediate {
         to: X,
         from: X,
         immediate: u32,
         shifted: bool,
     },
-    /// `sub`, the same without a shift.
+    /// `sub to, from, #immediate`.
     SubtractImmediate { to: X, from: X, immediate: u32 },
-    /// `subs`: sets the flags too; to zero it is a comparison.
+    /// `subs to, from, #immediate`: also sets the flags; with [`X::ZERO`] as `to` it is `cmp`.
     SubtractImmediateFlags { to: X, from: X, immediate: u32 },
     /// `add to, left, right, lsl #shift`.
     Add {
@@ -78,7 +78,7 @@ pub enum Instruction {
     Move { to: X, from: X },
     /// `movz to, #bits, lsl #(16 × part)`.
     MoveZero { to: X, bits: u16, part: u8 },
-    /// `movk`: the other parts stay.
+    /// `movk to, #bits, lsl #(16 × part)`: the other bits of `to` are unchanged.
     MoveKeep { to: X, bits: u16, part: u8 },
     /// `madd to, left, right, addend`.
     MultiplyAdd { to: X, left: X, right: X, addend: X },
@@ -90,7 +90,7 @@ pub enum Instruction {
     Store { from: X, base: X, bytes: u32 },
     /// `ldr to, [base, index]`.
     LoadIndexed { to: X, base: X, index: X },
-    /// The same of 32 bits.
+    /// `ldr to, [base, index]` of 32 bits.
     LoadWordIndexed { to: X, base: X, index: X },
     /// `stp first, second, [sp, #-bytes]!`.
     PushPair { first: X, second: X, bytes: u32 },
@@ -116,7 +116,8 @@ pub enum Instruction {
         base: X,
         bytes: u32,
     },
-    /// `stnp`: the same with the hint that nobody will read it soon.
+    /// `stnp first, second, [base, #bytes]` of 128 bits each, with the hint that the data will not be read
+    /// soon.
     StoreVectorsPast {
         first: V,
         second: V,
@@ -139,7 +140,7 @@ pub enum Instruction {
     Broadcast { to: V, from: X },
     /// `movi to.2d, #0`.
     ClearVector { to: V },
-    /// `b.condition`, so many words on.
+    /// `b.condition`, to the instruction `words` words further on.
     BranchIf { condition: Condition, words: i64 },
     /// `mrs to, cntvct_el0`: the generic timer's virtual count.
     ReadCounter { to: X },
@@ -156,10 +157,10 @@ pub enum Instruction {
 use Instruction as I;
 
 impl Instruction {
-    /// The instruction's word.
+    /// The instruction's encoded word.
     ///
     /// # Errors
-    /// [`Error::Assemble`] when an operand does not fit.
+    /// [`Error::Assemble`] if an operand does not fit.
     pub fn encode(self) -> Result<u32, Error> {
         let unsigned = |value: u32, unit: u32, most: u32| {
             let scaled = value / unit;
@@ -172,7 +173,7 @@ impl Instruction {
             }
         };
         let scaled = |bytes, unit| unsigned(bytes, unit, 0xfff).map(|value| value << 10);
-        // Pairs have seven bits with a sign, of which only the upper half is used here.
+        // The offset of a pair has seven bits with sign; only non-negative ones are used here.
         let paired = |bytes, unit| unsigned(bytes, unit, 0x3f).map(|value| value << 15);
         let small = |value| unsigned(value, 1, 0xfff).map(|value| value << 10);
         Ok(match self {
@@ -227,7 +228,7 @@ impl Instruction {
                 second: other,
                 bytes,
             } => {
-                // The distance is negative: its complement in seven bits.
+                // The offset is negative: two's complement in seven bits.
                 let distance = (0x80 - unsigned(bytes, 8, 0x40)?) & 0x7f;
                 0xa980_0000 | distance << 15 | second(other.0) | n(X::SP) | d(first)
             }
@@ -303,17 +304,17 @@ impl Condition {
     }
 }
 
-/// The register that is written or stored.
+/// Field of the register that is written or stored.
 fn d(register: X) -> u32 {
     u32::from(register.0 & 31)
 }
 
-/// The base, or the first operand.
+/// Field of the base register, or of the first operand.
 fn n(register: X) -> u32 {
     u32::from(register.0 & 31) << 5
 }
 
-/// The index, or the second operand.
+/// Field of the index register, or of the second operand.
 fn m(register: X) -> u32 {
     u32::from(register.0 & 31) << 16
 }
@@ -330,7 +331,7 @@ fn vm(register: V) -> u32 {
     m(X(register.0))
 }
 
-/// The other register of a pair, or the addend.
+/// Field of the second register of a pair, or of the addend.
 fn second(number: u8) -> u32 {
     u32::from(number & 31) << 10
 }
@@ -339,7 +340,7 @@ fn half(part: u32, bits: u16) -> u32 {
     part << 21 | u32::from(bits) << 5
 }
 
-/// Register 31 as an address.
+/// A register in an address, where number 31 is the stack pointer.
 struct Base(X);
 
 impl fmt::Display for Base {

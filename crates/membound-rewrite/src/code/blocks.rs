@@ -1,4 +1,4 @@
-//! From instructions to basic blocks.
+//! Divides decoded instructions into basic blocks.
 
 use std::cell::OnceCell;
 
@@ -9,24 +9,24 @@ use super::descent::{Descent, Flow, flow};
 use super::table::Resolution;
 use super::{Block, BlockEnd, BlockId, Successors};
 
-/// A function's instructions in order, and its blocks.
+/// A function's instructions in order of address, and its blocks.
 pub(super) struct Graph {
     pub(super) instructions: Vec<Instruction>,
     pub(super) blocks: Vec<Block>,
-    /// Whether a call's exceptions are caught outside the function.
+    /// True if an exception thrown by a call is caught outside the function.
     pub(super) caught_elsewhere: bool,
-    /// Only jump tables ask for them.
+    /// Computed on demand: only jump tables need them.
     predecessors: OnceCell<Predecessors>,
 }
 
 struct Predecessors {
-    /// Where the predecessors of each block begin in `all`; one more than there are blocks.
+    /// Index in `all` of each block's first predecessor; one entry more than there are blocks.
     first: Vec<u32>,
     all: Vec<BlockId>,
 }
 
 impl Graph {
-    /// The blocks that a block may run after, inside the function.
+    /// The blocks of the function that may run directly before a block.
     pub(super) fn predecessors(&self, block: BlockId) -> &[BlockId] {
         let known = self
             .predecessors
@@ -63,11 +63,11 @@ fn block_id(index: usize) -> BlockId {
     BlockId(u32::try_from(index).expect("a function has fewer blocks than 2^32"))
 }
 
-/// No block begins here.
+/// Marks a byte where no block begins.
 const NONE: u32 = u32::MAX;
 
-/// Cuts what was decoded into blocks. `resolutions` says by address what is known of
-/// indirect jumps.
+/// Divides the decoded instructions into blocks. `resolutions` has what is known of indirect jumps, by
+/// address.
 pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Resolution>) -> Graph {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(descent.instructions.len());
     instructions.extend(descent.in_order());
@@ -79,8 +79,7 @@ pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Reso
     for (index, instruction) in instructions.iter().enumerate() {
         let index = u32::try_from(index).expect("a function has fewer bytes than 2^32");
         let ip = instruction.ip();
-        // Whatever does not go on with the next instruction has made a leader of it, if
-        // there is one.
+        // An instruction that does not continue with the next one has made that one a leader, if it exists.
         match blocks.last_mut() {
             Some(block) if ended_at == Some(ip) && !descent.is_leader(ip) => {
                 block.end = index + 1;
@@ -141,8 +140,8 @@ fn ending(
         leaves_by,
         successors: Successors::of(successors),
     };
-    // Where nothing was decoded control may still go: off the function's end, or into bytes
-    // that were not understood. Both leave the function as far as its blocks can tell.
+    // Control may go where nothing was decoded: beyond the function's end, or into bytes that cannot be
+    // decoded. In both cases it counts as leaving the function.
     let leaves = |target, conditional, successors: &[BlockId]| {
         ends(
             BlockEnd::Leaves {
@@ -170,7 +169,7 @@ fn ending(
         },
         Flow::Call(target) => {
             let after = find(next);
-            // Compilers end functions with calls that do not return, and with no others.
+            // Compilers end a function with a call only if that call does not return.
             let off_the_end = next == descent.end() && !descent.bounds.assembly;
             let returns = descent.surroundings.call_returns(last, target) && !off_the_end;
             let after = after.filter(|_| returns);

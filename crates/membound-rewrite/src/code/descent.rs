@@ -1,4 +1,4 @@
-//! Decoding by following control flow.
+//! Decodes a function by following its control flow (recursive descent).
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
@@ -6,41 +6,41 @@ use super::Unresolved;
 use super::knowledge::Knowledge;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
-/// The longest function that is looked at: beyond any real one, and little enough that the
-/// maps of a hostile file's functions cost no memory to speak of.
+/// Largest function that is decoded, in bytes: more than any real one has, and small enough that the per-byte
+/// maps of a hostile file's functions need little memory.
 const LONGEST_FUNCTION: usize = 16 << 20;
 
-/// How far back code is looked for that is known.
+/// Bytes that are searched backward for known code.
 const FAR: usize = 4096;
 
-/// Bytes that are looked at for padding at once.
+/// Bytes that are examined for padding at once.
 const PADDING_AT_ONCE: usize = 256;
 
-/// So many instructions in a row are code.
+/// Bytes that decode to this many consecutive instructions are accepted as code.
 const CONVINCING: usize = 256;
 
-/// What an instruction does to control flow.
+/// The effect of an instruction on control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// The next instruction runs.
+    /// The next instruction follows.
     Next,
-    /// The kernel runs, then the next instruction.
+    /// The kernel runs, then the next instruction follows.
     SystemCall,
     /// A direct jump.
     Jump(u64),
-    /// A direct jump or the next instruction.
+    /// A direct jump, or the next instruction follows.
     Branch(u64),
-    /// A call; its target when it is direct.
+    /// A call, with its target if it is direct.
     Call(Option<u64>),
-    /// A jump through a register or memory.
+    /// A jump to an address in a register or in memory.
     Indirect,
-    /// A return, near, far or from an interrupt.
+    /// A near return, a far return, or a return from an interrupt.
     Return,
-    /// Nothing runs after it.
+    /// No instruction runs after it.
     Stops,
 }
 
-/// Classifies an instruction.
+/// Determines the effect of an instruction on control flow.
 pub(super) fn flow(instruction: &Instruction) -> Flow {
     match instruction.flow_control() {
         FlowControl::Next => match instruction.mnemonic() {
@@ -89,7 +89,7 @@ pub(super) struct Surroundings<'a, 'data> {
 }
 
 impl Surroundings<'_, '_> {
-    /// Whether control never comes back from a call.
+    /// False if control is known never to return from a call.
     pub(super) fn call_returns(&self, call: &Instruction, target: Option<u64>) -> bool {
         match target {
             Some(target) => !self.knowledge.never_returns(target),
@@ -104,31 +104,31 @@ impl Surroundings<'_, '_> {
 const UNKNOWN: u32 = 0;
 const INSIDE: u32 = u32::MAX;
 
-/// A function while it is decoded.
+/// A function that is being decoded.
 pub(super) struct Descent<'a, 'data> {
     pub(super) surroundings: Surroundings<'a, 'data>,
     bytes: &'a [u8],
-    /// Of `bytes`. One for all of the function: to make one takes as long as to decode some instructions.
+    /// Decodes `bytes`. Shared by the whole function, because creating a decoder takes as long as decoding
+    /// some instructions.
     decoder: Decoder<'a>,
     start: u64,
-    /// For each byte: nothing known, inside an instruction, or one more than the index of
-    /// the instruction that begins there.
+    /// For each byte: [`UNKNOWN`], [`INSIDE`] an instruction, or the index plus one of the instruction that
+    /// begins there.
     map: Vec<u32>,
-    /// For each byte whether a block must begin there, and whether it is entered from
-    /// outside.
+    /// For each byte: whether a block must begin there, and whether control enters it from outside.
     leader: Vec<bool>,
     entered: Vec<bool>,
-    /// In the order in which they were found.
+    /// Instructions in the order in which they were found.
     pub(super) instructions: Vec<Instruction>,
     work: Vec<u64>,
     pub(super) undecodable: Option<u64>,
-    /// Addresses that control comes to although another reading of the bytes stands there.
+    /// Addresses that control reaches although a different decoding covers them.
     entered_inside: Vec<u64>,
     pub(super) bounds: &'a FunctionBounds,
-    /// Whether a register or a table says where it goes on somewhere.
+    /// True if the function has an indirect jump.
     pub(super) jumps_indirectly: bool,
-    /// Instructions, leaders and entries that were found: nothing is ever taken back, so that equal numbers mean equal
-    /// blocks.
+    /// Number of instructions, leaders and entries found. Nothing is ever removed, so equal numbers mean
+    /// equal blocks.
     pub(super) findings: usize,
 }
 
@@ -159,7 +159,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         }
     }
 
-    /// The offset of an address inside the function.
+    /// The offset of an address from the function's start, if it is inside.
     pub(super) fn offset(&self, address: u64) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
         (offset < self.bytes.len()).then_some(offset)
@@ -175,7 +175,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         self.start + self.bytes.len() as u64
     }
 
-    /// Whether an address is inside the function and not in the middle of an instruction.
+    /// True if an address is inside the function and not in the middle of an instruction.
     pub(super) fn may_begin(&self, address: u64) -> bool {
         self.offset(address)
             .is_some_and(|offset| self.map[offset] != INSIDE)
@@ -191,8 +191,8 @@ impl<'a, 'data> Descent<'a, 'data> {
             .is_some_and(|offset| self.entered[offset])
     }
 
-    /// Whether an instruction begins at `address` when decoding starts where the nearest
-    /// known one before it ends.
+    /// True if decoding that starts at the end of the nearest known instruction reaches `address` as the
+    /// start of an instruction.
     pub(super) fn is_in_step(&self, address: u64) -> bool {
         let Some(offset) = self.offset(address) else {
             return false;
@@ -217,8 +217,8 @@ impl<'a, 'data> Descent<'a, 'data> {
         decoder.ip() == address && self.map[offset] != INSIDE
     }
 
-    /// Whether `address` begins an instruction, or what is not decoded yet and reads like
-    /// code up to where control leaves it or meets what is known.
+    /// True if `address` begins a known instruction, or undecoded bytes that decode without conflict up to a
+    /// jump, a return or known code.
     pub(super) fn reads_like_code(&self, address: u64) -> bool {
         let Some(mut at) = self.offset(address) else {
             return false;
@@ -257,7 +257,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         true
     }
 
-    /// A block begins at `address`. True when that was not known.
+    /// Notes that a block begins at `address`. Returns true if that was not known.
     pub(super) fn lead(&mut self, address: u64) -> bool {
         let Some(offset) = self.offset(address) else {
             return false;
@@ -272,7 +272,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         new
     }
 
-    /// A block begins at `address` and is entered from outside.
+    /// Notes that a block begins at `address` and is entered from outside.
     pub(super) fn enter(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
             let known = std::mem::replace(&mut self.entered[offset], true);
@@ -281,14 +281,14 @@ impl<'a, 'data> Descent<'a, 'data> {
         }
     }
 
-    /// Follows control flow from everything that was led to.
+    /// Decodes from all addresses that were noted and are still undecoded.
     pub(super) fn follow(&mut self) {
         while let Some(address) = self.work.pop() {
             self.run(address);
         }
     }
 
-    /// Decodes from `address` to where control does not go on.
+    /// Decodes from `address` until control does not continue with the next instruction.
     fn run(&mut self, address: u64) {
         let Some(mut at) = self.offset(address) else {
             return;
@@ -329,7 +329,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         }
     }
 
-    /// Notes where an instruction leads. Whether the next one runs.
+    /// Notes the targets of an instruction. Returns true if the next instruction may run after it.
     fn continues(&mut self, instruction: &Instruction) -> bool {
         let next = instruction.next_ip();
         match flow(instruction) {
@@ -364,7 +364,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         }
     }
 
-    /// The instructions by address.
+    /// The instructions, sorted by address.
     pub(super) fn in_order(&self) -> impl Iterator<Item = &Instruction> {
         self.map
             .iter()
@@ -372,7 +372,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             .map(|&index| &self.instructions[index as usize - 1])
     }
 
-    /// A block begins at `address` if there is code at all.
+    /// Notes that a block begins at `address`, if there is code.
     fn mark(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
             let known = std::mem::replace(&mut self.leader[offset], true);
@@ -380,8 +380,8 @@ impl<'a, 'data> Descent<'a, 'data> {
         }
     }
 
-    /// Decodes what control was not seen to reach and is no padding: it is entered from
-    /// outside as far as anybody knows. Ranges of `data` are left alone.
+    /// Decodes bytes that are neither reached by known control flow nor padding; they are assumed to be
+    /// entered from outside. Ranges of `data` are skipped.
     pub(super) fn follow_unreached(&mut self, data: &[std::ops::Range<u64>]) {
         let mut at = 0;
         while at < self.map.len() {
@@ -394,7 +394,7 @@ impl<'a, 'data> Descent<'a, 'data> {
                 at += usize::try_from(range.end - address).unwrap_or(usize::MAX - at);
                 continue;
             }
-            // Not all that is open: in a function of megabytes that is counted for each of its pieces.
+            // Limited: counting all remaining bytes would take quadratic time in a function of megabytes.
             let open = self.map[at..]
                 .iter()
                 .take(PADDING_AT_ONCE)
@@ -412,14 +412,14 @@ impl<'a, 'data> Descent<'a, 'data> {
             self.enter(address);
             self.follow();
             if self.map[at] == UNKNOWN {
-                // It could not be decoded, and that has been noted; neither can what follows.
+                // These bytes could not be decoded, which has been noted; nor can what follows.
                 self.undecodable.get_or_insert(address);
                 return;
             }
         }
     }
 
-    /// Why not every branch into the function is known, as far as decoding shows.
+    /// Why not all branches into the function are known, as far as decoding shows.
     pub(super) fn unresolved(&self) -> Option<Unresolved> {
         self.undecodable.map(Unresolved::Undecodable).or(self
             .entered_inside
@@ -428,9 +428,9 @@ impl<'a, 'data> Descent<'a, 'data> {
             .map(Unresolved::EnteredInside))
     }
 
-    /// What control may read in another way than it was decoded: from each address where it
-    /// enters an instruction in the middle (`je` past a `lock` prefix is compilers' and
-    /// libraries' own) to where both readings have a boundary in common. Sorted by start.
+    /// Ranges that control may read differently from how they were decoded: from each address where control
+    /// enters an instruction in the middle (compilers and libraries themselves jump past a `lock` prefix) to
+    /// the first instruction boundary that both decodings share. Sorted by start.
     pub(super) fn overlapped(&self) -> Vec<std::ops::Range<u64>> {
         let mut seen = rustc_hash::FxHashSet::default();
         let mut ranges = Vec::new();

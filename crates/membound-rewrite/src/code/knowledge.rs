@@ -1,4 +1,4 @@
-//! What is to be known of a whole image before one of its functions is decoded.
+//! Facts about a whole image that the decoder of each of its functions needs.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,29 +15,29 @@ use crate::image::Image;
 /// Whether jump tables are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Tables {
-    /// They are, and their entries become successors.
+    /// They are read, and their entries become successors.
     Resolve,
-    /// They are not: every indirect jump that is no tail call counts as unresolved.
+    /// They are not read: every indirect jump that is not a tail call is unresolved.
     Ignore,
 }
 
-/// How sure it is that an address begins an instruction.
+/// How certain it is that an instruction begins at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Trust {
-    /// Code jumps there, the kernel or an exception may.
+    /// Certain: code jumps there, or the kernel or an exception may continue there.
     Jumped,
-    /// Something takes this address: of a label, or of data.
+    /// The address is taken; it may be that of a label or of data.
     Taken,
-    /// A number that happens to be this address, or is it.
+    /// A number equals this address, perhaps by chance.
     Guessed,
 }
 
-/// What one function's jump tables say about the rest of an image.
+/// What the jump tables of one function show about the rest of an image.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FoundTables {
-    /// Addresses in other functions.
+    /// Targets in other functions.
     pub(super) outside: Vec<u64>,
-    /// Where the tables begin.
+    /// Start addresses of the tables.
     pub(super) starts: Vec<u64>,
 }
 
@@ -45,32 +45,32 @@ pub(super) struct FoundTables {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Knowledge {
     tables: Tables,
-    /// Addresses inside functions that are reached from outside, sorted.
+    /// Addresses inside functions that control reaches from outside, sorted.
     entries: Vec<(u64, Trust)>,
-    /// Targets of calls that never come back.
+    /// Targets of calls that never return.
     never_returns: HashSet<u64>,
-    /// Words that hold the address of such a function.
+    /// Addresses of words that contain the address of such a function.
     never_returning_slots: HashSet<u64>,
-    /// Sorted by the calls' addresses.
+    /// Landing pads, sorted by the addresses of their calls.
     landing_pads: Vec<LandingPad>,
-    /// What must stay as it is, sorted by start.
+    /// Ranges of text that must not be changed, sorted by start.
     untouchable: Vec<Range<u64>>,
-    /// Addresses inside functions that data hold, sorted.
+    /// Addresses inside functions that occur in data, sorted.
     code_pointers: Vec<CodePointer>,
-    /// Where jump tables begin, sorted.
+    /// Start addresses of jump tables, sorted.
     tables_at: Vec<u64>,
 }
 
-/// A word of data that holds an address inside a function, not its start.
+/// A word of data that contains an address inside a function other than its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CodePointer {
     pub(super) value: u64,
-    /// Where the word lies.
+    /// The address of the word.
     pub(super) at: u64,
 }
 
 impl Knowledge {
-    /// Looks at every function once.
+    /// Examines every function of an image once.
     #[must_use]
     pub fn gather(image: &Image<'_>, tables: Tables) -> Self {
         let functions = image.functions();
@@ -107,7 +107,7 @@ impl Knowledge {
         knowledge
     }
 
-    /// For a function that stands alone.
+    /// For a function without an image: nothing is known.
     pub(crate) fn nothing(tables: Tables) -> Self {
         Self {
             tables,
@@ -123,7 +123,7 @@ impl Knowledge {
 
     fn sort(&mut self) {
         self.entries.sort_unstable();
-        // Of one address the surer word counts, which sorts first.
+        // For each address keep the most certain entry, which sorts first.
         self.entries.dedup_by_key(|(address, _)| *address);
     }
 
@@ -140,7 +140,7 @@ impl Knowledge {
         };
         let through = |slot: u64| match image.import_at(slot) {
             Some(name) if noreturn::by_name(name) => Err(NeverReturns),
-            // What another module may define anew is not looked into.
+            // Another module may define the symbol differently, so its definition here proves nothing.
             Some(_) => Ok(None),
             None => Ok(image.pointer_at(slot).and_then(start)),
         };
@@ -177,8 +177,8 @@ impl Knowledge {
             .collect();
     }
 
-    /// Addresses in the middle of functions that data hold. Where addresses are fixed, any
-    /// word may be one.
+    /// Collects addresses inside functions that occur in data. In position-dependent code any word may be an
+    /// address.
     fn learn_pointers(&mut self, image: &Image<'_>) {
         let mut take = |at: u64, value: u64| {
             if image.is_text(value) && !image.is_function_start(value) {
@@ -190,7 +190,7 @@ impl Knowledge {
         }
         if image.position_dependent() {
             for (start, bytes) in image.data_segments() {
-                // Words lie at multiples of their size.
+                // Only aligned words are examined.
                 let skip = usize::try_from(start.wrapping_neg() % 8).unwrap_or(0);
                 let words = bytes.get(skip..).unwrap_or_default().chunks_exact(8);
                 for (index, word) in words.enumerate() {
@@ -226,8 +226,8 @@ impl Knowledge {
             .extend(self.landing_pads.iter().map(|pad| (pad.pad, Trust::Jumped)));
     }
 
-    /// Tables of one function may lead into another, its cold part, and one function's table
-    /// ends where another's begins.
+    /// Reads all jump tables: those of one function may lead into another (its cold part), and a table ends
+    /// where another function's table begins.
     fn learn_tables(&mut self, image: &Image<'_>, jumping: &[usize]) {
         let found: Vec<FoundTables> = jumping
             .par_iter()
@@ -244,7 +244,7 @@ impl Knowledge {
         self.sort();
     }
 
-    /// The first address after this one where a jump table begins.
+    /// The first address after `address` at which a jump table begins.
     pub(super) fn next_table(&self, address: u64) -> Option<u64> {
         let after = self.tables_at.partition_point(|&start| start <= address);
         self.tables_at.get(after).copied()
@@ -256,26 +256,26 @@ impl Knowledge {
         self.tables
     }
 
-    /// Whether a direct call of this address never comes back.
+    /// True if a direct call of this address never returns.
     #[must_use]
     pub fn never_returns(&self, target: u64) -> bool {
         self.never_returns.contains(&target)
     }
 
-    /// Whether a call through the word at this address never comes back.
+    /// True if a call through the word at this address never returns.
     #[must_use]
     pub fn slot_never_returns(&self, slot: u64) -> bool {
         self.never_returning_slots.contains(&slot)
     }
 
-    /// Addresses in `range` that are reached from outside.
+    /// Addresses in `range` that control reaches from outside.
     pub(super) fn entries(&self, range: &Range<u64>) -> &[(u64, Trust)] {
         let first = self.entries.partition_point(|(at, _)| *at < range.start);
         let end = self.entries.partition_point(|(at, _)| *at < range.end);
         &self.entries[first..end]
     }
 
-    /// Addresses in `range` that data hold.
+    /// Addresses in `range` that occur in data.
     pub(super) fn code_pointers(&self, range: &Range<u64>) -> &[CodePointer] {
         let pointers = &self.code_pointers;
         let first = pointers.partition_point(|pointer| pointer.value < range.start);
@@ -283,7 +283,7 @@ impl Knowledge {
         &self.code_pointers[first..end]
     }
 
-    /// Where what a call throws goes on, inside its function or elsewhere.
+    /// Where an exception thrown by a call continues, in its function or in another.
     pub(super) fn landing_pad(&self, call: &Instruction) -> Option<u64> {
         let after = self
             .landing_pads
@@ -292,7 +292,7 @@ impl Knowledge {
         (call.ip() < pad.end).then_some(pad.pad)
     }
 
-    /// What must stay as it is in `range`.
+    /// The parts of `range` that must not be changed.
     pub(super) fn untouchable(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let nearest = range.start.saturating_sub(rseq::LONGEST);
         let first = self

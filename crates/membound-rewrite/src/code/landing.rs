@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::image::Image;
 
-/// Calls in `calls` (a call counts by its first byte) that throw go on at `pad`.
+/// A call that begins in `start..end` and throws continues at `pad`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct LandingPad {
     pub(super) start: u64,
@@ -19,12 +19,12 @@ pub(super) struct LandingPad {
     pub(super) pad: u64,
 }
 
-/// The landing pads of the unwind entries that begin in `range`, sorted.
+/// The landing pads in the unwind entries that begin in `range`, sorted.
 pub(super) fn landing_pads(image: &Image<'_>, range: Range<u64>) -> Vec<LandingPad> {
     let mut found = Vec::new();
     for (function, table) in image.exception_tables(range) {
         if let Some(bytes) = image.bytes_from(table) {
-            // What was read before something unreadable holds.
+            // Entries read before the damage, if any, are valid.
             let _complete = read(bytes, table, &function, &mut found);
         }
     }
@@ -50,14 +50,14 @@ fn read(
         table.pointer(pad_base_encoding)?
     };
     if table.rest.read_u8().ok()? != gimli::DW_EH_PE_omit.0 {
-        // Offset of the type table, which begins after the call sites.
+        // The offset of the type table, which begins after the call sites.
         table.rest.read_uleb128().ok()?;
     }
     let encoding = DwEhPe(table.rest.read_u8().ok()?);
     let length = usize::try_from(table.rest.read_uleb128().ok()?).ok()?;
     let end = table.rest.len().checked_sub(length)?;
-    // A landing pad has instructions of its own, and so has the call before it: a function
-    // has at most as many call sites as bytes.
+    // Limit for damaged tables: every call site has an instruction of its own, so a function has at most as
+    // many call sites as bytes.
     let mut left = function.end - function.start;
     while table.rest.len() > end && left > 0 {
         left -= 1;
@@ -85,8 +85,8 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// A value in one of the encodings that compilers use for tables: absolute or relative
-    /// to its own address, never through another pointer.
+    /// Reads a value in one of the encodings that compilers use in these tables: absolute or relative to its
+    /// own address, never through another pointer.
     fn pointer(&mut self, encoding: DwEhPe) -> Option<u64> {
         let here = self
             .address

@@ -1,9 +1,9 @@
 //! One function, decoded: instructions, basic blocks and their edges.
 //!
-//! [`Knowledge::gather`] looks at all of an image once, for what its functions have to know
-//! of each other; [`Function::decode`] then takes any of them. Decoding follows control
-//! flow from every known entry, reads jump tables until they lead to nothing new, and last
-//! takes in what nothing was seen to reach.
+//! [`Knowledge::gather`] examines a whole image once, for facts that its functions need of each other.
+//! [`Function::decode`] then decodes any of them. Decoding follows control flow from every known entry, reads
+//! jump tables until they lead to nothing new, and finally decodes bytes that no control flow was seen to
+//! reach.
 
 mod blocks;
 mod descent;
@@ -35,7 +35,7 @@ use table::{Resolution, Resolver};
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// For indexing.
+    /// The index as `usize`.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -49,42 +49,39 @@ pub enum BlockEnd {
     FallsThrough,
     /// A direct jump inside the function, conditional or not.
     Jump,
-    /// A direct jump to another function (tail call, cold part): `target`. When
-    /// `conditional`, the block after it is a successor. So is an indirect jump through a
-    /// table of which some entries lead to another function, the others being successors;
-    /// and any instruction after which control runs off what could be decoded, `target`
-    /// being the address it runs to.
+    /// A direct jump to another function (tail call, cold part) at `target`. If `conditional`, the block
+    /// after it is a successor. Also an indirect jump through a table with some entries that lead to another
+    /// function; the other entries are successors. Also any instruction after which control runs beyond what
+    /// could be decoded; `target` is the address it runs to.
     Leaves {
-        /// Where to, or one of the places.
+        /// The target, or one of several.
         target: u64,
-        /// Whether control may stay.
+        /// True if control may also stay in the function.
         conditional: bool,
     },
-    /// A call. The return site, if it returns, is the successor; in hand-written code that
-    /// ends with a call there may be none.
+    /// A call. If it returns, the return site is the successor; hand-written code that ends with a call may
+    /// have none.
     Call {
-        /// A direct call's target.
+        /// The target of a direct call.
         target: Option<u64>,
-        /// Whether the callee is known never to return.
+        /// False if the callee is known never to return.
         returns: bool,
     },
     /// An indirect jump whose targets are all known and inside the function.
     Table,
-    /// An indirect jump that is a tail call by its form (through a GOT or PLT slot, or
-    /// after the frame was taken down, with the stack pointer as at entry).
+    /// An indirect jump that has the form of a tail call: through a GOT or PLT slot, or after the frame was
+    /// removed, with the stack pointer as at the function's entry.
     TailCall,
     /// An indirect jump whose targets are not known.
     Unresolved,
     /// A return.
     Return,
-    /// An instruction after which nothing runs (`ud2`, `hlt`, `int3`), or bytes that are no
-    /// instruction.
+    /// An instruction after which nothing runs (`ud2`, `hlt`, `int3`), or bytes that are not an instruction.
     Stops,
 }
 
 impl BlockEnd {
-    /// Whether control goes on at the block's successors and nowhere else, a callee that
-    /// comes back not counted.
+    /// True if control continues only at the block's successors, apart from a callee that returns.
     #[must_use]
     pub const fn stays_inside(self) -> bool {
         matches!(
@@ -94,33 +91,32 @@ impl BlockEnd {
     }
 }
 
-/// A basic block. Its instructions follow each other; only the first is ever branched to.
+/// A basic block: instructions that follow each other, of which only the first is a branch target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Index of its first instruction in [`Function::instructions`].
+    /// Index of the block's first instruction in [`Function::instructions`].
     pub first: u32,
-    /// One past its last.
+    /// Index after its last instruction.
     pub end: u32,
-    /// How control leaves it.
+    /// How control leaves the block.
     pub leaves_by: BlockEnd,
-    /// Blocks that may run next inside the function, landing pad excluded.
+    /// Blocks of the function that may run next, without the landing pad.
     pub successors: Successors,
-    /// Where an exception thrown by the call at its end is caught, cleaned up or filtered.
+    /// The block that catches, cleans up after or filters an exception thrown by the call at the block's end.
     pub landing_pad: Option<BlockId>,
-    /// Entered from outside the function: its entry, a landing pad, an address that is
-    /// taken, an rseq abort handler.
+    /// True if control enters the block from outside the function: at its entry, a landing pad, an address
+    /// that is taken, or an rseq abort handler.
     pub entered_from_outside: bool,
 }
 
-/// Why not every branch into a function is known.
+/// Why not all branches into a function are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unresolved {
-    /// An indirect jump at this address.
+    /// An indirect jump with unknown targets, at this address.
     IndirectJump(u64),
-    /// Its bytes cannot be decoded from this address on, or data lie among them.
+    /// The bytes from this address on cannot be decoded, or there are data among them.
     Undecodable(u64),
-    /// Something outside jumps into its middle, to this address, and its own blocks are not
-    /// known to begin there.
+    /// Code outside jumps to this address in the middle of the function, where no block is known to begin.
     EnteredInside(u64),
 }
 
@@ -141,27 +137,27 @@ impl fmt::Display for Unresolved {
 /// no block holds (padding, tables in text) are not decoded.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Where it lies.
+    /// The function's range, name and origin.
     pub bounds: FunctionBounds,
-    /// Its instructions (`ip()` is the file's address).
+    /// The function's instructions; `ip()` is the address in the file.
     pub instructions: Vec<Instruction>,
-    /// Its blocks.
+    /// The function's basic blocks.
     pub blocks: Vec<Block>,
-    /// `None` when every branch into its instructions is known.
+    /// Why not all branches into its instructions are known; `None` if they are.
     pub unresolved: Option<Unresolved>,
     /// Address ranges that must stay as they are: rseq critical sections and the
     /// signatures before their abort handlers.
     pub untouchable: Vec<std::ops::Range<u64>>,
-    /// Address ranges that control also reads from inside of an instruction, as from behind a
-    /// `lock` prefix: what overlaps them must stay where it is.
+    /// Address ranges with a second decoding, because control also enters an instruction in the middle (for
+    /// example after a `lock` prefix). Instructions that overlap such a range must not be moved.
     pub overlapped: Vec<std::ops::Range<u64>>,
 }
 
-/// Rounds of finding tables, decoding what they lead to, and looking again. Two or three
-/// are usual: tables that lead to further tables.
+/// Most rounds of finding tables and decoding what they lead to. Two or three are usual: tables that lead to
+/// further tables.
 const ROUNDS: usize = 32;
 
-/// The most indirect jumps that a function is believed to have; interpreters have hundreds.
+/// Most indirect jumps that are resolved in one function; interpreters have hundreds.
 const MOST_JUMPS: usize = 4096;
 
 impl Function {
@@ -171,7 +167,7 @@ impl Function {
         &self.instructions[block.first as usize..block.end as usize]
     }
 
-    /// The block that holds the instruction of an index; `None` where none does.
+    /// The block that contains the instruction with this index; `None` if no block does.
     #[must_use]
     pub fn block_of(&self, instruction: usize) -> Option<BlockId> {
         let instruction = u32::try_from(instruction).ok()?;
@@ -181,10 +177,10 @@ impl Function {
         (instruction < self.blocks[block].end).then_some(id)
     }
 
-    /// Decodes the function of this index in [`Image::functions`].
+    /// Decodes the function with this index in [`Image::functions`].
     ///
     /// # Panics
-    /// When the image has no such function.
+    /// If the image has no such function.
     #[must_use]
     pub fn decode(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Self {
         between::pass();
@@ -198,7 +194,7 @@ impl Function {
         Self::assemble(bounds, decoded, knowledge)
     }
 
-    /// Decodes code that stands alone, with nothing known of its surroundings.
+    /// Decodes a single function without an image; nothing is known of its surroundings.
     #[must_use]
     pub fn from_code(bytes: &[u8], address: u64) -> Self {
         let bounds = FunctionBounds {
@@ -216,7 +212,7 @@ impl Function {
         Self::assemble(bounds, decoded, &knowledge)
     }
 
-    /// What the function's jump tables say about others.
+    /// What the function's jump tables show about other functions.
     fn tables(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> FoundTables {
         let bounds = &image.functions()[index];
         let surroundings = Surroundings {
@@ -237,7 +233,7 @@ impl Function {
 
     fn assemble(mut bounds: FunctionBounds, decoded: Decoded, knowledge: &Knowledge) -> Self {
         let graph = decoded.graph;
-        // Registers that a handler elsewhere reads are not seen to be read here.
+        // Registers that a handler in another function reads are not seen to be read here.
         bounds.assembly |= graph.caught_elsewhere;
         Self {
             untouchable: knowledge.untouchable(&bounds.range),
@@ -250,14 +246,14 @@ impl Function {
     }
 }
 
-/// What decoding finds out of a function.
+/// The result of decoding one function.
 struct Decoded {
     graph: Graph,
     /// Why not all of it is known.
     unresolved: Option<Unresolved>,
     /// See [`Function::overlapped`].
     overlapped: Vec<std::ops::Range<u64>>,
-    /// What its indirect jumps were found to do.
+    /// The resolution of each indirect jump, by its address.
     resolutions: FxHashMap<u64, Resolution>,
 }
 
@@ -271,10 +267,10 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     }
     descent.follow();
     let mut resolutions = FxHashMap::default();
-    // Tables say what is code before guesses do.
+    // Read tables first: they show more reliably than guesses what is code.
     let before = (descent.jumps_indirectly).then(|| settle(&mut descent, &mut resolutions));
-    // Addresses that somebody has the value of may be data: they count where they do not
-    // contradict what control flow shows.
+    // An address that occurs as a value may be that of data. Accept it only if it does not contradict the
+    // control flow found so far.
     for (address, trust) in entries {
         let believed = match trust {
             Trust::Jumped => false,
@@ -307,7 +303,7 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     }
 }
 
-/// Where known tables lie.
+/// The address ranges of the known tables.
 fn table_ranges(resolutions: &FxHashMap<u64, Resolution>) -> Vec<std::ops::Range<u64>> {
     let mut ranges = Vec::new();
     for resolution in resolutions.values() {
@@ -318,9 +314,9 @@ fn table_ranges(resolutions: &FxHashMap<u64, Resolution>) -> Vec<std::ops::Range
     ranges
 }
 
-/// Decodes what a table without a known end leads to, entry by entry: where one leads into
-/// the middle of what those before it showed, the table has ended. Whether a block begins
-/// where none was known to.
+/// Decodes the targets of a table without a known end, entry by entry. The table has ended where an entry
+/// leads into the middle of an instruction that earlier entries have shown. Returns true if a block begins
+/// where none was known.
 fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
     let mut new = false;
     for &target in targets {
@@ -335,14 +331,15 @@ fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
     new
 }
 
-/// A function's blocks, with its jumps resolved.
+/// A function's blocks, with its indirect jumps resolved.
 struct Settled {
     graph: Graph,
-    /// The [`Descent::findings`] for which looking again would find the same; `None` where the search was given up.
+    /// The value of [`Descent::findings`] at which another search would find the same; `None` if the search
+    /// was given up.
     holds_at: Option<usize>,
 }
 
-/// Reads tables and follows them until nothing new is found.
+/// Reads tables and follows their entries until nothing new is found.
 fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Settled {
     for _ in 0..ROUNDS {
         let graph = blocks::build(descent, resolutions);
@@ -393,7 +390,8 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolu
             let before = resolutions.get(&jump.ip());
             if before != Some(&resolution) {
                 changed = true;
-                // Jumps that leave the function, or may go anywhere, are edges of no way to another.
+                // A jump that leaves the function, or that may go anywhere, adds no edge on a path to another
+                // jump.
                 leads_on |= is_table(&resolution) || before.is_some_and(is_table);
                 resolutions.insert(jump.ip(), resolution);
             }
@@ -405,7 +403,7 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolu
             return settled(blocks::build(descent, resolutions));
         }
     }
-    // Nothing that is still in motion is believed.
+    // The search did not settle, so no table is trusted.
     for resolution in resolutions.values_mut() {
         *resolution = Resolution::Unresolved;
     }

@@ -1,11 +1,10 @@
 //! Functions that never return.
 //!
-//! Known by name where they are imported or named by the ABI, and derived: a function
-//! without a return whose every way out leads to such a function. When in doubt, a function
-//! returns.
+//! They are known by name if they are imported or named by the ABI. Others are derived: a function without a
+//! return whose exits all lead to such functions. In doubt, a function is assumed to return.
 
-/// Names that standards and language runtimes reserve for functions that do not return.
-/// Names that a program may use for something of its own are not among them.
+/// Names that standards and language runtimes reserve for functions that do not return. Names that a program
+/// may use for its own functions are not included.
 const NAMES: [&str; 36] = [
     "exit",
     "_exit",
@@ -45,12 +44,12 @@ const NAMES: [&str; 36] = [
     "rust_begin_unwind",
 ];
 
-/// Whether a function of this name never returns.
+/// True if a function with this name never returns.
 pub(super) fn by_name(name: &[u8]) -> bool {
     let Ok(name) = std::str::from_utf8(name) else {
         return false;
     };
-    // `std::__throw_bad_alloc()` and its like.
+    // `std::__throw_bad_alloc()` and similar.
     let throws = name.strip_prefix("_ZSt").is_some_and(|rest| {
         rest.trim_start_matches(|c: char| c.is_ascii_digit())
             .starts_with("__throw_")
@@ -58,35 +57,35 @@ pub(super) fn by_name(name: &[u8]) -> bool {
     throws || NAMES.contains(&name)
 }
 
-/// How control can leave a function, from a look at all of its instructions.
+/// How control can leave a function, from the pass over its instructions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exits {
-    /// It contains a return, an indirect jump, or something unreadable.
+    /// True if it contains a return, an indirect jump, or bytes that cannot be decoded.
     pub(super) may_return: bool,
-    /// Direct jumps out of it.
+    /// Targets of direct jumps out of the function.
     pub(super) jumps: Vec<u64>,
-    /// It ends with a call: its target, or the slot it goes through.
+    /// The callee of the call that the function ends with, if it does.
     pub(super) last_call: Option<Callee>,
 }
 
-/// What a call leads to.
+/// The target of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {
-    /// This address.
+    /// The function at this address.
     Direct(u64),
-    /// Whatever the word at this address holds.
+    /// The function whose address is in the word at this address.
     Slot(u64),
 }
 
-/// Which functions never return, to the least fixpoint: `known` for those known at the
-/// outset, `leads_to` giving the index of the function that a callee is, or whether it is
-/// known never to return (`Err`).
+/// Finds the functions that never return, as the least fixpoint. `known` has those known at the outset.
+/// `leads_to` returns the index of the callee's function if it has one, or `Err` if the callee is known never
+/// to return.
 pub(super) fn derive(
     exits: &[Exits],
     known: &mut [bool],
     leads_to: impl Fn(Callee) -> Result<Option<usize>, NeverReturns>,
 ) {
-    // Who is to be looked at again when this function turns out not to return.
+    // For each function, the functions to examine again when it turns out not to return.
     let mut dependants: Vec<Vec<u32>> = vec![Vec::new(); exits.len()];
     let callees = |exits: &Exits| {
         exits
@@ -127,7 +126,7 @@ pub(super) fn derive(
     }
 }
 
-/// A callee is known never to return.
+/// The callee is known never to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeverReturns;
 

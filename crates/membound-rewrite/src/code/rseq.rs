@@ -1,5 +1,4 @@
-//! Restartable sequences: stretches of code that the kernel aborts, and where it then
-//! continues.
+//! Restartable sequences: critical sections that the kernel aborts, and their abort handlers.
 
 use std::ops::Range;
 
@@ -7,14 +6,15 @@ use rustc_hash::FxHashSet;
 
 use crate::image::Image;
 
-/// The word before every abort handler: glibc's and tcmalloc's choice for x86.
+/// The word before every abort handler; glibc and tcmalloc use this value on x86.
 const SIGNATURE: [u8; 4] = 0x5305_3053_u32.to_le_bytes();
-/// `struct rseq_cs`: version, flags, start, length, abort address.
+/// Bytes of `struct rseq_cs`: version, flags, start, length, abort address.
 const DESCRIPTOR: u64 = 32;
-/// A sequence is to run within a time slice; real ones are a few dozen bytes.
+/// Longest plausible sequence in bytes: it must run within a time slice of the kernel's scheduler, and real
+/// ones have a few dozen bytes.
 pub(super) const LONGEST: u64 = 0x1_0000;
 
-/// A sequence, as the kernel is told of it.
+/// A sequence as its descriptor names it to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sequence {
     pub(super) range: Range<u64>,
@@ -28,8 +28,8 @@ impl Sequence {
     }
 }
 
-/// Every sequence that a descriptor in the file's data describes: those in the section
-/// that is made for them, and any that leads to a signature in text.
+/// All sequences described in the file's data: those in the section for descriptors, and every descriptor
+/// whose abort address follows a signature in text.
 pub(super) fn sequences(image: &Image<'_>) -> Vec<Sequence> {
     let mut found = Vec::new();
     if let Some(section) = image.section("__rseq_cs") {
@@ -59,7 +59,7 @@ pub(super) fn sequences(image: &Image<'_>) -> Vec<Sequence> {
         }
     }
     for at in candidates {
-        // The abort address is a descriptor's last word.
+        // The abort address is the last word of a descriptor.
         if let Some(sequence) = at
             .checked_sub(DESCRIPTOR - 8)
             .and_then(|start| descriptor(image, start))
@@ -72,7 +72,7 @@ pub(super) fn sequences(image: &Image<'_>) -> Vec<Sequence> {
     found
 }
 
-/// Addresses in text that the signature stands before.
+/// Addresses in text that directly follow a signature.
 fn signatures(image: &Image<'_>) -> FxHashSet<u64> {
     let mut found = FxHashSet::default();
     for range in image.text() {

@@ -1,4 +1,4 @@
-//! How far the stack pointer is below where it was at a function's entry.
+//! Tracks how far the stack pointer is below its value at a function's entry.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -6,27 +6,26 @@ use super::BlockId;
 use super::blocks::Graph;
 use crate::image::{Depth as Unwound, FunctionBounds, Image};
 
-/// Depths in bytes, where they are known.
+/// Depths in bytes; `None` where unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Depth {
     stack: Option<i64>,
-    /// Where rbp points, as a depth, while it is a frame pointer.
+    /// The depth to which rbp points, while it is a frame pointer.
     frame: Option<i64>,
 }
 
-/// How often unwind information is asked about one function: each time it is read from the
-/// function's start.
+/// Most queries of unwind information for one function: each query reads it from the function's start.
 const QUESTIONS: usize = 1024;
 
-/// The depth of the stack at each block's end.
+/// The depth of the stack at the end of each block.
 pub(super) struct Stack {
     ends: Vec<Option<Depth>>,
 }
 
 impl Stack {
-    /// Follows the stack pointer through a function, from its entry and from wherever else
-    /// it is entered: there it is as deep as unwind information says, and in hand-written
-    /// code that has none, as at the entry.
+    /// Follows the stack pointer through a function from every block that is entered from outside. The depth
+    /// there is that of the unwind information; without any, hand-written code is assumed to have the depth
+    /// of the entry.
     pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds, image: Option<&Image<'_>>) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
         let mut asked = 0;
@@ -54,16 +53,15 @@ impl Stack {
         Self { ends }
     }
 
-    /// Whether the stack pointer at a block's end is where it was at the entry, so that the
-    /// return address is on top.
+    /// True if the stack pointer at a block's end is as at the entry, so that the return address is on top of
+    /// the stack.
     pub(super) fn is_as_at_entry(&self, block: BlockId) -> bool {
         self.ends[block.index()].is_some_and(|depth| depth.stack == Some(0))
     }
 }
 
-/// Follows the stack pointer from one block to wherever control goes. The first way found
-/// to a block counts: compilers keep the depth at a place the same whichever way control
-/// comes.
+/// Follows the stack pointer from one block to its successors. The first path found to a block counts:
+/// compilers keep the depth at a place the same on all paths.
 fn follow(graph: &Graph, from: BlockId, depth: Depth, ends: &mut [Option<Depth>]) {
     let mut work = vec![(from, depth)];
     while let Some((id, mut depth)) = work.pop() {
@@ -122,8 +120,8 @@ fn step(instruction: &Instruction, depth: &mut Depth) {
                 _ if instruction.memory_index() != Register::None => None,
                 Register::RSP => depth.stack,
                 Register::RBP => depth.frame,
-                // The end of a function whose frame is aligned: a register kept the address
-                // just above the return address.
+                // The end of a function with an aligned frame: a register has kept the address just above the
+                // return address.
                 Register::R10 | Register::R13 if by == -8 => Some(-8),
                 _ => None,
             };

@@ -1,11 +1,11 @@
-//! Where a block leads: one or two places as a rule, which are held without an allocation.
+//! The successors of a block: usually one or two, which are stored without an allocation.
 
 use std::fmt;
 use std::ops::Deref;
 
 use super::BlockId;
 
-/// Blocks that may run next, as a slice.
+/// Blocks that may run next; dereferences to a slice.
 #[derive(Clone)]
 pub struct Successors(Held);
 
@@ -16,7 +16,7 @@ enum Held {
 }
 
 impl Successors {
-    /// These.
+    /// The given blocks, in the given order.
     #[must_use]
     pub fn of(blocks: &[BlockId]) -> Self {
         let none = BlockId(0);

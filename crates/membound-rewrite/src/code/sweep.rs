@@ -1,7 +1,7 @@
-//! One look at every instruction of a function, in order: what it says about others.
+//! A linear pass over the instructions of a function, for what they show about other functions.
 //!
-//! A sweep decodes straight on, so data among the code may be read as code. What it finds
-//! then is too much rather than too little.
+//! The pass decodes bytes in order, so it may read data among the code as instructions. It then finds too
+//! much rather than too little.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
@@ -11,18 +11,18 @@ use super::noreturn::{Callee, Exits};
 use crate::between;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
-/// What a sweep finds.
+/// Result of the pass over one function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sweep {
     pub(super) exits: Exits,
-    /// Addresses in text, not the starts of functions, to which this function jumps or
-    /// whose address it takes.
+    /// Addresses in text, other than starts of functions, that this function jumps to or whose address it
+    /// takes.
     pub(super) entries: Vec<(u64, Trust)>,
-    /// Targets of direct calls and jumps whose bytes are a jump through a slot.
+    /// Stubs: targets of direct calls and jumps that jump through a slot, with that slot.
     pub(super) stubs: Vec<(u64, u64)>,
-    /// Slots that it calls through.
+    /// Slots through which the function calls.
     pub(super) slots: Vec<u64>,
-    /// Whether it jumps through registers or tables.
+    /// True if the function jumps through registers or tables.
     pub(super) jumps_indirectly: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
     let mut last = Flow::Next;
     while decoder.can_decode() {
         let at = decoder.position();
-        // Padding at the end is not where a function ends.
+        // Padding is not the end of a function.
         if !matches!(last, Flow::Next) && leading_padding(&bytes[at..]) == bytes.len() - at {
             break;
         }
@@ -66,7 +66,7 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
                 found.leads(image, target);
             }
             Flow::Call(None) => {
-                // Through a register, or a slot that anything may stand in.
+                // Through a register, or through a slot with unknown contents.
                 found.exits.last_call = Some(Callee::Slot(0));
                 if instruction.is_ip_rel_memory_operand() {
                     let slot = instruction.memory_displacement64();
@@ -89,7 +89,7 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
 }
 
 impl Sweep {
-    /// A direct jump or call to another function.
+    /// Notes a direct jump or call to another function.
     fn leads(&mut self, image: &Image<'_>, target: u64) {
         if let Some(slot) = stub(image, target) {
             self.stubs.push((target, slot));
@@ -99,7 +99,7 @@ impl Sweep {
         }
     }
 
-    /// Addresses of code that an instruction computes or names.
+    /// Notes addresses of code that an instruction computes or contains.
     fn take_address(
         &mut self,
         image: &Image<'_>,
@@ -137,7 +137,7 @@ impl Sweep {
     }
 }
 
-/// The slot that a stub of the procedure linkage table jumps through.
+/// The slot that the stub at `address` jumps through, if it is one of the procedure linkage table.
 pub(super) fn stub(image: &Image<'_>, address: u64) -> Option<u64> {
     let bytes = image.bytes(address..address.checked_add(16)?)?;
     let after_marker = bytes

@@ -1,9 +1,7 @@
-//! What the file says of its memory: program headers, the dynamic table, and section
-//! headers as hints.
+//! The file's memory layout: program headers, the dynamic table, and section headers as hints.
 //!
-//! Program headers are what the kernel and the loader go by, so they are believed. Section
-//! headers may be missing or wrong; what is taken from them must also make sense in terms
-//! of program headers.
+//! The kernel and the loader use program headers, so these are trusted. Section headers may be missing or
+//! wrong; they are used only where they agree with the program headers.
 
 use std::ops::Range;
 
@@ -14,16 +12,16 @@ use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _, Secti
 
 use super::{Error, Kind, Unsupported};
 
-/// The widest a module may be: displacements of jumps reach 2 GiB, and its code area wants
-/// its share of that.
+/// Largest span of a module in bytes: displacements of jumps reach 2 GiB, and the code area needs a part of
+/// that.
 const LARGEST_SPAN: u64 = 1 << 30;
 
-/// Longer names of sections and symbols than this are taken for damage.
+/// Longest name of a section or symbol in bytes; longer ones are taken for damage.
 pub(super) const LONGEST_NAME: usize = 1 << 14;
-/// Files have one or two notes' segments.
+/// Most note segments that are read; files have one or two.
 const NOTE_SEGMENTS: usize = 16;
 
-/// The string at an offset of a string table, up to its terminator.
+/// The string at offset `at` of a string table, without its terminator.
 pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
     let rest = table.get(at as usize..)?;
     let rest = &rest[..rest.len().min(LONGEST_NAME)];
@@ -31,26 +29,26 @@ pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
     Some(&rest[..end])
 }
 
-/// The range among sorted, disjoint ones that holds an address.
+/// The range that contains an address, among sorted and disjoint ranges.
 pub(super) fn range_holding(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
     let after = ranges.partition_point(|range| range.start <= address);
     ranges[..after].last().filter(|range| address < range.end)
 }
 
-/// One `PT_LOAD`.
+/// A `PT_LOAD` segment.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
-    /// Addresses with bytes in the file.
+    /// Addresses that have bytes in the file.
     pub(super) backed: Range<u64>,
-    /// One past its last address in memory.
+    /// The first address after the segment in memory.
     pub(super) end: u64,
-    /// Where its first byte lies in the file.
+    /// Offset of its first byte in the file.
     pub(super) offset: u64,
     pub(super) writable: bool,
     pub(super) executable: bool,
 }
 
-/// A section header that makes sense: its bytes lie in the file-backed part of a segment.
+/// A valid section header: its bytes lie in the file-backed part of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Section<'data> {
     pub(super) name: &'data [u8],
@@ -58,7 +56,7 @@ pub(super) struct Section<'data> {
     pub(super) executable: bool,
 }
 
-/// What the dynamic table points to. Sizes are in bytes; 0 is absent.
+/// The contents of the dynamic table. Sizes are in bytes; 0 means absent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Dynamic {
     pub(super) present: bool,
@@ -76,7 +74,7 @@ pub(super) struct Dynamic {
     says_executable: bool,
 }
 
-/// The file, taken apart as far as its headers go.
+/// The file's headers, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Layout<'data> {
     pub(super) data: &'data [u8],
@@ -89,7 +87,7 @@ pub(super) struct Layout<'data> {
     pub(super) interpreter: Option<&'data [u8]>,
     pub(super) frame_header: Option<Range<u64>>,
     pub(super) program_headers: &'data [ProgramHeader64<LE>],
-    /// Section headers as they stand, with the table of their names.
+    /// All section headers, unchecked, with the table of their names.
     raw_sections: &'data [SectionHeader64<LE>],
     section_names: &'data [u8],
 }
@@ -105,7 +103,7 @@ impl<'data> Layout<'data> {
             .program_headers(LE, data)
             .map_err(|error| malformed(format!("program headers: {error}")))?;
         let segments = segments(program_headers, data)?;
-        // Section headers are hints: unreadable ones are as good as none.
+        // Section headers are only hints, so unreadable ones are ignored.
         let raw_sections = header.section_headers(LE, data).unwrap_or_default();
         let section_names = header
             .section_strings_index(LE, data)
@@ -191,8 +189,8 @@ impl<'data> Layout<'data> {
             (None, dynamic) if self.position_dependent && !dynamic.present => Kind::Static,
             _ if self.position_dependent => Kind::Executable,
             (None, dynamic) if dynamic.says_executable => Kind::Static,
-            // libc and the loader have an interpreter of their own, for being run by hand,
-            // and a name; executables made before the flag existed have no name.
+            // libc and the dynamic loader have an interpreter, because they can be run directly, and a
+            // `DT_SONAME`. Executables from before `DF_1_PIE` existed have no `DT_SONAME`.
             (interpreter, dynamic)
                 if dynamic.says_executable || (interpreter.is_some() && !dynamic.named) =>
             {
@@ -202,14 +200,15 @@ impl<'data> Layout<'data> {
         }
     }
 
-    /// Whether an address lies in the file-backed part of an executable segment.
+    /// True if an address lies in the file-backed part of an executable segment.
     pub(super) fn is_text(&self, address: u64) -> bool {
         self.segment_at(address)
             .is_some_and(|segment| segment.executable && address < segment.backed.end)
     }
 
-    /// The code in an executable segment: from its first executable section to its last. Without such
-    /// sections, all that the file has of it. Linkers may put tables of symbols into the same segment.
+    /// The code in an executable segment: from its first executable section to its last. Without section
+    /// headers, all of its file-backed part. The limits matter because linkers may put symbol tables into the
+    /// same segment.
     pub(super) fn code_of(&self, segment: &Segment) -> Range<u64> {
         let backed = &segment.backed;
         let inside =
@@ -223,7 +222,7 @@ impl<'data> Layout<'data> {
         }
     }
 
-    /// The segment whose memory an address lies in.
+    /// The segment that contains an address in memory.
     pub(super) fn segment_at(&self, address: u64) -> Option<&Segment> {
         let after = self
             .segments
@@ -233,7 +232,7 @@ impl<'data> Layout<'data> {
             .filter(|segment| address < segment.end)
     }
 
-    /// The file's bytes for a range of addresses, when one segment holds them all.
+    /// The file's bytes for a range of addresses; `None` unless one segment has all of them.
     pub(super) fn bytes(&self, range: Range<u64>) -> Option<&'data [u8]> {
         let rest = self.bytes_from(range.start)?;
         let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
@@ -254,7 +253,7 @@ impl<'data> Layout<'data> {
         self.data.get(from..to.ok()?)
     }
 
-    /// Whether any section, allocated or not, has this name; and its bytes in the file.
+    /// The bytes of the section with this name, whether it is loaded or not; `None` if there is none.
     pub(super) fn raw_section(&self, name: &[u8]) -> Option<&'data [u8]> {
         self.raw_sections
             .iter()
@@ -262,7 +261,7 @@ impl<'data> Layout<'data> {
             .and_then(|header| header.data(LE, self.data).ok())
     }
 
-    /// The symbol table that the linker leaves for debuggers, with its strings.
+    /// The symbol table for debuggers (`SHT_SYMTAB`), and its strings.
     pub(super) fn debug_symbols(&self) -> Option<(&'data [elf::Sym64<LE>], &'data [u8])> {
         let header = self
             .raw_sections
@@ -273,7 +272,7 @@ impl<'data> Layout<'data> {
         Some((symbols, strings.data(LE, self.data).ok()?))
     }
 
-    /// The notes of every `PT_NOTE`: name without its terminator, type and contents.
+    /// The notes in all `PT_NOTE` segments: name without terminator, type and contents.
     pub(super) fn notes(&self) -> Vec<(&'data [u8], u32, &'data [u8])> {
         let mut found = Vec::new();
         let segments = self.program_headers.iter();
@@ -310,7 +309,7 @@ fn header(data: &[u8]) -> Result<&FileHeader64<LE>, Error> {
     Ok(header)
 }
 
-/// The loadable segments, in ascending order as the kernel demands.
+/// The loadable segments, in ascending order as the kernel requires.
 fn segments(headers: &[ProgramHeader64<LE>], data: &[u8]) -> Result<Vec<Segment>, Error> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut backed = 0_u64;
@@ -357,8 +356,8 @@ fn segments(headers: &[ProgramHeader64<LE>], data: &[u8]) -> Result<Vec<Segment>
     if last.end - first.backed.start > LARGEST_SPAN {
         return Err(Error::Unsupported(Unsupported::TooLarge));
     }
-    // Linkers map a page twice where segments meet; a file that maps itself over and over
-    // only wants to cost time.
+    // Linkers map a page twice where segments meet. A file that maps its bytes many times over is meant to
+    // waste time.
     if backed > 2 * data.len() as u64 + 0x1_0000 {
         return Err(malformed("its segments map the same bytes again and again"));
     }

@@ -1,4 +1,4 @@
-//! Whether code may read which floating-point exceptions there were: the sticky bits of MXCSR.
+//! Determines whether code may read the sticky floating-point exception bits of MXCSR.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 use super::Image;
 use super::symbols::DynamicSymbols;
 
-/// Functions of the C library that tell the bits, or save them to be told later.
+/// Functions of the C library that return the bits, or save them for a later query.
 const TELLING: [&[u8]; 6] = [
     b"fetestexcept",
     b"fegetexceptflag",
@@ -16,8 +16,9 @@ const TELLING: [&[u8]; 6] = [
     b"feupdateenv",
     b"fetestexceptflag",
 ];
-/// What only the C library and the loader, its mathematical part and the compiler's own library define:
-/// what they read of MXCSR is how it rounds, or is told to whoever asks by one of the functions above.
+/// Symbols that only the C library, the loader, the mathematical library and the compiler's runtime library
+/// define. These libraries read MXCSR for its rounding mode, or return the bits through one of the functions
+/// above.
 const RUNTIME: [&[u8]; 4] = [
     b"__libc_start_main",
     b"__tls_get_addr",
@@ -26,8 +27,8 @@ const RUNTIME: [&[u8]; 4] = [
 ];
 
 impl Image<'_> {
-    /// Whether its code may read which floating-point exceptions there were. Wrong only in one
-    /// direction: where nothing says how bytes are to be read, it may.
+    /// True if the image's code may read floating-point exception bits. Errs only towards true: if bytes
+    /// cannot be decoded reliably, the answer is true.
     #[must_use]
     pub fn reads_exceptions(&self) -> bool {
         let dynamic = DynamicSymbols::read(&self.layout);
@@ -80,10 +81,11 @@ impl Image<'_> {
     }
 }
 
-/// Whether these bytes may be the end of the opcode, and the operand, of what [`stores`].
+/// True if these bytes may contain the end of the opcode and the operand of an instruction that [`stores`]
+/// matches.
 const fn may_store([before, opcode, operand]: [u8; 3]) -> bool {
-    // Behind `0f` or what stands for it in a VEX prefix, `ae` with 0 (fxsave), 3 (stmxcsr), 4 (xsave),
-    // 6 (xsaveopt), and `c7` with 4 (xsavec), 5 (xsaves), all of memory.
+    // After `0f` or the part of a VEX prefix that replaces it: `ae` with 0 (fxsave), 3 (stmxcsr), 4 (xsave),
+    // 6 (xsaveopt), and `c7` with 4 (xsavec), 5 (xsaves), all with a memory operand.
     let register = operand >> 3 & 7;
     operand < 0xc0
         && match opcode {
@@ -93,7 +95,7 @@ const fn may_store([before, opcode, operand]: [u8; 3]) -> bool {
         }
 }
 
-/// Whether an instruction writes MXCSR to memory.
+/// True if an instruction writes MXCSR to memory.
 fn stores(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -112,8 +114,8 @@ fn stores(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether `next` only sets bits where `store` has put MXCSR, as the code that compilers begin programs
-/// with which may flush denormals to zero.
+/// True if `next` only sets bits in the stored MXCSR, as in the startup code that compilers emit for programs
+/// that may flush denormals to zero.
 fn sets_bits_of(store: &Instruction, next: &Instruction) -> bool {
     matches!(store.mnemonic(), Mnemonic::Stmxcsr | Mnemonic::Vstmxcsr)
         && next.mnemonic() == Mnemonic::Or

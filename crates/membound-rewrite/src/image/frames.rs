@@ -1,4 +1,4 @@
-//! Extents of functions and the whereabouts of their exception tables, from `.eh_frame`.
+//! Reads `.eh_frame`: the extents of functions and the addresses of their exception tables.
 
 use std::ops::Range;
 
@@ -10,28 +10,28 @@ use rustc_hash::FxHashMap;
 
 use super::elf::{Layout, range_holding};
 
-/// What one frame description entry says.
+/// The contents of a frame description entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) range: Range<u64>,
-    /// Address of the function's exception table.
+    /// Address of the function's exception table, if it has one.
     pub(super) exception_table: Option<u64>,
-    /// Where the entry lies in the section.
+    /// Offset of the entry in the section.
     offset: usize,
 }
 
-/// Bytes between the return address and where registers point.
+/// Distance in bytes from a register up to the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// For the stack pointer.
+    /// From the stack pointer.
     Stack(u64),
-    /// For rbp, which is the frame pointer here.
+    /// From rbp, which is the frame pointer there.
     Frame(u64),
 }
 
 type Reader<'data> = EndianSlice<'data, LittleEndian>;
 
-/// `.eh_frame`, to be asked again.
+/// The `.eh_frame` section, for repeated queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSection<'data> {
     address: u64,
@@ -39,8 +39,8 @@ pub(super) struct FrameSection<'data> {
 }
 
 impl<'data> FrameSection<'data> {
-    /// The section: where the program header points, as far as the section header says;
-    /// else by the section header alone.
+    /// Finds the section: at the address in the program header, with the length from the section header if
+    /// they agree; otherwise by the section header alone.
     pub(super) fn find(layout: &Layout<'data>) -> Option<Self> {
         let (address, bytes) = section(layout)?;
         Some(Self { address, bytes })
@@ -50,8 +50,7 @@ impl<'data> FrameSection<'data> {
         BaseAddresses::default().set_eh_frame(self.address)
     }
 
-    /// Visits every entry: its extent, where it lies, and whether the kernel returns there
-    /// from handlers.
+    /// Visits every entry: its extent, its offset in the section, and whether it is a kernel signal frame.
     pub(super) fn each_entry(&self, mut visit: impl FnMut(Range<u64>, usize, bool)) {
         self.each(|entry| visit(entry.range, entry.offset, entry.signal));
     }
@@ -59,11 +58,10 @@ impl<'data> FrameSection<'data> {
     fn each(&self, mut visit: impl FnMut(Visited)) {
         let bases = self.bases();
         let section = EhFrame::new(self.bytes, LittleEndian);
-        // Looked up again and again by entries that share one, each time parsed from its
-        // start.
+        // Entries share a CIE, which would otherwise be parsed again for each of them.
         let mut known: FxHashMap<usize, CommonInformationEntry<Reader<'_>>> = FxHashMap::default();
         let mut entries = section.entries(&bases);
-        // What cannot be read ends the list: entries after it cannot be found.
+        // An unreadable entry ends the list, because the entries after it cannot be found.
         while let Ok(Some(entry)) = entries.next() {
             let partial = match entry {
                 CieOrFde::Cie(cie) => {
@@ -96,7 +94,7 @@ impl<'data> FrameSection<'data> {
         }
     }
 
-    /// How deep the stack is before the instruction at an address that `frame` covers.
+    /// The depth of the stack before the instruction at an address that `frame` covers.
     pub(super) fn depth(&self, frame: &Frame, address: u64) -> Option<Depth> {
         let section = EhFrame::new(self.bytes, LittleEndian);
         let bases = self.bases();
@@ -112,7 +110,7 @@ impl<'data> FrameSection<'data> {
         let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else {
             return None;
         };
-        // The canonical frame address lies just above the return address.
+        // The canonical frame address is 8 bytes above the return address.
         let depth = u64::try_from(offset).ok()?.checked_sub(8)?;
         match register {
             X86_64::RSP => Some(Depth::Stack(depth)),
@@ -122,11 +120,11 @@ impl<'data> FrameSection<'data> {
     }
 }
 
-/// What [`FrameSection::each`] visits.
+/// An entry, as [`FrameSection::each`] passes it on.
 struct Visited {
     range: Range<u64>,
     offset: usize,
-    /// The kernel returns from handlers to these few bytes.
+    /// True if the frame is a kernel signal frame (`S` in the CIE augmentation).
     signal: bool,
     exception_table: Option<u64>,
 }
@@ -135,8 +133,8 @@ struct Visited {
 pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Frame> {
     let mut found = Vec::new();
     section.each(|entry| {
-        // Unwinders know these by sight. Their entry begins a byte early, inside of what
-        // stands before them.
+        // Unwinders recognize signal frames by their code, and their entries begin one byte early, within the
+        // code before them.
         if entry.signal {
             return;
         }
@@ -152,7 +150,7 @@ pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Fra
         });
     });
     found.sort_by_key(|frame| (frame.range.start, std::cmp::Reverse(frame.range.end)));
-    // Extents do not overlap in files that linkers make.
+    // Linkers do not produce overlapping extents, so an overlap is damage.
     let mut covered = 0;
     found.retain(|frame| {
         let open = frame.range.start >= covered;
@@ -162,8 +160,8 @@ pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Fra
     found
 }
 
-/// The address and bytes of `.eh_frame`: where the program header points, as far as the
-/// section header says; else by the section header alone.
+/// The address and bytes of `.eh_frame`: at the address in the program header, with the length from the
+/// section header if they agree; otherwise by the section header alone.
 fn section<'data>(layout: &Layout<'data>) -> Option<(u64, &'data [u8])> {
     let by_name = layout
         .sections

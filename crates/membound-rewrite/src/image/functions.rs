@@ -1,9 +1,9 @@
-//! Where functions begin and end.
+//! Finds where functions begin and end.
 //!
-//! Sources by trust: unwind information (its extents are the compiler's), sized symbols,
-//! then starts without an end (symbols without a size, entry points, sections of stubs),
-//! which reach to whatever comes next; last, stretches of text that nothing describes but
-//! something jumps to. A less trusted source only fills what better ones left open.
+//! Sources in order of trust: unwind information (its extents come from the compiler); symbols with a size;
+//! then starts without an end (symbols without a size, entry points, sections of stubs), which extend to the
+//! next known start; last, text that nothing describes but that a jump, call or pointer leads to. A less
+//! trusted source only fills what better ones have left open.
 
 use std::ops::Range;
 
@@ -14,21 +14,21 @@ use super::relocations::Relocations;
 use super::symbols::{Symbol, SymbolKind};
 use super::{FunctionBounds, Undescribed};
 
-/// What compilers align functions to.
+/// Alignment that compilers give to functions, in bytes.
 const FUNCTION_ALIGNMENT: u64 = 16;
 
-/// Functions, sorted and disjoint, and the described addresses inside them that are not
-/// their starts, sorted.
+/// The functions, sorted and disjoint, and the described addresses inside them other than their starts,
+/// sorted.
 pub(super) struct Found {
     pub(super) functions: Vec<FunctionBounds>,
     pub(super) inner: Vec<u64>,
 }
 
-/// A stretch of text that some source calls a function.
+/// A range of text that one of the sources calls a function.
 #[derive(Clone, Debug)]
 struct Candidate {
     start: u64,
-    /// `None`: up to what comes next.
+    /// `None` if it extends to the next known start.
     end: Option<u64>,
     assembly: bool,
 }
@@ -105,13 +105,13 @@ pub(super) fn find(
     Found { functions, inner }
 }
 
-/// Sections that consist of stubs or of pieces put together by the linker.
+/// True for sections that contain stubs, or fragments that the linker puts together.
 fn is_stubs(name: &[u8]) -> bool {
     name == b".init" || name == b".fini" || name.starts_with(b".plt")
 }
 
-/// Puts candidates (sorted by start) where `functions` leave room. Starts that lie inside a
-/// function already there go to `inner`.
+/// Adds candidates (sorted by start) where `functions` leave room. Starts inside an existing function are
+/// added to `inner`.
 fn fill(
     functions: &mut Vec<FunctionBounds>,
     candidates: impl Iterator<Item = Candidate>,
@@ -164,8 +164,7 @@ fn fill(
     functions.extend(existing);
 }
 
-/// Makes functions of text between functions that is not padding and that something jumps
-/// to.
+/// Makes functions of text between functions, if it is not padding and a jump, call or pointer leads to it.
 fn fill_gaps(
     layout: &Layout<'_>,
     text: &[Range<u64>],
@@ -190,7 +189,7 @@ fn fill_gaps(
     for &(_, value) in &relocations.pointers {
         reach(value);
     }
-    // Where addresses are fixed, no relocation tells which words are addresses.
+    // With fixed addresses, no relocation shows which words are addresses.
     let data = layout.segments.iter().filter(|segment| !segment.executable);
     for segment in data.filter(|_| layout.position_dependent) {
         let bytes = layout.bytes(segment.backed.clone()).unwrap_or_default();
@@ -201,8 +200,8 @@ fn fill_gaps(
     }
     for range in text {
         let bytes = layout.bytes(range.clone()).unwrap_or_default();
-        // A call, a jump, or a long conditional jump. What only looks like one makes at worst a function that
-        // nobody runs.
+        // A call, a jump, or a long conditional jump. Bytes that only look like one add at worst a function
+        // that never runs.
         for index in memchr::memchr3_iter(0xe8, 0xe9, 0x0f, bytes) {
             let displaced_at = match &bytes[index..] {
                 [0x0f, 0x80..=0x8f, ..] => index + 2,
@@ -220,7 +219,7 @@ fn fill_gaps(
             }
         }
     }
-    // What data point to, at the alignment of functions, begins a function of its own.
+    // An aligned address that data point to begins a function of its own.
     let mut pointed_to: Vec<u64> = relocations
         .pointers
         .iter()
@@ -246,10 +245,10 @@ fn fill_gaps(
     fill(functions, candidates.into_iter(), text, &mut Vec::new());
 }
 
-/// Which pieces of the text have some of a gap: most of the millions of targets have none.
+/// A map of the pieces of text that contain part of a gap: most of the millions of jump targets lie in none.
 struct Pieces {
     first: u64,
-    /// None where the text is so far apart that there would be too many.
+    /// One flag per piece; `None` if the text spans too much memory for a map.
     has_gap: Option<Vec<bool>>,
 }
 
@@ -257,7 +256,7 @@ impl Pieces {
     const SHIFT: u32 = 6;
     const MOST: u64 = 1 << 26;
 
-    /// Of gaps, sorted.
+    /// Builds the map from sorted gaps.
     fn of(gaps: &[Range<u64>]) -> Self {
         let first = gaps.first().map_or(0, |gap| gap.start >> Self::SHIFT);
         let end = gaps.last().map_or(0, |gap| (gap.end >> Self::SHIFT) + 1);
@@ -286,7 +285,7 @@ impl Pieces {
     }
 }
 
-/// Text that belongs to no function, without the padding it begins with.
+/// Text that belongs to no function, without the padding at its start.
 fn gaps(layout: &Layout<'_>, text: &[Range<u64>], functions: &[FunctionBounds]) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut functions = functions.iter().peekable();
@@ -309,8 +308,8 @@ fn gaps(layout: &Layout<'_>, text: &[Range<u64>], functions: &[FunctionBounds]) 
     gaps
 }
 
-/// Gives functions their names and what symbols say of them. Symbols are sorted by address,
-/// the most telling first.
+/// Sets the functions' names and other facts from symbols. Symbols are sorted by address, the most
+/// informative first.
 fn name(functions: &mut [FunctionBounds], symbols: &[Symbol<'_>]) {
     let mut symbols = symbols.iter().peekable();
     for function in functions {

@@ -1,4 +1,4 @@
-//! What an image is called, and which compilers made it.
+//! The identity of an image, and the calling convention of the compilers that made it.
 
 use memchr::memmem;
 use sha2::{Digest as _, Sha256};
@@ -9,10 +9,10 @@ use super::{Convention, Identity};
 
 const NT_GNU_BUILD_ID: u32 = 3;
 const NT_GO_BUILD_ID: u32 = 4;
-/// What Go's linker puts where `go version` looks for it.
+/// Marker that Go's linker writes for `go version`.
 const GO_BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 
-/// What the linker wrote into the file, if it did.
+/// The build-id that the linker wrote into the file, if there is one.
 pub(super) fn build_id(layout: &Layout<'_>) -> Option<Identity> {
     let mut notes = layout.notes().into_iter();
     let (_, _, contents) = notes.find(|(name, kind, contents)| {
@@ -33,7 +33,7 @@ pub(super) fn identity(layout: &Layout<'_>) -> Identity {
     Identity::TextHash(hash.finalize().into())
 }
 
-/// Whether Go made it.
+/// True if the file was made by Go.
 pub(super) fn is_go(layout: &Layout<'_>) -> bool {
     let noted = layout
         .notes()
@@ -55,16 +55,16 @@ pub(super) fn is_go(layout: &Layout<'_>) -> bool {
             })
 }
 
-/// Compilers name themselves in `.comment`, or as producers in the debug strings. Where
-/// both were stripped, unwind information for all text is taken for their work, unless
-/// something there is known to come from a compiler with conventions of its own.
+/// The calling convention. Compilers name themselves in `.comment`; if that was stripped, unwind information
+/// for most of the text is taken as a sign of a compiler that follows the ABI. Runtimes of languages with
+/// conventions of their own make the convention unknown.
 pub(super) fn convention(
     layout: &Layout<'_>,
     symbols: &[Symbol<'_>],
     covered_by_frames: u64,
 ) -> Convention {
     let foreign = symbols.iter().any(|symbol| {
-        // The runtimes of OCaml and of Haskell.
+        // Symbols of the runtimes of OCaml and Haskell.
         symbol.name.starts_with(b"caml_") || symbol.name.starts_with(b"stg_")
     });
     if foreign || runtime_of_another_language(layout) {
@@ -99,10 +99,10 @@ fn follows_the_abi(maker: &[u8]) -> bool {
         .any(|known| maker.windows(known.len()).any(|part| part == *known))
 }
 
-/// Stripped programs still hold the names of the environment variables that their runtimes
-/// read.
+/// True if the file contains the name of an environment variable that such a runtime reads: stripped programs
+/// still do.
 fn runtime_of_another_language(layout: &Layout<'_>) -> bool {
-    // With the terminator that C strings have, or this program would find itself.
+    // Including the terminator of a C string; otherwise this program would find itself.
     let names = ["OCAMLRUNPARAM", "GHCRTS"].map(|name| [name.as_bytes(), &[0]].concat());
     layout
         .segments

@@ -1,8 +1,8 @@
 //! An ELF file as the bytes that a process would see.
 //!
-//! [`Image::parse`] reads what the file says of itself: segments, functions, what the
-//! loader will write. It does not follow code; that is [`crate::code`]'s. Every count is
-//! bounded by the file's size, whatever its headers claim.
+//! [`Image::parse`] reads what the file declares: segments, functions, and what the loader will write. It
+//! does not follow code; [`crate::code`] does. Every count is limited by the file's size, whatever its
+//! headers claim.
 
 mod elf;
 mod exceptions;
@@ -20,43 +20,43 @@ use elf::Layout;
 pub(crate) use frames::Depth;
 pub(crate) use padding::leading_padding;
 
-/// Why a file is left alone as a whole. Its functions are not looked at.
+/// Why a file is rejected as a whole; none of its functions are analysed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It cannot be read as what it says it is.
+    /// The file's headers or tables contradict its contents.
     #[error("malformed ELF file: {0}")]
     Malformed(String),
-    /// Something that is not patched, by kind.
+    /// The file is of a kind that is not patched.
     #[error("{0}")]
     Unsupported(Unsupported),
 }
 
-/// Files that are not patched.
+/// Kinds of files that are not patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// No ELF magic.
+    /// The file has no ELF magic.
     #[error("not an ELF file")]
     NotElf,
-    /// Another instruction set, word size or byte order.
+    /// The file has another instruction set, word size or byte order.
     #[error("not x86-64 code")]
     Machine,
-    /// Neither an executable nor a shared object.
+    /// The file is neither an executable nor a shared object.
     #[error("neither an executable nor a shared object")]
     Kind,
-    /// Text is to be relocated, or lies in a writable segment.
+    /// The text is relocated when it is loaded, or lies in a writable segment.
     #[error("its text is writable or is relocated when it is loaded")]
     WritableText,
-    /// Made by Go: its stacks move, and its runtime unwinds by tables of its own.
+    /// The file was made by Go, whose runtime moves stacks and unwinds by its own tables.
     #[error("a Go program: its runtime moves stacks and unwinds by its own tables")]
     Go,
-    /// It spans more than a jump reaches.
+    /// The file spans more addresses than jumps can reach.
     #[error("it spans more than 1 GiB")]
     TooLarge,
 }
 
-/// What an image is called in caches: the same bytes have the same identity.
+/// The identity of an image for caches: files with equal bytes have equal identities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// The linker's build-id.
@@ -65,44 +65,44 @@ pub enum Identity {
     TextHash([u8; 32]),
 }
 
-/// What may be assumed at calls and returns.
+/// Calling convention that may be assumed at calls and returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
-    /// Made by compilers that follow the System V ABI (gcc, clang, rustc; by the file's
-    /// `.comment` or DWARF producers).
+    /// The code comes from compilers that follow the System V ABI (gcc, clang, rustc), according to the file's
+    /// `.comment` or, if that was stripped, to its unwind information.
     SystemV,
-    /// Unknown: everything is alive at calls and returns.
+    /// The convention is unknown: everything is alive at calls and returns.
     Unknown,
 }
 
-/// A function's extent in the file's addresses.
+/// A function's extent in the file's addresses, with its name and origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionBounds {
-    /// First byte and one past the last.
+    /// Addresses of the function in the file.
     pub range: Range<u64>,
-    /// Name, mangled as it stands in the symbol table, when there is one.
+    /// Name, mangled as in the symbol table, if there is one.
     pub name: Option<Box<str>>,
-    /// Whether anybody outside the module may call it (a dynamic symbol).
+    /// True if code outside the module may call it, because it has a dynamic symbol.
     pub exported: bool,
-    /// Hand-written assembly, as far as known (no `STT_FUNC` type, or no unwind
-    /// information): no convention is assumed of it.
+    /// True if it is hand-written assembly as far as known (no `STT_FUNC` type, or no unwind information): no
+    /// convention is assumed.
     pub assembly: bool,
 }
 
-/// What kind of module a file makes.
+/// The kind of module that a file makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An executable whose addresses are fixed.
+    /// An executable with fixed addresses.
     Executable,
-    /// An executable that may lie anywhere.
+    /// An executable that can be mapped anywhere.
     PositionIndependentExecutable,
-    /// A shared object, the loader among them.
+    /// A shared object, or the dynamic loader.
     SharedObject,
-    /// An executable that no loader prepares, whether its addresses are fixed or not.
+    /// An executable that needs no dynamic loader, with fixed addresses or not.
     Static,
 }
 
-/// A file, read.
+/// An ELF file that has been read.
 #[derive(Clone, Debug)]
 pub struct Image<'data> {
     layout: Layout<'data>,
@@ -116,14 +116,14 @@ pub struct Image<'data> {
     convention: Convention,
 }
 
-/// Whether functions that nothing describes are looked for.
+/// Whether to search for functions that neither symbols nor unwind information describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Undescribed {
     Found,
     LeftOut,
 }
 
-/// The layout of a file whose code may be patched: not of one that was made by Go.
+/// The layout of a file whose code may be patched; an error for Go programs.
 fn patched_layout(data: &[u8]) -> Result<Layout<'_>, Error> {
     let layout = Layout::parse(data)?;
     if identity::is_go(&layout) {
@@ -136,40 +136,40 @@ impl<'data> Image<'data> {
     /// Reads an ELF file.
     ///
     /// # Errors
-    /// When it is malformed, or of a kind that is not patched.
+    /// If the file is malformed or of a kind that is not patched.
     pub fn parse(data: &'data [u8]) -> Result<Self, Error> {
         patched_layout(data).map(|layout| Self::of_layout(layout, Undescribed::Found))
     }
 
-    /// Reads only what the file is called by, as [`Self::identity`] does: much faster than [`Self::parse`].
+    /// Reads only the file's identity, as [`Self::identity`] returns it: much faster than [`Self::parse`].
     ///
     /// # Errors
-    /// As of [`Self::parse`].
+    /// The same as for [`Self::parse`].
     pub fn identify(data: &[u8]) -> Result<Identity, Error> {
         patched_layout(data).map(|layout| identity::identity(&layout))
     }
 
-    /// Reads only the build-id, where the file has one: no other identity is known without reading all text.
+    /// Reads only the build-id, if the file has one. Any other identity requires reading all of the text.
     ///
     /// # Errors
-    /// As of [`Self::parse`].
+    /// The same as for [`Self::parse`].
     pub fn build_id(data: &[u8]) -> Result<Option<Identity>, Error> {
         patched_layout(data).map(|layout| identity::build_id(&layout))
     }
 
-    /// Reads an ELF file whose code is only looked at: also one that is not patched because it
-    /// was made by Go.
+    /// Reads an ELF file whose code is analysed but not patched; Go programs are accepted too.
     ///
     /// # Errors
-    /// When it is malformed, or of a kind that is not looked at.
+    /// If the file is malformed or of an unsupported kind.
     pub fn parse_unpatched(data: &'data [u8]) -> Result<Self, Error> {
         Layout::parse(data).map(|layout| Self::of_layout(layout, Undescribed::Found))
     }
 
-    /// The same without the functions that neither symbols nor unwind information describe: much faster.
+    /// Like [`Self::parse_unpatched`], without the functions that neither symbols nor unwind information
+    /// describe: much faster.
     ///
     /// # Errors
-    /// As of [`Self::parse_unpatched`].
+    /// The same as for [`Self::parse_unpatched`].
     pub fn parse_described(data: &'data [u8]) -> Result<Self, Error> {
         Layout::parse(data).map(|layout| Self::of_layout(layout, Undescribed::LeftOut))
     }
@@ -205,7 +205,7 @@ impl<'data> Image<'data> {
         }
     }
 
-    /// The bytes of a range of addresses, when one segment of the file holds them all.
+    /// The bytes at a range of addresses; `None` unless one segment has all of them in the file.
     #[must_use]
     pub fn bytes(&self, range: Range<u64>) -> Option<&'data [u8]> {
         self.layout.bytes(range)
@@ -217,21 +217,21 @@ impl<'data> Image<'data> {
         self.layout.bytes_from(address)
     }
 
-    /// The file-backed parts of executable segments, ascending; where sections say so, without what lies
-    /// before and behind the code in them.
+    /// The file-backed parts of executable segments, ascending. If there are section headers, from the first
+    /// executable section of a segment to its last.
     #[must_use]
     pub fn text(&self) -> &[Range<u64>] {
         &self.text
     }
 
-    /// Whether an address lies in text.
+    /// True if an address lies in text.
     #[must_use]
     pub fn is_text(&self, address: u64) -> bool {
         self.layout.is_text(address)
     }
 
-    /// Whether an address lies in a part of the file that the program may write to. What
-    /// the loader relocates and then protects counts as writable.
+    /// True if the program may write to the address. Memory that the loader relocates and then protects
+    /// counts as writable.
     #[must_use]
     pub fn is_writable(&self, address: u64) -> bool {
         self.layout
@@ -239,7 +239,7 @@ impl<'data> Image<'data> {
             .is_some_and(|segment| segment.writable)
     }
 
-    /// From the lowest to the highest address of all segments.
+    /// The range from the lowest to the highest address of all segments.
     #[must_use]
     pub fn span(&self) -> Range<u64> {
         match (self.layout.segments.first(), self.layout.segments.last()) {
@@ -248,13 +248,13 @@ impl<'data> Image<'data> {
         }
     }
 
-    /// Functions, sorted and disjoint.
+    /// The image's functions, sorted and disjoint.
     #[must_use]
     pub fn functions(&self) -> &[FunctionBounds] {
         &self.functions
     }
 
-    /// Index of the function that an address lies in.
+    /// Index of the function that contains an address.
     #[must_use]
     pub fn function_at(&self, address: u64) -> Option<usize> {
         let after = self
@@ -267,15 +267,15 @@ impl<'data> Image<'data> {
             .then_some(index)
     }
 
-    /// Functions that are defined here under names that are `wanted`: their addresses, and each
-    /// of those names as it stands in a symbol table.
+    /// Functions that this file defines under names that are `wanted`: address, and name as in the symbol
+    /// table.
     #[must_use]
     pub fn functions_named(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<(u64, &'data [u8])> {
         let dynamic = symbols::DynamicSymbols::read(&self.layout);
         symbols::functions_named(&self.layout, &dynamic, wanted)
     }
 
-    /// Whether a function begins at an address.
+    /// True if a function begins at the address.
     #[must_use]
     pub fn is_function_start(&self, address: u64) -> bool {
         self.functions
@@ -283,51 +283,50 @@ impl<'data> Image<'data> {
             .is_ok()
     }
 
-    /// What the file is called in caches.
+    /// The file's identity for caches.
     #[must_use]
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What may be assumed at calls and returns.
+    /// The calling convention that may be assumed.
     #[must_use]
     pub const fn convention(&self) -> Convention {
         self.convention
     }
 
-    /// The interpreter's path, as `PT_INTERP` names it.
+    /// The interpreter's path from `PT_INTERP`.
     #[must_use]
     pub const fn interpreter(&self) -> Option<&'data [u8]> {
         self.layout.interpreter
     }
 
-    /// What kind of module it makes.
+    /// The kind of module that the file makes.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.layout.kind
     }
 
-    /// Whether its addresses are fixed, so that they may stand in its code and data
-    /// without a relocation.
+    /// True if the addresses are fixed, so that code and data may contain addresses without a relocation.
     #[must_use]
     pub const fn position_dependent(&self) -> bool {
         self.layout.position_dependent
     }
 
-    /// Where the program begins, 0 where there is no such place.
+    /// The program's entry point; 0 if there is none.
     #[must_use]
     pub const fn entry(&self) -> u64 {
         self.layout.entry
     }
 
-    /// Words that will hold addresses within the image: where each lies, and the address
-    /// (both the file's), sorted.
+    /// Words that the loader fills with addresses within the image: the address of each word and its value,
+    /// both as in the file, sorted.
     #[must_use]
     pub fn relative_relocations(&self) -> &[(u64, u64)] {
         &self.relocations.pointers
     }
 
-    /// The address within the image that the word at `at` will hold.
+    /// The address within the image that the loader writes into the word at `at`.
     #[must_use]
     pub fn pointer_at(&self, at: u64) -> Option<u64> {
         let pointers = &self.relocations.pointers;
@@ -338,7 +337,7 @@ impl<'data> Image<'data> {
             .map(|&(_, value)| value)
     }
 
-    /// The name of the symbol whose address the word at `slot` will hold.
+    /// The name of the symbol whose address the loader writes into the word at `slot`.
     #[must_use]
     pub fn import_at(&self, slot: u64) -> Option<&'data [u8]> {
         let imports = &self.relocations.imports;
@@ -349,14 +348,13 @@ impl<'data> Image<'data> {
             .map(|&(_, name)| name)
     }
 
-    /// Addresses inside functions, not their starts, that a symbol or an unwind entry
-    /// names, sorted.
+    /// Addresses inside functions, other than their starts, that have a symbol or an unwind entry, sorted.
     #[must_use]
     pub fn inner_symbols(&self) -> &[u64] {
         &self.inner_symbols
     }
 
-    /// A file-backed section with this name, if the file has section headers.
+    /// The range of the file-backed section with this name, if the file has section headers.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<Range<u64>> {
         self.layout
@@ -366,7 +364,7 @@ impl<'data> Image<'data> {
             .map(|section| section.range.clone())
     }
 
-    /// Parts of the file that hold data, file-backed, ascending.
+    /// The file-backed data segments, ascending: start address and bytes.
     pub(crate) fn data_segments(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
         self.layout
             .segments
@@ -378,9 +376,8 @@ impl<'data> Image<'data> {
             })
     }
 
-    /// The image's compact unwind table ([`membound_wire::UnwindHeader`] and what follows
-    /// it), whose addresses count from the first page of [`Self::span`]; empty without
-    /// unwind information.
+    /// The image's compact unwind table ([`membound_wire::UnwindHeader`] and its rows). Its addresses are
+    /// relative to the first page of [`Self::span`]. Empty if the file has no unwind information.
     #[must_use]
     pub fn unwind_table(&self) -> Vec<u8> {
         const PAGE: u64 = 4096;
@@ -390,7 +387,7 @@ impl<'data> Image<'data> {
         })
     }
 
-    /// How deep the stack is before the instruction at an address, by unwind information.
+    /// The depth of the stack before the instruction at an address, from unwind information.
     pub(crate) fn depth_at(&self, address: u64) -> Option<Depth> {
         let after = self
             .frames
@@ -400,8 +397,8 @@ impl<'data> Image<'data> {
         self.frame_section.filter(|_| inside)?.depth(frame, address)
     }
 
-    /// Exception tables of the unwind entries that begin in `range`: the extent of each
-    /// entry and the address of its table.
+    /// The unwind entries that begin in `range` and have an exception table: the extent of each entry and the
+    /// address of its table.
     pub(crate) fn exception_tables(
         &self,
         range: Range<u64>,

@@ -1,8 +1,8 @@
-//! What linkers and assemblers put between pieces of code.
+//! Recognizes the padding that linkers and assemblers put between pieces of code.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Mnemonic, Register};
 
-/// Length of the padding that `bytes` begin with: no-operations, `int3` and zeros.
+/// Length of the padding at the start of `bytes`: no-operations, `int3` and zeros.
 pub(crate) fn leading_padding(bytes: &[u8]) -> usize {
     let mut at = 0;
     while at < bytes.len() {
@@ -11,7 +11,7 @@ pub(crate) fn leading_padding(bytes: &[u8]) -> usize {
             at += 1;
             continue;
         }
-        // Nothing else that is padding begins with another byte.
+        // Every other kind of padding begins with one of these bytes.
         if !matches!(rest[0], 0x90 | 0x66 | 0x2e | 0x0f | 0x8d | 0x48 | 0x87) {
             break;
         }

@@ -1,4 +1,4 @@
-//! What the loader writes into the image: addresses of its own, and of imported symbols.
+//! The relocations that the loader applies to the image: its own addresses, and those of imported symbols.
 
 use object::LittleEndian as LE;
 use object::elf::{self, Rela64, Relr64};
@@ -6,14 +6,14 @@ use object::elf::{self, Rela64, Relr64};
 use super::elf::Layout;
 use super::symbols::{DynamicSymbols, entries};
 
-/// Words that the loader fills, each list sorted by address.
+/// Words that the loader fills; each list is sorted by address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Relocations<'data> {
-    /// Address of a word, and the address within this image that it will hold.
+    /// Address of each word, and the address within this image that it will hold.
     pub(super) pointers: Vec<(u64, u64)>,
-    /// Address of a word, and the name of the symbol whose address it will hold.
+    /// Address of each word, and the name of the symbol whose address it will hold.
     pub(super) imports: Vec<(u64, &'data [u8])>,
-    /// What indirect functions are resolved by.
+    /// Addresses of the resolvers of indirect functions (`IRELATIVE`).
     pub(super) resolvers: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl<'data> Relocations<'data> {
                 found.take(relocation, symbols);
             }
         }
-        // Static executables have no dynamic table, but indirect functions.
+        // Static executables have no dynamic table but may have indirect functions.
         if !dynamic.present
             && let Some(bytes) = layout.raw_section(b".rela.plt")
         {
@@ -64,8 +64,8 @@ impl<'data> Relocations<'data> {
         }
     }
 
-    /// `DT_RELR`: an even word is the address of a pointer; an odd one is a bitmap of which
-    /// of the next 63 words are pointers. Their values stand in place.
+    /// Unpacks `DT_RELR`: an even word is the address of a pointer; an odd word is a bitmap that says which
+    /// of the next 63 words are pointers. The pointers' values are in the words themselves.
     fn unpack(&mut self, layout: &Layout<'_>) {
         let mut next = 0_u64;
         for Relr64(entry) in
@@ -77,7 +77,7 @@ impl<'data> Relocations<'data> {
             } else {
                 (next, entry >> 1)
             };
-            // They ascend, so that there cannot be more of them than there are words.
+            // The addresses ascend, so there cannot be more of them than words in the image.
             if first < next {
                 return;
             }

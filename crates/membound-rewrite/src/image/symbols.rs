@@ -1,4 +1,4 @@
-//! Symbols that name code, from the dynamic table and the one left for debuggers.
+//! Reads symbols that name code, from the dynamic table and from the table for debuggers.
 
 use object::LittleEndian as LE;
 use object::elf::{self, FileHeader64, HashHeader, Rela64, Sym64};
@@ -7,16 +7,16 @@ use object::read::elf::GnuHashTable;
 
 use super::elf::{Layout, string};
 
-/// What a symbol says of the address it names.
+/// The type of a symbol for code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SymbolKind {
     /// `STT_FUNC` or `STT_GNU_IFUNC`.
     Function,
-    /// A label of code without a type.
+    /// `STT_NOTYPE`: a label, usually from assembly.
     Label,
 }
 
-/// A symbol defined in text.
+/// A symbol that is defined in text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Symbol<'data> {
     pub(super) address: u64,
@@ -26,7 +26,7 @@ pub(super) struct Symbol<'data> {
     pub(super) exported: bool,
 }
 
-/// The dynamic symbols as the loader sees them, by index.
+/// The dynamic symbols by index, as the loader uses them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DynamicSymbols<'data> {
     symbols: &'data [Sym64<LE>],
@@ -50,12 +50,12 @@ impl<'data> DynamicSymbols<'data> {
         Self { symbols, strings }
     }
 
-    /// Names of what is defined here.
+    /// Names of the symbols that this file defines.
     pub(super) fn defined(&self) -> impl Iterator<Item = &'data [u8]> {
         self.names(true)
     }
 
-    /// Names of what is to be found elsewhere.
+    /// Names of the symbols that this file imports.
     pub(super) fn undefined(&self) -> impl Iterator<Item = &'data [u8]> {
         self.names(false)
     }
@@ -72,20 +72,20 @@ impl<'data> DynamicSymbols<'data> {
         self.symbols.get(index as usize)
     }
 
-    /// A symbol's name.
+    /// The name of the symbol with this index.
     pub(super) fn name(&self, index: u32) -> Option<&'data [u8]> {
         string(self.strings, self.get(index)?.st_name.get(LE))
     }
 
-    /// A symbol's address, when it is defined here.
+    /// The address of the symbol with this index, if this file defines it.
     pub(super) fn address(&self, index: u32) -> Option<u64> {
         let symbol = self.get(index)?;
         (symbol.st_shndx.get(LE) != elf::SHN_UNDEF).then(|| symbol.st_value.get(LE))
     }
 }
 
-/// How many dynamic symbols there are: the loader never needs to know, so it is derived
-/// from the hash tables and from what relocations refer to.
+/// Number of dynamic symbols. The file does not state it, because the loader does not need it; it is derived
+/// from the hash tables and from the indices in relocations.
 fn count(layout: &Layout<'_>) -> usize {
     let dynamic = &layout.dynamic;
     let mut count = 0_u32;
@@ -109,7 +109,7 @@ fn count(layout: &Layout<'_>) -> usize {
     count as usize
 }
 
-/// A table of fixed-size entries at a range of addresses; empty when it is not there.
+/// The entries of a table at a range of addresses; empty if the file does not have all of it.
 pub(super) fn entries<'data, T: pod::Pod>(
     layout: &Layout<'data>,
     range: std::ops::Range<u64>,
@@ -118,8 +118,8 @@ pub(super) fn entries<'data, T: pod::Pod>(
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
 
-/// Functions defined here whose names are `wanted`, with their addresses: from both tables,
-/// under every name. What is only found out when a program is loaded has no address yet.
+/// Functions that this file defines under `wanted` names, with their addresses, from both tables and under
+/// every name. Indirect functions are left out: their addresses are determined at load time.
 pub(super) fn functions_named<'data>(
     layout: &Layout<'data>,
     dynamic: &DynamicSymbols<'data>,
@@ -148,8 +148,7 @@ pub(super) fn functions_named<'data>(
     found
 }
 
-/// Every symbol that names an address in text, sorted by address; of several at one
-/// address the most telling first.
+/// All symbols that name an address in text, sorted by address; at one address the most informative first.
 pub(super) fn code_symbols<'data>(
     layout: &Layout<'data>,
     dynamic: &DynamicSymbols<'data>,
@@ -183,7 +182,7 @@ pub(super) fn code_symbols<'data>(
         for symbol in symbols {
             if let Some(mut read) = read(symbol, false) {
                 read.name = string(strings, symbol.st_name.get(LE)).unwrap_or_default();
-                // Labels that assemblers make up say nothing.
+                // Local labels made up by assemblers carry no information.
                 if read.kind == SymbolKind::Function || !read.name.starts_with(b".L") {
                     found.push(read);
                 }

@@ -1,4 +1,4 @@
-//! The compact unwind table of an image, from its `.eh_frame`: see [`membound_wire::UnwindRule`].
+//! Builds the compact unwind table of an image from its `.eh_frame`: see [`membound_wire::UnwindRule`].
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use rayon::prelude::*;
 
 use super::frames::FrameSection;
 
-/// Entries that one worker reads at a time.
+/// Number of entries that one worker reads at a time.
 const CHUNK: usize = 512;
 const BREG6: u8 = 0x76;
 const DEREF: u8 = 0x06;
 
-/// An entry of the section.
+/// A frame description entry of the section.
 #[derive(Clone, Debug)]
 struct Entry {
     range: Range<u64>,
@@ -24,7 +24,7 @@ struct Entry {
     signal: bool,
 }
 
-/// From `start` on, up to the next row.
+/// The rule that holds from `start` to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     start: u64,
@@ -33,8 +33,7 @@ struct Row {
 
 type Slice<'data> = EndianSlice<'data, LittleEndian>;
 
-/// The table of a module whose addresses count from `origin`; empty without unwind
-/// information.
+/// The encoded table of a module, with addresses relative to `origin`; empty without unwind information.
 pub(super) fn table(section: &FrameSection<'_>, text: &[Range<u64>], origin: u64) -> Vec<u8> {
     let entries = entries(section, text);
     let rows: Vec<Row> = entries
@@ -51,11 +50,11 @@ pub(super) fn table(section: &FrameSection<'_>, text: &[Range<u64>], origin: u64
     encode(&joined(rows, origin))
 }
 
-/// Every entry in `text`, sorted and disjoint.
+/// The entries whose ranges lie in `text`, sorted and disjoint.
 fn entries(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Entry> {
     let mut found = Vec::new();
     section.each_entry(|range, offset, signal| {
-        // The entry of the kernel's way back from handlers begins a byte early.
+        // A signal frame's entry begins one byte before the code to which handlers return.
         let start = range.start + u64::from(signal);
         let inside = text
             .iter()
@@ -91,7 +90,7 @@ fn push_rows(
             rule: UnwindRule::SIGNAL,
         });
     } else if of_instructions(frame_section, entry, context, rows).is_none() {
-        // What was read before something unreadable is not worth the doubt.
+        // If an entry cannot be read completely, none of its rows are trusted.
         rows.truncate(first);
     }
     rows.push(Row {
@@ -165,7 +164,7 @@ fn bytes<'data>(
     expression.get(section).ok().map(|found| found.0.slice())
 }
 
-/// Whether it is the word that rbp points to.
+/// True if the expression is the address in rbp.
 fn at_frame(expression: &UnwindExpression<usize>, section: &EhFrame<Slice<'_>>) -> bool {
     bytes(expression, section) == Some(&[BREG6, 0])
 }
@@ -180,9 +179,8 @@ fn kept_at(expression: &UnwindExpression<usize>, section: &EhFrame<Slice<'_>>) -
     (rest.slice() == [DEREF]).then_some(offset)
 }
 
-/// How linkers describe a procedure linkage table: of each 16 bytes, those from the
-/// returned one on come after a push. The expression is
-/// `rsp + 8 + ((rip & 15) >= pushed_at) * 8`.
+/// Recognizes how linkers describe a procedure linkage table. In each 16-byte stub, the instructions from the
+/// returned offset on run after a push: the expression is `rsp + 8 + ((rip & 15) >= pushed_at) * 8`.
 fn plt(row: &UnwindTableRow<usize>, section: &EhFrame<Slice<'_>>) -> Option<u64> {
     const LITERALS: Range<u8> = 0x30..0x40;
     let CfaRule::Expression(expression) = row.cfa() else {
@@ -223,7 +221,7 @@ fn push_plt(range: Range<u64>, pushed_at: u64, rows: &mut Vec<Row>) {
     }
 }
 
-/// Without rows that say what the one before them says, counted from `origin`.
+/// Removes rows that repeat the rule of the row before, and makes addresses relative to `origin`.
 fn joined(rows: Vec<Row>, origin: u64) -> Vec<(u32, UnwindRule)> {
     let mut out: Vec<(u32, UnwindRule)> = Vec::with_capacity(rows.len());
     for row in rows {
@@ -235,7 +233,7 @@ fn joined(rows: Vec<Row>, origin: u64) -> Vec<(u32, UnwindRule)> {
             continue;
         };
         match out.last_mut() {
-            // An entry that begins where the one before it ends.
+            // An entry that begins where the one before it ends replaces that one's final row.
             Some(last) if last.0 == start => last.1 = row.rule,
             Some(last) if last.1 == row.rule => continue,
             _ => out.push((start, row.rule)),
@@ -266,8 +264,8 @@ fn encode(rows: &[(u32, UnwindRule)]) -> Vec<u8> {
     out
 }
 
-/// The rule for the instruction at `offset` from the module's first page, as the agent finds
-/// it: for tests.
+/// The rule for the instruction at `offset` from the module's first page, found as the agent finds it; for
+/// tests.
 #[cfg(test)]
 fn look_up(table: &[u8], offset: u32) -> UnwindRule {
     let word = |index: usize| {

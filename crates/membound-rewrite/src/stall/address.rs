@@ -1,9 +1,10 @@
-//! The address that an access had, from registers that were sampled later.
+//! Reconstructs the address of an access from registers that were sampled later.
 //!
-//! Between the access and the sample nearly always lies the access alone, which is behind
-//! the sampled instruction pointer by one. What came between is undone where that can be:
-//! pointers that are stepped on. What cannot be undone, above all a load that overwrites its
-//! own base, leaves an address nearby: the pointer that was loaded, or the array's start.
+//! Usually only the access itself lies between it and the sample, because the sampled instruction pointer is
+//! that of the next instruction. The effects of instructions in between are undone where possible, that is,
+//! for registers to which a constant was added. Where they cannot be undone, above all after a load that
+//! overwrites its own base register, the result is an address nearby: that of the loaded pointer, or the
+//! start of the array.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -12,27 +13,27 @@ use crate::code::Function;
 use crate::flow::{self, Addressing, Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
-/// What has to be added to addresses of a file, and to segments' offsets.
+/// Values to be added to addresses of a file and to segment offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bases {
     /// Address in the process minus address in the file.
     pub bias: u64,
-    /// Of fs, where it is known.
+    /// Base of `fs`, if known.
     pub fs: Option<u64>,
-    /// Of gs, where it is known.
+    /// Base of `gs`, if known.
     pub gs: Option<u64>,
 }
 
-/// An address in the process.
+/// The address of an access, in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effective {
-    /// The address.
+    /// The reconstructed address.
     pub address: u64,
-    /// Whether it is what was accessed, or only near it: a pointer that was loaded.
+    /// True if this is the accessed address; false if it is only near it, such as a loaded pointer.
     pub exact: bool,
 }
 
-/// Addresses below are no pointers.
+/// Lowest address taken for a pointer; smaller values are numbers.
 const LOWEST: u64 = 4096;
 
 impl CodeFunction {
@@ -84,8 +85,8 @@ fn effective(
     }
 }
 
-/// The instructions from the access at `at`, itself included, up to the sampled one, when
-/// there is but one way between them.
+/// The instructions from the access at index `at`, itself included, up to the sampled one, if one path
+/// between them is known.
 fn between(function: &Function, at: usize, sampled: u64) -> Option<Vec<&Instruction>> {
     let end = index_of(function, sampled)?;
     let (from, to) = (function.block_of(at)?, function.block_of(end)?);
@@ -101,7 +102,7 @@ fn between(function: &Function, at: usize, sampled: u64) -> Option<Vec<&Instruct
     })
 }
 
-/// General registers, as far as they are known.
+/// Values of general registers, `None` where unknown.
 struct Values([Option<u64>; 16]);
 
 impl Values {
@@ -109,7 +110,7 @@ impl Values {
         self.0[number(register)?]
     }
 
-    /// Goes back over `instruction`.
+    /// Undoes the effect of `instruction`.
     fn undo(&mut self, instruction: &Instruction, analyst: &mut Analyst) {
         let writes = analyst.effects(instruction).writes;
         let stepped = step(instruction);
@@ -128,7 +129,8 @@ impl Values {
     }
 }
 
-/// A register and what is added to it, when that is all that `instruction` does to it.
+/// The register to which `instruction` adds a constant, with that constant, if the instruction does nothing
+/// else to it.
 fn step(instruction: &Instruction) -> Option<(Gpr, u64)> {
     if instruction.is_stack_instruction() {
         let into_pointer = instruction.op0_kind() == OpKind::Register
@@ -203,11 +205,11 @@ fn operand(
             let address = base_value.wrapping_add(index_value);
             Some(exactly(address.wrapping_add(displacement)))
         }
-        // The array, if it is not the index that has the pointer.
+        // The base is the array, unless the index register holds the pointer.
         (Some(base_value), None) if base != Register::None => {
             near(base_value.wrapping_add(displacement))
         }
-        // The displacement is the array.
+        // The displacement is the address of the array.
         (Some(_), None) => near(displacement),
         (None, _) => {
             let loads_pointer = instruction.mnemonic() == Mnemonic::Mov
@@ -223,8 +225,8 @@ fn operand(
     }
 }
 
-/// Where a string instruction stands: at its source, if it has one. One that is done has
-/// stepped on, in a direction that is not known here.
+/// The address of a string instruction: its source if it has one, else its destination. An instruction that
+/// has completed has advanced the register, in an unknown direction.
 fn string(instruction: &Instruction, values: &Values, sampled: &[u64; 16]) -> Option<Effective> {
     let reads_source = (0..instruction.op_count())
         .any(|operand| instruction.op_kind(operand) == OpKind::MemorySegRSI);

@@ -1,4 +1,4 @@
-//! A file's functions, decoded when they are asked for.
+//! The functions of a file, decoded on demand.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::code::{Function, Knowledge, Tables};
 use crate::flow;
 use crate::image::{self, Identity, Image};
 
-/// Bytes of a file.
+/// The bytes of a file, shared.
 type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 self_cell! {
@@ -27,11 +27,11 @@ self_cell! {
     }
 }
 
-/// The code of a file.
+/// The code of one file, or of one function that is in no file.
 pub struct Code {
     source: Source,
     functions: RwLock<FxHashMap<u64, Arc<CodeFunction>>>,
-    /// By the function's first address.
+    /// Loops of functions, by the function's first address.
     nests: RwLock<FxHashMap<u64, Arc<LoopNest>>>,
 }
 
@@ -40,15 +40,16 @@ enum Source {
     Piece(Range<u64>, Vec<u8>),
 }
 
-/// A file as its symbols and its unwind information describe it, and with the functions that nothing describes: to find
-/// those, all of its text is read, and hardly anybody asks for one.
+/// A file with the functions that its symbols and unwind information describe and, computed only when needed,
+/// with the functions that nothing describes: finding those requires reading all of the text, and few queries
+/// ask for one.
 struct Images {
     described: File,
     whole: OnceLock<Option<File>>,
 }
 
 impl Images {
-    /// Lets `ask` look at the function that holds an address, by its index.
+    /// Calls `ask` with the index of the function that contains an address.
     fn function<T>(&self, address: u64, ask: impl Fn(&Image<'_>, usize) -> T) -> Option<T> {
         let of = |file: &File| {
             file.with_dependent(|_, image| Some(ask(image, image.function_at(address)?)))
@@ -65,12 +66,12 @@ impl Images {
     }
 }
 
-/// A basic block.
+/// A basic block of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeBlock {
-    /// Address of its first instruction in the file.
+    /// Address of the block's first instruction in the file.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
@@ -81,11 +82,11 @@ impl fmt::Debug for Code {
 }
 
 impl Code {
-    /// Reads an ELF file: a vector of its bytes, or its mapping.
+    /// Reads an ELF file from its bytes or its mapping.
     ///
     /// # Errors
-    /// When it is malformed, or of a kind that is not looked at. What is not patched may be
-    /// looked at all the same, as Go's code is.
+    /// If the file is malformed or of an unsupported kind. Some files that are never patched, such as Go
+    /// programs, are supported here.
     pub fn of(file: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, image::Error> {
         let bytes: Bytes = Arc::new(file);
         let described = File::try_new(bytes, |bytes| Image::parse_described((**bytes).as_ref()))?;
@@ -95,7 +96,7 @@ impl Code {
         Ok(Self::new(Source::File(Box::new(images), knowledge)))
     }
 
-    /// One function that is in no file, such as one that was made at run time.
+    /// A single function that is in no file, for example one generated at run time.
     #[must_use]
     pub fn of_piece(bytes: Vec<u8>, address: u64) -> Self {
         let range = address..address.saturating_add(bytes.len() as u64);
@@ -110,7 +111,7 @@ impl Code {
         }
     }
 
-    /// What the file is called in caches and choices; `None` for a piece.
+    /// The file's identity, for caches and stored choices; `None` for a function that is in no file.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         match &self.source {
@@ -122,7 +123,7 @@ impl Code {
         }
     }
 
-    /// Where the function lies that holds an address of the file.
+    /// The range of the function that contains an address of the file.
     #[must_use]
     pub fn function(&self, address: u64) -> Option<Range<u64>> {
         match &self.source {
@@ -133,7 +134,7 @@ impl Code {
         }
     }
 
-    /// Blocks of the function that holds an address, ascending.
+    /// The blocks of the function that contains an address, ascending.
     #[must_use]
     pub fn blocks(&self, address: u64) -> Vec<CodeBlock> {
         let Some(function) = self.decoded(address) else {
@@ -150,7 +151,7 @@ impl Code {
         function.blocks.iter().filter_map(extent).collect()
     }
 
-    /// Addresses of all accesses of the function that holds an address, ascending.
+    /// Addresses of all accesses in the function that contains an address, ascending.
     #[must_use]
     pub fn accesses(&self, address: u64) -> Vec<u64> {
         let Some(function) = self.decoded(address) else {
@@ -163,8 +164,7 @@ impl Code {
         accesses.map(Instruction::ip).collect()
     }
 
-    /// The loops of its function around the instruction at an address, from the innermost
-    /// outward.
+    /// The loops that contain the instruction at an address, from the innermost outward.
     #[must_use]
     pub fn loops(&self, address: u64) -> Vec<Arc<CodeLoop>> {
         let Some(function) = self.decoded(address) else {
@@ -185,32 +185,33 @@ impl Code {
         nest.around(&function, address)
     }
 
-    /// Where the loops around the instruction at an address begin, from the innermost outward:
-    /// [`CodeLoop::start`] of each, without what else would have to be found out about all loops of the function.
+    /// The start addresses of the loops that contain the instruction at an address, from the innermost
+    /// outward: [`CodeLoop::start`] of each, without the other facts, which would require an analysis of all
+    /// loops of the function.
     #[must_use]
     pub fn loop_starts(&self, address: u64) -> Vec<u64> {
         let function = self.studied(address);
         function.map_or_else(Vec::new, |function| function.loop_starts(address))
     }
 
-    /// The access of the instruction at an address; `None` where there is none.
+    /// The access of the instruction at an address; `None` if it has none.
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {
         self.studied(address)?.site(address)
     }
 
-    /// Addresses of all accesses of the blocks that lead to the one that begins at `sampled`,
-    /// ascending; `None` where no block begins. Calls and what they lead to are left out.
+    /// Addresses of all accesses in the blocks that lead to the block at `sampled`, ascending; `None` if no
+    /// block begins there. Calls and the code they lead to are left out.
     ///
-    /// An emulator takes interrupts where blocks begin only: what was waited for is then somewhere
-    /// in the block before.
+    /// An emulator takes interrupts only at the beginning of a block, so the access that was waited for is
+    /// somewhere in the block before.
     #[must_use]
     pub fn blocks_before(&self, sampled: u64) -> Option<Vec<u64>> {
         super::waits::blocks_before(&*self.decoded(sampled)?, sampled)
     }
 
-    /// What the instruction at `sampled` waited for when a timer interrupted before it; empty
-    /// where that is no instruction of a function.
+    /// The accesses that the instruction at `sampled` may have waited for, when a timer interrupted before
+    /// it; empty if there is no instruction of a function at that address.
     #[must_use]
     pub fn waits(&self, sampled: u64) -> Vec<Wait> {
         self.studied(sampled)
@@ -218,18 +219,18 @@ impl Code {
             .unwrap_or_default()
     }
 
-    /// The call that is followed by `return_address`, when it takes its target from memory
-    /// (a virtual call): what a sample at a function's first instruction, whose caller is
-    /// known from its call chain, most likely waited for.
+    /// Address of the call before `return_address`, if the call loads its target from memory (a virtual
+    /// call). A sample at the first instruction of a function, whose caller is known from its call chain,
+    /// most likely waited for that load.
     #[must_use]
     pub fn call_before(&self, return_address: u64) -> Option<u64> {
         let function = self.decoded(return_address.checked_sub(1)?)?;
         super::waits::call_before(&function, return_address)
     }
 
-    /// The address that `site` accessed, given the registers (by their numbers in
-    /// instructions) before the instruction at `sampled`, which came soon after it. `None`
-    /// where they do not tell.
+    /// The address that `site` accessed, reconstructed from `registers` (indexed by their numbers in the
+    /// instruction set) as they were before the instruction at `sampled`, which came soon after it. `None` if
+    /// they do not show it.
     #[must_use]
     pub fn effective_address(
         &self,
@@ -242,8 +243,8 @@ impl Code {
         function.effective_address(site, sampled, registers, bases)
     }
 
-    /// The function that holds an address, decoded for the caller alone: the code of a whole machine's programs does
-    /// not fit into memory decoded.
+    /// Decodes the function that contains an address for the caller alone, without keeping it: the decoded
+    /// code of all programs of a machine would not fit into memory.
     #[must_use]
     pub fn decode(&self, address: u64) -> Option<CodeFunction> {
         let function = match &self.source {

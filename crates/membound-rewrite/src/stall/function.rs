@@ -1,7 +1,7 @@
-//! A decoded function with what is derived from it.
+//! A decoded function with facts derived from it.
 //!
-//! A recording of a large program samples thousands of instructions of one function. Its loops and its
-//! edges are therefore found once, and not again for each of them.
+//! A recording of a large program samples thousands of instructions of one function, so loops and edges are
+//! computed once and kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::code::{BlockId, Function};
 use crate::flow::{self, Conventions, Direction, Graph, Loops, Reaching, Summaries};
 use crate::image::Convention;
 
-/// Nothing is known of what calls do.
+/// Conventions under which nothing is known about calls.
 static CONVENTIONS: LazyLock<Conventions<'static>> = LazyLock::new(|| {
     static SUMMARIES: LazyLock<Summaries> = LazyLock::new(Summaries::default);
     Conventions {
@@ -26,24 +26,24 @@ static CONVENTIONS: LazyLock<Conventions<'static>> = LazyLock::new(|| {
 /// What an instruction does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SiteKind {
-    /// It reads.
+    /// Reads memory.
     Load,
-    /// It writes.
+    /// Writes memory.
     Store,
-    /// It reads and writes.
+    /// Reads and writes memory.
     Both,
-    /// It reads and writes in one step that no other core sees half of.
+    /// Reads and writes memory in one atomic step.
     Locked,
 }
 
 /// An instruction that accesses memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteInfo {
-    /// What it does.
+    /// What the instruction does to memory.
     pub kind: SiteKind,
-    /// Bytes of one access, 0 if unknown.
+    /// Bytes of one access; 0 if unknown.
     pub bytes: u32,
-    /// The instruction in Intel's syntax.
+    /// The instruction in Intel syntax.
     pub text: String,
 }
 
@@ -55,14 +55,15 @@ self_cell! {
     }
 }
 
-/// Bytes of a function that share one note of where the first instruction among them begins.
+/// Bytes of a function that share one entry in [`CodeFunction::pieces`].
 const PIECE_BYTES: u64 = 64;
 
-/// A function of a file.
+/// A decoded function of a file.
 pub struct CodeFunction {
     function: Arc<Function>,
-    /// By piece of [`PIECE_BYTES`]: the position of the first instruction that begins in it or behind it. To search
-    /// the instructions themselves by halves misses the caches at each step in a function of megabytes.
+    /// For each piece of [`PIECE_BYTES`], the index of the first instruction that begins in it or after it. A
+    /// binary search over the instructions themselves would miss the caches at every step in a function of
+    /// megabytes.
     pieces: OnceLock<Vec<u32>>,
     graph: OnceLock<Arc<Graph>>,
     loops: OnceLock<Loops>,
@@ -77,7 +78,7 @@ impl fmt::Debug for CodeFunction {
 }
 
 impl CodeFunction {
-    /// Where it lies in the file.
+    /// The function's address range in the file.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.function.bounds.range.clone()
@@ -111,7 +112,7 @@ impl CodeFunction {
         &self.function
     }
 
-    /// The position of the instruction at an address.
+    /// The index of the instruction at an address.
     pub(super) fn index_of(&self, address: u64) -> Option<usize> {
         let instructions = &self.function.instructions;
         let start = self.function.bounds.range.start;
@@ -130,7 +131,7 @@ impl CodeFunction {
             .get_or_init(|| Arc::new(Graph::of(&self.function)))
     }
 
-    /// The blocks that may run before a block, each once, ascending.
+    /// The blocks that may run directly before a block, ascending, each once.
     pub(super) fn predecessors(&self, block: BlockId) -> impl Iterator<Item = BlockId> + '_ {
         let mut last = None;
         let each = self.graph().predecessors(block.index());
@@ -142,7 +143,7 @@ impl CodeFunction {
         self.loops.get_or_init(|| Loops::of_graph(self.graph()))
     }
 
-    /// Where values come from, when calls may do anything.
+    /// Origins of register values, under the assumption that calls may do anything.
     pub(super) fn origins(&self) -> &Reaching<'_> {
         let new = || {
             let function = Arc::clone(&self.function);
@@ -155,7 +156,7 @@ impl CodeFunction {
     }
 }
 
-/// See [`CodeFunction::pieces`].
+/// Computes [`CodeFunction::pieces`].
 fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
     let mut pieces = Vec::new();
     for (position, instruction) in (0_u32..).zip(instructions) {
@@ -168,7 +169,7 @@ fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
     pieces
 }
 
-/// The position of the instruction at an address.
+/// The index of the instruction at an address.
 pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
     function
         .instructions
@@ -176,7 +177,7 @@ pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
         .ok()
 }
 
-/// What the instruction does.
+/// What the instruction does to memory.
 pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind {
     let exchanges = instruction.mnemonic() == iced_x86::Mnemonic::Xchg;
     match direction {

@@ -1,9 +1,9 @@
-//! Loops whose laps registers count.
+//! Loops whose iterations can be counted from a register.
 //!
-//! Many loops add a constant to a register once a lap: an index, a pointer, a number that is
-//! counted down. Two samples of such a loop tell from that register alone how many laps lie between
-//! them, without anything that would have to be added to the loop. That matters for loops of few
-//! instructions, where a patch that counts takes longer than the lap that it counts.
+//! Many loops add a constant to a register in every iteration: to an index, a pointer, or a counter that runs
+//! down. From that register alone, two samples of such a loop show how many iterations lie between them,
+//! without any code added to the loop. This matters for loops of few instructions, where a counting patch
+//! takes longer than the iteration that it counts.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
 
-/// A register that tells laps of a loop.
+/// A register that counts the iterations of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LapRegister {
-    /// Its number in instructions.
+    /// The register's number in the instruction set.
     pub register: u8,
-    /// What a lap adds to it.
+    /// The constant that one iteration adds to it.
     pub step: i64,
-    /// How many of its low bits count: 32 or 64.
+    /// Number of its low bits that count: 32 or 64.
     pub bits: u32,
 }
 
 impl LapRegister {
-    /// Laps from one value of the register to a later one; negative where it went the other way.
+    /// Iterations between two values of the register; negative if the register moved against `step`.
     #[must_use]
     pub fn laps(&self, from: u64, to: u64) -> f64 {
         let moved = to.wrapping_sub(from);
@@ -39,14 +39,14 @@ impl LapRegister {
     }
 }
 
-/// A loop around an instruction.
+/// A loop that contains an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeLoop {
-    /// Address of its first block, by which it is told from others.
+    /// Address of its first block, which identifies the loop in its function.
     pub start: u64,
-    /// The register that tells its laps, if there is one.
+    /// The register that counts its iterations, if there is one.
     pub laps: Option<LapRegister>,
-    /// The accesses that run exactly once in each lap, ascending.
+    /// Addresses of the accesses that run exactly once in each iteration, ascending.
     pub sites: Vec<u64>,
 }
 
@@ -54,12 +54,12 @@ pub struct CodeLoop {
 #[derive(Debug)]
 pub(super) struct LoopNest {
     loops: Loops,
-    /// By their numbers in `loops`.
+    /// The loops as reported, indexed by their numbers in `loops`.
     described: Vec<Arc<CodeLoop>>,
 }
 
 impl LoopNest {
-    /// Those of `function`.
+    /// Finds and describes the loops of `function`.
     pub(super) fn of(function: &Function) -> Self {
         let loops = Loops::of(function);
         let dominators = Dominators::of(function);
@@ -76,7 +76,7 @@ impl LoopNest {
         }
     }
 
-    /// The loops around the instruction at `address`, from the innermost outward.
+    /// The loops that contain the instruction at `address`, from the innermost outward.
     pub(super) fn around(&self, function: &Function, address: u64) -> Vec<Arc<CodeLoop>> {
         let block = index_of(function, address).and_then(|index| function.block_of(index));
         let around = block.into_iter().flat_map(|block| self.loops.around(block));
@@ -86,7 +86,7 @@ impl LoopNest {
     }
 }
 
-/// Whether one execution may access memory any number of times.
+/// True if one execution may access memory any number of times.
 fn repeats(instruction: &Instruction) -> bool {
     instruction.has_rep_prefix() || instruction.has_repne_prefix()
 }
@@ -105,7 +105,7 @@ impl CodeFunction {
     }
 }
 
-/// The address of a loop's first block.
+/// The address of a loop's first entry block.
 fn start(function: &Function, it: &Loop) -> u64 {
     let first = it
         .entries
@@ -143,8 +143,8 @@ impl Nest<'_> {
         }
     }
 
-    /// The blocks that run exactly once in each lap of a loop: they are in no inner loop, and no
-    /// way leads back to the header that does not pass them. None of a loop of several entries.
+    /// The blocks that run exactly once in each iteration of a loop: they are in no inner loop, and every
+    /// path back to the header passes through them. Empty for a loop with several entries.
     fn every_lap(&self, id: LoopId) -> Vec<BlockId> {
         let it = self.loops.get(id);
         let Some(header) = it.header() else {
@@ -164,7 +164,7 @@ impl Nest<'_> {
         it.blocks.iter().copied().filter(runs_once).collect()
     }
 
-    /// A register that each lap changes by the same amount.
+    /// A register to which each iteration adds the same constant.
     fn lap_register(&self, it: &Loop, every_lap: &[BlockId]) -> Option<LapRegister> {
         let mut analyst = Analyst::new();
         let mut candidates: Vec<Candidate> = Gpr::all()
@@ -195,7 +195,7 @@ impl Nest<'_> {
             }
         }
         let fits = |it: &&Candidate| !it.ruled_out && it.step != 0;
-        // Small steps leave most laps until 32 bits are used up.
+        // With a small step, 32 bits last for the most iterations.
         let best = candidates
             .iter()
             .filter(fits)
@@ -216,7 +216,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// `instruction` writes the register.
+    /// Takes account of a write to the register by `instruction`; `once` is true if that runs exactly once in
+    /// each iteration.
     fn written(&mut self, instruction: &Instruction, once: bool) {
         match added(instruction) {
             Some((target, by)) if once && number(target) == self.register.number() => {
@@ -234,7 +235,8 @@ fn number(register: Register) -> u8 {
     u8::try_from(register.number()).unwrap_or(u8::MAX)
 }
 
-/// A register and the constant that `instruction` adds to it, where it does nothing else to it.
+/// The register to which `instruction` adds a constant, and the constant, if the instruction does nothing
+/// else to it.
 fn added(instruction: &Instruction) -> Option<(Register, i64)> {
     let target = instruction.op0_register();
     let whole = target.is_gpr64() || target.is_gpr32();

@@ -1,6 +1,7 @@
-//! Which access to memory a sampled instruction waited for, and what that accessed.
+//! Attributes samples: which memory access a sampled instruction waited for, and which address that access
+//! had.
 //!
-//! A [`Code`] answers for one file, function by function as they are asked for.
+//! A [`Code`] answers for one file. It decodes a function when the function is first asked for.
 
 mod address;
 mod code;

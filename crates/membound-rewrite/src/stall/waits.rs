@@ -1,12 +1,11 @@
-//! From a sampled instruction to what it waited for.
+//! From a sampled instruction to the access it waited for.
 //!
 //! # Where a timer's interrupt lands
 //!
-//! Processors that execute out of order retire in order, and take an interrupt between two
-//! instructions. When the timer fires while the oldest instruction waits, that instruction
-//! is let finish and the interrupt is taken behind it: what is sampled is the instruction
-//! that would have run next. Small loops on a Zen 5 machine (perf's cpu-clock, 10 kHz, some
-//! thousand samples each) show how strictly that holds:
+//! Out-of-order processors retire in order and take an interrupt between two instructions. If the timer fires
+//! while the oldest instruction waits, that instruction completes and the interrupt is taken after it: the
+//! sample shows the instruction that would have run next. Small loops on a Zen 5 machine (perf's cpu-clock,
+//! 10 kHz, some thousand samples each) show how strictly that holds:
 //!
 //! | loop | samples |
 //! |---|---|
@@ -28,12 +27,12 @@
 //!
 //! # What follows
 //!
-//! The dynamic predecessor is the answer. If it accesses memory, that access was waited for,
-//! or nothing was. If it does not, its own work was waited for: a value that is loaded late
-//! holds up the load, which is older, and not the load's user. What the figures leave open
-//! (up to 2 %) is given to the load that feeds it, with a confidence that falls with each
-//! step of arithmetic between. Where several blocks lead to the sampled instruction, each
-//! counts by how often it may run and by how likely its last instruction is to wait.
+//! The instruction executed before the sampled one is the answer. If it accesses memory, the program waited
+//! for that access or for nothing. If it does not, the program waited for the instruction's own work: a value
+//! that arrives late delays the load, which is older, and not the load's user. The remainder in the table (up
+//! to 2 %) is attributed to the load that feeds the instruction, with a confidence that falls with each step
+//! of arithmetic in between. If several blocks lead to the sampled instruction, each counts by how often it
+//! probably runs and by how likely its last instruction is to wait.
 
 use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
@@ -45,41 +44,41 @@ use crate::flow::{self, Addressing, Analyst, Definition};
 /// An access that a sampled instruction may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wait {
-    /// Address of the access in the file; `None`: it waited for no memory.
+    /// Address of the access in the file; `None` if the instruction waited for no memory.
     pub site: Option<u64>,
-    /// Share of the instruction's samples, from 0 to 1; those of an instruction sum to 1.
+    /// Share of the instruction's samples, 0 to 1; the shares of one instruction add up to 1.
     pub share: f64,
-    /// How sure that is, from 0 to 1.
+    /// Confidence in the attribution, 0 to 1.
     pub confidence: f64,
 }
 
-/// How much more often a loop goes round than it is entered, for want of counts.
+/// Assumed ratio of iterations to entries of a loop, used because there are no counts.
 const BACK_EDGE: f64 = 8.0;
-/// Share of its samples that goes from an instruction without an access to a load which
-/// feeds it directly.
+/// Share of the samples of an instruction without an access that is attributed to a load which feeds it
+/// directly.
 const FED: f64 = 0.02;
-/// Steps of arithmetic between a load and an instruction that it still feeds.
+/// Most steps of arithmetic between a load and an instruction that it still feeds.
 const STEPS: u32 = 3;
 
-/// How an instruction waits.
+/// How likely an instruction of some kind is to wait.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
-    /// How likely it is that it holds up others, against a load.
+    /// How likely the instruction is to delay others, relative to a load (1).
     weight: f64,
-    /// How sure it is that it was waited for, when it is the only one that can have been.
+    /// Confidence that it was waited for, 0 to 1, when it is the only candidate.
     confidence: f64,
-    /// Whether what it waits for is memory.
+    /// True if it waits for memory.
     memory: bool,
 }
 
 impl Habit {
     const LOAD: Self = Self::of_memory(1.0, 0.97);
     const STORE: Self = Self::of_memory(0.7, 0.85);
-    /// It waits for older ones too, and takes its time when it hits.
+    /// A locked operation also waits for older instructions, and takes long even when it hits.
     const LOCKED: Self = Self::of_memory(1.0, 0.6);
-    /// A comparison with memory that some processors fuse with the branch behind it.
+    /// A comparison with memory, which some processors fuse with the branch after it.
     const FUSED: Self = Self::of_memory(0.3, 0.4);
-    /// A return, or what takes from or puts on the stack: nearly always a hit.
+    /// A return, or an instruction that pushes or pops: its access to the stack nearly always hits.
     const STACK: Self = Self::of_work(0.15, 0.5);
     const BRANCH: Self = Self::of_work(0.05, 0.7);
     const WORK: Self = Self::of_work(0.1, 0.9);
@@ -101,13 +100,13 @@ impl Habit {
     }
 }
 
-/// One way by which control may have come to the sampled instruction.
+/// A path by which control may have reached the sampled instruction.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// The instruction before, by its position; `None`: it is not in this function.
+    /// Index of the instruction before the sampled one; `None` if it is in another function.
     index: Option<usize>,
     habit: Habit,
-    /// How often this way is taken, against others.
+    /// Assumed frequency of this path, relative to the others.
     frequency: f64,
 }
 
@@ -137,7 +136,7 @@ fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
     let mut found = Vec::new();
     for candidate in &candidates {
         let share = weight(candidate) / total;
-        // Where ways compete, the split itself is a guess.
+        // If several paths compete, their shares are guesses, so confidence is lower.
         let clear = f64::midpoint(1.0, (2.0 * share - 1.0).abs());
         let confidence = candidate.habit.confidence * clear;
         match candidate.index {
@@ -155,7 +154,7 @@ fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
     found
 }
 
-/// Adds a share to what a site has already.
+/// Adds a share to what a site already has.
 fn add(found: &mut Vec<Wait>, site: Option<u64>, share: f64, confidence: f64) {
     match found.iter_mut().find(|wait| wait.site == site) {
         Some(wait) => {
@@ -171,14 +170,15 @@ fn add(found: &mut Vec<Wait>, site: Option<u64>, share: f64, confidence: f64) {
     }
 }
 
-/// A string instruction that is repeated counts as not done until its last step.
+/// True for a repeated string instruction, which can be interrupted before its last step; the sample then
+/// shows the instruction itself.
 fn is_interrupted_midway(instruction: &Instruction) -> bool {
     let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     repeated
         && flow::access(instruction).is_some_and(|access| access.addressing == Addressing::String)
 }
 
-/// See [`super::Code::blocks_before`].
+/// Implements [`super::Code::blocks_before`].
 pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64>> {
     let index = index_of(function, sampled)? as u32;
     let to = function.block_of(index as usize)?;
@@ -200,11 +200,11 @@ pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64
     Some(accesses)
 }
 
-/// The ways by which control comes to an instruction; at least one.
+/// The paths by which control reaches an instruction; at least one.
 fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
     let function = code.function();
     let Some(to) = function.block_of(index) else {
-        // No block: nothing was seen to lead here, so control falls into it.
+        // In no block: no known edge leads here, so assume that control falls through.
         return vec![before(function, index)];
     };
     let target = &function.blocks[to.index()];
@@ -220,7 +220,7 @@ fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
         }
         let mut candidate = before(function, block.end as usize);
         if matches!(block.leaves_by, BlockEnd::Call { .. }) || block.landing_pad == Some(to) {
-            // What ran last is the callee's return.
+            // The instruction executed last is the callee's return.
             candidate = Candidate {
                 index: None,
                 habit: Habit::STACK,
@@ -247,7 +247,7 @@ fn leads_to(block: &Block, to: BlockId) -> bool {
     block.successors.contains(&to) || block.landing_pad == Some(to)
 }
 
-/// The instruction before the one at `index`, which is not 0 unless nothing comes before.
+/// The instruction before the one at `index`; none if `index` is 0.
 fn before(function: &Function, index: usize) -> Candidate {
     let Some(at) = index.checked_sub(1) else {
         return Candidate {
@@ -264,7 +264,8 @@ fn before(function: &Function, index: usize) -> Candidate {
     }
 }
 
-/// How the instruction at `at` waits, and which one that is when it stands for another.
+/// The habit of the instruction at `at`, and the index of the instruction that is waited for, which may be an
+/// earlier one.
 fn habit(function: &Function, at: usize) -> (usize, Habit) {
     let instruction = &function.instructions[at];
     if let Some(access) = flow::access(instruction) {
@@ -280,7 +281,7 @@ fn habit(function: &Function, at: usize) -> (usize, Habit) {
         (earlier, instruction, flow::access(instruction))
     });
     match (instruction.mnemonic(), earlier) {
-        // A full fence waits until older stores are done.
+        // A full fence waits until older stores have completed.
         (Mnemonic::Mfence, Some((earlier, _, Some(access)))) if access.direction.stores() => {
             (earlier, Habit::STORE)
         }
@@ -299,8 +300,8 @@ fn habit(function: &Function, at: usize) -> (usize, Habit) {
     }
 }
 
-/// Gives the samples of an instruction without an access: to its own work, but for what the
-/// measurements leave open, which goes to the loads that feed it.
+/// Distributes the samples of an instruction without an access: to its own work, except for the share that
+/// the measurements leave open, which goes to the loads that feed it.
 fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut Vec<Wait>) {
     let function = code.function();
     let mut analyst = Analyst::new();
@@ -352,8 +353,8 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
     add(found, None, rest, confidence);
 }
 
-/// The instruction that calls and is followed by `return_address`, when it takes its target
-/// from memory: what a sample at the first instruction of a function may have waited for.
+/// Address of the call before `return_address`, if that call loads its target from memory: a sample at the
+/// first instruction of a function may have waited for this load.
 pub(super) fn call_before(function: &Function, return_address: u64) -> Option<u64> {
     let after = function
         .instructions

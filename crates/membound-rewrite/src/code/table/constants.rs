@@ -1,6 +1,6 @@
-//! Registers that hold one of a few constants, wherever those were loaded.
+//! Finds registers that hold one of a few constants, wherever these were loaded.
 //!
-//! Compilers keep the address of a table in a register, or spill it, far from the jump that
+//! Compilers keep the address of a table in a register, or spill it to the stack, far away from the jump that
 //! uses it.
 
 use std::cell::OnceCell;
@@ -12,21 +12,22 @@ use crate::code::blocks::Graph;
 use crate::code::descent::{Flow, flow};
 use crate::code::{BlockEnd, BlockId};
 
-/// Copies of copies followed, and spills of spills.
+/// Most copies and spills that are followed in a chain.
 const DEPTH: usize = 6;
-/// Different constants that a register may hold for the search to go on.
+/// Most different constants of a register; the search gives up beyond this.
 const CONSTANTS: usize = 8;
 
-/// Blocks looked at for one register.
+/// Most blocks that are searched for one register.
 const BLOCKS: usize = 8192;
 
-/// A stack slot: the register it is addressed from, and the displacement.
+/// A stack slot: its base register and displacement.
 type Slot = (Register, u64);
 
 /// Finds constants in one function.
 pub(super) struct Constants<'a> {
     graph: &'a Graph,
-    /// What is stored to stack slots, by block and index in it; made when first needed.
+    /// Instructions that store to each stack slot, by block and index in the block; computed when first
+    /// needed.
     stores: OnceCell<FxHashMap<Slot, Vec<(BlockId, usize)>>>,
 }
 
@@ -38,8 +39,8 @@ impl<'a> Constants<'a> {
         }
     }
 
-    /// The constants that a register may hold before an instruction of a block; `None` when
-    /// it may hold anything else.
+    /// The constants that a register may hold before instruction `index` of a block; `None` if it may hold
+    /// other values.
     pub(super) fn at(&self, block: BlockId, index: usize, register: Register) -> Option<Vec<u64>> {
         let mut found = Vec::new();
         self.before(block, index, register, &mut found, DEPTH)?;
@@ -53,7 +54,7 @@ impl<'a> Constants<'a> {
         (!found.is_empty()).then_some(found)
     }
 
-    /// Collects what `register` may hold before instruction `index` of a block.
+    /// Adds the constants that `register` may hold before instruction `index` of a block.
     fn before(
         &self,
         block: BlockId,
@@ -78,7 +79,7 @@ impl<'a> Constants<'a> {
                 continue;
             }
             if first == 0 {
-                // The function's entry: it may hold anything.
+                // The function's entry: the register may hold anything.
                 return None;
             }
             for (predecessor, thrown) in self.sources(block) {
@@ -98,7 +99,8 @@ impl<'a> Constants<'a> {
         Some(())
     }
 
-    /// The blocks that a block may run after, and whether by an exception.
+    /// The blocks that may run directly before a block, each with whether control comes from it by an
+    /// exception.
     fn sources(&self, block: BlockId) -> Vec<(BlockId, bool)> {
         let predecessors = self.graph.predecessors(block);
         if !predecessors.is_empty() || !self.graph.blocks[block.index()].entered_from_outside {
@@ -146,7 +148,7 @@ impl<'a> Constants<'a> {
         Some(())
     }
 
-    /// Collects what is stored to a stack slot, anywhere in the function.
+    /// Adds the constants that are stored to a stack slot anywhere in the function.
     fn slot(
         &self,
         base: Register,
@@ -177,7 +179,7 @@ impl<'a> Constants<'a> {
     }
 }
 
-/// Every instruction that writes to a stack slot.
+/// All instructions that write to stack slots.
 fn stores(graph: &Graph) -> FxHashMap<Slot, Vec<(BlockId, usize)>> {
     let mut found: FxHashMap<Slot, Vec<(BlockId, usize)>> = FxHashMap::default();
     for (id, block) in (0..).map(BlockId).zip(&graph.blocks) {
@@ -204,7 +206,7 @@ fn stores(graph: &Graph) -> FxHashMap<Slot, Vec<(BlockId, usize)>> {
     found
 }
 
-/// Whether a function gives a register back as it was.
+/// True if functions preserve the register.
 fn kept_by_calls(register: Register) -> bool {
     matches!(
         register,
@@ -218,8 +220,8 @@ fn kept_by_calls(register: Register) -> bool {
     )
 }
 
-/// Whether an instruction writes a part of `register`, as compilers' code does it: through
-/// its first operand, or implicitly.
+/// True if an instruction writes at least part of `register`, in the ways that occur in compiled code:
+/// through its first operand, or implicitly.
 fn writes(instruction: &Instruction, register: Register) -> bool {
     let first = instruction.op_count() > 0
         && instruction.op0_kind() == OpKind::Register
@@ -238,7 +240,7 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
     let second = matches!(instruction.mnemonic(), Mnemonic::Xchg | Mnemonic::Xadd)
         && instruction.op1_kind() == OpKind::Register
         && instruction.op1_register().full_register() == register;
-    // With one operand it writes rax and rdx; with more, only the first.
+    // The form with one operand writes rax and rdx; the others write only their first operand.
     let widening = instruction.mnemonic() == Mnemonic::Imul && instruction.op_count() == 1;
     second
         || (widening && matches!(register, Register::RAX | Register::RDX))

@@ -1,9 +1,9 @@
-//! Where indirect jumps lead.
+//! Determines where indirect jumps lead.
 //!
-//! A jump's target is computed symbolically along every way that leads to it, as far back
-//! as it takes to find what its index was checked against ([`path`]). Where no such check
-//! is found, a table is read for as long as its entries could be the function's: too many
-//! targets only cost patches, too few would cost correctness.
+//! A jump's target is computed symbolically along every path that leads to the jump, as far back as necessary
+//! to find the check of its index ([`path`]). If no check is found, a table is read for as long as its
+//! entries could be targets in the function: too many targets only prevent some patches, while too few would
+//! make patches incorrect.
 
 mod constants;
 mod path;
@@ -24,51 +24,51 @@ use super::stack::Stack;
 use crate::image::Image;
 use path::{Entry, Table, Ways};
 
-/// The most entries that a table is believed to have. Compilers do not get near.
+/// Most entries that a table may have; compilers do not come close.
 const LARGEST: u64 = 1 << 16;
 
-/// The most targets that all jumps of a function have together: so many, and so many for
-/// each of its bytes.
+/// Most targets of all jumps of a function together: [`TARGETS`], and [`TARGETS_PER_BYTE`] for each byte of
+/// the function.
 const TARGETS: u64 = 2048;
 const TARGETS_PER_BYTE: u64 = 16;
 
-/// What is known of an indirect jump.
+/// The result for one indirect jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// It leads to these addresses, sorted: inside the function, and in others; by entries
-    /// in these ranges of addresses.
+    /// The jump uses tables: target addresses inside the function and in others, sorted, and the address
+    /// ranges of the tables' entries.
     Table {
         inside: Vec<u64>,
         outside: Vec<u64>,
         data: Vec<Range<u64>>,
-        /// Targets in the order of their entries, where a table was read for as long as it
-        /// made sense: each is to be decoded before the next is believed.
+        /// Targets in the order of their entries, if a table has no known end: the caller decodes each target
+        /// before it accepts the next.
         guessed: Vec<u64>,
     },
-    /// It leaves the function for good.
+    /// The jump leaves the function for good.
     TailCall,
-    /// It may lead anywhere.
+    /// The jump may lead anywhere.
     Unresolved,
 }
 
-/// What is known while the jumps of one function are resolved.
+/// State of the search for the targets of one function's jumps.
 pub(super) struct Resolver<'a, 'b, 'data> {
     descent: &'a Descent<'b, 'data>,
     graph: &'a Graph,
     paths: path::Context<'a, 'data>,
     stack: OnceCell<Stack>,
-    /// Code addresses that data outside of known tables hold.
+    /// Addresses of code in the function that occur in data outside known tables.
     labels: Vec<u64>,
-    /// Functions that this one branches into, by index.
+    /// Indices of the functions that this one branches into.
     parts: BTreeSet<usize>,
-    /// Where known tables begin.
+    /// Start addresses of known tables.
     starts: BTreeSet<u64>,
-    /// How many targets may still be found for the function's jumps together.
+    /// Number of targets that the jumps of the function may still have together.
     left: Cell<u64>,
 }
 
 impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
-    /// `tables` are the ranges of tables that other jumps of the function use.
+    /// `tables` are the address ranges of the tables of other jumps in the function.
     pub(super) fn new(
         descent: &'a Descent<'b, 'data>,
         graph: &'a Graph,
@@ -84,7 +84,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .filter(|pointer| descent.reads_like_code(pointer.value))
             .copied()
             .collect();
-        // Where no relocation says so, a lone word that looks like an address is a number.
+        // Without a relocation, a single word that looks like an address is taken for a number.
         let places: BTreeSet<u64> = pointers.iter().map(|pointer| pointer.at).collect();
         let guessed = surroundings.image.is_some_and(Image::position_dependent);
         let labels = pointers
@@ -120,13 +120,13 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         }
     }
 
-    /// Finds out where the jumps that end these blocks lead.
+    /// Determines where the jumps at the ends of these blocks lead.
     pub(super) fn resolve(&mut self, jumps: &[(BlockId, Instruction)]) -> Vec<Resolution> {
         let ways: Vec<Ways> = jumps
             .iter()
             .map(|(block, jump)| self.search(*block, jump))
             .collect();
-        // Where one table begins another ends, so all are identified before any is read.
+        // A table ends where another begins, so identify all tables before any is read.
         for ways in &ways {
             if let Ways::Known { tables, .. } = ways {
                 self.starts.extend(tables.iter().map(|table| table.address));
@@ -141,7 +141,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
 
     fn search(&self, block: BlockId, jump: &Instruction) -> Ways {
         let near = match jump.op0_kind() {
-            // Through a word at a fixed place: a slot that the loader fills.
+            // A jump through a word at a fixed address: a slot that the loader fills.
             OpKind::Memory if jump.is_ip_rel_memory_operand() => return Ways::Slot,
             OpKind::Memory => jump.code() == Code::Jmp_rm64,
             OpKind::Register => true,
@@ -171,8 +171,8 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         }
     }
 
-    /// A jump that uses no table: a tail call where the return address is on top of the
-    /// stack; else, where the function's labels are kept in data, any of those.
+    /// The result for a jump without a table. It is a tail call if the return address is on top of the stack;
+    /// otherwise it may lead to any label of the function that occurs in data.
     fn otherwise(&self, block: BlockId, resolve: bool) -> Resolution {
         let image = self.descent.surroundings.image;
         let stack = self
@@ -197,7 +197,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         }
     }
 
-    /// The targets of all tables together; `None` when one of them is none.
+    /// The targets of all tables together; `None` if one of them is not a jump table.
     fn read_all(
         &self,
         tables: &BTreeSet<Table>,
@@ -231,7 +231,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
                 }
             }
         }
-        // A table of functions: calls in tail position, or something not understood.
+        // A table of functions: tail calls, or a pattern that is not understood.
         let only_functions = inside.is_empty()
             && self.descent.surroundings.image.is_some_and(|image| {
                 outside
@@ -249,23 +249,22 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         })
     }
 
-    /// Whether an address lies in another part of this function: one that it branches
-    /// into.
+    /// True if an address lies in another part of this function, that is, in a function that this one
+    /// branches into.
     fn is_part(&self, image: &Image<'_>, target: u64) -> bool {
         image
             .function_at(target)
             .is_some_and(|function| self.parts.contains(&function))
     }
 
-    /// Takes so many targets from those that may still be found.
+    /// Deducts `targets` from the number of targets left; false if there are not enough.
     fn spend(&self, targets: u64) -> bool {
         let left = self.left.get().checked_sub(targets);
         self.left.set(left.unwrap_or(0));
         left.is_some()
     }
 
-    /// The entries of a table that could be meant, up to the first that could not or that
-    /// belongs to another table.
+    /// The entries of a table up to the first that cannot be a target or belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
         let here = self.starts.range(table.address.saturating_add(1)..).next();
         let anywhere = self
@@ -292,8 +291,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         targets
     }
 
-    /// Every entry of a table whose highest index is known; `None` when one leads out of
-    /// text.
+    /// All entries of a table whose highest index is known; `None` if one of them leads out of text.
     fn read_bounded(&self, image: &Image<'_>, table: &Table) -> Option<Vec<u64>> {
         let highest = table.highest.filter(|&highest| highest < LARGEST)?;
         if !self.spend(highest + 1) {

@@ -1,4 +1,4 @@
-//! Where a jump leads, seen along the ways that lead to it.
+//! Evaluates an indirect jump along the paths that lead to it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,36 +13,36 @@ use crate::code::descent::{Flow, flow};
 use crate::code::{BlockEnd, BlockId};
 use crate::image::Image;
 
-/// Blocks that a way may have.
+/// Most blocks of a path.
 const LONGEST: usize = 10;
-/// Ways looked at for one jump.
+/// Most paths that are evaluated for one jump.
 const WAYS: usize = 96;
-/// The same where the target is read from memory by no index that is seen: almost always a
-/// call of a method, in tail position.
+/// Most paths if the target is a word read from memory without a visible index: almost always a method call
+/// in tail position.
 const WAYS_OF_A_WORD: usize = 8;
 
-/// Instructions of one block that are looked at, from its end.
+/// Most instructions of one block that are evaluated, counted from its end.
 const MOST_INSTRUCTIONS: usize = 128;
 
-/// How entries of a table become addresses.
+/// How the entries of a table become addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Entry {
-    /// They are addresses, of 8 bytes.
+    /// Entries are addresses of 8 bytes.
     Address,
-    /// They are differences of so many bits to a base.
+    /// Entries are differences to a base.
     Offset {
-        /// What they are added to.
+        /// The base that is added.
         base: u64,
-        /// What they are multiplied by first.
+        /// The factor by which an entry is multiplied first.
         factor: u64,
-        /// Width, 8–64.
+        /// Width of an entry in bits, 8–64.
         bits: u8,
-        /// Whether they may be negative.
+        /// True if entries are sign-extended.
         signed: bool,
     },
 }
 
-/// A jump table as one way to the jump uses it.
+/// A jump table, as used on one path to the jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Table {
     /// Address of the entry for index 0.
@@ -50,49 +50,49 @@ pub(super) struct Table {
     /// Bytes from one entry to the next.
     pub(super) stride: u64,
     pub(super) entry: Entry,
-    /// The highest index, as far as it is known.
+    /// The highest index; `None` if unknown.
     pub(super) highest: Option<u64>,
 }
 
-/// What the jump's target is made of.
+/// How the target of a jump is computed on one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// An entry of one of these tables.
+    /// It is an entry of one of these tables.
     Tables(Vec<Table>),
-    /// One address.
+    /// It is one constant address.
     Constant(u64),
-    /// A word that is read from somewhere.
+    /// It is a word read from memory.
     Word,
-    /// A sum of which not all is known: nothing that a tail call would jump to.
+    /// It is a sum with unknown parts; a tail call would not jump to such an address.
     Sum,
-    /// Anything.
+    /// It may be anything.
     Unknown,
 }
 
-/// All ways to a jump, taken together.
+/// The combined result of all paths to a jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// Through a word at a fixed address.
+    /// The jump goes through a word at a fixed address.
     Slot,
-    /// To another code segment.
+    /// The jump goes to another code segment.
     Far,
-    /// Every way leads through one of these tables or to one of these addresses; whether
-    /// the bound of every table was found.
+    /// All paths use one of these tables or lead to one of these addresses. `bounded` is true if the highest
+    /// index of every table was found.
     Known {
         tables: BTreeSet<Table>,
         addresses: BTreeSet<u64>,
         bounded: bool,
     },
-    /// See [`Target::Word`].
+    /// As [`Target::Word`].
     Word,
-    /// See [`Target::Sum`], on some way.
+    /// As [`Target::Sum`], on at least one path.
     Sum,
-    /// See [`Target::Unknown`].
+    /// As [`Target::Unknown`].
     Unknown,
 }
 
-/// Follows the ways to the jump that ends `block` backwards until its table's bound is
-/// found on each.
+/// Follows the paths to the jump at the end of `block` backward until the bound of the table's index is found
+/// on each.
 pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> Ways {
     let mut way = vec![block];
     let nearest = context.evaluate(&way);
@@ -115,7 +115,7 @@ pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> Ways {
             bounded: true,
         };
     }
-    // Without a bound on every way: the tables themselves, from as near as they are seen.
+    // Not every path has a bound. Search for the tables alone, on the shortest paths that show them.
     search.left = ways;
     search.tables.clear();
     search.addresses.clear();
@@ -135,15 +135,15 @@ pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> Ways {
 struct Search<'s, 'a, 'data> {
     context: &'s Context<'a, 'data>,
     left: usize,
-    /// Whether the target is a sum on some way.
+    /// True if the target is a sum on at least one path.
     sum: bool,
     tables: BTreeSet<Table>,
     addresses: BTreeSet<u64>,
 }
 
 impl Search<'_, '_, '_> {
-    /// Whether tables with checked bounds were found on every way that ends with `way`
-    /// (whose first block is the last of the vector).
+    /// True if every path that ends with `way` leads to tables with checked bounds. The path's first block is
+    /// the last element of the vector.
     fn extend(&mut self, way: &mut Vec<BlockId>) -> bool {
         let Some(left) = self.left.checked_sub(1) else {
             return false;
@@ -164,7 +164,7 @@ impl Search<'_, '_, '_> {
         self.further(way, Self::extend)
     }
 
-    /// Whether tables were found on every way, bounded or not.
+    /// `Some` if every path leads to tables, with or without bounds.
     fn identify(&mut self, way: &mut Vec<BlockId>) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
         match self.context.evaluate(way) {
@@ -185,7 +185,7 @@ impl Search<'_, '_, '_> {
             .then_some(())
     }
 
-    /// Whether `visit` succeeds for every block that may run before `way`.
+    /// True if `visit` succeeds for every block that may run before `way`.
     fn further(
         &mut self,
         way: &mut Vec<BlockId>,
@@ -215,12 +215,12 @@ impl Search<'_, '_, '_> {
     }
 }
 
-/// What the ways to all jumps of a function are evaluated in.
+/// What the evaluation of paths needs, shared by all jumps of a function.
 pub(super) struct Context<'a, 'data> {
     image: Option<&'a Image<'data>>,
     graph: &'a Graph,
     constants: Constants<'a>,
-    /// That of the way that is evaluated: ways are many and short, so that its room is kept from one to the next.
+    /// State of the path that is being evaluated. Paths are many and short, so its allocations are reused.
     state: RefCell<State>,
 }
 
@@ -234,8 +234,7 @@ impl<'a, 'data> Context<'a, 'data> {
         }
     }
 
-    /// What the jump at the end of a way leads to. The way's last block is its first
-    /// element.
+    /// The target of the jump at the end of a path. The path's last block is the first element of the slice.
     fn evaluate(&self, way: &[BlockId]) -> Target {
         let graph = self.graph;
         let mut state = self.state.borrow_mut();
@@ -273,7 +272,7 @@ impl<'a, 'data> Context<'a, 'data> {
         if linear.terms.is_empty() {
             return Target::Constant(linear.constant);
         }
-        // One term is read from the table; what others there are is its base.
+        // One term is the entry read from the table; the others form its base.
         let mut read = None;
         let mut bases = vec![linear.constant];
         for &(term, factor) in &linear.terms {
@@ -310,7 +309,7 @@ impl<'a, 'data> Context<'a, 'data> {
                 continue;
             }
             for &base in &bases {
-                // With one base register for both, it is the same value in both.
+                // If one register holds both bases, it has the same value in both places.
                 if bases.len() == place.addresses.len()
                     && place.addresses.contains(&base)
                     && base != address
@@ -328,7 +327,7 @@ impl<'a, 'data> Context<'a, 'data> {
         Target::Tables(tables)
     }
 
-    /// Where what is loaded may lie.
+    /// The possible places of a loaded value.
     fn place(&self, state: &State, head: Head, loaded: &Loaded) -> Option<Place> {
         let linear = state.values.linear(loaded.address);
         let mut index = None;
@@ -361,17 +360,18 @@ impl<'a, 'data> Context<'a, 'data> {
         })
     }
 
-    /// The highest value that an index may have: as it was checked, or by how it is made.
+    /// The highest value of an index: from a check, or from how the index is computed.
     fn highest(&self, state: &State, index: Value) -> Option<u64> {
         if let Some(bound) = state.values.checked(index) {
             return Some(bound);
         }
         let made = state.values.bound(index)?;
-        // A mask or a shift bounds as well as a check; a byte may be read for its own sake.
+        // A mask or a shift bounds an index as well as a check does. A limit of a full byte proves nothing,
+        // because a byte may be loaded for other reasons.
         if made < 0xff {
             return Some(made);
         }
-        // The index may itself be read from a table that never changes.
+        // The index may itself be read from a constant table.
         let inner = loaded(state, index).filter(|inner| !inner.signed && inner.bits <= 16)?;
         let linear = state.values.linear(inner.address);
         let [(position, 1)] = linear.terms[..] else {
@@ -381,7 +381,7 @@ impl<'a, 'data> Context<'a, 'data> {
         self.largest_entry(linear.constant, last, inner.bits)
     }
 
-    /// The largest of the first numbers of a table in read-only memory.
+    /// The largest of the entries 0 to `last` of a table in read-only memory.
     fn largest_entry(&self, address: u64, last: u64, bits: u8) -> Option<u64> {
         let image = self.image.filter(|image| !image.is_writable(address))?;
         let size = u64::from(bits / 8);
@@ -398,8 +398,8 @@ impl<'a, 'data> Context<'a, 'data> {
             .max()
     }
 
-    /// The constants that a value may be: a register from before the way, or a spilled
-    /// one.
+    /// The constants that a value may have, if it is a register's value from before the path, or a value
+    /// spilled to the stack.
     fn known(&self, state: &State, head: Head, value: Value) -> Option<Vec<u64>> {
         match state.values.node(value) {
             Node::Initial(register) => {
@@ -422,26 +422,26 @@ impl<'a, 'data> Context<'a, 'data> {
     }
 }
 
-/// Where a way begins: a block, and the first instruction of it that is looked at.
+/// The start of a path: a block, and the first instruction in it that is evaluated.
 #[derive(Clone, Copy)]
 struct Head {
     block: BlockId,
     index: usize,
 }
 
-/// Where a table may begin, the bytes from one entry to the next, the last entry.
+/// Possible start addresses of a table, bytes from one entry to the next, and the highest index.
 struct Place {
     addresses: Vec<u64>,
     stride: u64,
     highest: Option<u64>,
 }
 
-/// Applies a block's last instruction on the way to `next`.
+/// Applies the last instruction of a block, given that the path continues at `next`.
 fn pass(state: &mut State, graph: &Graph, leaves_by: BlockEnd, last: &Instruction, next: BlockId) {
     match flow(last) {
         Flow::Branch(target) if last.condition_code() != ConditionCode::None => {
             let next = graph.instructions[graph.blocks[next.index()].first as usize].ip();
-            // Both ways may lead to the same place.
+            // If both outcomes lead to the same place, nothing is learned.
             if target != last.next_ip() {
                 state.assume(last.condition_code(), next == target);
             }
@@ -474,7 +474,7 @@ struct Loaded {
     signed: bool,
 }
 
-/// A value that is read from memory, whole or in part.
+/// The load that a value comes from, if it is all or the low part of a loaded word.
 fn loaded(state: &State, value: Value) -> Option<Loaded> {
     let (inner, bits, signed) = match state.values.node(value) {
         Node::Load { .. } => (value, 64, false),
@@ -497,8 +497,8 @@ fn loaded(state: &State, value: Value) -> Option<Loaded> {
     }
 }
 
-/// Whether a loaded value may be a table's entry: it lies at an index, or at a fixed place
-/// and is no address.
+/// True if a loaded value may be a table entry: it is loaded from an indexed address, or from a fixed address
+/// and is narrower than an address.
 fn is_entry(state: &State, loaded: &Loaded) -> bool {
     let linear = state.values.linear(loaded.address);
     match linear.terms[..] {

@@ -1,4 +1,4 @@
-//! What instructions do to values, as far as jump tables need it.
+//! The effect of instructions on symbolic values, as far as jump tables need it.
 
 use iced_x86::{
     ConditionCode, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize,
@@ -11,7 +11,7 @@ use super::value::{Value, Values, low_mask};
 /// Registers that a call may change: rax, rcx, rdx, rsi, rdi, r8–r11.
 const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 const RSP: usize = 4;
-/// What registers hold where a path begins.
+/// The registers' values at the start of a path.
 const INITIAL: [Value; 16] = {
     let mut registers = [Values::initial(0); 16];
     let mut register = 1;
@@ -22,7 +22,7 @@ const INITIAL: [Value; 16] = {
     registers
 };
 
-/// Two values that were compared, of which flags tell.
+/// The operands of the comparison that set the flags, and their width.
 #[derive(Clone, Copy, Debug)]
 struct Compared {
     left: Value,
@@ -36,16 +36,15 @@ pub(super) struct State {
     registers: [Value; 16],
     flags: Option<Compared>,
     memory: FxHashMap<Value, (Value, u8)>,
-    /// Counts calls: memory read before one may have changed after it.
+    /// Number of calls so far: memory read before a call may have changed after it.
     epoch: u32,
     info: InstructionInfoFactory,
-    /// Values that were found to be at most this when read as signed; they are bounded once
-    /// they are found not to be negative.
+    /// Upper bounds from signed comparisons. They become bounds once the value is known not to be negative.
     signed_bounds: FxHashMap<Value, u64>,
     not_negative: Vec<Value>,
 }
 
-/// Number of the general register that a register is part of.
+/// Number of the general register that contains `register`.
 fn number(register: Register) -> Option<u8> {
     let full = register.full_register();
     full.is_gpr64()
@@ -78,7 +77,7 @@ impl State {
         }
     }
 
-    /// Goes back to the beginning of a path, and keeps the room of what was allocated.
+    /// Returns to the start of a path; keeps the allocations.
     pub(super) fn reset(&mut self) {
         self.values.clear();
         self.registers = INITIAL;
@@ -118,7 +117,7 @@ impl State {
         };
     }
 
-    /// The address of an instruction's memory operand. Segment bases are unknown.
+    /// The address of an instruction's memory operand; unknown with an `fs` or `gs` prefix.
     pub(super) fn address(&mut self, instruction: &Instruction) -> Value {
         if matches!(instruction.segment_prefix(), Register::FS | Register::GS) {
             return self.values.unknown();
@@ -196,7 +195,7 @@ impl State {
         }
     }
 
-    /// Applies an instruction.
+    /// Applies an instruction to the state.
     pub(super) fn step(&mut self, instruction: &Instruction) {
         let width = Self::width(instruction);
         let mut flags = None;
@@ -325,14 +324,14 @@ impl State {
         self.registers[RSP] = self.values.add(self.registers[RSP], by);
     }
 
-    /// An instruction that is not followed: what it writes becomes unknown.
+    /// Applies an instruction that is not modelled: all that it writes becomes unknown.
     fn other(&mut self, instruction: &Instruction) {
         let condition = instruction.condition_code();
         let moves = matches!(instruction.op0_kind(), OpKind::Register)
             && instruction.op_count() == 2
             && condition != ConditionCode::None;
         if moves {
-            // cmovcc: whichever side is taken, with what its condition implies.
+            // cmovcc: one of two values, each with the bound that its condition implies.
             let stays = self.read(instruction, 0);
             let comes = self.read(instruction, 1);
             let value = match (
@@ -346,7 +345,7 @@ impl State {
             return;
         }
         if condition != ConditionCode::None && instruction.op_count() == 1 {
-            // setcc, or a conditional jump, which writes nothing.
+            // setcc; or a conditional jump, which writes nothing.
             let value = self.values.at_most(1);
             self.write(instruction, value);
             return;
@@ -381,7 +380,7 @@ impl State {
         }
     }
 
-    /// A call has come back.
+    /// Applies a call that has returned.
     pub(super) fn called(&mut self) {
         for register in CALLER_SAVED {
             self.registers[usize::from(register)] = self.values.unknown();
@@ -390,7 +389,7 @@ impl State {
         self.epoch += 1;
     }
 
-    /// A value's bound, given that the flags meet a condition or do not.
+    /// The bound of a value, given that the flags meet a condition (`met`) or do not.
     fn bound_when(&self, value: Value, condition: ConditionCode, met: bool) -> Option<u64> {
         let known = self.values.bound(value);
         let implied = self
@@ -403,7 +402,7 @@ impl State {
         }
     }
 
-    /// Control goes on because the flags meet a condition, or because they do not.
+    /// Records that control continues because the flags meet a condition (`met`) or do not.
     pub(super) fn assume(&mut self, condition: ConditionCode, met: bool) {
         if let Some(implied) = self.implied(condition, met) {
             let half = low_mask(implied.bits - 1);
@@ -418,7 +417,7 @@ impl State {
                 self.signed_bounds.insert(implied.value, implied.bound);
             }
         }
-        // `x < 0` is not the case.
+        // `x < 0` is false.
         let positive = matches!(
             (condition, met),
             (ConditionCode::l | ConditionCode::s, false)
@@ -437,7 +436,7 @@ impl State {
 
     fn implied(&self, condition: ConditionCode, met: bool) -> Option<Implied> {
         let compared = self.flags?;
-        // As what holds of left and right.
+        // The condition as a relation between left and right.
         let relation = match (condition, met) {
             (ConditionCode::a, false) | (ConditionCode::be, true) => Relation::AtMost,
             (ConditionCode::b, true) | (ConditionCode::ae, false) => Relation::Below,
@@ -484,7 +483,7 @@ enum Relation {
     SignedBelow,
 }
 
-/// What a met condition says of a value.
+/// The bound that a condition implies for a value.
 struct Implied {
     value: Value,
     bound: u64,

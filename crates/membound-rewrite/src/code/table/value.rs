@@ -1,55 +1,54 @@
-//! Values of registers and memory as expressions of what stood there before.
+//! Symbolic values: expressions over the registers and memory at the start of a path.
 //!
-//! Every value is a 64-bit word. Equal expressions have equal numbers, so that a bound that
-//! was checked on one copy of an index is found again from another.
+//! Every value is a 64-bit word. Equal expressions have equal numbers, so a bound that was checked on one
+//! copy of an index also applies to another copy.
 
 use rustc_hash::FxHashMap;
 
-/// A value, by its number in [`Values`].
+/// A value, as its index in [`Values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Value(u32);
 
-/// How a value is made.
+/// The expression of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Node {
-    /// A number.
+    /// A constant.
     Constant(u64),
-    /// What this register held before the first instruction looked at.
+    /// The value of this register before the first instruction of the path.
     Initial(u8),
-    /// The word at an address; its epoch tells what was read before a call from what was
-    /// read after.
+    /// The word at an address. The epoch separates loads before a call from loads after it.
     Load { address: Value, epoch: u32 },
-    /// The sum of two values, a constant last.
+    /// The sum of two values; a constant is always the second.
     Add(Value, Value),
-    /// A multiple.
+    /// A value multiplied by a constant.
     Multiple(Value, u64),
-    /// The bits of a value that a mask has.
+    /// A value ANDed with a mask.
     Masked(Value, u64),
-    /// The low bits of a value, sign-extended.
+    /// The low bits of a value, sign-extended from this width.
     Signed(Value, u8),
-    /// A value with its low bits replaced.
+    /// A value whose low bits are replaced by those of another.
     Inserted { old: Value, low: Value, bits: u8 },
-    /// Something that is at most this, told from other such by its number.
+    /// An unknown value that is at most this; the number distinguishes it from others.
     AtMost(u64, u32),
-    /// Something else.
+    /// An unknown value; the number distinguishes it from others.
     Unknown(u32),
 }
 
-/// Registers whose first values have the lowest numbers.
+/// Number of general registers; their initial values have the lowest indices.
 const REGISTERS: u8 = 16;
 
-/// The expressions of one path.
+/// The values on one path.
 pub(super) struct Values {
-    /// By their numbers; first what the registers held at the beginning.
+    /// Expressions by index, beginning with the registers' initial values.
     nodes: Vec<Node>,
-    /// Of all but the registers' first values.
+    /// Index of each expression, except the registers' initial values.
     numbers: FxHashMap<Node, Value>,
     /// Upper bounds that conditional jumps have established.
     bounds: FxHashMap<Value, u64>,
     fresh: u32,
 }
 
-/// A mask of the lowest bits.
+/// A mask of the lowest `bits` bits.
 pub(super) const fn low_mask(bits: u8) -> u64 {
     if bits >= 64 {
         u64::MAX
@@ -70,7 +69,7 @@ impl Default for Values {
 }
 
 impl Values {
-    /// Forgets all expressions, and keeps their room.
+    /// Removes all expressions and keeps the allocations.
     pub(super) fn clear(&mut self) {
         self.nodes.truncate(REGISTERS.into());
         self.numbers.clear();
@@ -94,7 +93,7 @@ impl Values {
         self.intern(Node::Constant(value))
     }
 
-    /// What the register of this number, from 0 to 15, held at the beginning.
+    /// The initial value of the register with this number, 0 to 15.
     pub(super) const fn initial(register: u8) -> Value {
         assert!(register < REGISTERS, "there are sixteen");
         Value(register as u32)
@@ -190,7 +189,7 @@ impl Values {
         self.intern(Node::Inserted { old, low, bits })
     }
 
-    /// A logical shift to the right of a value of `bits` bits.
+    /// The value shifted right logically, as a value of `bits` bits.
     pub(super) fn shifted_right(&mut self, value: Value, by: u8, bits: u8) -> Value {
         match self.node(value) {
             Node::Constant(value) => self.constant((value & low_mask(bits)) >> by),
@@ -201,18 +200,18 @@ impl Values {
         }
     }
 
-    /// Notes that a value is at most `bound` on this path.
+    /// Records that a value is at most `bound` on this path.
     pub(super) fn learn(&mut self, value: Value, bound: u64) {
         let known = self.bounds.entry(value).or_insert(bound);
         *known = bound.min(*known);
     }
 
-    /// The least upper bound that was checked for a value.
+    /// The least upper bound that a check has established for a value.
     pub(super) fn checked(&self, value: Value) -> Option<u64> {
         let here = self.bounds.get(&value).copied();
         let narrower = match self.node(value) {
-            // A check of the low half counts for an index whose high half the compiler
-            // knows to be zero.
+            // A check of the low half also counts for the whole index: the compiler knows that the upper half
+            // is zero.
             Node::Masked(inner, _) => self.bounds.get(&inner).copied(),
             _ => [32, 16, 8].into_iter().find_map(|bits| {
                 let masked = self.find(Node::Masked(self.unsigned_of(value), low_mask(bits)))?;
@@ -237,7 +236,7 @@ impl Values {
         self.numbers.get(&node).copied()
     }
 
-    /// An upper bound, checked (if only of the low part that matters) or by construction.
+    /// An upper bound from checks (possibly only of the low part that matters) or from the expression.
     pub(super) fn bound(&self, value: Value) -> Option<u64> {
         match (self.certain(value), self.checked(value)) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -245,7 +244,7 @@ impl Values {
         }
     }
 
-    /// An upper bound of all 64 bits.
+    /// An upper bound that holds for all 64 bits.
     fn certain(&self, value: Value) -> Option<u64> {
         let made = match self.node(value) {
             Node::Constant(value) => Some(value),
@@ -266,7 +265,7 @@ impl Values {
         }
     }
 
-    /// A value as a constant and multiples of values that are no sums.
+    /// The value as a constant plus multiples of values that are not sums.
     pub(super) fn linear(&self, value: Value) -> Linear {
         let mut linear = Linear::default();
         self.collect(value, 1, &mut linear, 0);
@@ -278,7 +277,7 @@ impl Values {
             Node::Constant(value) => {
                 linear.constant = linear.constant.wrapping_add(value.wrapping_mul(factor));
             }
-            // A sum that was compared is an index of its own.
+            // A sum that was compared is an index itself, so it is not split.
             Node::Add(a, b) if depth < 32 && self.checked(value).is_none() => {
                 self.collect(a, factor, linear, depth + 1);
                 self.collect(b, factor, linear, depth + 1);
