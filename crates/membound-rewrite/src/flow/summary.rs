@@ -16,8 +16,8 @@ use crate::{RegisterSet, VectorPart};
 pub struct Summary {
     /// State that any of its instructions may write, without its callees.
     pub writes: RegisterSet,
-    /// State that its own instructions read or write. Computed from the instructions even where the other
-    /// fields are worst-case assumptions.
+    /// State that its own instructions read or write; everything if its bytes cannot be decoded. The
+    /// instructions decide this even where the other fields are worst-case assumptions.
     pub touches: RegisterSet,
     /// State that the function writes and certainly does not hand back unchanged: `writes` without the
     /// registers that it may restore.

@@ -377,7 +377,7 @@ mod tests {
         check(
             &[
                 &[(0x1000, Some(0x1100)), (0x1200, Some(0x1300))],
-                // An alias, a label inside, one in the open, one that reaches too far.
+                // An alias, a label inside a function, one in a gap, one with too large a size.
                 &[
                     (0x1000, Some(0x1010)),
                     (0x1080, Some(0x1090)),

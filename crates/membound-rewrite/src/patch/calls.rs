@@ -210,7 +210,7 @@ mod tests {
             0x85, 0xff, 0x74, 0x06, 0xb8, 1, 0, 0, 0, 0xc3, 0xe9, 0, 1, 0, 0,
         ];
         check(&code, &[], Ok(&[AT + 9, AT + 10]));
-        // Where the second leads to what was put aside, it is none.
+        // If the second jump leads to the part that was moved out, it does not end the call.
         let aside = AT + 0x100..AT + 0x200;
         check(&code, &[aside], Ok(&[AT + 9]));
     }

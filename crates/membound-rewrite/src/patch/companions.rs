@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::code::Function;
 
-    /// Displacements of what is asked for besides the operand of the first instruction.
+    /// Displacements of the operands prefetched besides that of the first instruction.
     fn besides(code: &[u8]) -> Vec<i64> {
         let function = Function::from_code(code, 0x1000);
         let load = &function.instructions[0];

@@ -271,7 +271,7 @@ mod tests {
         Cycle::of(all, 0..all.len(), &mut Analyst::new())
     }
 
-    /// A loop of so many instructions of which nothing else is known.
+    /// A loop of this many instructions, with nothing else known.
     fn plain(end: usize) -> Option<Cycle> {
         Some(Cycle {
             end,

@@ -560,7 +560,7 @@ mod tests {
 
     use super::*;
 
-    /// What a disassembler reads in what was emitted.
+    /// The emitted code, disassembled.
     fn read(emit: impl FnOnce(&mut Emitter)) -> String {
         let mut out = Emitter::default();
         emit(&mut out);

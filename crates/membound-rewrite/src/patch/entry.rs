@@ -85,7 +85,7 @@ mod tests {
 
     const AT: u64 = 0x7f00_0000_1230;
 
-    /// Where the jump stands, and how many bytes are overwritten.
+    /// Address of the jump, and number of bytes overwritten.
     fn check(original: &[u8], expected: Result<u64, Refusal>) {
         let mut bytes = [0x55; 16];
         bytes[..original.len()].copy_from_slice(original);

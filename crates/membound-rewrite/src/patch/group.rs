@@ -442,7 +442,7 @@ mod tests {
         check(&code, &[1], &["0..3 5"]);
         let code = [&LOAD[..], &[0xc3, 0x90]].concat();
         check(&code, &[0], &["0..2 5"]);
-        // The function that follows is none of ours.
+        // The function that follows does not belong to it.
         let code = [&LOAD[..], &[0xc3]].concat();
         check(&code, &[0], &["0..2 4"]);
     }
@@ -478,11 +478,11 @@ mod tests {
         let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
         check(&code, &[4], &["2..5 5"]);
         check(&code, &[0, 4], &["0..5 5"]);
-        // Over what a branch leads to nothing moves: jz L; add rax,rcx; L: mov rax,[rdi]; ret
+        // An instruction must not move across a branch target: jz L; add rax,rcx; L: mov rax,[rdi]; ret
         let code = [&[0x74, 0x03][..], &ADD, &LOAD, &[0xc3]].concat();
         let (groups, _) = groups_of(&code, &[2], false);
         assert_eq!(groups, ["2..4 4"]);
-        // Nor over a branch to what follows it.
+        // Nor across a branch to the instruction after it.
         let code = [&ADD[..], &[0x74, 0x00], &LOAD, &[0xc3]].concat();
         let (groups, _) = groups_of(&code, &[2], false);
         assert_eq!(groups, ["2..4 4"]);

@@ -56,8 +56,10 @@ pub enum PlanError {
     Damaged(&'static str),
 }
 
-/// Largest distance in bytes from a page's start to the start of an area's part, in whole cache lines of 64
-/// bytes (page colouring): without it, many copies of one module would compete for the same few cache sets.
+/// Largest shift in bytes of an area's parts from the start of a page, in whole cache lines of 64 bytes (page
+/// colouring).
+///
+/// Without the shift, many copies of one module would compete for the same few cache sets.
 pub const MOST_COLOUR: u64 = 4096 - 64;
 
 /// Sizes in bytes of the area that a plan's code, tables and data take, each a multiple of 4096.

@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Plants everything in `code` and follows the punned jumps.
+    /// Makes all edits in `code` and follows the punned jumps.
     fn check(code: &[u8], edits: &[(u32, u8)], homeless: &[u32]) {
         let mut edits: Vec<Edit> = edits
             .iter()

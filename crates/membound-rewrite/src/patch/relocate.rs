@@ -212,7 +212,7 @@ mod tests {
         text
     }
 
-    /// What stands in the trampoline for `bytes`, or `None`.
+    /// The code in the trampoline for `bytes`, or `None`.
     fn moved(bytes: &[u8]) -> Option<String> {
         let mut decoder = Decoder::with_ip(64, bytes, HERE, DecoderOptions::NONE);
         let instruction = decoder.decode();

@@ -111,10 +111,10 @@ mod tests {
             .into_iter()
             .zip((0..4).map(Ok));
         assert_eq!(sites, placed.collect::<Vec<_>>());
-        // Two jumps: one for all that stands before the call.
+        // Two jumps: one for everything before the call.
         let edits: Vec<(u32, u16)> = plan.edits().map(|it| (it.text, it.sites)).collect();
         assert_eq!(edits, [(0, 3), (0xc, 1)]);
-        // The words are those of the body that needs most.
+        // The words have the size that the largest body needs.
         assert_eq!(plan.data_words(1).unwrap().len(), 8);
     }
 }

@@ -27,7 +27,8 @@ impl Surroundings {
         }
     }
 
-    /// Two registers that are dead in the program and that no loop around the body restores from its saves.
+    /// Two dead registers, without those that a loop around the body has saved but keeps in place
+    /// ([`LoopSaves::in_place`]).
     pub(super) fn two_dead(&self) -> Option<[Gpr; 2]> {
         let kept = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
         let mut dead = self.dead_registers();

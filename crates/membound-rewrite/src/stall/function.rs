@@ -192,7 +192,7 @@ pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind 
 mod tests {
     use super::*;
 
-    /// Two loops, an entry that is jumped to twice, and more bytes than one piece has.
+    /// Two loops, an entry with two jumps to it, and more bytes than one piece.
     fn studied() -> CodeFunction {
         let mut code = vec![0x48, 0x01, 0xd8]; // add rax, rbx
         code.extend([0x90; 90]);

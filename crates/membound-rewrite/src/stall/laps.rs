@@ -319,7 +319,7 @@ mod tests {
         let laps = found[0].laps.unwrap();
         assert_eq!((laps.register, laps.step, laps.bits), (1, -2, 32));
         assert_eq!(laps.laps(4, 0xffff_fffe), 3.0);
-        // A chase has nothing to tell laps by: mov rax, [rax]; test rax, rax.
+        // A chase has no register that counts iterations: mov rax, [rax]; test rax, rax.
         let found = of(&looped(&[0x48, 0x8b, 0x00, 0x48, 0x85, 0xc0]), 0x1002);
         assert_eq!(found[0].laps, None);
         assert_eq!(found[0].sites, [0x1002]);
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_a_lap_may_leave_out_neither_counts_nor_tells() {
-        // test dl, 1; je +4; add rax, 1; mov [rsi], rax before the end of the lap.
+        // test dl, 1; je +4; add rax, 1; mov [rsi], rax before the end of the iteration.
         let code = looped(&[
             0xf6, 0xc2, 0x01, 0x74, 0x04, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x89, 0x06,
         ]);

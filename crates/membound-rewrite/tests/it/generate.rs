@@ -16,8 +16,8 @@ pub(crate) enum Operands {
     Reserved,
 }
 
-/// Instructions that cannot run inside a test: they leave the program, its thread state or
-/// this code, wait, or answer differently each time.
+/// Instructions that cannot run in a test: they leave the program, its thread state or this code, wait, or
+/// give different results each time.
 pub(crate) fn cannot_run(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     instruction.is_privileged()
@@ -65,7 +65,7 @@ pub(crate) fn cannot_run(instruction: &Instruction) -> bool {
         )
 }
 
-/// Instructions whose results come from elsewhere.
+/// Instructions whose results do not depend on registers and memory alone.
 pub(crate) fn answers_differently(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -74,8 +74,8 @@ pub(crate) fn answers_differently(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// A random instruction of `code`, as it is decoded from its bytes. `None` where the
-/// encoding does not exist in 64-bit mode or its operands cannot be chosen.
+/// A random instruction of `code`, decoded from its bytes. `None` if the encoding does not exist in 64-bit
+/// mode or its operands cannot be chosen.
 pub(crate) fn instruction(
     code: Code,
     operands: Operands,
@@ -389,7 +389,7 @@ fn set_immediate(instruction: &mut Instruction, operand: u32, kind: Kind, random
         Kind::imm32sex64 => (OpKind::Immediate32to64, value as u32 as i32 as u64),
         _ => (OpKind::Immediate64, value),
     };
-    // A second immediate (`enter`, `extrq`) has a place of its own.
+    // A second immediate (`enter`, `extrq`) has its own field.
     let second = (0..operand).any(|before| {
         matches!(
             instruction.op_kind(before),

@@ -1,8 +1,7 @@
-//! Runs code natively from a given state of all registers to the state it leaves.
+//! Runs code natively from a given state of all registers and returns the state afterwards.
 //!
-//! A [`Machine`] wraps code in an entry that loads every register and an exit that stores
-//! them. The code works in an arena between inaccessible pages; a fault in it ends the run
-//! and is a result like any other.
+//! A [`Machine`] wraps code in an entry that loads every register and an exit that stores them. The code
+//! works in an arena between inaccessible pages; a fault in it ends the run and is a result like any other.
 
 mod state;
 
@@ -48,7 +47,7 @@ impl Random {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// A value as programs have them: small, near the ends of a width, or anything.
+    /// A typical value of a program: small, near the limits of a width, or arbitrary.
     pub(crate) const fn value(&mut self) -> u64 {
         match self.below(6) {
             0 => self.below(4),
@@ -63,7 +62,7 @@ impl Random {
 pub(crate) const ARENA_BYTES: usize = 1 << 13;
 const GUARD_BYTES: usize = 1 << 20;
 
-/// Memory for code to work in, with nothing around it.
+/// Memory for the code, between inaccessible pages.
 #[derive(Debug)]
 pub(crate) struct Arena {
     start: *mut u8,
@@ -102,14 +101,14 @@ impl Arena {
         self.start as u64 + ARENA_BYTES as u64 / 2
     }
 
-    /// All of it.
+    /// All bytes of the arena.
     pub(crate) fn contents(&self) -> &[u8] {
         // SAFETY: the pages are mapped, readable and owned by this arena; code that writes
         // them runs only while the machine is borrowed mutably.
         unsafe { std::slice::from_raw_parts(self.start, ARENA_BYTES) }
     }
 
-    /// Fills it.
+    /// Sets all bytes of the arena.
     pub(crate) fn fill(&mut self, contents: &[u8]) {
         assert_eq!(contents.len(), ARENA_BYTES);
         // SAFETY: as in `contents`, and `self` is borrowed mutably.
@@ -136,7 +135,7 @@ impl Drop for Arena {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault(pub(crate) i32);
 
-/// What the entry and the exit work on.
+/// The data that the entry and the exit use.
 #[repr(C, align(64))]
 struct Frame {
     state: State,
@@ -223,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// Takes `emit`'s code, which must fall out of its end.
+    /// Loads the code of `emit`, which must run off its end.
     pub(crate) fn load(&mut self, emit: impl FnOnce(&mut CodeAssembler)) {
         let frame = std::ptr::from_ref(&*self.frame) as u64;
         let mut a = CodeAssembler::new(64).unwrap();
@@ -247,7 +246,7 @@ impl Machine {
         });
     }
 
-    /// Runs what was loaded from `state`, the arena as it is.
+    /// Runs the loaded code from `state`, with the arena as it is.
     pub(crate) fn run(&mut self, state: &State) -> Result<State, Fault> {
         let entry = self.entry.expect("code was loaded");
         self.frame.state.clone_from(state);
@@ -373,14 +372,14 @@ fn leave(a: &mut CodeAssembler, frame: u64, recovery: &mut CodeLabel, done: &mut
     a.ret().unwrap();
 }
 
-/// Stores rax at an absolute address, with no help of another register.
+/// Stores rax at an absolute address without using another register.
 pub(crate) fn store_rax(a: &mut CodeAssembler, address: u64) {
     let to = MemoryOperand::with_displ(address, 8);
     a.add_instruction(Instruction::with2(Code::Mov_moffs64_RAX, to, Register::RAX).unwrap())
         .unwrap();
 }
 
-/// Loads it back.
+/// Loads rax from an absolute address.
 pub(crate) fn load_rax(a: &mut CodeAssembler, address: u64) {
     let from = MemoryOperand::with_displ(address, 8);
     a.add_instruction(Instruction::with2(Code::Mov_RAX_moffs64, Register::RAX, from).unwrap())

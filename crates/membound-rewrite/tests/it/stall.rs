@@ -1,5 +1,4 @@
-//! Which access a sample belongs to, and what it accessed: code whose answers are known by
-//! reading it.
+//! Which access a sample belongs to, and its address: code whose answers follow from reading it.
 
 use std::path::Path;
 
@@ -40,7 +39,7 @@ impl Piece {
         waits
     }
 
-    /// The site that has most of it, as a position.
+    /// Index of the site with the largest share.
     fn main(&self, sampled: usize) -> (Option<usize>, Wait) {
         let first = self.waits(sampled)[0];
         let position = first
@@ -146,7 +145,7 @@ fn at_the_head_of_a_loop_the_fall_through_load_beats_the_branch() {
 
 #[test]
 fn a_target_has_the_accesses_of_all_its_ways() {
-    // Round the loop, a load falls through to what is also jumped to from a store's branch.
+    // Around the loop, a load falls through to an instruction that a store's branch also jumps to.
     let code = piece(|a| {
         let mut head = a.create_label();
         let mut middle = a.create_label();
@@ -208,7 +207,7 @@ fn accesses_of_the_blocks_before_are_known_where_a_block_begins() {
 
 #[test]
 fn control_that_comes_through_memory_waited_for_that() {
-    // A table's jump is not resolved here, so a virtual call stands for both.
+    // The table's jump is not resolved here, so a virtual call represents both.
     let code = piece(|a| {
         a.push(rbx).unwrap();
         a.call(qword_ptr(rax + 16)).unwrap();
@@ -272,7 +271,7 @@ fn confidence_tells_loads_stores_and_locked_ones_apart() {
     assert_eq!(site.bytes, 1);
     assert!(site.text.starts_with("cmp"), "{}", site.text);
     assert_eq!(code.code.site(code.at[5]), None);
-    // Behind the branch: perhaps fused with it.
+    // After the branch, which may be fused with the comparison.
     let (site, wait) = code.main(6);
     assert_eq!(site, Some(4));
     assert!(wait.confidence < 0.5);
@@ -403,7 +402,7 @@ fn an_access_and_a_sample_that_do_not_follow_each_other() {
     assert_eq!(code.code.identity(), None);
 }
 
-/// Every instruction of every function of a real file is a possible sample.
+/// Every instruction of every function of a real file may be a sample.
 #[test]
 fn shares_sum_to_one_in_a_whole_library() {
     let Some(path) = [
@@ -431,7 +430,7 @@ fn shares_sum_to_one_in_a_whole_library() {
         for instruction in &function.instructions {
             let waits = code.waits(instruction.ip());
             if waits.is_empty() {
-                // Decoded in another way without knowledge of the rest of the file.
+                // Decoded differently without knowledge of the rest of the file.
                 continue;
             }
             let total: f64 = waits.iter().map(|wait| wait.share).sum();

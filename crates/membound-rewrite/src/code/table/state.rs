@@ -497,7 +497,7 @@ mod tests {
 
     use super::*;
 
-    /// Steps through `code`; what the general registers hold behind it.
+    /// Steps through `code`; returns the values of the general registers after it.
     fn run(state: &mut State, code: &[u8]) -> [Value; 16] {
         for instruction in &mut Decoder::with_ip(64, code, 0x1000, DecoderOptions::NONE) {
             state.step(&instruction);

@@ -22,7 +22,7 @@ pub(super) enum Node {
     Add(Value, Value),
     /// A value multiplied by a constant.
     Multiple(Value, u64),
-    /// A value ANDed with a mask.
+    /// The bitwise AND of a value and a mask.
     Masked(Value, u64),
     /// The low bits of a value, sign-extended from this width.
     Signed(Value, u8),

@@ -1,4 +1,4 @@
-//! What yields are written as, an instruction a line.
+//! The instructions emitted for yields, one per line.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
@@ -7,13 +7,13 @@ use crate::patch::{Body, Hooks, Plan, Sites};
 
 const TEXT: u64 = 0x1000;
 
-/// What stands before `mov rax, [rdi]; ret`, an instruction a line.
+/// The code emitted for `mov rax, [rdi]; ret`, one instruction per line.
 fn written(what: Yield) -> Vec<String> {
     let options = Options::new(Body::Yield(what));
     written_for(&[0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90], options)
 }
 
-/// What stands before the loads of `code`, an instruction a line.
+/// The code emitted for the loads in `code`, one instruction per line.
 fn written_for(code: &[u8], options: Options) -> Vec<String> {
     let options = Options {
         hooks: Hooks::LeaveOut,
@@ -35,12 +35,12 @@ fn written_for(code: &[u8], options: Options) -> Vec<String> {
     lines
 }
 
-/// What a sum over an array is patched to, with a bound of `cost` a lap.
+/// The code emitted for a loop that sums an array, with a bound yield of `cost` per iteration.
 fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
     sum_that_lasts(cost, closes_loops, false)
 }
 
-/// The same of one that runs for long each time.
+/// As [`sum`], for a loop that runs for long if `lasts`.
 fn sum_that_lasts(cost: u16, closes_loops: bool, lasts: bool) -> Vec<String> {
     // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
     let code = [
@@ -63,19 +63,19 @@ fn count(lines: &[String], start: &str) -> usize {
 fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     let credit = offset_of!(Lane, credit);
     let lines = sum(4, true);
-    // Of 32 laps, of a quarter of a nanosecond each, one finds rdi at a multiple of 256. 400 laps are 50
-    // lines, of which the processor can ask for 16: with those it goes into the loop. They become four
-    // lines less each time.
+    // In one of 32 iterations, of a quarter of a nanosecond each, rdi is a multiple of 256. 400 iterations
+    // read 50 lines, of which a core can have 16 outstanding, so the loop runs 16 lines ahead. Every charge
+    // prefetches the next four lines.
     let asks = ["440", "480", "4C0", "500"].map(|at| format!("prefetcht0 [rdi+{at}h]"));
     assert_eq!(lines[..4], asks, "{lines:#?}");
     assert_eq!(lines[4], format!("sub dword ptr gs:[{credit:X}h],80h"));
     let lap = position(&lines, "test edi,0F8h");
     assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
     assert_eq!(lines[lap + 2], "add rax,[rdi]");
-    // As many laps behind these are the ones of which it asks for the page when it leaves.
+    // When the context leaves, it also prefetches in the page that it will read the same distance further on.
     assert_eq!(count(&lines, "prefetcht0"), 5);
     assert_eq!(count(&lines, "prefetcht0 [rdi+1080h]"), 1, "{lines:#?}");
-    // One line of the instruction cache has all of such a lap.
+    // The code of such an iteration fits in one line of the instruction cache.
     let back = lines[lap + 5].strip_prefix("jne ").unwrap();
     let begins = u64::from_str_radix(back.trim_end_matches('h'), 16).unwrap();
     assert!(begins.is_multiple_of(LINE_BYTES as u64), "{lines:#?}");
@@ -83,7 +83,7 @@ fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
 
 #[test]
 fn who_leaves_before_a_load_asks_for_it() {
-    // How many lines behind the one at which a scavenger stays, as a rule, it asks for something, and for what.
+    // The prefetches after the jump that a scavenger takes when it stays; before it there must be none.
     let bound = |code: &[u8]| -> Vec<String> {
         let what = Yield::Bound {
             cost: 40,
@@ -103,7 +103,7 @@ fn who_leaves_before_a_load_asks_for_it() {
     // mov rcx,[rdi]; adc rcx,0; ret: flags are alive.
     let alive = [0x48, 0x8b, 0x0f, 0x48, 0x83, 0xd1, 0x00, 0xc3];
     assert_eq!(bound(&alive), ["prefetcht0 [rdi]"]);
-    // The same of [rax], where flags are by then.
+    // As before with [rax]; rax holds the flags by then.
     let nothing: [&str; 0] = [];
     assert_eq!(
         bound(&[0x48, 0x8b, 0x08, 0x48, 0x83, 0xd1, 0x00, 0xc3]),
@@ -116,7 +116,7 @@ fn who_leaves_before_a_load_asks_for_it() {
 #[test]
 fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
     let lines = sum_that_lasts(4, true, true);
-    // Of 32 laps the first of each four finds whether they count.
+    // Four copies of the iteration: only the first tests, for every eighth group of four.
     let lap = position(&lines, "test edi,0E0h");
     assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
     let body = ["add rax,[rdi]", "add rdi,8", "cmp rdi,rdx"];
@@ -127,7 +127,7 @@ fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
         assert!(lines[first + 3].starts_with(end), "{lines:#?}");
     }
     assert_eq!(count(&lines, "add rax,[rdi]"), 4);
-    // Never so many that none would be asked.
+    // Never so many copies that the test would be left out.
     assert_eq!(count(&sum_that_lasts(40, true, true), "add rax,[rdi]"), 2);
     assert_eq!(count(&sum_that_lasts(80, true, true), "add rax,[rdi]"), 1);
 }
@@ -303,7 +303,7 @@ fn the_ring_is_read_when_the_context_is_parked() {
     let next = format!("mov rcx,[rax+{:X}h]", offset_of!(Context, next));
     let resume = format!("mov [rax+{}],rcx", offset_of!(Context, resume));
     let parks = lines.iter().filter(|line| **line == resume).count();
-    // For the next context, for the thread, and in a turn that is skipped.
+    // Once each for the next context, for the thread, and for a skipped time slice.
     assert_eq!(parks, 3, "{lines:#?}");
     assert!(
         position(&lines, &resume) < position(&lines, &next),

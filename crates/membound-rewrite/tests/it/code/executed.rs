@@ -1,5 +1,5 @@
-//! What a processor does is the truth: programs are run one instruction at a time, and every
-//! step must be one that the decoded functions know of.
+//! Runs programs one instruction at a time: every step that the processor takes must be an edge of the
+//! decoded functions.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use membound_rewrite::code::{BlockEnd, Function, Knowledge, Tables};
 use membound_rewrite::image::Image;
 use membound_testkit::skipped;
 
-/// Steps after which a fixture is held to be stuck.
+/// Number of steps after which a fixture counts as stuck.
 const MOST_STEPS: u64 = 20_000_000;
 
 fn fixture(name: &str) -> PathBuf {
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Compiles a fixture; `None` where there is no such compiler, or it lacks an option.
+/// Compiles a fixture; `None` if the compiler is missing or lacks an option.
 pub(super) fn compile(directory: &Path, command: &[&str], source: &str) -> Option<PathBuf> {
     let output = directory.join("program");
     let done = Command::new(command[0])
@@ -43,14 +43,14 @@ pub(super) fn compile(directory: &Path, command: &[&str], source: &str) -> Optio
     }
 }
 
-/// A file that is mapped, with the functions that were run so far.
+/// A mapped file, with the functions that have been executed so far.
 struct Module {
     image: Image<'static>,
     knowledge: Knowledge,
     functions: HashMap<usize, Function>,
 }
 
-/// Every module seen by any test of this thread: libc is the same in all of them.
+/// Every module used by a test of this thread; libc is the same in all of them.
 #[derive(Default)]
 struct Modules {
     by_path: HashMap<PathBuf, Option<Module>>,
@@ -72,12 +72,12 @@ impl Modules {
     }
 }
 
-/// Where in which file an address of the process lies.
+/// The file, and the address in it, of an address of the process.
 #[derive(Clone, Debug)]
 struct Mapping {
     start: u64,
     end: u64,
-    /// What to subtract for the file's address.
+    /// Bias to subtract from an address to obtain the file's address.
     bias: u64,
     path: PathBuf,
 }
@@ -135,7 +135,7 @@ fn program_header_at(data: &[u8], offset: u64) -> Option<u64> {
         .map(|at| word(at + 16) & !0xfff)
 }
 
-/// An address as a block sees it.
+/// An address in relation to the block that contains it.
 struct Spot {
     function: usize,
     block: usize,
@@ -154,7 +154,7 @@ impl Module {
             .or_insert_with(|| Function::decode(image, knowledge, index))
     }
 
-    /// `Err` when no block knows of the address.
+    /// `Err` if no block contains the address.
     fn spot(&mut self, address: u64) -> Result<Option<Spot>, String> {
         let Some(index) = self.image.function_at(address) else {
             return Err(format!("no function holds {address:#x}"));
@@ -185,7 +185,7 @@ impl Module {
     }
 }
 
-/// What a run showed.
+/// Statistics of a run.
 #[derive(Debug, Default)]
 struct Run {
     steps: u64,
@@ -196,7 +196,7 @@ struct Run {
     wrong: Vec<String>,
 }
 
-/// Runs a program and looks at each step that it takes in files that are known.
+/// Runs a program and checks each of its steps in known files.
 fn run(program: &Path, modules: &mut Modules) -> Option<Run> {
     let mut command = Command::new(program);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -224,7 +224,7 @@ fn run(program: &Path, modules: &mut Modules) -> Option<Run> {
                 .cloned()
         };
         let mapping = find(&known).or_else(|| {
-            // The loader maps more as it goes.
+            // The loader maps more files as the program runs.
             if before.is_some() {
                 known = mappings(pid, modules);
             }
@@ -268,7 +268,7 @@ fn run(program: &Path, modules: &mut Modules) -> Option<Run> {
     Some(run)
 }
 
-/// One step to `here`: what the blocks say of it.
+/// Checks one step to `here` against the blocks.
 fn step(
     module: &mut Module,
     from: Option<(u64, Option<&Spot>)>,
@@ -277,7 +277,7 @@ fn step(
     tables: &mut u64,
 ) -> Result<(), String> {
     let Some((was, Some(before))) = from else {
-        // From elsewhere: by a call, a return, or as the kernel or a loader wills.
+        // From unknown code: by a call, a return, or an action of the kernel or loader.
         return if spot.is_start {
             Ok(())
         } else {
@@ -319,7 +319,7 @@ fn step(
             is_successor || target == here || block.successors.len() > 1
         }
         BlockEnd::Call { target, .. } => target.is_none_or(|target| target == here),
-        // To another function; or on to the resolver, while a slot is not filled.
+        // To another function; or to the next instruction, for the resolver, while a slot is not filled.
         BlockEnd::TailCall => spot.is_entered || spot.function != before.function,
         BlockEnd::Return => returns(module, spot, here),
         BlockEnd::Unresolved => true,
@@ -333,7 +333,7 @@ fn step(
     }
 }
 
-/// Whether a return may lead here: never behind a call that is known not to return.
+/// True if a return may lead here: not after a call that never returns.
 fn returns(module: &mut Module, spot: &Spot, here: u64) -> bool {
     let function = module.function(spot.function);
     let behind = spot
@@ -368,12 +368,12 @@ fn instruction_pointer(pid: i32) -> u64 {
     rip.cast_unsigned()
 }
 
-/// Steps that a static program may take in functions that are not resolved before its `main`: the C library finds
-/// out what the processor can do. What share of all steps they are depends on the processor and the environment.
+/// Most steps of a static program in unresolved functions before its `main`: the C library determines what
+/// the processor can do. Their share of all steps depends on the processor and the environment.
 const START_UP_STEPS: u64 = 3000;
 
-/// Compiles and runs a fixture in several ways; every one must print the same, and every
-/// step of each must be known.
+/// Compiles a fixture in several ways and runs it; all must print the same, and every step must be a known
+/// edge.
 fn check(source: &str, commands: &[&[&str]], fewest_tables: u64) {
     let mut modules = Modules::default();
     let mut printed: Option<String> = None;
@@ -385,7 +385,7 @@ fn check(source: &str, commands: &[&[&str]], fewest_tables: u64) {
         let Some(run) = run(&program, &mut modules) else {
             return;
         };
-        // Names of programs are used again.
+        // Program names are reused.
         modules.by_path.remove(&program);
         assert!(
             run.wrong.is_empty(),
@@ -454,8 +454,8 @@ fn exceptions() {
     check(
         "exceptions.cpp",
         &[
-            // Linked here, and so that unwind information is searched by its index: the
-            // loader and the unwinder would take millions of steps to prepare otherwise.
+            // Linked statically and with an index of unwind information; otherwise the loader and the
+            // unwinder would take millions of steps for preparation.
             &["g++", "-O0", "-static-pie"],
             &["g++", "-O2", "-static-pie", "-s"],
             &["clang++", "-O2", "-static-pie"],

@@ -1,4 +1,4 @@
-//! Known answers: what is to be found in small pieces of code and in compiled fixtures.
+//! Known answers for small pieces of code and compiled fixtures.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,8 +9,7 @@ use membound_rewrite::image::{Convention, Error, Identity, Image, Kind, Unsuppor
 
 use super::executed::compile;
 
-/// Decodes bytes at 0x1000 and compares the blocks: where each lies, how it ends, what
-/// follows.
+/// Decodes bytes at 0x1000 and compares the blocks: their ranges, their ends, their successors.
 #[track_caller]
 fn check(bytes: &[u8], blocks: &[(Range<u64>, BlockEnd, &[u32])], unresolved: Option<Unresolved>) {
     let function = Function::from_code(bytes, 0x1000);
@@ -93,7 +92,7 @@ fn a_jump_into_an_instruction_is_noticed() {
     check(
         &[0x74, 0x01, 0xb8, 0x90, 0x90, 0x90, 0x90, 0xc3],
         &[
-            // One of its two ways leads to no block: as far as can be told, out.
+            // One of the two targets is in no block, so it counts as leaving the function.
             (
                 0x1000..0x1002,
                 BlockEnd::Leaves {
@@ -159,7 +158,7 @@ fn an_indirect_jump_with_a_frame_is_unresolved_and_without_one_a_tail_call() {
 
 #[test]
 fn a_jump_that_is_found_behind_others_is_resolved_with_them() {
-    // jmp [rdi+8]: a tail call. Then what nothing leads to: jmp [rdi+16], and push rbx; jmp rax.
+    // jmp [rdi+8]: a tail call. Then unreachable code: jmp [rdi+16], and push rbx; jmp rax.
     check(
         &[0xff, 0x67, 0x08, 0xff, 0x67, 0x10, 0x53, 0xff, 0xe0],
         &[
@@ -171,7 +170,7 @@ fn a_jump_that_is_found_behind_others_is_resolved_with_them() {
     );
 }
 
-/// A compiled fixture, ready to be asked.
+/// A compiled fixture with its image and knowledge.
 fn with_fixture(command: &[&str], source: &str, ask: impl FnOnce(&Image<'_>, &Path)) {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile(directory.path(), command, source) else {
@@ -284,7 +283,7 @@ fn restartable_sequences_are_left_alone() {
                     "{options:?}"
                 );
                 let handler = at(aborts);
-                // The signature may lie before the function that symbols begin here.
+                // The signature may lie before the address at which symbols begin the function.
                 let signature = aborts - 4..aborts;
                 assert!(
                     handler.untouchable.contains(&signature)
@@ -305,7 +304,7 @@ fn restartable_sequences_are_left_alone() {
                 symbol("sequence_aborts"),
             );
             check(image, begins, ends, aborts);
-            // Without section headers the descriptor is found by what it leads to.
+            // Without section headers, the descriptor is found by the signature its abort address follows.
             let mut data = std::fs::read(program).unwrap();
             data[0x28..0x30].fill(0);
             data[0x3c..0x40].fill(0);
@@ -399,7 +398,7 @@ fn files_that_are_not_patched_are_named() {
 fn who_may_read_floating_point_exceptions_is_told() {
     for (options, reads) in [
         (&["-O2"][..], false),
-        // Its first code has denormals flushed to zero.
+        // Its startup code sets flushing of denormals to zero.
         (&["-Ofast"], false),
         (&["-O2", "-DTESTS", "-Wl,--no-as-needed", "-lm"], true),
         (&["-O2", "-DSTORES"], true),

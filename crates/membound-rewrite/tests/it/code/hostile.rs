@@ -1,5 +1,4 @@
-//! Files that are cut, damaged or made with malice: refused, or read as far as they make
-//! sense, and never more than that.
+//! Truncated, damaged or malicious files are rejected, or read only as far as they are consistent.
 
 use membound_rewrite::code::{Function, Knowledge, Tables};
 use membound_rewrite::image::Image;
@@ -7,8 +6,7 @@ use proptest::prelude::*;
 
 use super::executed::compile;
 
-/// Reads a file to the last instruction; what matters is that it comes back, with the
-/// invariants that others rely on.
+/// Reads a file to the last instruction; the test is that this returns and that the invariants hold.
 fn read_all(data: &[u8]) {
     let Ok(image) = Image::parse(data) else {
         return;

@@ -1,8 +1,8 @@
-//! Every encoding is executed, and what it does is compared with what it is said to do.
+//! Executes every encoding and compares what it does with its computed effects.
 //!
-//! An instruction runs twice, the second time with everything scrambled that it is said not
-//! to read. Then what it is said not to write must be as it was, what it is said to
-//! overwrite must be the same in both runs, and what it may write must be either.
+//! Each instruction runs twice, the second time with all state scrambled that it does not read according to
+//! the effects. State that it does not write must be unchanged, state that it kills must be equal in both
+//! runs, and state that it may write must be either unchanged or equal.
 
 use iced_x86::{Code, Encoder, Instruction, Mnemonic, OpKind};
 use membound_rewrite::flow::{Analyst, Effects};

@@ -83,7 +83,7 @@ fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
         })
         .unwrap();
 
-    // By the bytes alone: read after the call before anything of this function writes it.
+    // From the bytes alone: the register is read after the call before this function writes it.
     let mut written = RegisterSet::EMPTY;
     let mut kept = Vec::new();
     for instruction in &keeps.instructions[call.end as usize..] {
@@ -115,7 +115,7 @@ fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
             );
         }
     }
-    // And it is not that everything were alive.
+    // The result is not trivial: not everything is alive.
     let last = look.instructions.len() - 1;
     assert!(!inside.before(last).contains(RegisterSet::ARITHMETIC_FLAGS));
 }

@@ -1,4 +1,4 @@
-//! Small functions whose facts are known by reading them.
+//! Small functions whose facts follow from reading them.
 
 use iced_x86::code_asm::{
     CodeAssembler, al, byte_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr, r8, r10, r11, r12, rax,
@@ -20,7 +20,7 @@ fn function(emit: impl FnOnce(&mut CodeAssembler)) -> Function {
     Function::from_code(&code, BASE)
 }
 
-/// Liveness where the functions of the module are these alone.
+/// Liveness in a module that consists of these functions.
 fn liveness_among(function: &Function, others: &[&Function]) -> Liveness {
     let mut analyst = Analyst::new();
     let summaries: Summaries = std::iter::once(&function)
@@ -83,7 +83,7 @@ fn a_register_that_is_put_back_is_alive_at_the_return() {
     assert!(!live.before(3).intersects(gpr(R11)));
 }
 
-/// As `mcount` does, which may be called where arguments are in their registers.
+/// Like `mcount`, which may be called while arguments are in their registers.
 #[test]
 fn a_register_that_is_moved_to_the_frame_and_back_is_alive_at_the_return() {
     let body = |loaded_from: i32| {
@@ -113,7 +113,7 @@ fn a_local_call_overwrites_at_most_what_the_callee_writes() {
     let caller = function(|a| {
         a.mov(rdi, rax).unwrap();
         a.call(callee_at).unwrap();
-        // As -fipa-ra compiles: r8 over the call.
+        // Code as compiled with -fipa-ra: a value is kept in r8 over the call.
         a.add(rax, r8).unwrap();
         a.xor(r8, r8).unwrap();
         a.xor(ecx, ecx).unwrap();
@@ -218,7 +218,7 @@ fn what_a_landing_pad_reads_is_alive_at_the_call() {
         a.mov(rax, rbx).unwrap();
         a.ret().unwrap();
     });
-    // The je was only there to have the pad decoded.
+    // The `je` only ensures that the landing pad is decoded.
     let pad = BlockId(code.blocks.len() as u32 - 1);
     let call = code
         .blocks
@@ -263,7 +263,7 @@ fn the_red_zone_is_seen() {
         a.mov(rax, qword_ptr(rsp - 8)).unwrap();
         a.ret().unwrap();
     }));
-    // A frame pointer, and no room made.
+    // A frame pointer, without an allocation on the stack.
     assert!(red_zone(|a| {
         a.push(rbp).unwrap();
         a.mov(rbp, rsp).unwrap();
@@ -282,12 +282,12 @@ fn the_red_zone_is_seen() {
         a.mov(rax, qword_ptr(rax)).unwrap();
         a.ret().unwrap();
     }));
-    // It may be the part of another that went on.
+    // It jumps out, so it may be a part of a function whose red zone holds data.
     assert!(red_zone(|a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.jmp(BASE + 0x4000).unwrap();
     }));
-    // Inline assembly that calls, in what is a leaf for the compiler.
+    // Inline assembly that calls, in a function that the compiler takes for a leaf.
     assert!(red_zone(|a| {
         a.push(rbp).unwrap();
         a.mov(rbp, rsp).unwrap();
@@ -360,7 +360,7 @@ fn stacks_are_told_from_other_uses_of_rsp() {
         a.lea(rsp, ptr(r10 - 8)).unwrap();
         a.ret().unwrap();
     }));
-    // An array of variable size, taken down.
+    // The removal of an array of variable size.
     assert!(stack_usable(|a| {
         a.mov(rbx, rsp).unwrap();
         a.sub(rsp, rdi).unwrap();
@@ -400,7 +400,7 @@ fn an_abort_out_of_an_rseq_section_may_read_anything() {
     assert!(liveness_among(&code, &[]).before(1).contains(gpr(R8)));
 }
 
-/// Effects of what a test cannot run, or runs only where the processor has it.
+/// Effects of instructions that a test cannot execute, or only on some processors.
 #[test]
 fn effects_are_those_of_the_manuals() {
     let names = |set: RegisterSet| set.to_string();
@@ -504,7 +504,7 @@ fn definitions_are_found_over_joins_and_loops() {
         a.mov(eax, 1_u32).unwrap(); // 2
         a.jmp(join).unwrap(); // 3
         a.set_label(&mut other).unwrap();
-        a.mov(al, 2_u32).unwrap(); // 4: the rest of rax is what it was
+        a.mov(al, 2_u32).unwrap(); // 4: the rest of rax is unchanged
         a.set_label(&mut join).unwrap();
         a.add(edx, eax).unwrap(); // 5
         a.cmp(byte_ptr(rsi), 0).unwrap(); // 6

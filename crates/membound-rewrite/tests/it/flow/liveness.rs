@@ -1,4 +1,4 @@
-//! Rubbish in what is held to be dead changes nothing that anybody sees.
+//! Overwriting state considered dead does not change any result.
 
 use iced_x86::Register;
 use iced_x86::code_asm::{
@@ -12,7 +12,7 @@ use membound_rewrite::{Gpr, RegisterSet, VectorPart};
 use super::programs::{self, Place, Pool, Program, Shape};
 use crate::machine::{Arena, FLAGS, Machine, Random, State, Unit, Width, load_rax, store_rax};
 
-/// Where rubbish comes from and rax is kept meanwhile.
+/// Holds the arbitrary values, and keeps rax in the meantime.
 #[repr(C, align(64))]
 struct Rubbish {
     bytes: [u8; 64],
@@ -37,7 +37,7 @@ impl Rubbish {
         std::ptr::from_ref(self) as u64
     }
 
-    /// Writes rubbish into every unit of `dead` and nothing else.
+    /// Overwrites every unit in `dead` and nothing else.
     fn write(&self, a: &mut CodeAssembler, dead: RegisterSet, random: &mut Random) {
         let kept = self.address() + std::mem::offset_of!(Self, kept) as u64;
         store_rax(a, kept);
@@ -47,7 +47,7 @@ impl Rubbish {
             .map(|(_, bit)| 1 << bit & random.next())
             .sum();
         if flags != 0 {
-            // The other flags go through memory and come back.
+            // The other flags are changed through memory.
             a.pushfq().unwrap();
             a.xor(qword_ptr(rsp), flags as i32).unwrap();
             a.popfq().unwrap();
@@ -109,8 +109,8 @@ impl Rubbish {
     }
 }
 
-/// Liveness of a program, by step and instruction within it. Of what is never executed,
-/// anything may be said.
+/// Liveness of a program, by step and instruction within the step. Any answer is right for steps that are
+/// never executed.
 fn liveness(program: &Program, convention: Convention) -> Vec<Vec<RegisterSet>> {
     let (function, places) = program.function();
     let summaries = Summaries::default();
@@ -126,7 +126,7 @@ fn liveness(program: &Program, convention: Convention) -> Vec<Vec<RegisterSet>> 
         .collect()
 }
 
-/// Runs a program plainly and with rubbish before every instruction.
+/// Runs a program unchanged, and with dead state overwritten before every instruction.
 fn check(
     program: &Program,
     convention: Convention,

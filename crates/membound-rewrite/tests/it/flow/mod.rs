@@ -1,4 +1,4 @@
-//! What the analyses say, held to what happens.
+//! Compares the results of the analyses with executions.
 
 mod effects;
 mod ipa_ra;

@@ -1,4 +1,4 @@
-//! Random programs: straight lines, branches forward, loops that end.
+//! Random programs: straight-line code, forward branches, and loops that end.
 
 use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, CodeLabel, qword_ptr, r15};
 use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Instruction};
@@ -12,15 +12,15 @@ use crate::machine::{Machine, Random, State};
 /// One step of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Anything without control flow.
+    /// Any instruction without control flow.
     Plain(Instruction),
-    /// A conditional jump, by its condition's number, to the step of this index.
+    /// A conditional jump with this condition number to the step with this index.
     Jump(u8, usize),
-    /// An unconditional one.
+    /// An unconditional jump to the step with this index.
     Always(usize),
-    /// Sets the counter of a loop of this depth.
+    /// Sets the counter of the loop at this depth.
     Count(u8, u32),
-    /// Counts the loop of this depth down, and goes back to the step of this index until
+    /// Decrements the counter of the loop at this depth and jumps to the step with this index until it is
     /// zero: two instructions.
     Repeat(u8, usize),
 }
@@ -28,13 +28,13 @@ pub(crate) enum Step {
 /// A place in a program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Before a step's instruction; jumps to the step pass it.
+    /// Before a step's instruction; jumps to the step skip this position.
     Before(usize, usize),
-    /// After a step, on the way to the next alone.
+    /// After a step, on the path that continues with the next.
     After(usize),
 }
 
-/// A loop's counter, in memory that nothing else in a program reaches.
+/// A loop's counter, in memory that no other instruction of a program accesses.
 fn counter(depth: u8) -> AsmMemoryOperand {
     qword_ptr(r15 + 1024 + 8 * i32::from(depth))
 }
@@ -45,16 +45,16 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Which jumps a program has.
+/// The kinds of jumps that a program has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// All; there may be steps that nothing leads to.
+    /// All kinds; some steps may be unreachable.
     Any,
-    /// Conditional ones, so that control may come to every step.
+    /// Conditional jumps only, so that every step is reachable.
     Connected,
 }
 
-/// Encodings that run without faults whatever registers hold.
+/// Encodings that do not fault whatever the registers contain.
 #[derive(Debug)]
 pub(crate) struct Pool {
     scalar: Vec<Code>,
@@ -69,8 +69,8 @@ impl Pool {
             scalar: Vec::new(),
             any: Vec::new(),
         };
-        // Where nothing leads, a zero byte is taken for what fills up between functions, and what
-        // follows it is read one byte off. Programs jump over their steps.
+        // In unreachable code a zero byte is taken for padding, and the instruction after it is then decoded
+        // one byte off. Programs may jump over their steps, so exclude these encodings.
         let all = Code::values().filter(|code| *code != Code::Add_rm8_r8);
         for code in all {
             let tries: Vec<Instruction> = (0..12)
@@ -112,7 +112,7 @@ impl Pool {
     }
 }
 
-/// Registers that programs address memory through.
+/// Registers with which programs address memory.
 pub(crate) fn aim(state: &mut State, machine: &Machine) {
     use membound_rewrite::Gpr;
     state.set_gpr(Gpr::RSP, machine.arena.middle());
@@ -180,8 +180,8 @@ impl Program {
         program
     }
 
-    /// Jumps that would lead past their loop's counter into another loop, or out of one, and let
-    /// counters go wrong, end where the loop begins or ends.
+    /// Redirects jumps that would leave a loop to its end, and jumps that would enter one after its counter is
+    /// set to its beginning, so that counters stay right.
     fn keep_loops_whole(&mut self) {
         let end = self.steps.len();
         let loops: Vec<(usize, usize)> = self
@@ -209,7 +209,7 @@ impl Program {
         }
     }
 
-    /// Emits it, with what `visit` adds at each place.
+    /// Emits the program, with the code that `visit` adds at each position.
     pub(crate) fn emit(
         &self,
         a: &mut CodeAssembler,
@@ -236,8 +236,8 @@ impl Program {
         visit(a, Place::Before(self.steps.len(), 0));
     }
 
-    /// It as a function that ends in a return, and the indices of its steps' instructions
-    /// there: none where nothing leads. Behind the last step stands the return.
+    /// The program as a function that ends with a return, and for each step the index of its first
+    /// instruction in the function; `None` for unreachable steps. The return follows the last step.
     pub(crate) fn function(&self) -> (Function, Vec<Vec<Option<usize>>>) {
         const BASE: u64 = 0x10000;
         let mut a = CodeAssembler::new(64).unwrap();
@@ -260,7 +260,7 @@ impl Program {
         (function, places)
     }
 
-    /// How many instructions a step is.
+    /// Number of instructions of a step.
     fn instructions_of(&self, step: usize) -> usize {
         match self.steps.get(step) {
             Some(Step::Repeat(..)) => 2,

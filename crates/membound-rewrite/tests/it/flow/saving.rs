@@ -1,5 +1,5 @@
-//! Programs with yields that leave every register changed, and state saved and given back
-//! where the save points say: the result is as without.
+//! Programs with yields that change every register, with state saved and restored at the save points, compute
+//! the same result as without yields.
 
 use iced_x86::Register;
 use iced_x86::code_asm::{CodeAssembler, get_gpr64, qword_ptr, rax};
@@ -14,7 +14,7 @@ use membound_rewrite::{Gpr, RegisterSet};
 use super::programs::{self, Place, Pool, Program, Shape};
 use crate::machine::{Arena, Machine, Random, State, Unit, load_rax, store_rax};
 
-/// One place for each general register; rax is kept apart while others are moved.
+/// One slot for each general register; rax is kept separately while others are moved.
 #[derive(Default)]
 struct Slots {
     registers: [u64; 16],
@@ -26,7 +26,7 @@ impl Slots {
         std::ptr::from_ref(&self.registers[usize::from(register.number())]) as u64
     }
 
-    /// Moves of registers to their slots or back, and nothing else, not even flags.
+    /// Moves registers to their slots or back, and changes nothing else, not even flags.
     fn moves(&self, a: &mut CodeAssembler, set: RegisterSet, way: Way) {
         let kept = std::ptr::from_ref(&self.rax) as u64;
         store_rax(a, kept);
@@ -70,7 +70,7 @@ fn block_of(function: &Function, index: usize) -> BlockId {
     BlockId(at as u32)
 }
 
-/// What is done at each place of the code.
+/// The saves, yields and restores at each position of the code.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     save: RegisterSet,
@@ -128,7 +128,7 @@ fn plan(program: &Program, random: &mut Random) -> Planned {
             assert!(!edges.is_irreducible());
             planned.hoisted += around.saved.gprs().count() as u32;
             planned.given_back_at_exits += around.restored.gprs().count() as u32;
-            // All edges of these programs' loops go from a step to the next.
+            // In these programs all edges into or out of loops lead from a step to the next.
             for edge in &edges.entered_by {
                 let from = function.blocks[edge.from.index()].end as usize - 1;
                 let work = &mut planned.after[step_of(from)];
@@ -163,7 +163,7 @@ fn check(program: &Program, machine: &mut Machine, random: &mut Random) -> Optio
                 Place::Before(..) => return,
                 Place::After(step) => planned.after[step],
             };
-            // Where one loop ends and the next begins, the first is left first.
+            // Where one loop ends and the next begins, the exit comes first.
             if !work.scramble {
                 slots.moves(a, work.restore, Way::Restore);
                 slots.moves(a, work.save, Way::Save);
@@ -213,7 +213,7 @@ fn yields_keep_what_is_alive() {
     );
 }
 
-/// Reaching definitions by the book: sets that flow forward until nothing changes.
+/// Reaching definitions by the textbook: sets propagated forward to a fixpoint.
 fn forward(function: &Function, analyst: &mut Analyst, register: Gpr) -> Vec<Vec<Definition>> {
     let set = RegisterSet::gpr(register);
     let count = function.blocks.len();

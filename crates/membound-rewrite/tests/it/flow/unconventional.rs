@@ -1,5 +1,5 @@
-//! Assembly whose functions return in registers of their own choice: its callers give it
-//! away, and a patch in it must not take these registers for dead.
+//! Assembly functions that return values in unusual registers: their callers show it, and a patch must not
+//! treat these registers as dead.
 
 use std::path::Path;
 use std::process::Command;
@@ -104,7 +104,7 @@ fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
         let found = summaries.returned_unconventionally(start);
         assert_eq!(found, expected, "{name}: {found}");
     }
-    // It overwrites neither, but whoever looks at it gets it through here.
+    // This function overwrites neither register, but its caller receives the value through it.
     let part = named("odd_part").bounds.range.start;
     assert_eq!(
         summaries.returned_unconventionally(part),
@@ -118,16 +118,16 @@ fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
     let alive = Liveness::of(odd, &conventions, &mut Analyst::new());
     let at_return = alive.before(odd.instructions.len() - 1);
     assert!(at_return.contains(r11) && at_return.contains(carry));
-    // A function that returns in r11 only sometimes leaves what its caller put there.
+    // A function that returns in r11 only sometimes leaves its caller's value there at other times.
     let caller = named("uses_odd_if");
     let alive = Liveness::of(caller, &conventions, &mut Analyst::new());
     assert!(alive.before(1).contains(r11), "{}", alive.before(1));
     assert!(alive.before(2).contains(r11), "{}", alive.before(2));
 }
 
-/// What compilers make keeps to the ABI: nothing in a C library is taken to return in
-/// flags, whose deadness is what counting lives by. (General registers are kept over calls
-/// by -fipa-ra, and a few are therefore held to be alive in what is called further down.)
+/// Compiled code follows the ABI: no function of a C library is taken to return a value in flags, because
+/// counting bodies rely on dead flags. (General registers may be alive: -fipa-ra keeps values in them over
+/// calls.)
 #[test]
 fn compiled_code_is_conventional() {
     let library = Path::new("/lib/x86_64-linux-gnu/libc.so.6");

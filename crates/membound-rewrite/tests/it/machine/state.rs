@@ -1,10 +1,10 @@
-//! The registers of a machine as bytes, unit by unit.
+//! The registers of a machine, accessible as the bytes of each unit.
 
 use membound_rewrite::{Flag, Gpr, RegisterSet, VectorPart};
 
 use super::{Arena, Random};
 
-/// Everything that code can see in registers.
+/// All register state that code can observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(crate) struct State {
@@ -16,7 +16,7 @@ pub(crate) struct State {
     pub(super) flags: u64,
 }
 
-/// The processor's flags by their places in rflags.
+/// The processor's flags with their bit numbers in rflags.
 pub(crate) const FLAGS: [(Flag, u32); 7] = [
     (Flag::Carry, 0),
     (Flag::Parity, 2),
@@ -114,8 +114,8 @@ impl State {
             Unit::Mxcsr => self.x87[24..28].to_vec(),
             Unit::X87 => {
                 let mut bytes = self.x87[..24].to_vec();
-                // The address of the last instruction, which some processors keep and some do
-                // not: code that was moved has another.
+                // The address of the last x87 instruction. Only some processors keep it, and it differs for
+                // moved code.
                 bytes[8..16].fill(0);
                 bytes.extend(&self.x87[32..160]);
                 bytes
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// Puts something else into a unit.
+    /// Changes a unit to another value.
     pub(crate) fn scramble(&mut self, unit: Unit, random: &mut Random) {
         match unit {
             Unit::Gpr(register) => self.set_gpr(register, random.value()),
@@ -178,7 +178,7 @@ fn range(part: VectorPart) -> std::ops::Range<usize> {
     PARTS[part as usize].1.clone()
 }
 
-/// How far vector registers go here.
+/// The extent of vector registers on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     Xmm,

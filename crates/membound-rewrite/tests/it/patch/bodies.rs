@@ -11,7 +11,7 @@ use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::{Place, Pool, Program, Shape, Step};
 use crate::machine::{Machine, Random};
 
-/// A program's code, with short accesses strewn in.
+/// A program's code with short accesses inserted.
 pub(crate) fn code_of(program: &Program, at: u64, random: &mut Random) -> Vec<u8> {
     let mut a = CodeAssembler::new(64).unwrap();
     let mut word = a.create_label();
@@ -32,8 +32,8 @@ pub(crate) fn code_of(program: &Program, at: u64, random: &mut Random) -> Vec<u8
     a.assemble(at).unwrap()
 }
 
-/// A program in which single steps are what they seem: the kernel emulates some
-/// instructions, and then no trap comes behind them.
+/// A program that can be single-stepped: without instructions that the kernel emulates, after which no trap
+/// follows.
 pub(crate) fn program(length: usize, pool: &Pool, random: &mut Random) -> Program {
     use iced_x86::Mnemonic as M;
     loop {
@@ -51,8 +51,7 @@ pub(crate) fn program(length: usize, pool: &Pool, random: &mut Random) -> Progra
     }
 }
 
-/// Short loads and stores, and operands relative to rip: what random encodings are short
-/// of.
+/// Short loads and stores, and rip-relative operands, which random encodings rarely contain.
 fn strew(a: &mut CodeAssembler, word: iced_x86::code_asm::CodeLabel, random: &mut Random) {
     let register = loop {
         let register = Register::RAX + random.below(14) as u32;
@@ -94,7 +93,7 @@ pub(crate) fn options(body: Body, random: &mut Random) -> Options {
     } else {
         Tables::Ignore
     };
-    // What yields do without makes no difference to the program.
+    // Leaving out parts of yields does not change what the program computes.
     let parts = [
         YieldPart::Liveness,
         YieldPart::UnusedVectors,
@@ -157,7 +156,7 @@ fn counts_are_the_executions() {
         if runs.is_err() {
             continue;
         }
-        // The truth: every instruction that is stepped over.
+        // The reference: all instructions executed in single steps.
         let text = lab.text()..lab.text() + code.len() as u64;
         let steps = super::stepping::trace(&mut machine, text, &state, &memory);
         let counting = [false, true].map(|exact| Body::Count { exact });
@@ -206,7 +205,8 @@ fn samples_and_records_say_what_was_accessed() {
         let address = machine.arena.middle() + 2048 + 7 * 4 + 0x120;
         for body in [Body::Sample, Body::Record] {
             lab.patch(&code, &Options::new(body), Jumps::Planted);
-            // A countdown of zero is due after the lead-in; without a burst nothing is recorded.
+            // A countdown of zero makes the sample due after the lead-in; without a burst nothing is
+            // recorded.
             for run in 1..=LEAD_IN {
                 let (after, _) = lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly);
                 after.unwrap();

@@ -13,7 +13,7 @@ const TEXT_BYTES: usize = 1 << 16;
 const AREA_BYTES: usize = 4 << 20;
 const STUBS_BYTES: usize = 1 << 12;
 
-/// What the stub has seen: how often it was called, and its last arguments.
+/// What the stub has recorded: number of calls, and the last arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Log {
@@ -25,7 +25,7 @@ pub(crate) struct Log {
     pub(crate) drain: u64,
 }
 
-/// Text, trampolines, tables and data in one mapping, and islands where they must be.
+/// Text, trampolines, tables and data in one mapping, and islands at the addresses they need.
 pub(crate) struct Lab {
     start: *mut u8,
     log: Box<Log>,
@@ -95,7 +95,7 @@ impl Lab {
         unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec()
     }
 
-    /// Puts `code` there, unpatched.
+    /// Loads `code`, unpatched.
     pub(crate) fn load(&mut self, code: &[u8]) {
         self.unmap_islands();
         self.protect(0..MAPPED, libc::PROT_READ | libc::PROT_WRITE);
@@ -106,7 +106,7 @@ impl Lab {
         self.plan = None;
     }
 
-    /// Puts `code` there and patches it.
+    /// Loads `code` and patches it.
     pub(crate) fn patch(&mut self, code: &[u8], options: &Options, jumps: Jumps) {
         self.load(code);
         let plan = Plan::of_code(code, self.text(), options);
@@ -161,7 +161,7 @@ impl Lab {
         self.read(self.data() + range.start, range.len())
     }
 
-    /// What a site has counted.
+    /// The count of a site.
     pub(crate) fn counted(&self, site: u32) -> u64 {
         let words = self.words(site);
         let counts = words.chunks(COUNT_APART);
@@ -247,7 +247,7 @@ impl Lab {
         }
     }
 
-    /// Site numbers that are planted.
+    /// Whether each site is patched, by site number.
     pub(crate) fn planted(&self) -> Vec<bool> {
         let mut planted = vec![false; self.plan.as_ref().unwrap().numbered_sites() as usize];
         for sites in &self.placed.as_ref().unwrap().sites {
@@ -274,7 +274,7 @@ pub(crate) enum Jumps {
     LeftOut,
 }
 
-/// What the agent's entry points do here: they log, and leave everything else alone.
+/// Stubs for the agent's entry points: they record their calls and preserve all state.
 fn stub(log: u64) -> Vec<u8> {
     use iced_x86::code_asm::{rax, rcx};
     let mut a = CodeAssembler::new(64).unwrap();
@@ -295,10 +295,10 @@ fn stub(log: u64) -> Vec<u8> {
     a.assemble(0).unwrap()
 }
 
-/// How far below the stack pointer nothing is compared: trampolines and signals use it.
+/// Bytes below the stack pointer that are not compared, because trampolines and signals use them.
 const SCRATCH: usize = 4096;
 
-/// Runs what lies at `text` from `state` with the arena's `memory`.
+/// Runs the code at `text` from `state`, with `memory` in the arena.
 pub(crate) fn run(
     machine: &mut Machine,
     text: u64,
@@ -317,7 +317,7 @@ pub(crate) fn run(
     (after, memory)
 }
 
-/// Runs it and nothing around it.
+/// Calls the code without anything around the call.
 pub(crate) fn plainly(a: &mut CodeAssembler, call: &dyn Fn(&mut CodeAssembler)) {
     call(a);
 }
@@ -334,11 +334,11 @@ pub(crate) fn differences(left: &State, right: &State) -> Vec<Unit> {
         .collect()
 }
 
-/// What comes of a run: how it ended, and memory.
+/// Result of a run: how it ended, and the memory.
 pub(crate) type Outcome = (Result<State, Fault>, Vec<u8>);
 
-/// Whether two runs came to the same. What is strewn in makes some divide by zero; then they do so
-/// patched.
+/// Asserts that two runs had the same result. Inserted instructions make some programs divide by zero; those
+/// must do so when patched, too.
 #[track_caller]
 pub(crate) fn assert_same(expected: &Outcome, after: &Outcome, what: &str) {
     let differences = match (&expected.0, &after.0) {
@@ -352,7 +352,7 @@ pub(crate) fn assert_same(expected: &Outcome, after: &Outcome, what: &str) {
     assert!(expected.1 == after.1, "memory differs: {what}");
 }
 
-/// State and memory to begin with.
+/// Initial state and memory.
 pub(crate) fn beginning(machine: &Machine, random: &mut Random) -> (State, Vec<u8>) {
     let mut state = State::random(random, &machine.arena);
     crate::flow::programs::aim(&mut state, machine);

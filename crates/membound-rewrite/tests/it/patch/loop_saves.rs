@@ -1,5 +1,5 @@
-//! Loops around which registers are saved: whoever runs meanwhile, and wherever a thread is put back into
-//! them, they are as they were.
+//! Loops around which state is saved: it is preserved whatever other contexts do in the meantime, and
+//! wherever in the loop a thread is moved.
 
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15, xmm0, xmm1};
 use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
@@ -11,7 +11,7 @@ use super::stepping::{Alive, Beginning, Case, moved_in, undone};
 use super::yields::{COST, Stranger, Turns, as_context, as_thread};
 use crate::machine::{Machine, Random};
 
-/// A loop with loads, of which some leave it early, and what looks at every register behind it.
+/// A loop with loads, sometimes with an early exit, followed by code that reads every register.
 fn program(text: u64, random: &mut Random) -> Vec<u8> {
     let mut free: Vec<AsmRegister64> = (0..15)
         .map(|number| Register::RAX + number)
@@ -32,7 +32,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     if random.one_in(2) {
         a.xor(sum, read).unwrap();
     }
-    // Sets what says which exceptions there were: how it rounds is not the same all along.
+    // Sets sticky exception bits, so that MXCSR changes during the loop.
     if random.one_in(3) {
         a.cvtsi2sd(xmm0, sum).unwrap();
         a.sqrtsd(xmm1, xmm0).unwrap();
@@ -54,7 +54,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
         a.neg(sum).unwrap();
     }
     a.set_label(&mut out).unwrap();
-    // From here on nobody needs more of a vector register than its lowest 16 bytes.
+    // From here on, only the lowest 16 bytes of vector registers are alive.
     if VectorLevel::detect() != VectorLevel::Sse && random.one_in(2) {
         a.vzeroupper().unwrap();
     }
@@ -62,7 +62,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
         a.add(qword_ptr(r15 + 128 + 8 * slot as i32), *register)
             .unwrap();
     }
-    // Where nothing else is on the stack, a leaf may have something below it.
+    // A leaf function may use the red zone if it has nothing else on the stack.
     if random.one_in(2) {
         a.mov(qword_ptr(iced_x86::code_asm::rsp - 8), sum).unwrap();
     }
@@ -70,7 +70,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     a.assemble(text).unwrap()
 }
 
-/// With saves around every loop, where they are not among what yields are to be `without`.
+/// Options with saves around every loop, unless `without` contains them.
 fn options(body: Body, without: &[YieldPart], code: &[u8], text: u64) -> Options {
     let instructions = Decoder::with_ip(64, code, text, DecoderOptions::NONE);
     Options {
@@ -82,20 +82,20 @@ fn options(body: Body, without: &[YieldPart], code: &[u8], text: u64) -> Options
     }
 }
 
-/// Of how many programs something is so.
+/// Numbers of programs with certain properties.
 #[derive(Default)]
 struct Counts {
-    /// Saves around loops change what it is patched to.
+    /// Programs whose patched code differs because of saves around loops.
     saved: usize,
-    /// There, something behind the loop lies in its trampoline.
+    /// Of those, programs with code after the loop in the loop's trampoline.
     goes_on: usize,
-    /// There, vector registers are among what is saved.
+    /// Of those, programs in which vector registers are saved.
     vectors: usize,
-    /// There, laps stand one behind the other.
+    /// Of those, programs in which iterations are copied.
     copied: usize,
 }
 
-/// Looks at what a program is patched to.
+/// Patches a program and counts its properties.
 fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
     let mut placed = |without: &[YieldPart]| {
         let options = options(body, without, code, lab.text());
@@ -131,7 +131,7 @@ fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
     counts.goes_on += usize::from(goes_on);
 }
 
-/// Steps through such programs with yields of `body`, in a lane that `prepare` sets up.
+/// Steps through such programs with yields of `body`, on a lane that `prepare` sets up.
 fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Counts> {
     let mut turns = Turns::new()?;
     prepare(&mut turns);
@@ -212,7 +212,7 @@ fn so_does_that_of_a_scavenger() {
     }
 }
 
-/// Few laps are counted together.
+/// The cost lets few iterations be charged together.
 #[test]
 fn so_does_that_of_one_that_only_bounds_its_time() {
     let bound = Body::Yield(Yield::Bound {
@@ -222,7 +222,7 @@ fn so_does_that_of_one_that_only_bounds_its_time() {
     step_through(bound, 0x626f_756e, |turns| as_context(turns, 0));
 }
 
-/// Many are, and stand one behind the other.
+/// The cost lets many iterations be charged together, so iterations are copied.
 #[test]
 fn so_does_that_of_laps_that_follow_each_other_at_once() {
     let (cost, own_base) = (4, false);

@@ -1,4 +1,5 @@
-//! Patched code runs as the original does, and every place of a trampoline leads back.
+//! Patched code computes what the original does, and the state can be restored at every place of a
+//! trampoline.
 
 mod bodies;
 mod bytes;

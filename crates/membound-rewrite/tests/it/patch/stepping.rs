@@ -1,9 +1,8 @@
-//! Every instruction boundary of every trampoline leads back to the original program.
+//! At every instruction boundary of every trampoline, the tables restore the original program's state.
 //!
-//! The original program is run step by step: that is the truth. The patched one is run step
-//! by step too, and wherever it stands, the tables must give the state that the original
-//! has at the same point, in everything that is alive there. From random places it goes on
-//! as a signal handler would have it, and must end alike.
+//! The original program is run step by step as the reference. The patched program is run step by step too; at
+//! each step the tables must give the state that the original has at the same point, in all live state. From
+//! random steps the thread then continues as a signal handler would make it, and the result must be the same.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -23,22 +22,22 @@ use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::Pool;
 use crate::machine::{FLAGS, Machine, Random, State};
 
-/// Registers as the kernel shows them to a handler.
+/// Registers as the kernel passes them to a signal handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) ip: u64,
     gprs: [u64; 16],
     flags: u64,
-    /// Their lowest 16 bytes.
+    /// The lowest 16 bytes of each vector register.
     vectors: [u128; 16],
 }
 
-/// One stop: where the thread stood, and what the tables say of it.
+/// A stop: the state found, and the state that the tables restore.
 #[derive(Clone, Copy, Debug)]
 struct Stop {
     found: Step,
-    /// The original state, and where to go on with it; inside trampolines only, where a thread is not
-    /// to go on exactly as it was found.
+    /// The restored state, and where to continue with it. Only inside trampolines, at places where the thread
+    /// is not to continue exactly as found.
     restored: Option<(Step, u64)>,
 }
 
@@ -48,13 +47,13 @@ impl Stop {
     }
 }
 
-/// Where a thread is watched, and what is done to it.
+/// What is recorded while a thread is stepped, and where it is diverted.
 struct Watch {
     text: Range<u64>,
     tables: Option<Tables>,
     stops: Vec<Stop>,
-    /// At this stop, the thread goes on elsewhere: where its state is restored to, or at
-    /// this address.
+    /// At this stop, the thread continues elsewhere: at this address, or with its restored state where the
+    /// tables say.
     divert: Option<(usize, Option<u64>)>,
 }
 
@@ -83,10 +82,10 @@ thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// Address of the handler that was there before.
+/// Address of the signal handler installed before.
 static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
-/// Numbers of the kernel's registers by those of the instruction set.
+/// Index of each register in the kernel's array, by its number in the instruction set.
 const PLACES: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -166,14 +165,14 @@ fn listen() {
     });
 }
 
-/// What a watched run was like.
+/// Result of a stepped run.
 pub(super) struct Run {
     stops: Vec<Stop>,
     after: State,
     memory: Vec<u8>,
 }
 
-/// A program's beginning.
+/// Initial state of a program.
 pub(super) struct Beginning {
     text: Range<u64>,
     state: State,
@@ -181,7 +180,7 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// Of code that lies in `lab`'s text from now on.
+    /// Loads `code` into `lab`'s text and chooses an initial state.
     pub(super) fn of(code: &[u8], lab: &mut Lab, machine: &Machine, random: &mut Random) -> Self {
         let (state, memory) = lab::beginning(machine, random);
         lab.load(code);
@@ -192,7 +191,7 @@ impl Beginning {
         }
     }
 
-    /// The run of the program as it is: the truth.
+    /// Runs the unpatched program: the reference.
     pub(super) fn truth(&self, machine: &mut Machine) -> Run {
         self.watch(machine, None, None)
     }
@@ -207,7 +206,7 @@ impl Beginning {
         WATCH.set(Some(Watch {
             text: self.text.clone(),
             tables,
-            // Nothing is allocated while a thread is stepped.
+            // Allocated beforehand, because the trap handler must not allocate.
             stops: Vec::with_capacity(1 << 17),
             divert,
         }));
@@ -236,7 +235,7 @@ impl Beginning {
     }
 }
 
-/// Every instruction that is executed in `text`.
+/// All instructions that are executed in `text`.
 pub(crate) fn trace(
     machine: &mut Machine,
     text: Range<u64>,
@@ -252,7 +251,7 @@ pub(crate) fn trace(
     run.stops.iter().map(|stop| stop.found).collect()
 }
 
-/// A reader of placed tables that knows nothing of how they were written.
+/// An independent reader of placed tables.
 #[derive(Clone)]
 struct Tables {
     bytes: Vec<u8>,
@@ -287,7 +286,7 @@ impl Tables {
         )
     }
 
-    /// The original state of a thread at `step`, and where in the code it may go on.
+    /// The original state of a thread at `step`, and where in the code it may continue.
     fn undo(&self, step: Step) -> Option<(Step, u64)> {
         let here = step.ip - self.area.start;
         let places = self.number(8, 8);
@@ -334,7 +333,7 @@ impl Tables {
         Some((restored, resume))
     }
 
-    /// Places by the original addresses that begin inside overwritten text.
+    /// Original addresses that may lie in overwritten text, with the addresses of their places in the code.
     fn entries(&self) -> Vec<(u64, u64)> {
         let at = self.number(64, 8);
         (0..self.number(72, 8))
@@ -356,7 +355,7 @@ fn flags_from(flags: u64, rax: u64) -> u64 {
     flags & !0x8d5 | low | (rax & 1) << 11
 }
 
-/// What differs between two steps in what is alive.
+/// The live units in which two steps differ.
 fn unlike(expected: &Step, found: &Step, live: RegisterSet) -> Vec<String> {
     let mut unlike = Vec::new();
     for register in Gpr::all() {
@@ -381,7 +380,7 @@ fn unlike(expected: &Step, found: &Step, live: RegisterSet) -> Vec<String> {
     unlike
 }
 
-/// What is alive before an instruction, by its address.
+/// State that is alive before an instruction, by address.
 pub(super) struct Alive {
     function: Function,
     liveness: Liveness,
@@ -414,7 +413,7 @@ impl Alive {
     }
 }
 
-/// A patched program, and the truth about it.
+/// A patched program with its reference run.
 pub(super) struct Case<'a> {
     pub(super) beginning: &'a Beginning,
     pub(super) truth: &'a Run,
@@ -425,7 +424,7 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Every stop's original must be where the truth is, or where it is next.
+    /// Every restored state must match the reference at its present step or one of the next.
     fn check(&self, stops: &[Stop]) -> usize {
         let truth: Vec<Step> = self.truth.stops.iter().map(|stop| stop.found).collect();
         let mut at = 0;
@@ -440,8 +439,7 @@ impl Case<'_> {
                 truth.ip == original.ip
                     && unlike(truth, &original, self.alive.before(truth.ip)).is_empty()
             };
-            // A jump back belongs to the next instruction, and so do the last bytes of a
-            // branch that was taken.
+            // The jump back counts as part of the next instruction, and so does the rest of a taken branch.
             match truth[at..].iter().take(3).position(alike) {
                 Some(further) => at += further,
                 None => panic!(
@@ -468,7 +466,7 @@ impl Case<'_> {
         );
     }
 
-    /// Patches the program and makes the agent's words ready.
+    /// Patches the program and sets the words that the agent would set.
     fn prepare(&self, lab: &mut Lab, options: &Options, jumps: Jumps) {
         lab.patch(self.code, options, jumps);
         if self.body == Body::Sample {
@@ -479,7 +477,7 @@ impl Case<'_> {
         }
     }
 
-    /// Counts of all sites, where the body counts without loss.
+    /// The words of all sites, if the body counts without loss.
     fn counts(&self, lab: &Lab) -> Vec<Vec<u8>> {
         let sites = lab.plan.as_ref().unwrap().numbered_sites();
         match self.body {
@@ -530,7 +528,7 @@ fn every_boundary_of_a_trampoline_leads_back() {
     assert!(entered > 200, "{entered} threads moved into trampolines");
 }
 
-/// Compares all stops of a patched run, then goes on from some of them as the tables say.
+/// Compares all stops of a patched run, then continues from some of them as the tables say.
 pub(super) fn undone(
     case: &Case<'_>,
     options: &Options,
@@ -559,7 +557,7 @@ pub(super) fn undone(
     inside
 }
 
-/// Threads in text that is about to be overwritten are moved into the trampolines.
+/// Moves threads found in text that is about to be overwritten into the trampolines.
 pub(super) fn moved_in(
     case: &Case<'_>,
     options: &Options,

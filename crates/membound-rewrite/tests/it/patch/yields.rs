@@ -1,4 +1,4 @@
-//! Whoever runs while a context is away changes nothing that is alive in it.
+//! A yield preserves all live state, whatever the other context does in the meantime.
 
 use std::arch::asm;
 use std::mem::offset_of;
@@ -20,21 +20,22 @@ use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::Pool;
 use crate::machine::{Machine, Random};
 
-/// Credit that a test's yields cost.
+/// Credit that each yield of a test costs.
 pub(super) const COST: u16 = 100;
 
-/// One who ruins every register and goes on as somebody else.
+/// Foreign code on the other side of a yield: it overwrites every register and then continues as another
+/// context or the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// A context that yields to the thread.
+    /// A scavenger's context that yields to the thread.
     Context,
-    /// The thread, whose next turn begins with the first context, and this credit.
+    /// The thread of the primary. Its next time slice begins with the first context and with this credit.
     Thread(i32),
-    /// Another context of the ring, which yields to the first.
+    /// Another context of the ring, which continues as the first.
     Other,
 }
 
-/// A lane with the lines that it was at lately behind it.
+/// A lane, followed by the entries of its recent-miss filter.
 #[repr(C)]
 struct Ground {
     lane: Lane,
@@ -42,7 +43,7 @@ struct Ground {
     recent: [u16; RECENT_LINES],
 }
 
-/// The same, where patched code finds it.
+/// A lane at a fixed address, where patched code finds it.
 pub(super) struct OwnLane(Box<Ground>);
 
 impl Deref for OwnLane {
@@ -59,25 +60,25 @@ impl DerefMut for OwnLane {
     }
 }
 
-/// A lane whose other side is a stranger, for as long as it exists.
+/// A lane with foreign code on its other side, which exists as long as this value.
 pub(super) struct Turns {
     pub(super) lane: OwnLane,
     pub(super) contexts: Box<[Context; 2]>,
-    /// Keep what is executed and used as stacks.
+    /// Kept alive because they are executed or used as stacks.
     _code: Vec<CodeBuffer>,
     _stack: Vec<u8>,
-    /// How often a stranger ran.
+    /// Number of times that foreign code ran.
     visits: Box<u64>,
-    /// Programs in which a stranger ran.
+    /// Number of programs in which foreign code ran.
     visited: u32,
-    /// What the lane counted in all of them.
+    /// Sum of the lane's `turns` over all programs.
     counted: u64,
-    /// Programs at whose end a context had its own base, and those of them in which a stranger ran.
+    /// Number of programs at whose end `fs` had a context's base, and how many of those ran foreign code.
     borrowed: (u32, u32),
 }
 
 impl Turns {
-    /// `None`, having said so, where programs may not set the base of `gs`.
+    /// `None`, after reporting a skipped test, if programs may not set the base of `gs`.
     pub(super) fn new() -> Option<Self> {
         const AT_HWCAP2: u64 = 26;
         const FSGSBASE: u64 = 2;
@@ -109,7 +110,7 @@ impl Turns {
         (&raw const *self.lane.0).cast()
     }
 
-    /// It was nowhere.
+    /// Clears the recent-miss filter.
     pub(super) fn forget(&mut self) {
         self.lane.0.recent.fill(0);
     }
@@ -133,10 +134,10 @@ impl Turns {
         (self._stack.as_ptr() as u64 + self._stack.len() as u64) & !63
     }
 
-    /// Code of a stranger.
+    /// Emits the foreign code; returns its address.
     pub(super) fn stranger(&mut self, stranger: Stranger) -> u64 {
         let mut a = CodeAssembler::new(64).unwrap();
-        // It is parked again at once, to begin where it began.
+        // Parks the context again at once, so that it restarts here.
         let own = match stranger {
             Stranger::Context => Some(self.context(0)),
             Stranger::Other => Some(self.context(1)),
@@ -150,7 +151,7 @@ impl Turns {
             a.mov(qword_ptr(rax + offset_of!(Context, resume)), rcx)
                 .unwrap();
         }
-        // A visit counts where it rounds as it wished.
+        // Count a visit only if the rounding mode is the one stored for this side.
         let mut other = a.create_label();
         a.mov(rax, (&raw const *self.visits) as u64).unwrap();
         a.stmxcsr(dword_ptr(rsp - 8)).unwrap();
@@ -187,7 +188,7 @@ impl Turns {
         at
     }
 
-    /// As the first context.
+    /// Emits code that continues as the first context.
     fn go_on(&self, a: &mut CodeAssembler) {
         a.mov(rax, self.context(0)).unwrap();
         a.mov(qword_ptr(offset_of!(Lane, current) as u64).gs(), rax)
@@ -203,7 +204,7 @@ impl Turns {
         a.jmp(rdx).unwrap();
     }
 
-    /// Runs `work` with this thread on the lane.
+    /// Runs `work` with `gs` of this thread set to the lane.
     pub(super) fn on_lane<T>(&self, work: impl FnOnce() -> T) -> T {
         let set = |base: u64| {
             // SAFETY: nothing else in this process uses gs.
@@ -216,7 +217,7 @@ impl Turns {
     }
 }
 
-/// Leaves no register as it was, but the stack pointer.
+/// Overwrites every register except the stack pointer.
 fn ruin(a: &mut CodeAssembler) {
     let level = VectorLevel::detect();
     for number in 0..16 {
@@ -243,22 +244,22 @@ fn ruin(a: &mut CodeAssembler) {
             a.mov(get_gpr64(register).unwrap(), value).unwrap();
         }
     }
-    // Flags that are seldom so: overflow and carry.
+    // Flags that are rarely set together: overflow and carry.
     a.mov(eax, i32::MIN as u32).unwrap();
     a.add(eax, eax).unwrap();
     a.mov(cl, 3).unwrap();
 }
 
-/// Bodies of a program's sites.
+/// Chooses the bodies of a program's sites.
 type Bodies<'a> = &'a dyn Fn(&mut Random) -> Body;
 
-/// Runs random programs patched with `body`, among strangers that `prepare` sets up for each run;
-/// returns what the last one left.
+/// Runs random programs patched with `body`, with foreign code as set up by `prepare` for each run; returns
+/// the state after the last one.
 fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turns> {
     run_mixed(body, None, seed, prepare)
 }
 
-/// The same, where sites may have others than `body`.
+/// As [`run_among`]; `others` may give single sites another body than `body`.
 fn run_mixed(
     body: Body,
     others: Option<Bodies<'_>>,
@@ -280,7 +281,7 @@ fn run_mixed(
         let (state, memory) = lab::beginning(&machine, &mut random);
         lab.load(&code);
         let expected = turns.on_lane(|| {
-            // Some programs ask for the base.
+            // Some programs read the base of `gs`.
             lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
         });
         let mut options: Options = options(body, &mut random);
@@ -321,12 +322,12 @@ fn run_mixed(
     Some(turns)
 }
 
-/// How often strangers ran.
+/// Number of times that foreign code ran.
 fn among_strangers(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<u64> {
     run_among(body, seed, prepare).map(|turns| turns.visits())
 }
 
-/// What the thread finds at `fs:0`.
+/// The word at `fs:0`: the thread pointer.
 pub(super) fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: the thread's control block begins with its own address.
@@ -383,7 +384,7 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
     let mut machine = Machine::new();
     let mut random = Random::new(0x7265_6365);
     let mut lab = Lab::new();
-    // Four loads of two lines, before which the flags and two registers are dead.
+    // Four loads from two lines; before them the flags and two registers are dead.
     let mut a = CodeAssembler::new(64).unwrap();
     for place in [0, 64, 8, 72] {
         a.mov(rax, qword_ptr(rdi + place)).unwrap();
@@ -422,10 +423,10 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
     assert_eq!(visits(&mut turns, &[]), 2);
 }
 
-/// How strangers round: towards zero, with all exceptions masked.
+/// Rounding mode of foreign code: towards zero, all exceptions masked.
 pub(super) const ROUNDING: u64 = 0x0f7f_0000_7f80;
 
-/// The program is the thread, and there is one context, which goes on at `resume`.
+/// The program is the primary; the ring has one context, which resumes at `resume`.
 pub(super) fn as_thread(turns: &mut Turns, resume: u64) {
     turns.contexts[0] = Context {
         stack: turns.stack(),
@@ -438,7 +439,7 @@ pub(super) fn as_thread(turns: &mut Turns, resume: u64) {
     turns.lane.owner = thread_pointer();
 }
 
-/// The program is a context, and the thread a stranger that gives it this credit.
+/// The program is a scavenger; the thread is foreign code that gives it this credit.
 pub(super) fn as_context(turns: &mut Turns, credit: i32) {
     let thread = turns.stranger(Stranger::Thread(credit));
     let other = turns.stranger(Stranger::Other);
@@ -452,7 +453,7 @@ pub(super) fn as_context(turns: &mut Turns, credit: i32) {
     turns.contexts[0].next = turns.context(1);
     turns.contexts[0].fs = thread_pointer();
     turns.lane.current = turns.context(0);
-    // Somebody may want the thread to ask the agent, at any time.
+    // 0, as when the agent wants the thread to call it; a scavenger's yields must ignore it.
     turns.lane.owner = 0;
     turns.lane.base = thread_pointer();
     turns.lane.credit = credit;
@@ -473,7 +474,7 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
         let body = Body::Yield(body);
         let always = among_strangers(body, 0x626f_756e, |turns| {
             as_context(turns, 0);
-            // Where all had their turn it is the thread's.
+            // Every context had its turn, so the thread continues.
             turns.lane.first = turns.context(1);
         });
         let seldom = among_strangers(body, 0x626f_756e, |turns| {
@@ -534,7 +535,7 @@ fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
             as_context(turns, 0);
             turns.lane.skips = skips;
         });
-        // One that only bounds its time has asked for something where it stands before a load.
+        // A bound yield before a load prefetches too.
         let body = Body::Yield(Yield::Bound { cost, own_base });
         let bounds = among_strangers(body, 0x736b_6970, |turns| {
             as_context(turns, 0);
@@ -574,7 +575,7 @@ fn a_turn_is_skipped_where_it_began_with_who_skips_it() {
         });
         let Some(turns) = turns else { return };
         assert!(turns.visits() > 1000);
-        // The last program yields as well.
+        // The last program executes a yield as well.
         assert_eq!(turns.seen().begun, if index == 0 { 0 } else { 7 });
     }
 }
@@ -603,7 +604,7 @@ fn the_thread_has_its_own_base_again_when_its_turn_comes() {
     });
     if let Some(turns) = turns {
         assert!(turns.visits() > 1000);
-        // In some there is no yield that is executed.
+        // Some programs execute no yield.
         assert_eq!(turns.borrowed.1, 0);
     }
 }
@@ -617,7 +618,7 @@ fn a_context_that_needs_it_has_its_own_base_as_soon_as_it_comes_back() {
         Yield::Miss { cost, own_base },
     ] {
         for credit in [0, i32::MAX / 2] {
-            // With credit left only a miss leaves, for the next one.
+            // With credit left, only a miss yield leaves, for the next context.
             let leaves = credit == 0 || matches!(what, Yield::Miss { .. });
             let turns = run_among(Body::Yield(what), 0x6561_6765, |turns| {
                 as_context(turns, credit);
@@ -646,7 +647,7 @@ fn sites_of_one_program_have_bodies_of_their_own() {
     });
     if let Some(turns) = turns {
         assert!(turns.visits() > 500, "{}", turns.visits());
-        // Some ended behind a yield and some behind a base, or a yield that gives it.
+        // Some programs end after a plain yield, others after a `Base` or a yield that sets the base.
         assert!(turns.borrowed.0 > 20, "{:?}", turns.borrowed);
         assert!(turns.visited > turns.borrowed.1, "{:?}", turns.borrowed);
     }
