@@ -12,7 +12,7 @@ use super::elf::{Layout, string};
 pub(super) enum SymbolKind {
     /// `STT_FUNC` or `STT_GNU_IFUNC`.
     Function,
-    /// `STT_NOTYPE`: a label, usually from assembly.
+    /// `STT_NOTYPE`: a label in code.
     Label,
 }
 

@@ -71,7 +71,7 @@ impl Cost {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowPath {
     start: u32,
-    /// Field of the jump to where the fast path goes on.
+    /// Field of the jump that returns to the fast path.
     back: u32,
     steps: (usize, usize),
 }

@@ -96,11 +96,11 @@ impl Accesses {
 /// Which system calls are patched so that the agent sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hooks {
-    /// The system calls that the agent must see to remain in control of the process. The plan also keeps the
-    /// numbers of system calls that a signal of the agent may interrupt.
+    /// The system calls that the agent must see to remain in control of the process, its threads and signals.
+    /// The plan also lists system calls to restart if a signal of the agent interrupts them.
     Plant,
-    /// As [`Self::Plant`], and the system calls with which a program could see or block the signal of the
-    /// agent's timers, or that create threads and processes, which need timers too.
+    /// As [`Self::Plant`], for an agent with timers: also the system calls that end a thread or the process, or
+    /// set a signal stack.
     Timed,
     /// As [`Self::Timed`], and the system calls that may wait: while the agent asks for it, the thread yields
     /// instead ([`membound_wire::Entry::Wait`]).

@@ -440,8 +440,8 @@ mod tests {
 
     #[test]
     fn of_too_many_pages_those_that_serve_most_jumps_are_taken() {
-        // Two jumps for each of more windows of 64 KB than there may be pages, and first in
-        // the order of searching (last in the text) one for each of as many others.
+        // More windows of 64 KB than there may be pages, with two jumps each; and, first in search order
+        // (last in the text), as many other windows with one jump each.
         let mut code = Vec::new();
         let mut edits = Vec::new();
         let mut place = |window: u16, code: &mut Vec<u8>| {

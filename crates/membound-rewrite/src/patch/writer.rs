@@ -120,8 +120,7 @@ impl Writer<'_> {
                 None => {}
             }
         }
-        // Out of range only for addresses that no stack has; then the reported address is wrong, which is
-        // harmless.
+        // Out of range only for addresses that no stack has; the reported address is then wrong.
         let operand = operand.below(self.frame.lowered).unwrap_or(operand);
         self.out.address(register, operand);
     }

@@ -43,7 +43,7 @@ use crate::{Gpr, RegisterSet};
 
 /// Iterations of a loop are charged together up to this time, in nanoseconds.
 const AT_ONCE_NS: i32 = 10;
-/// How far ahead a scavenger prefetches, in nanoseconds: about one time slice of the other side.
+/// How far ahead a scavenger prefetches, in nanoseconds: about one time slice.
 const AHEAD_NS: i32 = 100;
 /// Where the thread that owns the lane has stored its rounding mode.
 const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
@@ -293,8 +293,8 @@ impl SettledYield {
             writer.out.test(Gpr::RAX);
             writer.out.jump_if_ahead(Condition::ZERO)
         });
-        // A new thread inherits `gs` from the thread that created it, but has another thread pointer than
-        // `owner`.
+        // `owner` differs from the thread pointer in a new thread, which has inherited `gs` from the thread
+        // that created it, and when the agent has set `owner` to 0 to be called.
         writer
             .out
             .with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
@@ -303,8 +303,7 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
         let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
-        // A late request for this thread may leave `ASK` in `next` after the thread has answered: `cmp rax,
-        // ASK`.
+        // A late request may leave `ASK` in `next` after the thread has answered it: `cmp rax, ASK`.
         writer
             .out
             .raw(&[0x48, 0x83, 0xf8, membound_wire::ASK as u8]);
@@ -465,7 +464,7 @@ impl SettledYield {
         let again = charge.beat.map(|laps| {
             // A context that resumes has been charged for these iterations before: skip the test.
             let counted = writer.out.jump_ahead();
-            // In a tight loop almost every iteration consists of this test and the loop's own instructions:
+            // Nearly all iterations of a tight loop consist of this test and the loop's instructions alone:
             // one more cache line takes some processors as long as the iteration itself.
             writer.out.begin_line();
             let again = writer.out.at();
@@ -686,7 +685,7 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     saved.restore(writer);
 }
 
-/// Stores the rounding mode of the context that runs at an address, given with its segment prefix, and leaves
+/// Stores the rounding mode of the running context at `place`, an address with its segment prefix, and leaves
 /// it in rdx. Changes rcx and flags.
 fn store_rounding(
     around: &Surroundings,
