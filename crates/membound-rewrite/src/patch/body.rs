@@ -83,7 +83,7 @@ pub(super) struct Within<'a> {
     pub site: u32,
     /// The body's slow path, if it has one.
     pub slow: Option<SlowPath>,
-    /// The loop that the whole trampoline executes, if it does.
+    /// The loop at the start of the trampoline, if the body is part of it.
     pub cycle: Option<&'a Cycle>,
     /// True if the body is written before the first instruction of that loop.
     pub is_head: bool,
