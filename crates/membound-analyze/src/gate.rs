@@ -1,7 +1,7 @@
 //! Gates: conditions under which a comparison of runs fails.
 //!
 //! An [`Expression`] says what is guarded; [`judge`] compares two sides of runs with it. [`crate::spread`]
-//! gives the figure of a side with its error; [`decide`] tests it against a limit.
+//! gives the figure of a side with its error; [`decide()`] tests it against a limit.
 
 mod decide;
 mod error;

@@ -39,7 +39,7 @@ mod native {
     }
 }
 
-/// Where the load lies that [`super::follow`] uses: bytes from the beginning of the
+/// Where the load lies that [`super::follow()`] uses: bytes from the beginning of the
 /// executable's first segment, in which its header is. `None` where nothing is patched.
 #[must_use]
 pub fn load() -> Option<u64> {

@@ -9,8 +9,8 @@
 //! - the latency histogram, a [`Mixture`] of the histograms that calibration measured for each
 //!   level, gives the most that its misses can have cost.
 //!
-//! [`Stall::of`] combines these for an instruction and [`combine`] for a program.
-//! [`advance`] detects streams: prefetchers hide their latencies, but not their use of bandwidth.
+//! [`Stall::of`] combines these for an instruction and [`combine()`] for a program.
+//! [`advance()`] detects streams: prefetchers hide their latencies, but not their use of bandwidth.
 
 mod advance;
 mod bins;

@@ -269,7 +269,7 @@ pub struct Stall {
     /// Average latency in core clock cycles.
     pub latency_cycles: Option<Estimate>,
     /// Stalled share of the site's time, with all errors except the sampling error: see
-    /// [`super::combine`].
+    /// [`super::combine()`].
     pub ratio: Estimate,
     /// CPU time of the site's samples, in nanoseconds.
     pub time_ns: f64,

@@ -1,7 +1,7 @@
 //! Facts about a function that hold in every execution.
 //!
 //! - [`Effects`]: the state that one instruction reads, may write and certainly overwrites; an [`Analyst`]
-//!   computes them. [`access`] is the instruction's explicit access to memory.
+//!   computes them. [`access()`] is the instruction's explicit access to memory.
 //! - [`Summary`]: the effect of a whole function on state. [`Conventions`]: what may be assumed of calls and
 //!   returns, given the summaries of a module's functions.
 //! - [`Liveness`]: the state that may still be read, at each instruction.
