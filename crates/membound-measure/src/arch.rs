@@ -1,10 +1,10 @@
-//! What differs between processors, behind traits.
+//! Measurement kernels of each processor architecture, behind traits.
 //!
-//! A backend makes kernels ([`Backend`]); a sweep calls them without knowing the
-//! instruction set. The portable backend (plain Rust with volatile accesses) compiles
-//! and is tested everywhere; it stands in where no code can be emitted.
+//! A backend makes kernels ([`Backend`]); a sweep calls them without knowing the instruction set.
+//! The portable backend (plain Rust with volatile accesses) compiles and is tested everywhere; it
+//! is the fallback where no code can be emitted.
 
-// Emitted and looked at everywhere, executed on aarch64.
+// Tests emit and check this code on every architecture; only aarch64 executes it.
 #[cfg(any(target_arch = "aarch64", test))]
 mod aarch64;
 mod counter;
@@ -35,20 +35,20 @@ pub enum Link {
 /// A loop of dependent loads.
 ///
 /// # Safety
-/// `start` must point to an element of a closed chain of the loop's [`Link`] whose
-/// elements are readable (and writable 16 bytes long for dirty access), alive and not
-/// accessed by anybody else during the call.
+/// `start` must point to an element of a closed chain of the loop's [`Link`] whose elements are
+/// readable (and writable 16 bytes long for dirty access), alive and not accessed by other code
+/// during the call.
 pub unsafe trait ChaseLoop: Send + Sync {
     /// Loads that one iteration makes.
     fn loads_per_iteration(&self) -> u64;
 
-    /// Follows the chain for `iterations` iterations and returns where it ended.
+    /// Follows the chain for `iterations` iterations and returns the element that it reached.
     ///
     /// # Safety
     /// As the trait says.
     unsafe fn walk(&self, start: *mut u8, iterations: u64, base: *mut u8, key: u64) -> *mut u8;
 
-    /// Core cycles a load that are arithmetic, not the load.
+    /// Core cycles per load that arithmetic adds to the load's own latency.
     fn arithmetic_cycles_per_load(&self) -> f64;
 }
 
@@ -57,8 +57,8 @@ pub trait ChainsLoop: Send + Sync {
     /// Number of chains.
     fn chains(&self) -> usize;
 
-    /// Follows every chain for `rounds` rounds; `heads` holds one element of each and is
-    /// left at where they ended.
+    /// Follows every chain for `rounds` rounds. `heads` holds one element of each chain, and on
+    /// return the elements that were reached.
     ///
     /// # Safety
     /// `heads` must hold [`ChainsLoop::chains`] pointers into closed chains of plain
@@ -76,25 +76,25 @@ pub trait StreamLoop: Send + Sync {
     /// kernel, because a call costs a good part of one pass over a small array.
     ///
     /// # Safety
-    /// Every array that the kernel uses (`a` always; `b` for copy and triad; `c` for
-    /// triad) must be `bytes` long, 64-byte aligned and not accessed by anybody else.
+    /// Every array that the kernel uses (`a` always; `b` for copy and triad; `c` for triad) must
+    /// be `bytes` long, 64-byte aligned and not accessed by other code.
     unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize, passes: u64);
 }
 
-/// Traffic at a chosen rate: in each round some lines are read, some are written, and some
-/// steps are waited that no memory is needed for.
+/// Traffic at a chosen rate: each round reads some lines, writes some lines, and then waits some
+/// steps without using memory.
 pub trait InjectLoop: Send + Sync {
     /// Makes `rounds` rounds (at least one). Lines are read one after the other from `read`
     /// on and written from `write` on.
     ///
     /// # Safety
-    /// `read` must be followed by `rounds` times the mix's reads of readable lines of 64
-    /// bytes, `write` by `rounds` times its writes of writable ones; both 64-byte aligned
-    /// and not accessed by anybody else.
+    /// `read` must be followed by `rounds` times the mix's reads of readable lines of 64 bytes,
+    /// `write` by `rounds` times its writes of writable ones; both 64-byte aligned and not
+    /// accessed by other code.
     unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64);
 }
 
-/// Most lines that one round of an [`InjectLoop`] may have.
+/// Maximum number of lines, reads and writes together, in one round of an [`InjectLoop`].
 pub const MOST_LINES_PER_ROUND: u32 = 64;
 
 /// Refuses a mix that injects nothing or has too many lines in a round.
@@ -108,7 +108,8 @@ pub(crate) fn check_mix(mix: TrafficMix) -> Result<(), Error> {
     )))
 }
 
-/// Refuses a window that is not made of whole lines, or that emitted code cannot count through.
+/// Refuses a window that is not made of whole lines or exceeds the 32-bit operands of emitted
+/// code.
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64", test))]
 fn check_window(window_bytes: u64) -> Result<(), Error> {
     if window_bytes > 0 && window_bytes.is_multiple_of(64) && i32::try_from(window_bytes).is_ok() {
@@ -119,52 +120,54 @@ fn check_window(window_bytes: u64) -> Result<(), Error> {
     )))
 }
 
-/// Seidl's loop: random aligned windows of an area, sign change of every double.
+/// Seidl's loop: draws random aligned windows of an area and changes the sign of every double.
 pub trait WindowLoop: Send + Sync {
     /// Handles `windows` windows drawn with the generator state `seed`; returns the state.
     ///
     /// # Safety
-    /// `area` must be `area_windows` windows long, 64-byte aligned, and not accessed by
-    /// anybody else.
+    /// `area` must be `area_windows` windows long, 64-byte aligned, and not accessed by other
+    /// code.
     unsafe fn run(&self, area: *mut u8, area_windows: u64, windows: u64, seed: u64) -> u64;
 }
 
-/// What stands between the two readings of the counter in document 000's kernel.
+/// Code between the two counter readings of document 000's kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct MlpSpec<'a> {
     /// Displacement of each load from the base, in bytes, below 2 GiB.
     pub displacements: &'a [u32],
-    /// Fillers before the last load, or before every load but the first.
+    /// Number of fillers before the last load; with `separate_all`, before every load but the
+    /// first.
     pub fillers: u32,
-    /// Kinds of the fillers, in turns; `nop` where it is empty. `mixed` stands for no
+    /// Kinds of the fillers, used in rotation; `nop` where it is empty. `mixed` names no
     /// instruction and must not be among them.
     pub pattern: &'a [Filler],
-    /// Fillers between all loads instead of before the last only.
+    /// Whether fillers stand between all loads instead of before the last load only.
     pub separate_all: bool,
     /// How the kernel is serialised.
     pub fence: Fence,
-    /// Whether each execution's ticks are kept, for [`MlpLoop::run_each`].
+    /// Whether the ticks of each execution are kept, as [`MlpLoop::run_each`] needs them.
     pub each: bool,
 }
 
 /// Document 000's kernel: serialise, N−1 loads, K fillers, one load, stop.
 pub trait MlpLoop: Send {
-    /// Uops of the kernel itself that stand between the first load and the last.
+    /// Uops that the kernel itself adds between the first load and the last.
     fn own_uops(&self) -> u32;
 
-    /// How the kernel is serialised where nothing else is asked for.
+    /// Default method of serialisation on this processor.
     fn fence(&self) -> Fence;
 
     /// Kinds of filler that the kernel can be emitted with on this processor.
     fn fillers(&self) -> Vec<Filler>;
 
-    /// The counter that the kernel reads, now.
+    /// Current value of the counter that the kernel reads.
     fn counter(&self) -> u64;
 
-    /// Emits `spec`; what was emitted before is gone.
+    /// Emits the kernel that `spec` describes; it replaces the one emitted before.
     ///
     /// # Errors
-    /// When the kernel cannot be emitted, [`Error::Invalid`] for another processor's fence.
+    /// When the kernel cannot be emitted; [`Error::Invalid`] for another processor's fence or
+    /// filler.
     fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error>;
 
     /// Executes the loaded kernel `executions` times, each time with another base among the
@@ -182,8 +185,8 @@ pub trait MlpLoop: Send {
         executions: u64,
     ) -> f64;
 
-    /// As [`MlpLoop::run`], once for each of `ticks`, which become the ticks of each
-    /// execution.
+    /// Executes the loaded kernel `ticks.len()` times and stores the ticks of each execution in
+    /// `ticks`.
     ///
     /// # Safety
     /// As for [`MlpLoop::run`]; the kernel must have been loaded with [`MlpSpec::each`].
@@ -204,47 +207,48 @@ pub trait AddChain: Send + Sync {
 
 /// Makes kernels for one processor architecture.
 pub trait Backend: Send + Sync {
-    /// Name shown to people.
+    /// Human-readable name of the backend.
     fn name(&self) -> &'static str;
-    /// Dependent additions.
+    /// Makes a chain of dependent additions.
     ///
     /// # Errors
     /// When code cannot be emitted.
     fn add_chain(&self) -> Result<Box<dyn AddChain>, Error>;
-    /// A chase.
+    /// Makes a loop of dependent loads.
     ///
     /// # Errors
     /// When code cannot be emitted.
     fn chase(&self, link: Link, access: Access) -> Result<Box<dyn ChaseLoop>, Error>;
-    /// Several chases at once.
+    /// Makes a loop that follows `chains` chains at once.
     ///
     /// # Errors
     /// When code cannot be emitted.
     fn chains(&self, chains: usize) -> Result<Box<dyn ChainsLoop>, Error>;
-    /// A bandwidth kernel.
+    /// Makes a bandwidth kernel.
     ///
     /// # Errors
-    /// When code cannot be emitted, or the processor lacks the vectors.
+    /// When code cannot be emitted; [`Error::Invalid`] where the backend lacks the kernel or the
+    /// vectors.
     fn stream(
         &self,
         kernel: BandwidthKernel,
         vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error>;
-    /// An injector of traffic that waits `delay_steps` steps, about a core cycle each, after
-    /// every round.
+    /// Makes an injector of traffic that waits `delay_steps` steps, about a core cycle each,
+    /// after every round.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a mix of no lines or more than [`MOST_LINES_PER_ROUND`], or
     /// when code cannot be emitted.
     fn inject(&self, mix: TrafficMix, delay_steps: u32) -> Result<Box<dyn InjectLoop>, Error>;
-    /// Widest vectors that this processor and its kernel offer.
+    /// Widest vectors that both the processor and the operating system's kernel support.
     fn widest_vector(&self) -> VectorWidth;
-    /// Document 000's kernel.
+    /// Makes document 000's kernel.
     ///
     /// # Errors
     /// [`Error::Architecture`] where there is none for this processor.
     fn mlp(&self) -> Result<Box<dyn MlpLoop>, Error>;
-    /// A window kernel for windows of `window_bytes` (a multiple of 64).
+    /// Makes a window kernel for windows of `window_bytes` (a multiple of 64).
     ///
     /// # Errors
     /// When code cannot be emitted.
@@ -252,14 +256,14 @@ pub trait Backend: Send + Sync {
     -> Result<Box<dyn WindowLoop>, Error>;
 }
 
-/// The backend of this machine: emitted kernels where there are some and code may be
-/// emitted, else the portable ones.
+/// The backend for this machine: emitted kernels where this architecture has them and the system
+/// allows emitted code, otherwise the portable ones.
 #[must_use]
 pub fn native() -> Box<dyn Backend> {
     native_or_why_not().0
 }
 
-/// [`native`], and beside the portable kernels why they are none that were emitted.
+/// Like [`native`]; if the kernels are the portable ones, also returns the reason.
 #[must_use]
 pub fn native_or_why_not() -> (Box<dyn Backend>, Option<String>) {
     #[cfg(target_arch = "aarch64")]

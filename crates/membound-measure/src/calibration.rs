@@ -1,9 +1,9 @@
 //! `measure calibration`: loads that are known to be served from one level.
 //!
-//! The latency sampler's patch is calibrated in place: a process of its own follows chains
-//! through memory of each level with a load that a launcher patches ([`load`] says which),
-//! while the launcher collects what the patch records. Here is the process's side: the
-//! chains, the loop, and when it was where. Nothing here knows of patches.
+//! The latency sampler's patch is calibrated in place: a separate process follows chains through
+//! memory of each level with a load that a launcher patches ([`load`] says which), while the
+//! launcher collects what the patch records. This module is the process's side: the chains, the
+//! loop, and the time of each stretch. It knows nothing of patches.
 
 mod area;
 mod follow;
@@ -22,32 +22,32 @@ pub use follow::{load, time_stamp};
 use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, stats};
 use writer::Writer;
 
-/// Bytes from one element of a chain to the next in memory: a line, and where another core
-/// modifies them a page and a line, because prefetchers that stay inside pages would bring
-/// such lines before they are asked for.
+/// Bytes from one element of a chain to the next in memory: a line; for lines that another core
+/// modifies, a page and a line, because prefetchers that stay inside pages would fetch such lines
+/// before they are loaded.
 const LINE_BYTES: u64 = 64;
 const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
-/// Loads between two looks at the clock.
+/// Loads between two readings of the clock.
 const LOADS: u64 = 16_384;
-/// Times that the chain is timed without the patched load, and for how long: most batches are
-/// to lie between two turns of other threads, however busy the machine is. They are spread over
-/// the stretch, so that both loops see the same clock: a processor that has just been idle, or
-/// whose neighbours are at work for some milliseconds, has another one for as long.
+/// Number of batches for which the chain is timed without the patched load, and the length of one
+/// in nanoseconds. Batches are short, so that most lie between two time slices of other threads
+/// even on a busy machine. They are spread over the stretch, so that both loops see the same clock:
+/// for milliseconds, the clock differs after an idle time or while neighbouring cores work.
 const BATCHES: usize = 61;
 const BATCH_NS: f64 = 1e5;
-/// How many times as long as asked a stretch may last where others have the CPU too.
+/// Maximum length of a stretch on a shared CPU, as a multiple of the requested time.
 const PATIENCE: u32 = 6;
 
 /// A stretch of time in which loads were served from one level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stretch {
-    /// The level.
+    /// Name of the level.
     pub name: String,
     /// Latency of the same chain by a loop that is never patched, in nanoseconds.
     pub latency_ns: f64,
-    /// Time stamp counter when it began.
+    /// Time stamp counter at the beginning.
     pub from_tsc: u64,
-    /// Time stamp counter when it ended.
+    /// Time stamp counter at the end.
     pub to_tsc: u64,
 }
 
@@ -69,10 +69,10 @@ pub fn locked_hit_ns(session: &Session<'_>) -> f64 {
     stats::median(&batches).unwrap_or_default()
 }
 
-/// Follows a chain through `area` for `time`.
+/// Follows a chain through `area` for `time` and returns when, with its unpatched latency.
 ///
 /// # Errors
-/// When there is no such memory, or its modifying thread cannot run.
+/// When the memory is not available, or its modifying thread cannot run.
 pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stretch, Error> {
     let region = Region::new(
         session,
@@ -121,8 +121,8 @@ pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stre
 }
 
 fn undisturbed(session: &Session<'_>, area: &Area, chase: &mut Chase, enough: &Enough) -> Stretch {
-    // Once through it, unless that takes longer than there is to gain: what does not fit the
-    // caches need not be brought there.
+    // If the area fits the caches, walk the chain first. A larger area cannot become cached, and a
+    // pass over it would take long.
     let fits = area.bytes <= crate::hint::largest_cache_bytes(session);
     if fits {
         chase.walk(2 * chase.elements());
@@ -156,7 +156,7 @@ fn batch_ns(session: &Session<'_>, chase: &mut Chase) -> f64 {
     session.clock.ns(ticks)
 }
 
-/// Latency of lines that were all modified just before.
+/// Latency of lines that the writer modified just before.
 fn modified_latency(session: &Session<'_>, chase: &mut Chase, writer: &mut Writer) -> f64 {
     const LAPS: usize = 31;
     let iterations = (chase.elements() / chase.loads_per_iteration()).max(1);
@@ -167,15 +167,14 @@ fn modified_latency(session: &Session<'_>, chase: &mut Chase, writer: &mut Write
     undisturbed_of(laps.collect())
 }
 
-/// The lower quartile: whatever disturbs makes loads slower, and the level is what is asked
-/// for.
+/// The lower quartile, because perturbation only makes loads slower and the level itself is wanted.
 fn undisturbed_of(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 4]
 }
 
-/// How long a stretch lasts: so much of the thread's own time, and a multiple of it at most
-/// where others have the CPU too.
+/// Length of a stretch: CPU time of the thread, and an upper limit of elapsed time in case the CPU
+/// is shared.
 struct Enough {
     own: Duration,
     all: Duration,
@@ -189,7 +188,7 @@ impl Enough {
         }
     }
 
-    /// The first `part` of `parts` of it.
+    /// The first `part` of `parts` equal parts.
     fn part(&self, part: usize, parts: usize) -> Self {
         let share = part as f64 / parts as f64;
         Self {
@@ -199,7 +198,7 @@ impl Enough {
     }
 }
 
-/// When a stretch began.
+/// When a stretch began, in CPU time of the thread and in elapsed time.
 struct Begun {
     own: Duration,
     all: Instant,

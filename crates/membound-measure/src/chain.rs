@@ -31,7 +31,7 @@ impl Follower {
     }
 }
 
-/// One closed chain; while it lives, its region belongs to it.
+/// One closed chain, which borrows its region exclusively.
 pub(crate) struct Ring<'r> {
     at: *mut u8,
     follower: &'r Follower,
@@ -39,7 +39,7 @@ pub(crate) struct Ring<'r> {
 }
 
 impl<'r> Ring<'r> {
-    /// Links the elements at `order` into a ring that begins with the first.
+    /// Links the elements at the byte offsets `order` into a ring that begins with the first.
     ///
     /// # Panics
     /// When `order` is empty or leaves the region.
@@ -56,7 +56,7 @@ impl<'r> Ring<'r> {
         self.walk_iterations(loads.div_ceil(self.follower.loads_per_iteration()));
     }
 
-    /// Ticks a load over `iterations` iterations of the follower, timed.
+    /// Ticks per load, timed over `iterations` iterations of the follower.
     pub(crate) fn time(&mut self, clock: &Clock, iterations: u64) -> f64 {
         let start = clock.now();
         self.walk_iterations(iterations);
@@ -80,8 +80,8 @@ pub(crate) struct Bundle<'r> {
 }
 
 impl<'r> Bundle<'r> {
-    /// Splits `order` into as many rings as `follower` follows, of equal length but for the
-    /// last few elements, which are left out.
+    /// Splits `order` into one ring per chain of `follower`. All rings have the same length; the
+    /// last few elements that do not fill a ring are left out.
     ///
     /// # Panics
     /// When there are fewer elements than chains, or one leaves the region.
@@ -108,7 +108,7 @@ impl<'r> Bundle<'r> {
         unsafe { self.follower.walk(&mut self.heads, rounds) };
     }
 
-    /// Ticks a load, all chains' loads counted, over `rounds` rounds.
+    /// Ticks per load, timed over `rounds` rounds and counting the loads of all chains.
     pub(crate) fn time(&mut self, clock: &Clock, rounds: u64) -> f64 {
         let start = clock.now();
         self.walk(rounds);
@@ -117,7 +117,7 @@ impl<'r> Bundle<'r> {
     }
 }
 
-/// Writes the pointers and returns the first element.
+/// Writes the pointers and returns the address of the first element.
 fn link(region: &mut Region, order: &[u64]) -> *mut u8 {
     let last = region.len() as u64 - ELEMENT_BYTES;
     assert!(

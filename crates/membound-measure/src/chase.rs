@@ -1,10 +1,10 @@
-//! Closed chains through a buffer, that grow and shrink in place.
+//! Closed chains through a buffer that grow and shrink in place.
 //!
-//! A random single cycle over n elements can be built one element at a time: element n is
-//! put behind a random one of the n before it. Every cycle is equally likely that way
-//! (Sattolo's cycles, grown instead of shuffled), no list of the order is needed, and
-//! because the random one is a hash of n, the last element can be taken out again. So one
-//! buffer serves a whole sweep, upwards and downwards, for the price of building the
+//! A random single cycle over n elements can be built one element at a time: element n is inserted
+//! behind a random one of the n before it. Every cycle is equally likely that way (Sattolo's
+//! cycles, grown instead of shuffled), no list of the order is needed, and because the random
+//! element is a hash of n, the last element can be removed again. So one buffer serves a whole
+//! sweep, upwards and downwards, at the cost of building the largest cycle once per direction.
 //! largest cycle once a direction.
 
 use membound_types::{Access, Pattern};
@@ -13,7 +13,7 @@ use crate::arch::{Backend, ChaseLoop, Link};
 use crate::random::hashed_below;
 use crate::{Clock, Error};
 
-/// How a chase lies in its buffer.
+/// Layout of a chase in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChaseConfig {
     /// Order of the visits.
@@ -31,6 +31,9 @@ impl ChaseConfig {
     /// Bytes that [`Pattern::PageRandom`] keeps together.
     pub const PAGE_BYTES: u64 = 4096;
 
+    /// Checks that an element fits the stride and, for [`Pattern::PageRandom`], that strides fit
+    /// pages.
+    ///
     /// # Errors
     /// [`Error::Invalid`] when an element does not fit the stride.
     pub fn check(&self) -> Result<(), Error> {
@@ -74,13 +77,13 @@ pub struct Chase {
     walker: Box<dyn ChaseLoop>,
 }
 
-// SAFETY: the chase is the only user of its buffer (its maker promises that), wherever it runs.
+// SAFETY: the chase is the only user of its buffer, as `new` requires, on whichever thread it runs.
 unsafe impl Send for Chase {}
 
 impl Chase {
-    /// Scrambles offsets so that they look like no address.
+    /// Key that scrambles offsets, so that they do not look like addresses.
     const KEY: u64 = 0x5bd1_e995_9d1b_58d3 & !7;
-    /// How many insertions ahead their random element is asked for.
+    /// Prefetch distance for the random elements, in insertions.
     const LOOK_AHEAD: u64 = 24;
 
     /// A chain of one element at `base`.
@@ -89,8 +92,8 @@ impl Chase {
     /// [`Error::Invalid`] for a stride too small, else when the loop cannot be emitted.
     ///
     /// # Safety
-    /// `base` must point to `capacity_bytes` writable bytes, aligned to 64, that outlive
-    /// the chase and that nobody else uses meanwhile.
+    /// `base` must point to `capacity_bytes` writable bytes, aligned to 64, that outlive the chase
+    /// and that no other code uses meanwhile.
     pub unsafe fn new(
         backend: &dyn Backend,
         config: ChaseConfig,
@@ -111,7 +114,7 @@ impl Chase {
         Ok(chase)
     }
 
-    /// Moves the chase to another place of its memory, where it begins as one element.
+    /// Moves the chase to another buffer, where it begins again with one element.
     ///
     /// # Safety
     /// As for [`Chase::new`].
@@ -136,8 +139,8 @@ impl Chase {
         self.resize_while(size_bytes, &|| true)
     }
 
-    /// [`Chase::resize`] that asks `go_on` now and then, because links over many GiB take
-    /// many seconds. When it says no, the chain is closed where it has come to.
+    /// Like [`Chase::resize`], but calls `go_on` regularly, because linking many GiB takes many
+    /// seconds. When it returns false, the chain is closed at the size that it has reached.
     ///
     /// # Errors
     /// As [`Chase::resize`].
@@ -164,19 +167,19 @@ impl Chase {
         self.walker.loads_per_iteration()
     }
 
-    /// Core cycles a load that the chase itself adds.
+    /// Core cycles per load that the chase itself adds.
     #[must_use]
     pub fn arithmetic_cycles_per_load(&self) -> f64 {
         self.walker.arithmetic_cycles_per_load()
     }
 
-    /// Follows the chain for at least `loads` loads from where it stopped last.
+    /// Follows the chain for at least `loads` loads from the current element.
     pub fn walk(&mut self, loads: u64) {
         let iterations = loads.div_ceil(self.loads_per_iteration());
         self.walk_iterations(iterations);
     }
 
-    /// Ticks a load over `iterations` iterations, timed.
+    /// Ticks per load, timed over `iterations` iterations.
     pub fn time(&mut self, clock: &Clock, iterations: u64) -> f64 {
         let start = clock.now();
         self.walk_iterations(iterations);
@@ -184,8 +187,8 @@ impl Chase {
         ticks.max(0.0) / (iterations * self.loads_per_iteration()) as f64
     }
 
-    /// Nanoseconds a load, roughly: the least of a few short walks, because whatever
-    /// disturbed the only one would decide how long batches are.
+    /// Rough nanoseconds per load: the minimum of a few short walks, because perturbation of a
+    /// single walk would decide how long batches are.
     pub(crate) fn probe_ns(&mut self, clock: &Clock) -> f64 {
         const LOADS: u64 = 256;
         let iterations = (LOADS / self.loads_per_iteration()).max(1);
@@ -195,28 +198,28 @@ impl Chase {
             .max(0.05)
     }
 
-    /// Has another loop follow the chain from where this one stopped; it says where it came
-    /// to, which must be an element of the chain.
+    /// Lets another loop follow the chain from the current element; `walk` returns the element that
+    /// it reached, which must belong to the chain.
     pub(crate) fn hand_over(&mut self, walk: impl FnOnce(*const u8) -> *const u8) {
         self.position = walk(self.position).cast_mut();
     }
 
     fn walk_iterations(&mut self, iterations: u64) {
-        // SAFETY: the chain is closed over elements inside the buffer, which is alive and
-        // ours alone by the promise made to `new`.
+        // SAFETY: the chain is closed over elements inside the buffer, which is alive and used only
+        // here, as `new` requires.
         self.position = unsafe {
             self.walker
                 .walk(self.position, iterations, self.base, Self::KEY)
         };
     }
 
-    /// Where the elements of the chain are, in the order of addresses.
+    /// Address of element `index`.
     fn element(&self, index: u64) -> *mut u8 {
         self.base
             .wrapping_add((index * self.config.stride_bytes) as usize)
     }
 
-    /// What an element holds to lead to element `index`.
+    /// Value that an element holds if element `index` follows it.
     fn link_to(&self, index: u64) -> u64 {
         match self.config.link() {
             Link::Pointer => self.element(index) as u64,
@@ -240,7 +243,7 @@ impl Chase {
         self.write(0, self.link_to(0));
     }
 
-    /// The element that element `index` was put behind.
+    /// The element behind which element `index` was inserted.
     const fn predecessor(&self, index: u64) -> u64 {
         hashed_below(self.config.seed, index, index)
     }
@@ -275,7 +278,7 @@ impl Chase {
         self.write(last, self.link_to(0));
     }
 
-    /// Asks for every so many elements.
+    /// Calls `go_on` for one in 2¹⁸ elements.
     fn may_go_on(index: u64, go_on: &dyn Fn() -> bool) -> bool {
         !index.is_multiple_of(1 << 18) || go_on()
     }
@@ -294,7 +297,7 @@ impl Chase {
         (first + order[0], first + order[order.len() - 1])
     }
 
-    /// Grows by whole pages; shrinking, and areas below a page, begin anew.
+    /// Grows by whole pages. Shrinking, and areas below a page, start again with the first page.
     fn resize_pages(&mut self, elements: u64, go_on: &dyn Fn() -> bool) {
         let per_page = self.elements_per_page();
         let pages = elements.div_ceil(per_page);
@@ -321,8 +324,8 @@ impl Chase {
     }
 }
 
-/// Order of the elements in the page that begins with element `first`: Sattolo's shuffle
-/// would do as well; this is Fisher and Yates's, because the page need not be a cycle.
+/// Order of the elements in the page that begins with element `first`. The shuffle is Fisher and
+/// Yates's instead of Sattolo's, because the order within a page need not be a cycle.
 fn page_order(seed: u64, first: u64, count: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..count).collect();
     for last in (1..count).rev() {
@@ -332,7 +335,7 @@ fn page_order(seed: u64, first: u64, count: u64) -> Vec<u64> {
     order
 }
 
-/// Asks for the line at `address`; a wild address does no harm.
+/// Prefetches the line at `address`; an invalid address does no harm.
 fn prefetch(address: *mut u8) {
     #[cfg(target_arch = "x86_64")]
     {

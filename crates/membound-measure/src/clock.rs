@@ -1,9 +1,9 @@
-//! The clock that everything is timed with, and the core's own clock.
+//! The clock for all timing, and the core clock.
 //!
-//! Ticks are the counter's; nanoseconds come from its rate against
-//! `CLOCK_MONOTONIC_RAW`; cycles are the core's, whose rate is found with a chain of
-//! dependent additions. In guests the counter may step in quanta of many ticks, so a
-//! single short interval means nothing: batches last at least [`Clock::min_batch_ticks`].
+//! Ticks are units of the counter; nanoseconds come from its rate against `CLOCK_MONOTONIC_RAW`;
+//! cycles are core cycles, whose rate is measured with a chain of dependent additions. In guests
+//! the counter may step in quanta of many ticks, so a single short interval means nothing: batches
+//! last at least [`Clock::min_batch_ticks`].
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Batches are this many quanta long, so that a quantum is a thousandth of one.
+    /// Minimum length of a batch in quanta, so that a quantum is at most a thousandth of it.
     const QUANTA_PER_BATCH: u64 = 1000;
 
     /// Chooses the best counter of this machine and calibrates it for about `duration`.
@@ -49,31 +49,32 @@ impl Clock {
         clock
     }
 
-    /// Reads the counter; nothing before is still running and nothing after has begun.
+    /// Reads the counter between barriers, so that measured code cannot overlap the reading.
     #[inline]
     #[must_use]
     pub fn now(&self) -> u64 {
         self.counter.read()
     }
 
-    /// `ticks` in nanoseconds.
+    /// Converts `ticks` to nanoseconds.
     #[must_use]
     pub fn ns(&self, ticks: f64) -> f64 {
         ticks / self.ticks_per_ns
     }
 
-    /// `ns` nanoseconds in ticks.
+    /// Converts `ns` nanoseconds to ticks.
     #[must_use]
     pub fn ticks(&self, ns: f64) -> f64 {
         ns * self.ticks_per_ns
     }
 
-    /// How many ticks of this clock one tick of another counter is, found within about
-    /// `duration`: emitted kernels read a counter of their own, which is not this clock's
-    /// where the time-stamp counter is not to be trusted for longer.
+    /// Number of ticks of this clock per tick of another counter, measured for about `duration`.
+    /// Emitted kernels read a counter of their own, which is not this clock's where the time-stamp
+    /// counter is not trusted over longer times.
     pub(crate) fn ticks_per_tick_of(&self, other: impl Fn() -> u64, duration: Duration) -> f64 {
         let enough = self.ticks(duration.as_nanos() as f64) as u64;
-        // The tightest of several bracketed readings, so that nothing came in between.
+        // The tightest of several bracketed readings, so that little time passed between the two
+        // counters.
         let at_once = || {
             let reading = || {
                 let before = self.now();
@@ -92,19 +93,20 @@ impl Clock {
         (end - start) as f64 / other_end.saturating_sub(other_start).max(1) as f64
     }
 
-    /// Cost of two readings in a row, in ticks, on average.
+    /// Average ticks between two consecutive readings, which timing adds to an interval.
     #[must_use]
     pub const fn overhead_ticks(&self) -> f64 {
         self.overhead_ticks
     }
 
-    /// Shortest batch in which the counter's step does not matter.
+    /// Minimum ticks of a batch: 1000 quanta, at least 10 µs, so that the counter's step is
+    /// negligible.
     #[must_use]
     pub fn min_batch_ticks(&self) -> u64 {
         (Self::QUANTA_PER_BATCH * self.quantum_ticks).max(self.ticks(10_000.0) as u64)
     }
 
-    /// What a document says of this clock, with the core clock beside it.
+    /// Description of this clock for a document, together with the core clock in hertz.
     #[must_use]
     pub fn describe(&self, core_clock_hz: f64) -> membound_types::Timer {
         membound_types::Timer {
@@ -144,9 +146,8 @@ impl Clock {
     }
 }
 
-/// Finds the core's clock by a chain of dependent additions, one a cycle on every core
-/// that this runs on. The addend is a register: additions of a constant are folded away
-/// at rename on some cores.
+/// Measures the core clock with a chain of dependent additions, one a cycle on every core that this
+/// runs on. The addend is a register: some cores fold additions of a constant away at rename.
 pub struct CoreClock {
     adds: Box<dyn AddChain>,
 }
@@ -162,8 +163,8 @@ impl CoreClock {
         })
     }
 
-    /// Core clock in hertz: the fastest of `tries` runs of about 20 µs, because whatever
-    /// disturbs one makes it slower.
+    /// Core clock in hertz: the fastest of `tries` runs of about 20 µs, because perturbation only
+    /// makes a run slower.
     #[must_use]
     pub fn measure(&self, clock: &Clock, tries: u32) -> f64 {
         const ADDS: u64 = 65_536;

@@ -7,35 +7,35 @@ use membound_types::{CpuId, NodePolicy, PageKind};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine, or what it permits, stands in the way.
+    /// Something of the machine could not be read or set.
     #[error(transparent)]
     Platform(#[from] membound_platform::Error),
     /// A kernel could not be emitted.
     #[error(transparent)]
     Emit(#[from] membound_jit::Error),
-    /// More memory than there is.
+    /// More memory is needed than is available.
     #[error(
         "{needed_bytes} bytes are needed and {available_bytes} are available (smaller sizes or fewer copies fit)"
     )]
     Memory {
-        /// What the measurement needs.
+        /// Bytes that the measurement needs.
         needed_bytes: u64,
-        /// What the machine and this process's limits leave.
+        /// Bytes that the machine and this process's limits leave.
         available_bytes: u64,
     },
-    /// The run was cancelled before there was anything to keep.
+    /// The run was cancelled before anything was measured.
     #[error("interrupted before it was measured")]
     Interrupted,
-    /// The kernel would not map a buffer.
+    /// The kernel refused to map a buffer.
     #[error("cannot map {bytes} bytes of {page} pages: {errno}{remedy}")]
     Map {
-        /// Size of the buffer.
+        /// Size of the buffer in bytes.
         bytes: usize,
         /// Page kind asked for.
         page: PageKind,
-        /// The kernel's answer; part of the message, so that it is no source beside it.
+        /// The kernel's error number; it is part of the message, so it is not also the source.
         errno: rustix::io::Errno,
-        /// What would help, as ` (…)`, or nothing.
+        /// Remedy as ` (…)`, or empty.
         remedy: &'static str,
     },
     /// The kernel ignored the page kind that was asked for.
@@ -43,20 +43,20 @@ pub enum Error {
     Pages {
         /// Page kind asked for.
         page: PageKind,
-        /// What would help, as ` (…)`, or nothing.
+        /// Remedy as ` (…)`, or empty.
         remedy: &'static str,
     },
-    /// Pages lie elsewhere than asked.
+    /// Pages are not on the requested nodes.
     #[error(
         "only {percent:.0} % of the pages lie where `{node}` asked for them (is that node's memory used up?)"
     )]
     Placement {
         /// Policy asked for.
         node: NodePolicy,
-        /// Share that lies there, in percent.
+        /// Share of the pages on the requested nodes, in percent.
         percent: f64,
     },
-    /// A value that makes no sense for this measurement.
+    /// A value that this measurement cannot use.
     #[error("{0}")]
     Invalid(String),
     /// More copies than CPUs.
@@ -67,7 +67,7 @@ pub enum Error {
         /// CPUs that may be used.
         cpus: usize,
     },
-    /// A helper thread of the measurement could not be pinned.
+    /// A helper thread of the measurement could not be started, pinned or synchronised.
     #[error("a copy on CPU {cpu} failed: {reason}")]
     Copy {
         /// CPU it should have run on.

@@ -1,13 +1,13 @@
-//! Threads that begin together, and none of which waits for one that does not come.
+//! Threads that begin together without waiting for a thread that never comes.
 //!
-//! A barrier would: when a thread cannot be started or panics on the way to it, the
-//! others wait for ever. Here every thread has a [`Ticket`], and a ticket that goes, for
-//! whatever reason, counts as a thread that has come and is done.
+//! At a barrier, the others would wait for ever if one thread cannot be started or panics before it
+//! arrives. Here every thread has a [`Ticket`], and dropping a ticket, for whatever reason, counts
+//! as arriving and finishing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Where so many threads meet once.
+/// Meeting point that a fixed number of threads pass once.
 #[derive(Debug)]
 pub(crate) struct Gate {
     threads: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Gate {
     done: AtomicUsize,
 }
 
-/// One thread's right to pass; made before the thread is, and given to it.
+/// One thread's right to pass; made before the thread and moved into it.
 #[derive(Debug)]
 pub(crate) struct Ticket<'gate> {
     gate: &'gate Gate,
@@ -53,7 +53,7 @@ impl Gate {
 }
 
 impl Ticket<'_> {
-    /// Waits until every thread is here or will not come.
+    /// Waits until every thread has arrived or dropped its ticket.
     pub(crate) fn pass(&mut self) {
         if !std::mem::replace(&mut self.has_arrived, true) {
             self.gate.arrive();
@@ -64,14 +64,14 @@ impl Ticket<'_> {
         }
     }
 
-    /// Says that this thread has what it came for.
+    /// Marks this thread's measurement as complete.
     pub(crate) fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_done, true) {
             self.gate.done.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Whether all threads have what they came for.
+    /// Whether all threads' measurements are complete.
     pub(crate) fn all_finished(&self) -> bool {
         self.gate.done.load(Ordering::SeqCst) >= self.gate.threads
     }

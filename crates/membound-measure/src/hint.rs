@@ -1,4 +1,4 @@
-//! What the machine declares of its caches, as a hint on how much work to spend.
+//! Declared cache sizes, as a hint on how much work to spend.
 //!
 //! In a guest the declaration may be wrong, so nothing here becomes a figure: it decides
 //! how long caches are warmed or emptied, and which sizes are tried when none are given.
@@ -30,21 +30,20 @@ pub(crate) fn second_level_bytes(session: &Session<'_>) -> u64 {
         .clamp(MIB / 4, 64 * MIB)
 }
 
-/// Reads `bytes` of `region` from `offset` on (or up to its end), line by line: where that
-/// is more than the caches hold, whatever they held is gone.
+/// Reads `bytes` of `region` from `offset` on (or up to its end), line by line: if that is more
+/// than the caches hold, it evicts everything they held.
 pub(crate) fn read_through(region: &Region, offset: usize, bytes: usize) {
     read_every(region, offset, bytes, 64);
 }
 
-/// Bytes whose translations share a line of a page table of base pages.
+/// Bytes whose translations share a line of a page table, with base pages of 4 KiB.
 pub(crate) const COVERED_BY_A_LINE: usize = 8 * 4096;
 
 /// Reads one line in every 32 KiB of the `bytes` bytes of `region` from `offset` on.
 ///
-/// A line of a page table holds the entries of eight base pages, and a host may back the
-/// huge pages of its guest with base pages. Emptying the caches takes those lines along,
-/// which no program that runs for a while would find so; this brings them back and hardly
-/// anything else.
+/// A line of a page table holds the entries of eight base pages, and a host may back the huge pages
+/// of its guest with base pages. Emptying the caches also evicts those lines, which a program that
+/// has run for a while would find cached; this function brings them back and hardly anything else.
 pub(crate) fn read_translations(region: &Region, offset: usize, bytes: usize) {
     read_every(region, offset, bytes, COVERED_BY_A_LINE);
 }

@@ -27,34 +27,35 @@ pub struct LatencyConfig {
     pub min_bytes: u64,
     /// Largest size of the grid in bytes; it shrinks to what memory allows.
     pub max_bytes: u64,
-    /// Points an octave of the grid, before sizes are added at bends.
+    /// Points per octave of the grid, before sizes are added at bends.
     pub points_per_octave: u32,
     /// Distances between elements in bytes.
     pub strides: Vec<u64>,
-    /// Orders.
+    /// Orders in which the elements are visited.
     pub patterns: Vec<Pattern>,
-    /// Clean, dirty or both.
+    /// Whether the chase is clean, dirty or measured both ways.
     pub accesses: Vec<Access>,
     /// Page kinds.
     pub pages: Vec<PageKind>,
     /// Node policies.
     pub nodes: Vec<NodePolicy>,
-    /// Numbers of copies.
+    /// Numbers of copies that run at the same time.
     pub threads: Vec<u32>,
-    /// Where several copies are pinned.
+    /// How several copies are spread over CPUs.
     pub spread: Spread,
     /// Time for one series (one page, node, number of copies, pattern, access and stride).
     pub series_budget: Duration,
-    /// Sizes added between rounds at most, per series.
+    /// Maximum number of sizes added between rounds, per series.
     pub refinements: usize,
-    /// How often each size is visited; `None` until it is known well or the time is spent.
+    /// Exact number of visits to each size; `None`: until its interval is narrow or the time is
+    /// spent.
     pub repetitions: Option<u32>,
-    /// Work that wakes the core up before each series.
+    /// Time of the work that raises the core clock before each series.
     pub warm_up: Duration,
 }
 
 impl LatencyConfig {
-    /// A point is done when its interval is this narrow, relative to the figure.
+    /// A point is done when its interval reaches this far to each side, relative to the figure.
     pub const TARGET: f64 = crate::sampling::TARGET;
 
     /// One random clean chase over `page` pages, with the time that `effort` allows.
@@ -95,8 +96,8 @@ impl LatencyConfig {
     }
 }
 
-/// `size` rounded to whole elements and, beyond a page, to whole pages' sixteenths, so
-/// that sizes look tidy and every pattern can have them.
+/// `size` rounded to 64 bytes and, from 16 pages on, to whole pages, so that sizes look tidy and
+/// every pattern can have them; rounded to the stride where that does not divide them.
 fn align(size: u64, stride: u64) -> u64 {
     let unit = if size >= 16 * ChaseConfig::PAGE_BYTES {
         ChaseConfig::PAGE_BYTES
@@ -107,17 +108,17 @@ fn align(size: u64, stride: u64) -> u64 {
     ((size + unit / 2) / unit * unit).max(stride)
 }
 
-/// Names sizes that are worth measuring next, given `(size, ns, low, high)` in order of
-/// size and how many at the most.
+/// Chooses sizes to measure next, given `(size, ns, low, high)` in order of size and the maximum
+/// number of sizes to choose.
 pub type Refine<'a> = dyn Fn(&[(u64, f64, f64, f64)], usize) -> Vec<u64> + 'a;
 
-/// Measures every combination. What cannot be had is named in [`Latency::skipped`];
+/// Measures every combination. [`Latency::skipped`] names the combinations that are not available;
 /// a cancelled run returns the points that have samples.
 ///
 /// # Errors
-/// [`Error::Invalid`] for sizes and strides that make no sense, [`Error::Memory`] for given
-/// sizes that do not fit, [`Error::TooManyThreads`]; the reason itself when no combination
-/// at all could be had.
+/// [`Error::Invalid`] for sizes and strides that cannot be used, [`Error::Memory`] for given sizes
+/// that do not fit, [`Error::TooManyThreads`]; the reason itself when no combination at all could
+/// be measured.
 pub fn measure(
     session: &Session<'_>,
     config: &LatencyConfig,
@@ -213,11 +214,11 @@ pub fn measure(
     }
 }
 
-/// Holds the values to what makes sense, and to the CPUs and the memory that there are.
+/// Checks that the values are usable and that the machine has enough CPUs and memory.
 ///
 /// # Errors
-/// [`Error::Invalid`] for values that make no sense, [`Error::TooManyThreads`],
-/// [`Error::Memory`] for given sizes that do not fit.
+/// [`Error::Invalid`] for values that cannot be used, [`Error::TooManyThreads`], [`Error::Memory`]
+/// for given sizes that do not fit.
 pub fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
     for (pattern, access, stride_bytes) in shapes(config) {
         ChaseConfig {
@@ -256,8 +257,8 @@ pub fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error>
     Ok(())
 }
 
-/// Given sizes must fit as often as there are copies; that is known before anything is
-/// measured. Pages of a pool are told by the pool.
+/// Checks, before anything is measured, that the given sizes fit once per copy. Pages of a pool are
+/// not checked here: mapping them fails if the pool has too few.
 fn check_memory(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
     let Some(size) = config.sizes.iter().flatten().copied().max() else {
         return Ok(());
@@ -297,7 +298,7 @@ fn shapes(config: &LatencyConfig) -> impl Iterator<Item = (Pattern, Access, u64)
     })
 }
 
-/// The largest size of a group. Grid sizes shrink to what fits; given sizes do not.
+/// The largest size of a group in bytes. Grid sizes shrink to what fits; given sizes do not.
 fn largest_bytes(
     session: &Session<'_>,
     config: &LatencyConfig,
@@ -316,8 +317,8 @@ fn largest_bytes(
     bytes
 }
 
-/// Puts points into the order that documents promise; of two that measured the same, the
-/// one with more samples stays.
+/// Sorts points into the order that documents promise; of duplicates, the point with more samples
+/// stays.
 pub fn sort(points: &mut Vec<LatencyPoint>) {
     let key = |point: &LatencyPoint| {
         (

@@ -1,10 +1,9 @@
 //! Buffers, timers, kernels, sweeps and statistics that measure a memory hierarchy.
 //!
 //! Every part of `membound measure` is a function here that takes a [`Session`] and a
-//! config and returns the part's document type from `membound-types`. What the curves
-//! mean (levels, rules) is left to `membound-model`, words and pages to
-//! `membound-report`. Times are ticks of [`Clock`] inside and nanoseconds or core cycles
-//! in documents.
+//! config and returns the part's document type from `membound-types`. What the curves mean
+//! (levels, rules) is left to `membound-model`, text and pages to `membound-report`. Inside,
+//! times are ticks of [`Clock`]; in documents, they are nanoseconds or core cycles.
 
 pub mod arch;
 mod chain;

@@ -7,7 +7,8 @@
 //! anew in several variants of each kernel, because two fixed ones may share a DRAM bank;
 //! the base moves with every execution.
 //!
-//! Here are the times. What they mean (the rule, shares of hits) is `membound-model`'s.
+//! This module measures the times. Their meaning (the rule, shares of hits) is left to
+//! `membound-model`.
 
 mod misses;
 mod placements;
@@ -38,7 +39,7 @@ pub struct MlpConfig {
     /// Filler of the cells; `None` for the one that shows the reorder buffer. Windows are
     /// searched with every kind.
     pub filler: Option<Filler>,
-    /// Fence of the kernel; `None`: the one that is usual on this processor.
+    /// Fence of the kernel; `None` for this processor's default.
     pub fence: Option<Fence>,
     /// Page kinds; the first is the main one.
     pub pages: Vec<PageKind>,
@@ -46,15 +47,15 @@ pub struct MlpConfig {
     pub nodes: Vec<NodePolicy>,
     /// Bytes of the area; it shrinks to what memory allows.
     pub area_bytes: u64,
-    /// Most accesses in the area sweep; 0 for no sweep.
+    /// Maximum number of loads in the area sweep; 0 for no sweep.
     pub sweep_loads: u32,
-    /// How often the times of a few loads are measured again, on new pages each time.
+    /// How often the times of a few loads are measured again, each time on new pages.
     pub placements: u32,
-    /// Chains of the throughput series.
+    /// Numbers of chains in the throughput series.
     pub chains: Vec<u32>,
-    /// Executions a batch.
+    /// Executions per batch.
     pub executions: u64,
-    /// Batches a variant.
+    /// Batches per variant.
     pub batches: u32,
 }
 
@@ -94,7 +95,7 @@ impl MlpConfig {
         }
     }
 
-    /// Holds the values to what makes sense.
+    /// Checks that the values are usable.
     ///
     /// # Errors
     /// [`Error::Invalid`], which names the value.
@@ -130,12 +131,12 @@ impl MlpConfig {
     }
 }
 
-/// Measures every page kind under every node policy; the first combination that can be
-/// had is the document, the others are its [`Mlp::others`].
+/// Measures every page kind under every node policy; the first combination that could be measured
+/// is the document, the others are its [`Mlp::others`].
 ///
 /// # Errors
-/// [`Error::Invalid`] for values that make no sense, [`Error::Architecture`] where there
-/// is no kernel, else why no combination could be had.
+/// [`Error::Invalid`] for values that cannot be used, [`Error::Architecture`] where there is no
+/// kernel, else the reason why no combination could be measured.
 pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> {
     let begun = Instant::now();
     config.check()?;
@@ -177,7 +178,7 @@ pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> 
     }
 }
 
-/// One page kind under one node policy.
+/// Measures one page kind under one node policy.
 fn measure_setting(
     session: &Session<'_>,
     config: &MlpConfig,
@@ -266,16 +267,17 @@ fn measure_setting(
     })
 }
 
-/// What fills the plane and keeps sequential loads apart.
+/// Fillers of the N × K plane, which also separate sequential loads.
 struct Filling {
     filler: Filler,
     pattern: Vec<Filler>,
-    /// Most of them with which two loads still overlap; `None` where no cliff was found.
+    /// Maximum number of fillers with which two loads still overlap; `None` where no cliff was
+    /// found.
     cliff: Option<u32>,
 }
 
 impl Filling {
-    /// The filler that was asked for, else the one that shows the reorder buffer.
+    /// The requested filler, else the one that shows the reorder buffer.
     fn choose(asked: Option<Filler>, found: &Found) -> Result<Self, Error> {
         let window = match asked {
             None => found.reorder(),
@@ -301,7 +303,7 @@ impl Filling {
     }
 }
 
-/// The N × K plane. K runs on a coarse grid from none to a quarter beyond the cliff.
+/// The N × K plane. K runs on a coarse grid from 0 to a quarter beyond the cliff.
 fn parallel_cells(
     probe: &mut Probe<'_, '_>,
     config: &MlpConfig,
@@ -383,7 +385,7 @@ fn sequential_cells(
     Ok(cells.collect())
 }
 
-/// `None` for a cell in whose middle the session was cancelled: those before it are kept.
+/// `None` for a cell during which the session was cancelled; the cells before it are kept.
 fn unless_interrupted<T>(timed: Result<T, Error>) -> Result<Option<T>, Error> {
     match timed {
         Ok(timed) => Ok(Some(timed)),
@@ -457,7 +459,7 @@ fn throughput(probe: &mut Probe<'_, '_>, chains: &[u32]) -> Result<Vec<Throughpu
     Ok(points)
 }
 
-/// The document's chapter 5: T(N) for N = 1…11 over areas from 1 KiB to the whole.
+/// The document's chapter 5: T(N) for N = 1…`most_loads` over areas from 1 KiB to the whole area.
 fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoint>, Error> {
     let mut points = Vec::new();
     let mut area_bytes = 1_u64 << 10;

@@ -5,9 +5,9 @@ use membound_platform::affinity::Pinned;
 use crate::threads::{joined, spawned};
 use crate::{Error, Region, RegionConfig, Session};
 
-/// Allocates a region on a thread pinned to `config.cpu` and writes 1.0 to every double:
-/// arithmetic on it meets no denormals, and no cache can drop zeroes that are written over
-/// zeroes. A cancelled session leaves the rest unwritten.
+/// Allocates a region on a thread pinned to `config.cpu` and writes 1.0 to every double, so that
+/// arithmetic on it meets no denormals and no cache can drop zeroes that are written over zeroes.
+/// A cancelled session leaves the rest unwritten.
 ///
 /// # Errors
 /// As [`Region::new`], and when the thread cannot be pinned.
@@ -22,8 +22,8 @@ pub(crate) fn region_of_ones(session: &Session<'_>, config: RegionConfig) -> Res
             if index % (1 << 20) == 0 && session.cancelled() {
                 break;
             }
-            // SAFETY: the double lies inside the region, which is writable, aligned and
-            // known to nobody else yet.
+            // SAFETY: the double lies inside the region, which is writable, aligned and not yet
+            // shared with other code.
             unsafe { start.wrapping_add(index).write(1.0) };
         }
         Ok(region)

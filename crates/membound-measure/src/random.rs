@@ -28,8 +28,8 @@ impl Random {
     }
 }
 
-/// A hash of `index` under `seed`: a number below `bound` that can be had again without
-/// the numbers before it. Source: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// A hash of `index` under `seed`: a number below `bound` that can be computed without the
+/// numbers before it. Source: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) const fn hashed_below(seed: u64, index: u64, bound: u64) -> u64 {
     let mut x = seed ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -9,20 +9,20 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{Error, Session, room};
 
-/// What a buffer should be.
+/// Size, page kind and placement of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionConfig {
-    /// Usable bytes.
+    /// Usable bytes; [`Region::new`] rounds them up to whole pages.
     pub bytes: usize,
-    /// Pages behind it.
+    /// Page kind.
     pub page: PageKind,
-    /// Where it lies.
+    /// NUMA policy.
     pub node: NodePolicy,
-    /// CPU that `local` refers to.
+    /// CPU whose node the policy `local` means.
     pub cpu: CpuId,
 }
 
-/// Touched memory of one page kind on one node. Zero-filled.
+/// Touched, zero-filled memory of one page kind on one node.
 #[derive(Debug)]
 pub struct Region {
     mapping: NonNull<u8>,
@@ -34,27 +34,26 @@ pub struct Region {
 
 // SAFETY: the region owns its mapping; nothing about it is tied to a thread.
 unsafe impl Send for Region {}
-// SAFETY: a shared region only hands out its address; whoever dereferences it answers for that.
+// SAFETY: a shared region only hands out its address; code that dereferences it is responsible.
 unsafe impl Sync for Region {}
 
 const MIB: usize = 1 << 20;
 
 impl Region {
-    /// Share of the pages that must be of the kind asked for; below it, the kind counts as
-    /// refused.
+    /// Minimum share of pages of the requested kind; below it, the kernel counts as having refused.
     const LEAST_PAGE_SHARE: f64 = 0.5;
-    /// Share of the pages that must lie where asked.
+    /// Minimum share of pages on the requested nodes.
     const LEAST_PLACED_SHARE: f64 = 0.99;
-    /// Bytes touched between two looks at whether the session was cancelled.
+    /// Bytes touched between two checks for cancellation.
     const PIECE_BYTES: usize = 64 * MIB;
 
     /// Maps, places, touches and verifies a buffer.
     ///
     /// # Errors
-    /// [`Error::Memory`] before anything is mapped when machine, limits or node have not
-    /// that much to give; [`Error::Map`] and [`Error::Pages`] when the page kind is not to
-    /// be had; [`Error::Placement`] or [`Error::Platform`] when the node is not;
-    /// [`Error::Interrupted`] when the session is cancelled meanwhile.
+    /// [`Error::Memory`] before anything is mapped when the machine, limits or the node have less
+    /// memory available; [`Error::Map`] and [`Error::Pages`] when the page kind is not available;
+    /// [`Error::Placement`] or [`Error::Platform`] when the node is not; [`Error::Interrupted`]
+    /// when the session is cancelled meanwhile.
     pub fn new(session: &Session<'_>, config: RegionConfig) -> Result<Self, Error> {
         let topology = &session.topology;
         Self::check_room(session, config)?;
@@ -71,8 +70,8 @@ impl Region {
         region.verified(topology, local)
     }
 
-    /// Refuses what would drive the machine or the node out of memory: there the kernel's
-    /// killer, or SIGBUS, would answer instead of an error.
+    /// Refuses sizes that would run the machine or the node out of memory: the kernel's OOM killer,
+    /// or SIGBUS, would end the process there instead of an error.
     fn check_room(session: &Session<'_>, config: RegionConfig) -> Result<(), Error> {
         let RegionConfig {
             page, node, cpu, ..
@@ -114,7 +113,7 @@ impl Region {
         let bytes = bytes.ok_or_else(|| {
             Error::Invalid(format!("{} bytes exceed the address space", config.bytes))
         })?;
-        // Room to begin on a huge page's boundary; pages of the pool are aligned anyway.
+        // Room to begin at a huge page's boundary; pages of the pool are aligned anyway.
         let slack = if config.page == PageKind::Thp {
             page_bytes
         } else {
@@ -158,15 +157,15 @@ impl Region {
             PageKind::Huge2M | PageKind::Huge1G => None,
         };
         if let Some(advice) = advice {
-            // SAFETY: the range is this region's own. A kernel without huge pages answers
-            // with an error, and then base pages are what there is; `verified` says so.
+            // SAFETY: the range is this region's own. A kernel without huge pages returns an error
+            // and leaves base pages, which `verified` reports.
             let _ = unsafe { madvise(region.start.as_ptr().cast(), bytes, advice) };
         }
         Ok(region)
     }
 
-    /// Touches every page for writing, in the order of addresses, and gives up between two
-    /// pieces when the session is cancelled: many GiB take many seconds.
+    /// Writes to every page in the order of addresses, and stops between two pieces when the
+    /// session is cancelled: many GiB take many seconds.
     fn touch(&self, session: &Session<'_>) -> Result<(), Error> {
         let piece = Self::PIECE_BYTES.max(room::page_bytes(self.config.page) as usize);
         for from in (0..self.len()).step_by(piece) {
@@ -203,7 +202,7 @@ impl Region {
         }
     }
 
-    /// Compares what the kernel gave with what was asked for.
+    /// Compares the pages' kind and placement with the request.
     fn verified(mut self, topology: &Topology, local: NodeId) -> Result<Self, Error> {
         let page = self.config.page;
         let backing = pages::backing(self.start.as_ptr(), self.len())?;
@@ -245,32 +244,32 @@ impl Region {
         Ok(self)
     }
 
-    /// First byte.
+    /// Address of the first byte.
     #[must_use]
     pub const fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Usable bytes: what was asked for, rounded up to whole pages.
+    /// Usable bytes: the requested bytes, rounded up to whole pages.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.config.bytes
     }
 
-    /// Whether there is nothing in it; never so.
+    /// True if the region has no bytes, which is never the case.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.config.bytes == 0
     }
 
-    /// Share of the region that has the page kind asked for, 0 to 1; `None` when all of it.
+    /// Share of the region that has the requested page kind, 0 to 1; `None` from 0.999 on.
     #[must_use]
     pub fn partial_page_share(&self) -> Option<f64> {
         (self.page_share < 0.999).then_some(self.page_share)
     }
 }
 
-/// What to do where no memory of `page` pages can be had, in brackets behind the reason.
+/// Remedy when no memory of `page` pages is available, in brackets, for the end of a message.
 #[must_use]
 pub const fn remedy_of(page: PageKind) -> &'static str {
     match page {

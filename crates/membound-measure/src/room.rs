@@ -1,10 +1,9 @@
-//! How much memory buffers of one kind may have.
+//! How much memory buffers of one page kind may use.
 //!
-//! Nothing is worse for the user than a measurement that drives the machine out of memory,
-//! and a strict binding drives a node out of it while the others have plenty. So what may
-//! be taken is the least of what the machine, its cgroups and limits, the nodes that the
-//! policy names, and (for huge pages of a pool) the pool have to give. All figures are
-//! bytes at the time of asking.
+//! A measurement must not drive the machine out of memory, and a strict binding drives one node out
+//! of memory while the others have plenty. The limit is therefore the minimum of what the machine,
+//! its cgroups and limits, the nodes that the policy names, and (for huge pages of a pool) the pool
+//! have available. All figures are bytes at the time of the call.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +23,14 @@ pub(crate) fn page_bytes(page: PageKind) -> u64 {
     }
 }
 
-/// Whether the pages come from a pool that nobody else can use.
+/// Whether the pages come from a pool that serves no other memory.
 pub(crate) const fn is_pool(page: PageKind) -> bool {
     matches!(page, PageKind::Huge2M | PageKind::Huge1G)
 }
 
-/// The most that buffers of `page` pages under `node`, seen from `cpu`, can have together.
-/// Of memory that everybody shares a sixteenth, at most 1 GiB, is never taken: what the
-/// kernel calls available is its estimate.
+/// Maximum bytes that buffers of `page` pages under the policy `node`, seen from `cpu`, can use
+/// together. A sixteenth of shared memory, at most 1 GiB, stays free, because the kernel's figure
+/// of available memory is an estimate.
 pub(crate) fn obtainable_bytes(
     root: &Root,
     topology: &Topology,
@@ -44,7 +43,7 @@ pub(crate) fn obtainable_bytes(
     free - (free / 16).min(1 << 30)
 }
 
-/// [`obtainable_bytes`] to the last byte.
+/// Like [`obtainable_bytes`], but without the part that stays free.
 fn free_bytes(
     root: &Root,
     topology: &Topology,
@@ -57,14 +56,14 @@ fn free_bytes(
     let on_nodes = bound.and_then(|nodes| {
         let free: Option<Vec<u64>> = nodes.iter().map(|it| node_bytes(root, *it)).collect();
         let free = free?;
-        // Interleaved pages are spread evenly, so that the poorest node decides.
+        // Interleaved pages are spread evenly, so the node with the least memory limits all.
         Some(free.iter().min()?.saturating_mul(free.len() as u64))
     });
     memory::available_bytes(root).min(on_nodes.unwrap_or(u64::MAX))
 }
 
-/// What each of `buffers` buffers may have when a quarter of shared memory stays for
-/// everybody else; pages of a pool serve nobody else, so all of them may be used.
+/// Bytes for each of `buffers` buffers such that a quarter of shared memory stays for other
+/// programs. Pages of a pool serve nothing else, so all of them may be used.
 pub(crate) fn share_bytes(
     session: &Session<'_>,
     (page, node, cpu): (PageKind, NodePolicy, CpuId),
@@ -78,8 +77,8 @@ pub(crate) fn share_bytes(
     all / 4 * 3 / buffers.max(1)
 }
 
-/// [`share_bytes`] of each buffer when there is one for each of `cpus`: on machines with
-/// several nodes local memory is another for each of them.
+/// [`share_bytes`] of each buffer when each of `cpus` has one: with several nodes, local memory
+/// differs between CPUs.
 pub(crate) fn share_each(
     session: &Session<'_>,
     (page, node): (PageKind, NodePolicy),
@@ -95,7 +94,7 @@ pub(crate) fn share_each(
     )
 }
 
-/// [`obtainable_bytes`] for each buffer when there is one for each of `cpus`.
+/// [`obtainable_bytes`] of each buffer when each of `cpus` has one.
 pub(crate) fn obtainable_each(
     session: &Session<'_>,
     (page, node): (PageKind, NodePolicy),
@@ -108,7 +107,7 @@ pub(crate) fn obtainable_each(
     least(session, (page, node), cpus, machine, share)
 }
 
-/// The least of what `share` leaves to each buffer of a node, and of `machine` for all.
+/// The minimum of what `share` gives each buffer of a node, and of `machine` divided among all.
 fn least(
     session: &Session<'_>,
     (page, node): (PageKind, NodePolicy),
@@ -133,16 +132,16 @@ fn least(
     on_nodes.min().unwrap_or(0).min(machine)
 }
 
-/// The nodes that pages are bound to; `None` where there is nothing to choose.
+/// Nodes to which pages are bound; `None` with a single memory node or an impossible policy.
 fn bound_to(topology: &Topology, node: NodePolicy, cpu: CpuId) -> Option<Vec<NodeId>> {
     if topology.memory_nodes().len() <= 1 {
         return None;
     }
-    // A policy that cannot be had is refused with its reason where pages are placed.
+    // An impossible policy is refused, with its reason, where pages are placed.
     topology.wanted(node, topology.node_of(cpu)).ok()
 }
 
-/// Free pages of the pool, on `nodes` where only those count.
+/// Free bytes of the pool, only on `nodes` if given.
 fn pool_bytes(root: &Root, page: PageKind, nodes: Option<&[NodeId]>) -> u64 {
     let bytes = page_bytes(page);
     HugePool::read(root)
@@ -163,8 +162,8 @@ fn pool_bytes(root: &Root, page: PageKind, nodes: Option<&[NodeId]>) -> u64 {
         })
 }
 
-/// What a node can give now: what is free, and file pages that nobody used lately. `None`
-/// where the kernel does not tell.
+/// Bytes that a node can give now: free memory and inactive file pages. `None` where the kernel
+/// does not report them.
 pub(crate) fn node_bytes(root: &Root, node: NodeId) -> Option<u64> {
     let text = root
         .read(format!("sys/devices/system/node/node{node}/meminfo"))

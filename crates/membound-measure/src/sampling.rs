@@ -1,12 +1,11 @@
-//! Rounds over points until each is narrow: the sampling that all parts share.
+//! Rounds over points until each interval is narrow: the sampling that all parts share.
 //!
-//! A part makes one [`Slot`] a point, whose key says which point it is, and hands them to
-//! [`run_rounds`] with a function that visits one of them: warms up, takes a few batches
-//! ([`take_batches`]) and returns them as [`Visit`]s. Slots are visited upwards and
-//! downwards in turn, so that a slow phase of the machine hits a few visits of many points
-//! instead of all visits of one. [`Slot::sampled`] then gives figure, interval and the raw
-//! samples as documents carry them. What is measured, and in which unit, is the part's own
-//! affair.
+//! A part makes one [`Slot`] per point, whose key identifies the point, and passes them to
+//! [`run_rounds`] with a function that visits one of them: it warms up, takes a few batches
+//! ([`take_batches`]) and returns them as [`Visit`]s. Slots are visited upwards and downwards in
+//! turn, so that a slow phase of the machine hits a few visits of many points instead of all visits
+//! of one. [`Slot::sampled`] then gives figure, interval and the raw samples for documents. What is
+//! measured, and in which unit, is left to the part.
 
 use std::time::{Duration, Instant};
 
@@ -20,18 +19,18 @@ use crate::{Error, Session};
 /// figure.
 pub(crate) const TARGET: f64 = 0.01;
 
-/// Points are visited over at least this time, or a quarter of the budget where that is
-/// shorter, however soon they are narrow: slow phases of shared machines last that long.
+/// Minimum time over which points are visited, or a quarter of the budget where that is shorter,
+/// even if they are narrow sooner: slow phases of shared machines last that long.
 const LEAST_SPAN: Duration = Duration::from_millis(1_200);
 
-/// Rounds that a series makes in its least span.
+/// Rounds into which the minimum time is divided.
 const ROUNDS_IN_SPAN: u32 = 8;
 
-/// A visit between whose begin and end the core clock changed by more than this was
-/// disturbed. Slow drifts are none: cycles are counted with the visit's own clock.
+/// Relative change of the core clock during a visit from which on the visit counts as perturbed.
+/// Slow drifts do not count: cycles are counted with the visit's own clock.
 const CLOCK_TOLERANCE: f64 = 0.02;
 
-/// Which of two values is the undisturbed one.
+/// Which of two values is the unperturbed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sense {
     /// Values are times: the lower.
@@ -40,20 +39,20 @@ pub(crate) enum Sense {
     Rate,
 }
 
-/// What one visit to a point found.
+/// Result of one visit to a point.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Visit {
-    /// Batches, in the unit of the point's figure.
+    /// Values of the batches, in the unit of the point's figure.
     pub(crate) values: Vec<f64>,
-    /// Core clock seen at the visit, in hertz.
+    /// Core clock during the visit, in hertz.
     pub(crate) core_hz: f64,
-    /// What disturbed the visit.
+    /// What perturbed the visit.
     pub(crate) disturbed: Disturbance,
 }
 
-/// Takes `count` clean batches on the calling thread, which is pinned to `cpu`; `batch`
-/// is told the core clock in hertz and returns a batch's value. Disturbed batches are
-/// repeated up to `count` times, then taken as they are.
+/// Takes `count` clean batches on the calling thread, which is pinned to `cpu`. `batch` receives
+/// the core clock in hertz and returns a batch's value. Perturbed batches are repeated up to
+/// `count` times, then kept as they are.
 pub(crate) fn take_batches(
     session: &Session<'_>,
     cpu: CpuId,
@@ -70,8 +69,9 @@ pub(crate) fn take_batches(
     .0
 }
 
-/// [`take_batches`] where `batch` also says whether nothing else disturbed it, and returns
-/// more than a value: `value` picks that. All that was taken comes beside the visit.
+/// Like [`take_batches`], for a `batch` that also reports whether it was otherwise unperturbed and
+/// returns more than a value; `value` extracts the value. Returns the visit and the results of all
+/// kept batches.
 pub(crate) fn take_batches_if<T>(
     session: &Session<'_>,
     cpu: CpuId,
@@ -107,12 +107,13 @@ pub(crate) fn take_batches_if<T>(
     (visit, taken)
 }
 
-/// One when the core clock was another at the end of a visit than at its beginning.
+/// 1 if the core clock differs between the beginning and the end of a visit, else 0.
 pub(crate) fn clock_changes(before_hz: f64, after_hz: f64) -> u32 {
     u32::from((after_hz / before_hz - 1.0).abs() > CLOCK_TOLERANCE)
 }
 
-/// Adds the counts of `seen` to `sum`; modes are a matter of the whole point.
+/// Adds the counts of `seen` to `sum`. Modes are left out, because they are found from all batches
+/// of a point.
 pub(crate) fn add_disturbance(sum: &mut Disturbance, seen: &Disturbance) {
     sum.repeated_batches += seen.repeated_batches;
     sum.kept_batches += seen.kept_batches;
@@ -122,7 +123,7 @@ pub(crate) fn add_disturbance(sum: &mut Disturbance, seen: &Disturbance) {
     sum.clock_changes += seen.clock_changes;
 }
 
-/// A point and what was seen of it so far.
+/// A point and its batches so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<K> {
     /// Which point it is.
@@ -134,10 +135,10 @@ pub(crate) struct Slot<K> {
     rounds: u32,
 }
 
-/// What a document says of a point.
+/// A point's figure as documents hold it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampled {
-    /// Figure and interval, of the undisturbed mode where there are two.
+    /// Figure and interval, of the unperturbed mode where there are two.
     pub(crate) summary: Summary,
     /// Core clock while the point was measured, in hertz.
     pub(crate) core_hz: f64,
@@ -148,7 +149,7 @@ pub(crate) struct Sampled {
 impl<K> Slot<K> {
     /// Relative gap between two groups of batches that makes them two modes.
     const MODE_GAP: f64 = 0.15;
-    /// A point is visited in at least so many rounds, to see slow phases at all.
+    /// Minimum number of rounds in which a point is visited, to see slow phases at all.
     const LEAST_ROUNDS: u32 = 3;
 
     /// A point whose figure is a time.
@@ -172,10 +173,10 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Adds what one round found: a visit for every thread that took part.
+    /// Adds the result of one round: one visit for every participating thread.
     pub(crate) fn add(&mut self, visits: impl IntoIterator<Item = Visit>) {
         for visit in visits {
-            // A visit that was given up says nothing of the clock either.
+            // An abandoned visit did not measure the clock either.
             if !visit.values.is_empty() {
                 self.core_hz.push(visit.core_hz);
             }
@@ -185,7 +186,8 @@ impl<K> Slot<K> {
         self.rounds += 1;
     }
 
-    /// The undisturbed mode where there are two and it is no rarity, else everything.
+    /// The unperturbed mode where there are two and it has a quarter of the batches, else
+    /// everything.
     pub(crate) fn modes(&self) -> Option<Modes> {
         let modes = match self.sense {
             Sense::Time => stats::modes(&self.raw, Self::MODE_GAP)?,
@@ -201,7 +203,7 @@ impl<K> Slot<K> {
         Some(modes)
     }
 
-    /// Whether more samples would tell no more.
+    /// Whether more samples would add no information.
     pub(crate) fn converged(&self) -> bool {
         self.rounds >= Self::LEAST_ROUNDS
             && self.modes().is_some_and(|modes| {
@@ -236,8 +238,8 @@ impl<K> Slot<K> {
     }
 }
 
-/// [`stats::modes`] of rates: groups are looked for in the times that they stand for, so
-/// that a gap means the same for both, and the summaries are the rates' own.
+/// [`stats::modes`] of rates. Groups are found in the reciprocals, which are times, so that a gap
+/// means the same for both; the summaries are those of the rates.
 fn rate_modes(rates: &[f64], min_gap: f64) -> Option<Modes> {
     let times: Vec<f64> = rates.iter().map(|rate| rate.recip()).collect();
     let of_times = stats::modes(&times, min_gap)?;
@@ -253,7 +255,7 @@ fn rate_modes(rates: &[f64], min_gap: f64) -> Option<Modes> {
     })
 }
 
-/// Where [`run_rounds`] stands when it asks for a visit.
+/// Progress of [`run_rounds`] when it requests a visit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     /// Number of the round, from 0.
@@ -262,12 +264,12 @@ pub(crate) struct Turn {
     pub(crate) done: f64,
 }
 
-/// Visits all slots that are not yet narrow, round by round, until all are, `budget` is
-/// spent (two rounds are made in any case) or the session is cancelled. After each round
-/// `between` may add slots.
+/// Visits all slots that are not yet narrow, round by round, until all are, `budget` is spent (two
+/// rounds are made in any case) or the session is cancelled. After each round `between` may add
+/// slots.
 ///
 /// # Errors
-/// Whatever `visit` fails with.
+/// The first error of `visit`.
 pub(crate) fn run_rounds<K>(
     session: &Session<'_>,
     budget: Duration,
@@ -282,19 +284,19 @@ pub(crate) fn run_rounds<K>(
     run_rounds_as(session, rounds, slots, visit, between)
 }
 
-/// How many rounds are made.
+/// Limits of the number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounds {
-    /// Time that they may take.
+    /// Time budget of the rounds.
     pub(crate) budget: Duration,
-    /// Their number, whatever time that takes and however well the points are known.
+    /// Exact number of rounds, regardless of the time and of how narrow the intervals are.
     pub(crate) exactly: Option<u32>,
 }
 
-/// [`run_rounds`] with a number of rounds that may be given.
+/// [`run_rounds`] with an optional exact number of rounds.
 ///
 /// # Errors
-/// Whatever `visit` fails with.
+/// The first error of `visit`.
 pub(crate) fn run_rounds_as<K>(
     session: &Session<'_>,
     rounds: Rounds,
@@ -307,8 +309,8 @@ pub(crate) fn run_rounds_as<K>(
     let span = LEAST_SPAN.min(budget / 4);
     let mut longest_round = 0.0_f64;
     for round in 0_u64.. {
-        // A series of few points is spread over time, or one phase of the machine would be
-        // all that it saw.
+        // A series of few points is spread over time; otherwise one phase of the machine could
+        // cover all its visits.
         let due =
             span * u32::try_from(round).unwrap_or(u32::MAX).min(ROUNDS_IN_SPAN) / ROUNDS_IN_SPAN;
         while exactly.is_none() && begun.elapsed() < due && !session.cancelled() {
@@ -329,7 +331,7 @@ pub(crate) fn run_rounds_as<K>(
                 return Ok(());
             }
             let spent = begun.elapsed().as_secs_f64() / budget.as_secs_f64();
-            // A first round that takes longer than the budget shall move nevertheless.
+            // The first round counts as at least an eighth of the progress, however short it is.
             let in_first_round = if round == 0 {
                 done as f64 / visits as f64 / 8.0
             } else {

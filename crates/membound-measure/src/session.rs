@@ -1,4 +1,4 @@
-//! What all parts share: the machine, the clock, the effort, progress and cancellation.
+//! State that all parts share: the machine, the clock, the effort, progress and cancellation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,12 @@ pub enum Effort {
     Quick,
     /// The default.
     Normal,
-    /// As many rounds as the figures deserve.
+    /// As many rounds as narrow intervals need.
     Thorough,
 }
 
 impl Effort {
-    /// One of three values.
+    /// Selects the value for this effort.
     #[must_use]
     pub const fn pick<T: Copy>(self, quick: T, normal: T, thorough: T) -> T {
         match self {
@@ -34,23 +34,23 @@ impl Effort {
     }
 }
 
-/// Which CPUs several copies are pinned to.
+/// How several copies are spread over CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// One a core, as long as there are cores.
+    /// One per core, as long as there are unused cores.
     #[default]
     Cores,
     /// All hardware threads of a core before the next core.
     Siblings,
 }
 
-/// Hears how far a part has come. Never called inside a timed region.
+/// Receives the progress of a part. Never called inside a timed region.
 pub trait Progress: Sync {
-    /// The part is `share` (0 to 1) done; `doing` says what comes next.
+    /// The part is `share` (0 to 1) done; `doing` describes the next step.
     fn at(&self, share: f64, doing: &str);
 }
 
-/// Hears nothing.
+/// Ignores progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -58,23 +58,23 @@ impl Progress for Silent {
     fn at(&self, _share: f64, _doing: &str) {}
 }
 
-/// What all parts share.
+/// State that all parts share.
 pub struct Session<'a> {
-    /// Where sysfs and procfs are.
+    /// File system root with sysfs and procfs.
     pub root: &'a Root,
     /// NUMA nodes.
     pub topology: Topology,
     /// Kernels for this processor.
     pub backend: Box<dyn Backend>,
-    /// Why the kernels are the portable ones, where they are.
+    /// Why the kernels are the portable ones, if they are.
     pub portable_because: Option<String>,
     /// Timer.
     pub clock: Clock,
-    /// Finds the core's clock.
+    /// Measures the core clock.
     pub core: CoreClock,
     /// Core clock at the beginning, in hertz.
     pub core_hz: f64,
-    /// CPUs that may be used.
+    /// CPUs that this process may use.
     pub cpus: Vec<CpuId>,
     /// Groups of CPUs that share a core; empty without SMT.
     pub siblings: Vec<Vec<CpuId>>,
@@ -82,15 +82,15 @@ pub struct Session<'a> {
     pub cpu: CpuId,
     /// How much time may be spent.
     pub effort: Effort,
-    /// Set from outside when the run shall end early.
+    /// Set from outside to end the run early.
     pub cancel: &'a AtomicBool,
-    /// Who hears of progress.
+    /// Receiver of progress.
     pub progress: &'a dyn Progress,
 }
 
 impl<'a> Session<'a> {
-    /// Looks at the machine and calibrates the clocks. `cpu` is the measuring CPU; without
-    /// it, the last that this process may use, because the first serves most interrupts.
+    /// Reads the machine and calibrates the clocks. `cpu` is the measuring CPU; without it, the
+    /// last that this process may use, because the first serves most interrupts.
     ///
     /// # Errors
     /// When the CPU may not be used, or no kernel can be made.
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
         let (backend, portable_because) = arch::native_or_why_not();
         let clock = Clock::calibrate(Duration::from_millis(effort.pick(30, 60, 100)));
         let core = CoreClock::new(&*backend)?;
-        // The first runs also wake the clock up.
+        // The first runs only raise the core's clock from its idle frequency.
         let _warm = core.measure(&clock, 50);
         let core_hz = core.measure(&clock, 50);
         let topology = Topology::read(root);
@@ -132,19 +132,19 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Whether the run shall end now.
+    /// Whether the run should end now.
     #[must_use]
     pub fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
 
-    /// `ticks` of the clock in core cycles at the session's core clock.
+    /// Converts `ticks` of the clock to core cycles at the session's core clock.
     #[must_use]
     pub fn cycles(&self, ticks: f64) -> f64 {
         self.cycles_of_ns(self.clock.ns(ticks))
     }
 
-    /// `ns` in core cycles at the session's core clock.
+    /// Converts `ns` nanoseconds to core cycles at the session's core clock.
     #[must_use]
     pub fn cycles_of_ns(&self, ns: f64) -> f64 {
         ns * self.core_hz / 1e9
@@ -169,7 +169,8 @@ impl<'a> Session<'a> {
             .filter(|cpu| *cpu != self.cpu)
             .collect();
         match spread {
-            // How many CPUs of the same core come before this one: first CPUs first.
+            // Sorted by the number of CPUs of the same core that come before: first CPUs of cores
+            // first.
             Spread::Cores => {
                 let mut seen: HashMap<CpuId, usize> = HashMap::new();
                 let mut before: HashMap<CpuId, usize> = HashMap::new();

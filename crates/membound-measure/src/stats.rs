@@ -14,14 +14,14 @@ pub struct Summary {
     pub high: f64,
 }
 
-/// Samples taken apart into a fast group and, where there are two, a slow one.
+/// Samples split into a fast group and, where there are two, a slow one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Modes {
     /// Summary of the faster group, or of all samples when there is one group.
     pub fast: Summary,
     /// Samples in the faster group.
     pub fast_count: usize,
-    /// Median and share of the slower group.
+    /// Median and share (0 to 1) of the slower group, if there is one.
     pub slow: Option<(f64, f64)>,
 }
 
@@ -32,7 +32,7 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
 }
 
-/// Half the width of the middle half of `samples`; 0 for fewer than two.
+/// Half the interquartile range of `samples`; 0 for fewer than two.
 #[must_use]
 pub fn half_iqr(samples: &[f64]) -> f64 {
     let sorted = sorted(samples);
@@ -58,9 +58,9 @@ pub fn summarize(samples: &[f64]) -> Option<Summary> {
     (!sorted.is_empty()).then(|| summarize_sorted(&sorted))
 }
 
-/// Looks for two groups: a gap wider than `min_gap` (relative to the value below it) and
-/// three times wider than either group's own half quartile range, with at least two
-/// samples and a tenth of all in the smaller group.
+/// Splits times into two groups at the widest gap, if that gap is wider than `min_gap` (relative to
+/// the value below it) and three times wider than either group's own half quartile range, with at
+/// least two samples and a tenth of all in the smaller group. `None` without samples.
 #[must_use]
 pub fn modes(samples: &[f64], min_gap: f64) -> Option<Modes> {
     let sorted = sorted(samples);

@@ -1,4 +1,4 @@
-//! Threads that measure together.
+//! Starting and joining the threads of one measurement.
 
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
@@ -6,10 +6,11 @@ use membound_types::CpuId;
 
 use crate::Error;
 
-/// Starts a thread for `cpu`. What `run` holds goes when there is no thread to be had.
+/// Starts a thread that executes `run`, which is dropped if no thread can be started. `cpu` is only
+/// named in the error.
 ///
 /// # Errors
-/// [`Error::Copy`] where the system gives no more threads.
+/// [`Error::Copy`] when the system has no more threads.
 pub(crate) fn spawned<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     cpu: CpuId,
@@ -22,7 +23,7 @@ pub(crate) fn spawned<'scope, T: Send + 'scope>(
     })
 }
 
-/// What `thread` returned; a panic in it goes on in the caller.
+/// Result of `thread`; a panic in it continues in the caller.
 pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()

@@ -1,10 +1,10 @@
-//! What disturbed a batch, and what stole time from a point.
+//! Detection of what perturbed a batch, and of CPU time stolen from a point.
 
 use membound_platform::disturb::{self, ThreadUsage};
 use membound_platform::{Root, affinity};
 use membound_types::{CpuId, Disturbance};
 
-/// The state of the calling thread when a batch begins, and where it is to run.
+/// The state of the calling thread when a batch begins, and the CPU on which it should run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchWatch {
     usage: ThreadUsage,
@@ -12,7 +12,7 @@ pub(crate) struct BatchWatch {
 }
 
 impl BatchWatch {
-    /// The calling thread is pinned to `cpu`; whoever changes that from outside is noticed.
+    /// The calling thread is pinned to `cpu`; [`BatchWatch::end`] notices a change from outside.
     pub(crate) fn begin(cpu: CpuId) -> Self {
         Self {
             usage: ThreadUsage::now(),
@@ -20,9 +20,9 @@ impl BatchWatch {
         }
     }
 
-    /// Adds what happened since [`BatchWatch::begin`] to `disturbance` and says whether
-    /// the batch is clean. Batches never wait for anything, so that a voluntary switch is
-    /// a disturbance too: the whole process was stopped, or a page had to be fetched.
+    /// Adds what happened since [`BatchWatch::begin`] to `disturbance` and returns true if the
+    /// batch is clean. Batches never wait for anything, so a voluntary switch is a perturbation
+    /// too: the whole process was stopped, or a page had to be fetched.
     pub(crate) fn end(self, disturbance: &mut Disturbance) -> bool {
         let usage = ThreadUsage::now() - self.usage;
         let migrated = affinity::current_cpu() != self.cpu;
@@ -33,7 +33,7 @@ impl BatchWatch {
     }
 }
 
-/// Stolen time of one CPU, from when it was begun.
+/// Stolen time of one CPU, counted from [`StealWatch::begin`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StealWatch {
     cpu: CpuId,
@@ -48,7 +48,7 @@ impl StealWatch {
         }
     }
 
-    /// Milliseconds stolen since [`StealWatch::begin`]; 0 where the kernel does not say.
+    /// Milliseconds stolen since [`StealWatch::begin`]; 0 where the kernel does not report them.
     pub(crate) fn end(self, root: &Root) -> f64 {
         let now = disturb::steal_ticks(root, self.cpu);
         match (self.ticks, now) {
@@ -61,7 +61,8 @@ impl StealWatch {
     }
 }
 
-/// Who else had the CPU, from when it was begun: the calling thread stays on that CPU.
+/// Use of the CPU by others, counted from [`PlacementWatch::begin`]. The calling thread stays on
+/// that CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlacementWatch {
     steal: StealWatch,

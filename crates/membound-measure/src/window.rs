@@ -35,13 +35,13 @@ pub struct WindowConfig {
     pub max_bytes: u64,
     /// What is done with a window.
     pub kernels: Vec<WindowKernel>,
-    /// Pages behind the areas.
+    /// Page kind of the areas.
     pub page: PageKind,
-    /// Where the areas lie, seen from the CPU that initialises.
+    /// NUMA policy of the areas, seen from the CPU that initialises.
     pub node: NodePolicy,
     /// CPU whose thread allocates and initialises; `None` for the measuring one.
     pub init_cpu: Option<CpuId>,
-    /// Node of which any CPU allocates and initialises, where `init_cpu` names none.
+    /// Node whose first usable CPU allocates and initialises, where `init_cpu` names none.
     pub init_node: Option<NodeId>,
     /// Time for the sampling; initialising the memory comes on top.
     pub budget: Duration,
@@ -72,11 +72,12 @@ impl WindowConfig {
         }
     }
 
-    /// Holds the values to what makes sense, and the CPU or node that initialises to what the
-    /// machine has.
+    /// Checks that the values are usable, and that the machine has the CPU or node that
+    /// initialises.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the value; why the CPU or the node cannot be used.
+    /// [`Error::Invalid`], which names the value; the reason why the CPU or the node cannot be
+    /// used.
     pub fn check(&self, session: &Session<'_>) -> Result<(), Error> {
         initialiser(session, self)?;
         if self.windows.is_empty() || self.kernels.is_empty() {
@@ -110,15 +111,15 @@ impl WindowConfig {
 fn half_octaves(max_bytes: u64) -> Vec<u64> {
     (4_u32..)
         .map(|i| (4096.0 * (f64::from(i) / 2.0).exp2() + 1.5) as u64)
-        // The document's 1.5 guards against rounding, so that it does not count as size.
+        // The document's 1.5 guards against rounding, so it is subtracted before the comparison.
         .take_while(|area| area.saturating_sub(1) <= max_bytes && *area < 1 << 62)
         .collect()
 }
 
-/// Which point a slot is.
+/// Identity of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    /// Area as asked for: the points of one have the same state of the caches.
+    /// Requested area size: all points of one area find the same state of the caches.
     nominal_bytes: u64,
     area_bytes: u64,
     window_bytes: u64,
@@ -154,9 +155,9 @@ fn keys(kernels: &[WindowKernel], windows: &[u64], areas: &[u64]) -> Vec<Key> {
 /// Measures every point. A cancelled run returns the points that have samples.
 ///
 /// # Errors
-/// [`Error::Invalid`] for windows that are no multiples of 64, areas below every window, or
-/// a node without CPUs to initialise from; [`Error::Memory`] for given areas that do not
-/// fit; the reason when the pages or the node are not to be had.
+/// [`Error::Invalid`] for windows that are no multiples of 64, areas below every window, or a node
+/// without CPUs to initialise from; [`Error::Memory`] for given areas that do not fit; the reason
+/// when the pages or the node are not available.
 pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, Error> {
     let begun = Instant::now();
     config.check(session)?;
@@ -238,8 +239,8 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     })
 }
 
-/// The areas asked for, or half-octaves as far as memory is free; a quarter stays for
-/// everybody else.
+/// The requested areas, or half-octaves up to the free memory, of which a quarter stays for other
+/// programs.
 fn areas(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) -> Vec<u64> {
     config.areas.clone().unwrap_or_else(|| {
         let free = room::share_bytes(session, (config.page, config.node, init_cpu), 1);
@@ -256,7 +257,7 @@ fn initialiser(session: &Session<'_>, config: &WindowConfig) -> Result<CpuId, Er
     let Some(node) = config.init_node else {
         return Ok(session.cpu);
     };
-    // Names the node that does not exist, and the ones that do.
+    // Fails for a node that does not exist, and names the nodes that do.
     session.topology.wanted(
         NodePolicy::Node(node),
         session.topology.node_of(session.cpu),
@@ -273,7 +274,7 @@ fn initialiser(session: &Session<'_>, config: &WindowConfig) -> Result<CpuId, Er
         })
 }
 
-/// Where documents say that the areas lie: `local` means local to the CPU that accesses.
+/// NUMA policy for documents: `local` there means local to the CPU that accesses.
 fn where_it_lies(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) -> NodePolicy {
     let (from, to) = (
         session.topology.node_of(session.cpu),
@@ -289,7 +290,7 @@ fn where_it_lies(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) 
 struct Kernels(Vec<((WindowKernel, u64), Box<dyn WindowLoop>)>);
 
 impl Kernels {
-    /// All loops that can be made here, and why the others cannot.
+    /// All loops that can be made on this processor, and the reasons why the others cannot.
     fn new(session: &Session<'_>, config: &WindowConfig) -> Result<(Self, Vec<String>), Error> {
         let mut made = Vec::new();
         let mut skipped = Vec::new();
@@ -331,22 +332,22 @@ impl Kernels {
     }
 }
 
-/// The measuring thread with its memory, and the generator's state that it carries on.
+/// The memory, kernels and generator state of the measuring thread.
 struct Walk<'a> {
     session: &'a Session<'a>,
     region: &'a Region,
     kernels: Kernels,
     clock: CpuTime,
     state: u64,
-    /// Bytes after which the caches hold what random windows leave in them.
+    /// Bytes to go through until the caches are in the state that random windows leave behind.
     warm_bytes: u64,
     last_area: Option<u64>,
 }
 
 impl Walk<'_> {
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
-    /// A batch is at least so long, in nanoseconds.
+    /// Minimum length of a batch, in nanoseconds.
     const SHORTEST_BATCH_NS: f64 = 5e5;
 
     fn visit(&mut self, key: Key, turn: Turn) -> Result<Vec<Visit>, Error> {
@@ -367,7 +368,7 @@ impl Walk<'_> {
                     .ns(self.session.clock.min_batch_ticks() as f64),
             )
             .max(Self::SHORTEST_BATCH_NS);
-        // Doubled until it is long enough to tell how many windows make a batch.
+        // Doubled until the time is long enough to compute the number of windows in a batch.
         let mut windows = 16_u64;
         let probe_ns = loop {
             let taken = self.draw(key, windows);
@@ -386,22 +387,22 @@ impl Walk<'_> {
         )])
     }
 
-    /// Nanoseconds of this thread's time that `windows` windows take.
+    /// CPU time that `windows` windows take on this thread, in nanoseconds.
     fn draw(&mut self, key: Key, windows: u64) -> f64 {
         let (start, state) = (self.region.start(), self.state);
         let kernel = self.kernels.of(key);
         let mut end = state;
         let taken = self.clock.of(|| {
-            // SAFETY: the region is as long as the largest area and ours alone, page-aligned,
-            // and the kernel was made for windows of this size.
+            // SAFETY: the region is as long as the largest area, not shared and page-aligned, and
+            // the kernel was made for windows of this size.
             end = unsafe { kernel.run(start, key.area_bytes / key.window_bytes, windows, state) };
         });
         self.state = end;
         taken
     }
 
-    /// Brings the caches into the state that random windows of this area leave behind.
-    /// Neighbouring visits to the same area find it already.
+    /// Brings the caches into the state that random windows of this area leave behind. Consecutive
+    /// visits to the same area find that state already.
     fn warm(&mut self, key: Key) {
         if self.last_area == Some(key.nominal_bytes) {
             return;

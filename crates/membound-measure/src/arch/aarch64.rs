@@ -3,7 +3,8 @@
 //! Registers of the AAPCS64: arguments in x0 to x4, result in x0. Kernels use x0 to x17 and
 //! v0 to v7 and v16 to v31, which a called function may change, unless they say otherwise.
 //!
-//! Emission depends on no machine: tests look at it everywhere. The code runs on aarch64.
+//! Emission is independent of the machine, so tests check it everywhere. The code runs on aarch64
+//! only.
 
 mod chase;
 mod inject;
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::Error;
 
-/// Bytes of a line that kernels count in, whatever the machine's are.
+/// Line size by which kernels count, in bytes, whatever the machine's line size is.
 const LINE: u32 = 64;
 /// Bytes of a vector register.
 const VECTOR: u32 = 16;
@@ -61,7 +62,7 @@ impl Backend for Emitted {
     }
 
     fn widest_vector(&self) -> VectorWidth {
-        // Advanced SIMD, which every such processor has. SVE is left alone.
+        // Advanced SIMD, which every such processor has. SVE is not used.
         VectorWidth::V128
     }
 
@@ -78,7 +79,7 @@ impl Backend for Emitted {
     }
 }
 
-/// Counts `counter` down by one and goes back to `top` until it is zero.
+/// Emits a decrement of `counter` and a branch to `top` until it is zero.
 fn repeat(a: &mut Assembler, counter: X, top: a64::Label) {
     a.push(I::SubtractImmediateFlags {
         to: counter,
@@ -88,7 +89,7 @@ fn repeat(a: &mut Assembler, counter: X, top: a64::Label) {
     a.branch_if(Condition::NotEqual, top);
 }
 
-/// `to = to + by`: a step of a chain that takes a core cycle.
+/// Emits `to = to + by`: a step of a chain that takes a core cycle.
 fn add(a: &mut Assembler, to: X, by: X) {
     a.push(I::Add {
         to,
@@ -133,7 +134,7 @@ impl AddChain for Adds {
     }
 }
 
-/// What a kernel is made of, for tests on any machine.
+/// Disassembly of an emitted kernel, for tests on any machine.
 #[cfg(test)]
 fn text(emit: impl FnOnce(&mut Assembler)) -> Vec<String> {
     let mut assembler = Assembler::new();

@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A counter that only goes up.
+/// A monotonic counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
     /// x86 time-stamp counter, read between two `lfence`.
@@ -26,9 +26,9 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
-    /// The time-stamp counter where the kernel itself trusts it or the processor declares
-    /// it invariant, the generic timer or the time base, which architectures define to have
-    /// a constant rate, else the kernel's clock.
+    /// Chooses the time-stamp counter where the kernel uses it as its clock source or the
+    /// processor declares it invariant, the generic timer or the time base on architectures that
+    /// define their rate as constant, and the kernel's clock otherwise.
     pub(crate) fn best() -> Self {
         #[cfg(target_arch = "aarch64")]
         return Self::Cntvct;
@@ -131,7 +131,7 @@ impl Counter {
     }
 }
 
-/// CPUID 8000_0007 EDX bit 8.
+/// True if CPUID 8000_0007 EDX bit 8 (invariant time-stamp counter) is set.
 #[cfg(target_arch = "x86_64")]
 fn tsc_is_invariant() -> bool {
     use std::arch::x86_64::__cpuid;

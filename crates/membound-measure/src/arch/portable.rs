@@ -1,7 +1,7 @@
 //! Kernels in plain Rust with volatile accesses.
 //!
-//! They run on every processor. The compiler still chooses the instructions, so figures
-//! are honest but not as tight as those of emitted kernels.
+//! They run on every processor. The compiler chooses the instructions, so loops have more
+//! overhead than emitted kernels.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use super::{
 use crate::Error;
 use crate::random::Random;
 
-/// What injectors write: no zero, because some caches drop zeroes written over zeroes.
+/// Value that injectors write: not zero, because some caches drop zeroes written over zeroes.
 const WRITTEN: u64 = 3.0_f64.to_bits();
 
 /// The backend that needs no emission.
@@ -61,7 +61,8 @@ impl Backend for Portable {
     }
 
     fn mlp(&self) -> Result<Box<dyn MlpLoop>, Error> {
-        // What stands inside the window must be known to the uop; a compiler would add to it.
+        // Every uop inside the window must be known; a compiler would add instructions of its
+        // own.
         Err(Error::Architecture(std::env::consts::ARCH))
     }
 
@@ -82,7 +83,8 @@ impl Backend for Portable {
 struct Adds;
 
 impl AddChain for Adds {
-    /// The core clock follows from this chain, which an unoptimised build must not make longer.
+    /// In assembly: the core clock is derived from this chain, and an unoptimised build would
+    /// lengthen it.
     #[cfg(target_arch = "powerpc64")]
     fn run(&self, adds: u64) {
         const UNROLLED: u64 = 64;
@@ -189,7 +191,7 @@ impl StreamLoop for Stream {
 }
 
 impl Stream {
-    /// One element of every array that the kernel uses.
+    /// Processes element `i` of every array that the kernel uses.
     ///
     /// # Safety
     /// Those arrays must have an element `i`.

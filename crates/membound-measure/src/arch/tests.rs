@@ -205,7 +205,7 @@ fn every_window_kernel_does_what_the_portable_one_does() {
 #[test]
 fn adds_are_made_as_many_as_are_asked_for_or_more() {
     for backend in backends() {
-        // A chain that never ended would show.
+        // An endless chain would hang here.
         backend.add_chain().unwrap().run(65_536);
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that is served from one level, in words that fit a command line.
+//! Memory that is served from one level, and its text form for command lines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use membound_types::{CpuId, NodePolicy, PageKind};
 /// Memory whose loads are served from one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// The level: no colons.
+    /// Name of the level, without colons.
     pub name: String,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Pages behind it.
+    /// Page kind.
     pub page: PageKind,
-    /// Where it lies.
+    /// NUMA policy.
     pub node: NodePolicy,
     /// CPU whose caches hold its lines modified whenever they are loaded.
     pub modified_on: Option<CpuId>,

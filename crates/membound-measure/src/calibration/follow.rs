@@ -1,12 +1,12 @@
 //! The loop whose load is patched.
 //!
-//! It is not emitted at run time like the other kernels: patches are planned from files, so
-//! it must stand in the executable.
+//! Unlike the other kernels, it is not emitted at run time: patches are planned from files, so the
+//! loop must be in the executable.
 
 #[cfg(target_arch = "x86_64")]
 mod native {
-    // A function of its own section, with the size and the unwind information that tell where
-    // it begins and ends even without a symbol table. The load is its first instruction.
+    // A function in its own section, with the size and the unwind information that mark its
+    // beginning and end even without a symbol table. The load is its first instruction.
     std::arch::global_asm!(
         ".pushsection .text.membound_calibrated_load,\"ax\",@progbits",
         ".p2align 6",
@@ -27,7 +27,7 @@ mod native {
     );
 
     unsafe extern "C" {
-        /// Follows `loads` pointers, at least one, from `at`; returns where it came to.
+        /// Follows `loads` pointers, at least one, from `at`; returns the element reached.
         pub(super) fn membound_calibrated_load(at: *const u8, loads: u64) -> *const u8;
         /// The ELF header in memory, defined by the linker.
         static __ehdr_start: u8;
@@ -70,13 +70,14 @@ pub(super) fn walk(mut at: *const u8, loads: u64) -> *const u8 {
     at
 }
 
-/// The counter that records carry.
+/// Reads the counter that records carry: the time stamp counter, or 0 where programs are not
+/// patched.
 #[must_use]
 pub fn time_stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction, and where it is forbidden no
-        // program is patched.
+        // SAFETY: every x86-64 processor has the instruction, and where it is forbidden programs
+        // are not patched.
         unsafe { std::arch::x86_64::_rdtsc() }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! A thread on another CPU that modifies lines when it is told to.
+//! A thread on another CPU that modifies lines on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use membound_types::CpuId;
 use crate::Error;
 use crate::threads::spawned;
 
-/// Laps asked for and done, each in a line of its own.
+/// Number of passes requested and done, each counter in its own line.
 #[derive(Debug, Default)]
 struct Laps {
     asked: OnItsOwn,
@@ -22,29 +22,29 @@ struct Laps {
 #[repr(align(128))]
 struct OnItsOwn(AtomicU64);
 
-/// Asked for instead of a lap when the thread is to end.
+/// Requested instead of a pass to end the thread.
 const END: u64 = u64::MAX;
-/// Said instead of a lap when the thread could not run.
+/// Stored in `done` if the thread could not run.
 const FAILED: u64 = u64::MAX;
-/// How long a lap can take before the thread is given up: it may share its CPU.
+/// Timeout of one pass, after which the thread is given up: it may share its CPU.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The thread, and how many laps it was asked for.
+/// The thread, and the number of passes requested from it.
 #[derive(Debug)]
 pub(super) struct Writer {
     laps: Arc<Laps>,
     asked: u64,
 }
 
-/// Where the lines begin; the thread writes the second word of each.
+/// Start of the lines; the thread writes the second word of each.
 #[derive(Clone, Copy)]
 struct Lines(*mut u8);
 
-// SAFETY: only one thread writes through it, to words that no other accesses.
+// SAFETY: only one thread writes through it, to words that no other thread accesses.
 unsafe impl Send for Lines {}
 
 impl Writer {
-    /// Starts it on `cpu`, for `lines` lines from `start`, which outlive `scope`.
+    /// Starts the thread on `cpu`, for `lines` lines from `start`, which outlive `scope`.
     pub(super) fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
         cpu: CpuId,
@@ -65,7 +65,7 @@ impl Writer {
         })
     }
 
-    /// Has all lines modified, and waits for that. Whether they were.
+    /// Requests a pass over all lines and waits for it; false if the thread failed or timed out.
     pub(super) fn modify(&mut self) -> bool {
         self.asked += 1;
         self.laps.asked.0.store(self.asked, Ordering::Release);

@@ -10,9 +10,9 @@ use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint};
 
 const MIB: u64 = 1 << 20;
 
-/// The memory of one copy: a part for large chains that grow and shrink in place, and
-/// scratch in which small chains lie elsewhere each round (so that the luck of one
-/// placement does not become a figure) and which is read to empty the caches.
+/// The memory of one copy: a main part for large chains that grow and shrink in place, and scratch,
+/// in which small chains lie at another address each round (so that the luck of one placement does
+/// not become a figure) and which is read to empty the caches.
 pub(super) struct Arena {
     pub(super) cpu: CpuId,
     region: Region,
@@ -22,10 +22,10 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Chains up to this size lie in the scratch part.
+    /// Largest chain, in bytes, that lies in the scratch part.
     const SMALL_BYTES: u64 = 8 * MIB;
 
-    /// Work spent on warming up and emptying caches is bounded by twice the largest of them.
+    /// Bytes that bound the work of warming and emptying caches: twice the largest declared cache.
     fn cache_hint(session: &Session<'_>) -> u64 {
         2 * hint::largest_cache_bytes(session)
     }
@@ -34,7 +34,7 @@ impl Arena {
         Self::cache_hint(session).max(4 * Self::SMALL_BYTES)
     }
 
-    /// Bytes that an arena for sizes up to `main_bytes` takes.
+    /// Bytes that an arena for sizes up to `main_bytes` occupies.
     pub(super) fn bytes_for(session: &Session<'_>, main_bytes: u64) -> u64 {
         if main_bytes <= Self::SMALL_BYTES {
             2 * Self::SMALL_BYTES
@@ -50,7 +50,7 @@ impl Arena {
         node: NodePolicy,
         main_bytes: u64,
     ) -> Result<Self, Error> {
-        // A buffer for small sizes only needs no part for emptying large caches.
+        // A buffer only for small sizes needs no part for emptying large caches.
         let small = main_bytes <= Self::SMALL_BYTES;
         let scratch_bytes = if small {
             2 * Self::SMALL_BYTES
@@ -82,7 +82,7 @@ impl Arena {
         })
     }
 
-    /// Largest size that a chain here can have.
+    /// Size of the largest chain that fits here, in bytes.
     pub(super) const fn largest(&self) -> u64 {
         if self.main_bytes == 0 {
             Self::SMALL_BYTES
@@ -106,9 +106,9 @@ pub(super) struct Copy<'arena> {
 }
 
 impl<'arena> Copy<'arena> {
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
-    /// Longest batch, in nanoseconds; below it a batch is one full pass over the chain.
+    /// Maximum length of a batch in nanoseconds; a shorter batch is one full pass over the chain.
     const LONGEST_BATCH_NS: f64 = 1.5e6;
 
     pub(super) fn new(
@@ -146,8 +146,8 @@ impl<'arena> Copy<'arena> {
         })
     }
 
-    /// Warms a chain of `size` bytes and times it, pinned, in step with the other copies:
-    /// all begin together, and early ones are kept busy until the last is done.
+    /// Warms a chain of `size` bytes and times it, pinned, together with the other copies: all
+    /// begin at the same time, and copies that finish early keep loading until the last is done.
     pub(super) fn visit(
         &mut self,
         session: &Session<'_>,
@@ -155,7 +155,7 @@ impl<'arena> Copy<'arena> {
         round: u64,
         mut ticket: Ticket<'_>,
     ) -> Result<Visit, Error> {
-        // On the way out of an error the ticket goes, and the others wait no longer.
+        // If an error returns from here, the ticket is dropped, and the others do not wait for it.
         let _pinned = Pinned::to(self.arena.cpu)?;
         let Some(iterations) = self.prepare(session, size, round)? else {
             return Ok(Visit::default());
@@ -195,7 +195,7 @@ impl<'arena> Copy<'arena> {
             let offset = hashed_below(self.seed ^ round, size, pages + 1) as usize * 4096;
             let base = self.arena.region.start().wrapping_add(offset);
             let capacity = self.arena.scratch_bytes as usize - offset;
-            // SAFETY: the new place lies inside the scratch part, which this chase alone uses.
+            // SAFETY: the new place lies inside the scratch part, which only this chase uses.
             unsafe { self.small.rebase(base, capacity) };
         }
         let full_pass_bytes = self.arena.full_pass_bytes;
@@ -204,13 +204,13 @@ impl<'arena> Copy<'arena> {
         chase.resize_while(size, &|| !session.cancelled())?;
         let elements = chase.elements();
         if size > full_pass_bytes {
-            // A walk over lines that no cache holds is what a full pass would leave behind,
-            // and the lines of the page tables that it would have kept.
+            // Produces the state that a full pass would leave, in less time: caches full of other
+            // lines, and the lines of the page tables.
             let scratch = arena.scratch_bytes as usize;
             hint::read_through(&arena.region, 0, scratch);
             hint::read_translations(&arena.region, scratch, size as usize);
-            // Each of those lines is then used a few times, so that data and translations
-            // settle into their shares of the caches.
+            // Each of those lines of the page tables is then used a few times, so that data and
+            // translations settle into their shares of the caches.
             walk(session, chase, 8 * size / hint::COVERED_BY_A_LINE as u64);
         } else {
             walk(session, chase, elements);
@@ -219,7 +219,7 @@ impl<'arena> Copy<'arena> {
         if session.cancelled() {
             return Ok(None);
         }
-        // An untimed probe says how long a batch is going to be.
+        // A short probe determines how long a batch is.
         let probe = chase.probe_ns(clock);
         let shortest = clock.ns(clock.min_batch_ticks() as f64);
         let one_pass = elements as f64 * probe;
@@ -234,8 +234,8 @@ impl<'arena> Copy<'arena> {
         let cpu = self.arena.cpu;
         let pattern = self.pattern;
         let chase = self.chase_for(size);
-        // Rings are walked whole, so that a stride of a fraction of a line weighs all
-        // parts of a line alike.
+        // Rings are walked in whole lines, so that a stride of a fraction of a line weights all
+        // parts of a line equally.
         let iterations = if pattern == Pattern::Stride {
             let a_line = (64 / chase.loads_per_iteration()).max(1);
             iterations.next_multiple_of(a_line)
@@ -250,7 +250,7 @@ impl<'arena> Copy<'arena> {
     }
 }
 
-/// Walks `loads` loads, or until the session is cancelled.
+/// Follows the chain for `loads` loads, or until the session is cancelled.
 fn walk(session: &Session<'_>, chase: &mut Chase, loads: u64) {
     const PIECE: u64 = 1 << 20;
     let mut left = loads;

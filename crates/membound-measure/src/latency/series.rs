@@ -37,7 +37,8 @@ pub(super) fn measure(
         .sizes
         .clone()
         .unwrap_or_else(|| config.grid(key.stride));
-    // Chains grow and shrink from one size to the next; a size is one point, whatever the list says.
+    // A size that the list names twice is one point. Sorted, because chains grow and shrink in
+    // place.
     let sizes: BTreeSet<u64> = sizes.into_iter().collect();
     let mut slots: Vec<Slot<u64>> = sizes
         .into_iter()
@@ -100,7 +101,7 @@ impl Key {
     }
 }
 
-/// Adds the sizes that `refine` names; returns how many.
+/// Adds the sizes that `refine` chooses; returns how many were new.
 fn add_sizes(
     slots: &mut Vec<Slot<u64>>,
     stride: u64,
@@ -126,18 +127,18 @@ fn add_sizes(
     slots.len() - before
 }
 
-/// Places that a single copy's chain is put at in one round.
+/// Number of places at which a single copy's chain is put in one round.
 ///
-/// A second-level cache is indexed by physical addresses, which the host deals out page by
-/// page: where a chain lies decides how many of its lines fit. The mean over many places
-/// belongs to the machine, one place to luck. Chains inside a page, and those beyond such
-/// caches, do not mind.
+/// A second-level cache is indexed by physical addresses, which the host assigns page by page: the
+/// place of a chain decides how many of its lines fit. The mean over many places is a property of
+/// the machine, one place is luck. Chains inside a page, and chains larger than such caches, are
+/// not affected.
 fn placements(size: u64) -> u64 {
     const FOUR_PLACES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
     if FOUR_PLACES.contains(&size) { 4 } else { 1 }
 }
 
-/// One visit of all copies at once; a single copy runs on the calling thread.
+/// Visits one size with all copies at once; a single copy runs on the calling thread.
 fn visit_together(
     session: &Session<'_>,
     copies: &mut [Copy<'_>],

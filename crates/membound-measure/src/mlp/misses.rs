@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use membound_platform::counters::{CounterGroup, Event};
 use membound_types::{Misses, NotMeasured, Outcome};
 
-/// Counts around the timed batches of a cell, over all its draws of displacements.
+/// Counts around the timed batches of a cell, summed over all its draws of displacements.
 pub(super) struct MissCounter {
     group: CounterGroup,
     refused: HashMap<Event, NotMeasured>,
@@ -21,7 +21,7 @@ impl MissCounter {
         Event::DataTlbMiss,
     ];
 
-    /// Opens what counters there are for the calling thread.
+    /// Opens the counters that the calling thread may use.
     pub(super) fn open() -> Self {
         let (group, refused) = CounterGroup::open_any(&Self::EVENTS);
         Self {
@@ -32,8 +32,8 @@ impl MissCounter {
         }
     }
 
-    /// Counting begins. A counter that fails counts nothing, and [`MissCounter::take`]
-    /// then says so.
+    /// Starts counting. A counter that fails counts nothing, and [`MissCounter::take`] reports
+    /// that.
     pub(super) fn begin(&mut self) {
         if !self.group.events().is_empty() {
             let _ = self.group.reset();
@@ -41,7 +41,7 @@ impl MissCounter {
         }
     }
 
-    /// Counting ends after `executions` executions.
+    /// Stops counting after `executions` executions.
     pub(super) fn end(&mut self, executions: u64) {
         if self.group.events().is_empty() {
             return;

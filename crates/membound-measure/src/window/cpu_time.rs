@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The kernel's account of a thread's time, with what reading it costs and how it steps.
+/// The kernel's clock of a thread's CPU time, with the cost of reading it and its step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     step_ns: f64,
@@ -10,9 +10,9 @@ pub(super) struct CpuTime {
 }
 
 impl CpuTime {
-    /// Batches are this many steps long, so that a step is a thousandth of one.
+    /// Minimum length of a batch in steps, so that a step is at most a thousandth of it.
     const STEPS_PER_BATCH: f64 = 1000.0;
-    /// Reading is a system call, whose cost varies; batches are this many of them long.
+    /// Minimum length of a batch in readings: each is a system call, whose cost varies.
     const READINGS_PER_BATCH: f64 = 1000.0;
 
     /// Reads the clock until its step and its cost are known.
@@ -33,8 +33,8 @@ impl CpuTime {
             .get(steps.len() / 2)
             .map_or(0.0, |median| median.min(elapsed / (READINGS - 1) as f64));
         Self {
-            // Where every reading differs, the clock steps in less than a reading takes. Where
-            // none does, it steps by the timer tick, of which the slowest is 10 ms.
+            // If every reading differs, the step is shorter than a reading takes. If none does, the
+            // clock steps by the timer tick, which is 10 ms at the slowest.
             step_ns: match steps.first() {
                 None => 1e7,
                 Some(_) if steps.len() == READINGS - 1 => 1.0,
@@ -44,18 +44,19 @@ impl CpuTime {
         }
     }
 
-    /// The calling thread's user and system time.
+    /// The calling thread's user and system time, in nanoseconds.
     fn now() -> f64 {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
     }
 
-    /// Shortest batch in which neither step nor cost of this clock matter.
+    /// Minimum length of a batch in nanoseconds, for which step and cost of this clock are
+    /// negligible.
     pub(super) fn min_batch_ns(&self) -> f64 {
         (Self::STEPS_PER_BATCH * self.step_ns).max(Self::READINGS_PER_BATCH * self.overhead_ns)
     }
 
-    /// What `work` takes of this thread's time.
+    /// CPU time that `work` takes on this thread, in nanoseconds.
     pub(super) fn of(&self, work: impl FnOnce()) -> f64 {
         let start = Self::now();
         work();

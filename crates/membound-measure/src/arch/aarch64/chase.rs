@@ -103,15 +103,15 @@ unsafe impl ChaseLoop for Chase {
     }
 }
 
-/// Several chains: pointers in registers as long as these last, else in their slots of
-/// `heads`, where a forwarded store adds a few cycles a round to a miss of hundreds.
+/// Several chains. Their pointers are in registers while there are enough, otherwise in the slots
+/// of `heads`, where store forwarding adds a few cycles per round to a miss of hundreds.
 pub(super) struct Chains {
     code: OwnedCode,
     chains: usize,
 }
 
 impl Chains {
-    /// x2 to x17.
+    /// Number of registers for pointers: x2 to x17.
     const IN_REGISTERS: usize = 16;
 
     pub(super) fn new(chains: usize) -> Result<Self, Error> {

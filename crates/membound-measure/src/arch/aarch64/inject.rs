@@ -15,7 +15,7 @@ pub(super) struct Inject {
 }
 
 impl Inject {
-    /// Steps of waiting that are written out; longer waits go round a loop of so many.
+    /// Maximum number of unrolled wait steps; longer waits loop over this many.
     const STEPS_WRITTEN_OUT: u32 = 256;
 
     pub(super) fn new(mix: TrafficMix, delay_steps: u32) -> Result<Self, Error> {
@@ -23,7 +23,7 @@ impl Inject {
         Ok(Self { code })
     }
 
-    /// The whole function. x0: where to read, x1: where to write, x2: rounds.
+    /// Emits the function. x0: address to read, x1: address to write, x2: rounds.
     fn emit(a: &mut Assembler, mix: TrafficMix, delay_steps: u32) {
         let (read, write) = (X(0), X(1));
         let (read_bytes, written_bytes) = (mix.reads * LINE, mix.writes * LINE);
@@ -52,9 +52,9 @@ impl Inject {
         a.push(I::Return);
     }
 
-    /// A chain of `steps` dependent additions, one core cycle each, that goes on from round
-    /// to round: waits that do not depend on each other would run side by side. Short ones
-    /// have no loop, because leaving it costs a misprediction, which is as long.
+    /// Emits a chain of `steps` dependent additions, one core cycle each. It continues from round
+    /// to round, because independent waits would overlap. Short waits have no loop, because the
+    /// misprediction at a loop's end takes as long as a short wait.
     fn wait(a: &mut Assembler, steps: u32) {
         let (sum, addend, left) = (X(3), X(4), X(5));
         let rounds = steps / Self::STEPS_WRITTEN_OUT;
@@ -92,7 +92,7 @@ mod tests {
             let text = super::super::text(|a| Inject::emit(a, mix, delay_steps));
             assert_eq!(count(&text, "ldr q0, [x0,"), 4 * reads as usize);
             assert_eq!(count(&text, "str q31, [x1,"), 4 * writes as usize);
-            // Of 600 steps 256 are written out to be gone through twice, and 88 behind.
+            // Of 600 steps, 256 are unrolled in a loop of two iterations, and 88 follow the loop.
             let written = if delay_steps == 600 {
                 256 + 88
             } else {

@@ -1,14 +1,14 @@
 //! Document 000's kernel: serialise, N−1 loads, K fillers, one load, stop.
 //!
-//! An A64 load cannot hold a displacement of megabytes. The displacements of the last load
-//! and of the first fourteen stand in registers before the timed part begins, so that with
-//! up to fifteen loads nothing but loads and fillers stands inside the window, as on
-//! other processors. Each further load has two moves before it that make its displacement.
-//! The base moves by a generator step between executions, outside the timed part.
+//! An A64 load cannot hold a displacement of megabytes. The displacements of the last load and of
+//! the first fourteen are in registers before the timed part begins, so that with up to fifteen
+//! loads nothing but loads and fillers is inside the window, as on other processors. Each further
+//! load has two moves before it that make its displacement. The base moves by a generator step
+//! between executions, outside the timed part.
 //!
-//! `dsb ld` and `isb` serialise: the one waits for loads, the other keeps later instructions
-//! from being fetched. The generic timer's count ticks every 1 to 40 ns, so that only sums
-//! over many executions mean something, which is what the kernel returns.
+//! `dsb ld` and `isb` serialise: `dsb ld` waits for loads, `isb` keeps later instructions from
+//! being fetched. The generic timer's count ticks every 1 to 40 ns, so only sums over many
+//! executions are meaningful; the kernel returns such sums.
 
 use membound_jit::CodeBuffer;
 use membound_jit::a64::{Assembler, Barrier, Instruction as I, V, X};
@@ -19,7 +19,7 @@ use crate::Error;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::random::{INCREMENT, MULTIPLIER};
 
-/// Kinds of filler that are emitted here.
+/// Kinds of filler that this backend emits.
 const FILLERS: [Filler; 3] = [Filler::Nop, Filler::Integer, Filler::Vector];
 
 /// Registers that hold displacements during the whole function, the last load's first.
@@ -41,7 +41,7 @@ const DISPLACEMENTS: [X; 15] = [
     X(30),
 ];
 
-/// Pairs that are pushed and popped: x18 is the platform's and not touched.
+/// Register pairs that the function saves. x18 is reserved for the platform and not used.
 const SAVED: [(X, X); 6] = [
     (X(19), X(20)),
     (X(21), X(22)),
@@ -61,11 +61,11 @@ const LEFT: X = X(5);
 const BEGUN: X = X(6);
 const SUM: X = X(7);
 const BASE: X = X(8);
-/// Registers that integer fillers add to, each to itself.
+/// Registers of the integer fillers; each filler adds a register to itself.
 const FILLED: [X; 4] = [X(9), X(10), X(13), X(14)];
-/// Where loads go to.
+/// Destination of all loads.
 const LOADED: X = X(11);
-/// Holds what is needed for a moment, and displacements that have no register of their own.
+/// Temporary values, and displacements that have no register of their own.
 const SCRATCH: X = X(12);
 
 /// The kernel, loaded into a buffer that is used again for the next one.
@@ -74,18 +74,18 @@ pub(super) struct MlpKernel {
     buffer: CodeBuffer,
 }
 
-/// What the kernel reads and writes, eight bytes each.
+/// Parameters and results of the kernel, eight bytes each, which emitted code accesses by offset.
 #[repr(C)]
 struct Frame {
-    /// First possible base.
+    /// Lowest base address.
     area: *mut u8,
-    /// Lines that the base may stand on.
+    /// Number of lines on which the base may lie.
     base_lines: u64,
-    /// Generator state, carried on.
+    /// Generator state, updated by the kernel.
     seed: u64,
-    /// Executions.
+    /// Number of executions.
     executions: u64,
-    /// Ticks between the two readings, summed.
+    /// Sum of the ticks between the two readings.
     ticks: u64,
 }
 
@@ -99,7 +99,7 @@ impl MlpKernel {
 
 impl MlpLoop for MlpKernel {
     fn own_uops(&self) -> u32 {
-        // Windows are searched with two loads, whose displacements stand in registers.
+        // Windows are searched with two loads, whose displacements are in registers.
         0
     }
 
@@ -255,7 +255,7 @@ fn emit(a: &mut Assembler, spec: &MlpSpec<'_>) {
     a.push(I::Return);
 }
 
-/// What is timed.
+/// Emits the timed part.
 fn loads_and_fillers(a: &mut Assembler, spec: &MlpSpec<'_>) {
     let last = spec.displacements.len().saturating_sub(1);
     for (index, displacement) in spec.displacements.iter().enumerate() {
@@ -283,7 +283,7 @@ fn register_of(index: usize, loads: usize) -> Option<X> {
     DISPLACEMENTS.get(place).copied()
 }
 
-/// Registers and the displacements that stand in them.
+/// Registers and the displacements that they hold.
 fn in_registers(displacements: &[u32]) -> Vec<(X, u32)> {
     let all = displacements.iter().enumerate();
     all.filter_map(|(index, displacement)| {
@@ -292,7 +292,7 @@ fn in_registers(displacements: &[u32]) -> Vec<(X, u32)> {
     .collect()
 }
 
-/// Waits for all loads, and lets nothing behind begin before.
+/// Emits barriers that wait for all loads and hold back all later instructions.
 fn serialise(a: &mut Assembler) {
     a.push(I::Synchronise(Barrier::Loads));
     a.push(I::SynchroniseInstructions);
@@ -307,7 +307,8 @@ fn emit_fillers(a: &mut Assembler, spec: &MlpSpec<'_>) {
     let fillers = pattern.iter().cycle().take(spec.fillers as usize);
     for (index, filler) in fillers.enumerate() {
         match filler {
-            // Additions that leave the flags alone, whose own file would be another limit.
+            // Additions that set no flags, because the flags' own register file would be another
+            // limit.
             Filler::Integer => {
                 let register = FILLED[index % FILLED.len()];
                 super::add(a, register, register);
@@ -341,7 +342,7 @@ mod tests {
         }
     }
 
-    /// The timed part.
+    /// Disassembly of the timed part.
     fn timed(spec: &MlpSpec<'_>) -> Vec<String> {
         let text = text(|a| emit(a, spec));
         let readings: Vec<usize> = (0..text.len())
@@ -379,7 +380,7 @@ mod tests {
             (20, 2 * (20 - DISPLACEMENTS.len()))
         );
         assert_eq!(window.last().unwrap(), "ldr w11, [x8, x15]");
-        // Every register that is written is saved or the callee's to write, and none twice.
+        // Every register that is written is saved or caller-saved, and none is used twice.
         let held = in_registers(&displacements);
         assert_eq!(held.len(), DISPLACEMENTS.len());
         for (index, (register, displacement)) in held.iter().enumerate() {

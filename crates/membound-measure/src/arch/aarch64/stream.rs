@@ -8,7 +8,7 @@ use super::{LINE, VECTOR, repeat};
 use crate::Error;
 use crate::arch::StreamLoop;
 
-/// Holds the triad's scalar, 3.0 in every lane, and what is written.
+/// Holds 3.0 in every lane: the triad's scalar and the value that stores write.
 const SCALAR: V = V(31);
 
 /// One kernel.
@@ -30,7 +30,7 @@ impl Stream {
         Ok(Self { code })
     }
 
-    /// The whole function. x0: a, x1: b, x2: c, x3: bytes, x4: passes.
+    /// Emits the function. x0: a, x1: b, x2: c, x3: bytes, x4: passes.
     fn emit(a: &mut Assembler, kernel: BandwidthKernel) {
         let (to, left, right, end) = (X(5), X(6), X(7), X(8));
         set_scalar(a, X(9));
@@ -71,7 +71,7 @@ impl Stream {
     }
 }
 
-/// [`SCALAR`] becomes 3.0 in every lane.
+/// Sets [`SCALAR`] to 3.0 in every lane.
 pub(super) fn set_scalar(a: &mut Assembler, scratch: X) {
     a.constant(scratch, 3.0_f64.to_bits());
     a.push(I::Broadcast {
@@ -80,10 +80,10 @@ pub(super) fn set_scalar(a: &mut Assembler, scratch: X) {
     });
 }
 
-/// Two vectors of every array that the kernel uses.
+/// Emits the instructions for two vectors of every array that the kernel uses.
 fn emit_pair(a: &mut Assembler, kernel: BandwidthKernel, (to, left, right): (X, X, X), step: u32) {
     let bytes = 2 * VECTOR * step;
-    // Registers of their own, so that no step waits for the one before.
+    // Separate registers for each step, so that no step waits for the one before.
     let first = [0, 4, 16, 20][step as usize];
     let (v0, v1, v2, v3) = (V(first), V(first + 1), V(first + 2), V(first + 3));
     let load = |first, second, base| I::LoadVectors {

@@ -15,7 +15,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Lines ahead of the loads that the prefetching variants ask for.
+    /// Prefetch distance ahead of the loads, in lines.
     const LINES_AHEAD: u32 = 4;
 
     pub(super) fn new(kernel: WindowKernel, window_bytes: u64) -> Result<Self, Error> {
@@ -24,8 +24,7 @@ impl Window {
         Ok(Self { code })
     }
 
-    /// The whole function. x0: area, x1: windows in it, x2: windows to draw, x3: generator
-    /// state.
+    /// Emits the function. x0: area, x1: windows in it, x2: windows to draw, x3: generator state.
     fn emit(a: &mut Assembler, kernel: WindowKernel, window_bytes: u64) {
         let (area, windows, left, state) = (X(0), X(1), X(2), X(3));
         let (at, lines) = (X(4), X(5));
@@ -77,7 +76,7 @@ impl Window {
     }
 }
 
-/// Changes the sign of the eight doubles at `at`, one by one.
+/// Emits the sign change of the eight doubles at `at`, one by one.
 fn negate_doubles(a: &mut Assembler, at: X) {
     let value = V(0);
     for bytes in (0..LINE).step_by(8) {
@@ -98,7 +97,7 @@ fn negate_doubles(a: &mut Assembler, at: X) {
     }
 }
 
-/// The same by vectors.
+/// Emits the sign change of the eight doubles at `at`, by vectors.
 fn negate_vectors(a: &mut Assembler, at: X) {
     let value = V(0);
     for bytes in (0..LINE).step_by(VECTOR as usize) {

@@ -20,7 +20,7 @@ pub(super) struct Inject {
 const LINE: i32 = 64;
 
 impl Inject {
-    /// Steps of waiting that are written out; longer waits go round a loop of so many.
+    /// Maximum number of unrolled wait steps; longer waits loop over this many.
     const STEPS_WRITTEN_OUT: u32 = 256;
 
     pub(super) fn new(
@@ -29,7 +29,7 @@ impl Inject {
         vector: VectorWidth,
     ) -> Result<Self, Error> {
         let (reads, writes) = (mix.reads as i32, mix.writes as i32);
-        // rdi: where to read, rsi: where to write, rdx: rounds.
+        // rdi: address to read, rsi: address to write, rdx: rounds.
         let code = assemble_owned(|a| {
             let mut round = a.create_label();
             // Not zeroes: some caches drop zeroes that are written over zeroes.
@@ -56,11 +56,10 @@ impl Inject {
     }
 }
 
-/// A chain of `steps` dependent additions, one core cycle each. No memory is in it;
-/// `pause` would be as long as the processor or its hypervisor likes. The chain goes on
-/// from round to round, because waits that do not depend on each other would run side by
-/// side; short ones have no loop, because leaving it costs a misprediction, which is as long
-/// as a short wait.
+/// Emits a chain of `steps` dependent additions, one core cycle each. It uses no memory, and not
+/// `pause`, whose length depends on the processor and its hypervisor. The chain continues from
+/// round to round, because independent waits would overlap. Short waits have no loop, because the
+/// misprediction at a loop's end takes as long as a short wait.
 fn wait(a: &mut CodeAssembler, steps: u32) -> Result<(), IcedError> {
     let (rounds, rest) = (
         steps / Inject::STEPS_WRITTEN_OUT,

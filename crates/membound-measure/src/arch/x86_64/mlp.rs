@@ -23,20 +23,20 @@ pub(super) struct MlpKernel {
     buffer: CodeBuffer,
 }
 
-/// What the kernel reads and writes.
+/// Parameters and results of the kernel, which emitted code reads and writes by offset.
 #[repr(C)]
 struct Frame {
-    /// First possible base.
+    /// Lowest base address.
     area: *mut u8,
-    /// Lines that the base may stand on.
+    /// Number of lines on which the base may lie.
     base_lines: u64,
-    /// Generator state, carried on.
+    /// Generator state, updated by the kernel.
     seed: u64,
-    /// Executions.
+    /// Number of executions.
     executions: u64,
-    /// Ticks between the two readings, summed.
+    /// Sum of the ticks between the two readings.
     ticks: u64,
-    /// Where the next execution's ticks are to be kept.
+    /// Where the next execution's ticks are stored; null if the kernel keeps none.
     each: *mut u32,
 }
 
@@ -155,7 +155,7 @@ impl MlpKernel {
     }
 }
 
-/// CPUID 8000_0001 EDX bit 27.
+/// True if CPUID 8000_0001 EDX bit 27 (`rdtscp`) is set.
 fn has_rdtscp() -> bool {
     use std::arch::x86_64::__cpuid;
     __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).edx & (1 << 27) != 0
@@ -224,7 +224,7 @@ fn emit(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
     a.ret()
 }
 
-/// `cpuid` overwrites rax, rbx, rcx and rdx, none of which lives across it.
+/// `cpuid` overwrites rax, rbx, rcx and rdx, none of which is live here.
 fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
     match fence {
         Fence::Cpuid => {
@@ -235,8 +235,8 @@ fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
     }
 }
 
-/// A branch to the next instruction on the carry flag, which nothing between the counter's
-/// reading and the last load sets.
+/// `jc` to the next instruction; nothing between the reading of the counter and the last load
+/// sets the carry flag.
 const BRANCH_NEVER_TAKEN: [u8; 2] = [0x72, 0x00];
 
 fn emit_fillers(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
@@ -254,13 +254,13 @@ fn emit_fillers(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedErr
     Ok(())
 }
 
-/// The `index`th filler of its kind. Results go to registers in turns, so that no filler
-/// waits for another.
+/// Emits the `index`th filler of its kind. Results rotate over several registers, so that no
+/// filler waits for another.
 fn emit_filler(a: &mut CodeAssembler, filler: Filler, index: usize) -> Result<(), IcedError> {
     let integer = [rax, rcx, rdx, r8][index % 4];
     let half = [eax, ecx, edx, r8d][index % 4];
     let vector = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7][index % 8];
-    // Below the stack pointer are 128 bytes that belong to a function that calls nothing.
+    // The red zone: 128 bytes below the stack pointer belong to a function that calls nothing.
     let slot = [-64, -60, -56, -52][index % 4];
     match filler {
         Filler::Nop | Filler::Mixed => a.nop(),

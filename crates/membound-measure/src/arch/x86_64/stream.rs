@@ -57,7 +57,8 @@ impl Stream {
     }
 }
 
-/// The whole function. rdi: a, rsi: b, rdx: c, rcx: bytes, r8: passes; r9 runs over the arrays.
+/// Emits the function. rdi: a, rsi: b, rdx: c, rcx: bytes, r8: passes; r9 is the offset in the
+/// arrays.
 fn emit(
     a: &mut CodeAssembler,
     kernel: BandwidthKernel,
@@ -86,7 +87,8 @@ fn emit(
     a.ret()
 }
 
-/// Register 15 becomes the triad's scalar, 3.0 in every lane, and what is written.
+/// Sets vector register 15 to 3.0 in every lane: the triad's scalar and the value that stores
+/// write.
 pub(super) fn set_scalar(a: &mut CodeAssembler, vector: VectorWidth) -> Result<(), IcedError> {
     a.mov(rax, 3.0_f64.to_bits())?;
     match vector {
@@ -105,7 +107,7 @@ pub(super) fn set_scalar(a: &mut CodeAssembler, vector: VectorWidth) -> Result<(
     }
 }
 
-/// One vector of every array that the kernel uses.
+/// Emits the instructions for one vector of every array that the kernel uses.
 fn emit_step(
     a: &mut CodeAssembler,
     kernel: BandwidthKernel,

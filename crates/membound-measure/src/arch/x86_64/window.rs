@@ -19,7 +19,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Lines ahead of the loads that the prefetching variants ask for.
+    /// Prefetch distance ahead of the loads, in lines.
     const LINES_AHEAD: i32 = 4;
 
     pub(super) fn new(kernel: WindowKernel, window_bytes: u64) -> Result<Self, Error> {
@@ -67,7 +67,8 @@ impl Window {
     }
 }
 
-/// Register 1 becomes the sign bit of every double that is negated at once; rax holds one.
+/// Sets vector register 1 to the sign bits of all doubles negated at once; rax holds one sign
+/// bit.
 fn set_sign(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(), IcedError> {
     match vector {
         None => a.movq(xmm1, rax),
@@ -86,7 +87,7 @@ fn set_sign(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(), Ic
     }
 }
 
-/// Changes the sign of the eight doubles at rdx: one by one, or by vectors.
+/// Emits the sign change of the eight doubles at rdx, one by one or by vectors.
 fn negate_line(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(), IcedError> {
     match vector {
         None => {
@@ -110,7 +111,7 @@ fn negate_line(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(),
             }
         }
         Some(VectorWidth::V512) => {
-            // The integer form, because the other one is not in every AVX-512.
+            // The integer form, because `vxorpd` on 512 bits needs AVX-512DQ.
             a.vpxorq(zmm0, zmm1, ptr(rdx))?;
             a.vmovapd(ptr(rdx), zmm0)?;
         }
