@@ -1,9 +1,8 @@
-//! `measure bandwidth`: bytes a second by kernel, working set and number of threads.
+//! `measure bandwidth`: bytes per second by kernel, working set and number of threads.
 //!
-//! Every thread is pinned and goes round through arrays of its own, allocated from its own
-//! CPU. Rates are taken over an interval in which all threads run (`timeline`). What counts
-//! as a byte is [`COUNTING`]; which level a working set lies in is left to whoever knows the
-//! levels.
+//! Every thread is pinned and cycles through arrays of its own, allocated from its own CPU. Rates
+//! are computed over an interval in which all threads run (`timeline`). [`COUNTING`] defines what
+//! counts as a byte; which level a working set lies in is left to the caller.
 
 mod team;
 mod timeline;
@@ -20,7 +19,7 @@ use crate::session::Spread;
 use crate::{Effort, Error, Session, hint, room};
 use team::{Layout, Member, Work};
 
-/// What counts as a byte, in a sentence for people.
+/// What counts as a byte, in a sentence for reports.
 pub const COUNTING: &str = "a byte is one that the program asked for, and a GB 10⁹ of them: one array \
 for read, write and nt-write, two for copy, three for triad; with write-allocate (gb_s_with_allocate) \
 the read of each line that a store through the caches causes is counted too, where the working set \
@@ -41,9 +40,10 @@ pub struct BandwidthConfig {
     pub pages: Vec<PageKind>,
     /// Node policies; `local` is local to each thread.
     pub nodes: Vec<NodePolicy>,
-    /// Where threads are pinned.
+    /// How threads are spread over CPUs.
     pub spread: Spread,
-    /// CPUs that threads are pinned to, in this order, whatever `spread` says; `None`: all that may be used.
+    /// CPUs that threads are pinned to, in this order, whatever `spread` says; `None` for all
+    /// usable ones.
     pub cpus: Option<Vec<CpuId>>,
     /// Width of the vectors; `None` for the widest.
     pub vector: Option<VectorWidth>,
@@ -69,11 +69,11 @@ impl BandwidthConfig {
         }
     }
 
-    /// Holds the values to what makes sense, and to the CPUs, the vectors and the memory that
-    /// there are.
+    /// Checks that the values are usable and that the machine has the CPUs, the vectors and the
+    /// memory.
     ///
     /// # Errors
-    /// As those of [`measure`].
+    /// Those of [`measure`].
     pub fn check(&self, session: &Session<'_>) -> Result<(), Error> {
         Plan::new(session, self).map(drop)
     }
@@ -97,7 +97,7 @@ impl BandwidthConfig {
         Ok(())
     }
 
-    /// The CPUs that the most threads are pinned to.
+    /// The CPUs to which the largest number of threads is pinned.
     fn pinned(&self, session: &Session<'_>) -> Result<Vec<CpuId>, Error> {
         let wanted = self.most_threads();
         match &self.cpus {
@@ -115,7 +115,7 @@ impl BandwidthConfig {
     }
 }
 
-/// One to eight, then powers of two, and all.
+/// One to eight, then powers of two, and the number of CPUs.
 fn thread_counts(cpus: u32) -> Vec<u32> {
     let cpus = cpus.max(1);
     let mut counts: Vec<u32> = (1..=cpus)
@@ -125,7 +125,7 @@ fn thread_counts(cpus: u32) -> Vec<u32> {
     counts
 }
 
-/// Share of `gb_s` that moves when each store through the caches reads its line first.
+/// Bytes that move per byte of `gb_s` when each store through the caches reads its line first.
 #[must_use]
 pub const fn allocate_factor(kernel: BandwidthKernel) -> f64 {
     match kernel {
@@ -136,7 +136,7 @@ pub const fn allocate_factor(kernel: BandwidthKernel) -> f64 {
     }
 }
 
-/// Which point a slot is.
+/// Identity of a point.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     threads: u32,
@@ -144,13 +144,13 @@ struct Key {
     kernel: BandwidthKernel,
 }
 
-/// Measures every combination. What cannot be had is named in [`Bandwidth::skipped`]; a
-/// cancelled run returns the points that have samples.
+/// Measures every combination. [`Bandwidth::skipped`] names the combinations that are not
+/// available; a cancelled run returns the points that have samples.
 ///
 /// # Errors
 /// [`Error::Invalid`] for sets too small for a kernel and vectors that the processor lacks,
-/// [`Error::Memory`] for given sizes that do not fit, [`Error::TooManyThreads`]; the reason
-/// itself when no combination at all could be had.
+/// [`Error::Memory`] for given sizes that do not fit, [`Error::TooManyThreads`]; the reason itself
+/// when no combination at all could be measured.
 pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwidth, Error> {
     let begun = Instant::now();
     let (plan, skipped) = Plan::new(session, config)?;
@@ -189,7 +189,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
 
 type Streams = Vec<(BandwidthKernel, Box<dyn StreamLoop>)>;
 
-/// What all page kinds and node policies have in common.
+/// What all page kinds and node policies share.
 struct Plan {
     streams: Streams,
     vector: VectorWidth,
@@ -197,7 +197,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// What `config` comes to here, and what of it cannot be had.
+    /// The plan of `config` for this machine, and the reasons for kernels that are not available.
     fn new(session: &Session<'_>, config: &BandwidthConfig) -> Result<(Self, Vec<String>), Error> {
         config.check_values()?;
         config.pinned(session)?;
@@ -214,7 +214,7 @@ impl Plan {
     }
 }
 
-/// The kernels that can be made here, and why the others cannot.
+/// The kernels that can be made on this processor, and the reasons why the others cannot.
 fn streams(
     session: &Session<'_>,
     config: &BandwidthConfig,
@@ -238,14 +238,14 @@ fn streams(
     }
 }
 
-/// Bytes of a thread's set that no declared cache holds.
+/// Bytes of a thread's working set that exceed every declared cache.
 pub(crate) fn beyond_caches_bytes(session: &Session<'_>) -> u64 {
     const LEAST_BYTES: u64 = 96 << 20;
     (4 * hint::largest_cache_bytes(session)).max(LEAST_BYTES)
 }
 
-/// Sizes of the sets, each a multiple of what one, two and three arrays of whole iterations
-/// have, so that every kernel works on the same number of bytes.
+/// Sizes of the working sets in bytes, each a multiple of whole iterations over one, two and three
+/// arrays, so that every kernel works on the same number of bytes.
 fn sizes(
     session: &Session<'_>,
     config: &BandwidthConfig,
@@ -301,9 +301,9 @@ fn places(config: &BandwidthConfig) -> impl Iterator<Item = (PageKind, NodePolic
     pages.flat_map(move |page| nodes.iter().map(move |node| (*page, *node)))
 }
 
-/// The largest set, in bytes a thread, with which the most threads of `config` leave a
-/// quarter of the memory to everybody else. Kinds of pages that are not there at all have
-/// no say.
+/// The largest working set, in bytes per thread, with which the largest number of threads of
+/// `config` leaves a quarter of the memory to other programs. Page kinds that are not available at
+/// all are ignored.
 #[must_use]
 pub fn largest_set_bytes(session: &Session<'_>, config: &BandwidthConfig) -> u64 {
     let Ok(cpus) = config.pinned(session) else {
@@ -317,8 +317,7 @@ pub fn largest_set_bytes(session: &Session<'_>, config: &BandwidthConfig) -> u64
         .saturating_sub(Layout::room(0) as u64)
 }
 
-/// The points of one page kind and node policy, and what is to be said of its memory and
-/// of the points that are not there.
+/// The points of one page kind and node policy, with notes on its memory and on missing points.
 struct Group {
     points: Vec<BandwidthPoint>,
     notes: Vec<String>,

@@ -22,10 +22,10 @@ use rally::{Fault, Rally};
 pub struct CoreToCoreConfig {
     /// CPUs of the matrix; `None` for all that this process may use.
     pub cpus: Option<Vec<CpuId>>,
-    /// Where [`CoreToCoreConfig::cpus`] is `None` and there are more, so many are chosen
-    /// evenly: pairs grow with the square.
+    /// Maximum number of CPUs where [`CoreToCoreConfig::cpus`] is `None`. From more, this many are
+    /// chosen evenly, because the number of pairs grows with the square.
     pub most_cpus: usize,
-    /// Time for the part; every pair is visited twice whatever it says.
+    /// Time for the part; every pair is visited at least twice, even if that takes longer.
     pub budget: Duration,
 }
 
@@ -133,7 +133,7 @@ fn chosen(session: &Session<'_>, config: &CoreToCoreConfig) -> Result<Vec<CpuId>
     Ok(given.clone())
 }
 
-/// `most` of `all`, the first and the last among them.
+/// `most` of `all`, evenly, including the first and the last.
 fn evenly(all: &[CpuId], most: usize) -> Vec<CpuId> {
     if all.len() <= most {
         return all.to_vec();

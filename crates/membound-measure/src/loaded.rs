@@ -1,10 +1,10 @@
 //! `measure loaded`: latency of a chase in DRAM while other CPUs inject traffic.
 //!
-//! The measuring CPU follows a random chase as in `measure latency`; the others go round
-//! through memory of their own, on the same node as the chase, reading and writing whole
-//! lines in a chosen mix with a chosen pause between rounds. The traffic is counted over
-//! the very batches that the chase is timed in, as bytes that the injectors asked for: the
-//! read that a store through the caches causes (write-allocate) is not counted.
+//! The measuring CPU follows a random chase as in `measure latency`; the others cycle through
+//! memory of their own, on the same node as the chase, reading and writing whole lines in a chosen
+//! mix with a chosen pause between rounds. The traffic is counted over exactly the batches in which
+//! the chase is timed, as bytes that the injectors asked for: the read that a store through the
+//! caches causes (write-allocate) is not counted.
 
 mod injector;
 
@@ -40,9 +40,9 @@ pub struct LoadedConfig {
     /// Bytes that each injector goes through; `None` for enough that no declared cache
     /// holds what all of them go through.
     pub traffic_bytes: Option<u64>,
-    /// Pages behind the chase and the traffic.
+    /// Page kind of the chase's and the traffic's memory.
     pub page: PageKind,
-    /// Where both lie; `local` is local to the measuring CPU.
+    /// NUMA policy of both; `local` is local to the measuring CPU.
     pub node: NodePolicy,
     /// Time for the sampling.
     pub budget: Duration,
@@ -84,7 +84,7 @@ impl LoadedConfig {
         delays
     }
 
-    /// Holds the values to what makes sense.
+    /// Checks that the values are usable.
     ///
     /// # Errors
     /// [`Error::Invalid`], which names the value.
@@ -115,23 +115,22 @@ impl LoadedConfig {
     }
 }
 
-/// Which point a slot is.
+/// Identity of a point.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// Place among the slots.
+    /// Index of its slot.
     index: usize,
     mix: TrafficMix,
     delay: Option<u32>,
 }
 
-/// Measures every point. What cannot be had is named in [`Loaded::skipped`]; with one CPU
-/// the idle point stands alone. A cancelled run returns the points that have samples.
+/// Measures every point. [`Loaded::skipped`] names what is not available; with one CPU there is
+/// only the idle point. A cancelled run returns the points that have samples.
 ///
 /// # Errors
-/// [`Error::Invalid`] for mixes, delays and sizes that make no sense,
-/// [`Error::TooManyThreads`] for more injectors than there are other CPUs,
-/// [`Error::Memory`] for given sizes that do not fit; the reason when the pages or the node
-/// are not to be had.
+/// [`Error::Invalid`] for mixes, delays and sizes that cannot be used, [`Error::TooManyThreads`]
+/// for more injectors than there are other CPUs, [`Error::Memory`] for given sizes that do not fit;
+/// the reason when the pages or the node are not available.
 pub fn measure(session: &Session<'_>, config: &LoadedConfig) -> Result<Loaded, Error> {
     let begun = Instant::now();
     config.check()?;
@@ -260,7 +259,7 @@ fn injector_cpus(session: &Session<'_>, injectors: Option<u32>) -> Result<Vec<Cp
     Ok(cpus)
 }
 
-/// How much memory chase and injectors have.
+/// Memory of the chase and of each injector.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     chase_bytes: u64,
@@ -304,14 +303,14 @@ impl Sizes {
 /// The chase and the injectors with their memory.
 struct Bench<'a> {
     session: &'a Session<'a>,
-    // Declared before the region that it walks in, and so dropped before it.
+    // Declared before its region, and so dropped before it.
     chase: Chase,
     chase_region: Region,
     injectors: Vec<Injector>,
 }
 
 impl<'a> Bench<'a> {
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
     /// Time for traffic to settle before the first batch, in nanoseconds.
     const SETTLE_NS: f64 = 5e5;
@@ -343,7 +342,7 @@ impl<'a> Bench<'a> {
             seed: 0x10ad,
         };
         let (start, capacity) = (chase_region.start(), chase_region.len());
-        // SAFETY: the region is kept beside the chase, longer than it, and used by nothing else.
+        // SAFETY: the region is kept beside the chase, longer than it, and used by no other code.
         let mut chase = unsafe { Chase::new(&*session.backend, chase_config, start, capacity)? };
         chase.resize_while(sizes.chase_bytes, &|| !session.cancelled())?;
         let injectors = cpus
@@ -354,9 +353,9 @@ impl<'a> Bench<'a> {
             })
             .collect::<Result<Vec<_>, Error>>()?;
         if injectors.is_empty() {
-            // The building of the chain left part of it in the caches. A walk never comes
-            // back to a line before it has been through the whole cycle, so that emptying
-            // them once is enough. Injectors' memory does that, where there are any.
+            // Building the chain left part of it in the caches. A walk comes back to a line only
+            // after the whole cycle, so emptying the caches once is enough. Where there are
+            // injectors, writing their memory does that.
             drop(region(
                 (2 * hint::largest_cache_bytes(session)).min(sizes.chase_bytes),
             )?);
@@ -380,8 +379,8 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    /// Times the chase under the traffic of `key`; `rates` gets the traffic of each batch in
-    /// 10⁹ bytes a second.
+    /// Times the chase under the traffic of `key`; `rates` receives the traffic of each batch in
+    /// 10⁹ bytes per second.
     fn visit(
         &mut self,
         key: Key,
@@ -433,7 +432,7 @@ impl<'a> Bench<'a> {
         Ok(vec![visit])
     }
 
-    /// Nanoseconds a load in each batch, with the traffic of the same time.
+    /// Nanoseconds per load in each batch, with the traffic during the same time.
     fn batches(
         session: &Session<'_>,
         chase: &mut Chase,

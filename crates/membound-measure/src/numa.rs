@@ -1,9 +1,9 @@
 //! `measure numa`: every node with CPUs against every node with memory.
 //!
-//! One buffer at a time is bound to a node and verified to lie there; then a CPU of each
-//! node chases through it at random and streams over it. What cannot be had for a pair (a
-//! node that is full, a filter that denies `mbind` or `move_pages`) is the pair's own
-//! reason, and the other pairs are measured all the same.
+//! One buffer at a time is bound to a node and verified to lie there; then a CPU of each node
+//! chases through it at random and streams over it. If something fails for a pair (a node that is
+//! full, a filter that denies `mbind` or `move_pages`), the pair carries the reason, and the other
+//! pairs are still measured.
 
 mod buffer;
 mod rates;
@@ -21,9 +21,9 @@ use buffer::Buffer;
 pub struct NumaConfig {
     /// Bytes under the chase on each node; fewer where a node has fewer to give.
     pub bytes: u64,
-    /// Pages of the buffers.
+    /// Page kind of the buffers.
     pub page: PageKind,
-    /// Time for the part; every pair is visited twice whatever it says.
+    /// Time for the part; every pair is visited at least twice, even if that takes longer.
     pub budget: Duration,
 }
 
@@ -97,8 +97,8 @@ pub fn measure(session: &Session<'_>, config: &NumaConfig) -> Result<Numa, Error
     })
 }
 
-/// A CPU of every node that has one which this process may use: the session's own where
-/// it can be, else the node's last, because the first serves most interrupts.
+/// A usable CPU of every node that has one: the session's own on its node, else the node's last,
+/// because the first serves most interrupts.
 fn measuring_cpus(session: &Session<'_>, skipped: &mut Vec<String>) -> Vec<(NodeId, CpuId)> {
     let mut from = Vec::new();
     for node in &session.topology.nodes {
@@ -122,7 +122,7 @@ fn measuring_cpus(session: &Session<'_>, skipped: &mut Vec<String>) -> Vec<(Node
     from
 }
 
-/// All CPUs of `from` against the memory of `node`.
+/// Measures all CPUs of `from` against the memory of `node`.
 fn against(
     session: &Session<'_>,
     config: &NumaConfig,
@@ -180,7 +180,7 @@ fn against(
                 What::Latency => buffer.latency(session, cpu),
                 What::ReadBandwidth => buffer.read(session, cpu),
             };
-            // A CPU that went away while others are measured is the pair's own affair.
+            // An error, such as a CPU that went offline, concerns this pair only.
             Ok(match visit {
                 Ok(visit) => vec![visit],
                 Err(error) => {
@@ -228,7 +228,7 @@ fn sampled(
     Some((sampled.summary.median, sampled.samples))
 }
 
-/// A pair before anything is known of it.
+/// A pair without measurements.
 fn unmeasured(session: &Session<'_>, cpu_node: NodeId, cpu: CpuId, node: NodeId) -> NumaPair {
     NumaPair {
         cpu_node,
@@ -244,7 +244,7 @@ fn unmeasured(session: &Session<'_>, cpu_node: NodeId, cpu: CpuId, node: NodeId)
     }
 }
 
-/// The reason with its remedy apart, where the platform names one.
+/// The error as the reason for a missing value; the platform's errors keep their remedy separate.
 fn missing<T>(error: &Error) -> Outcome<T> {
     match error {
         Error::Platform(error) => Outcome::Missing {
@@ -254,7 +254,7 @@ fn missing<T>(error: &Error) -> Outcome<T> {
     }
 }
 
-/// `one node`, or what being remote costs: the range of remote over local.
+/// `one node`, or the local latency and the range of remote ones, with the largest ratio.
 fn summary(nodes: usize, pairs: &[NumaPair]) -> String {
     if nodes <= 1 {
         return "one node".to_owned();

@@ -1,15 +1,15 @@
 //! `measure prefetch`: which access patterns the hardware prefetches, from times alone.
 //!
-//! Every pattern is a chain of dependent loads, so that only somebody who fetches ahead
-//! of the program can shorten it: out-of-order execution cannot. Lines are cold: caches
-//! are emptied before a walk, and no walk visits a line twice. The reference is a chain
-//! that visits one line a page, pages in random order inside 2 MiB and 2 MiB after 2 MiB in
-//! random order, so that it misses the TLB of huge pages as seldom as the patterns do.
+//! Every pattern is a chain of dependent loads, so that only a prefetcher can shorten it:
+//! out-of-order execution cannot. Lines are cold: caches are emptied before a walk, and no walk
+//! visits a line twice. The reference is a chain that visits one line per page, pages in random
+//! order inside 2 MiB and 2 MiB after 2 MiB in random order, so that it misses the TLB of huge
+//! pages as seldom as the patterns do.
 //!
-//! Three patterns are about one load of several, and the others are taken off: of adjacent
-//! lines the first, which costs what the reference does; of a pointer array the array's
-//! own loads, which cost what they do without what they point to; of the next page the
-//! loads that end a page, by comparison with a walk that goes on to another page instead.
+//! Three patterns are about one load of several, and the time of the others is subtracted: for
+//! adjacent lines, the first line's load, which costs what the reference does; for a pointer array,
+//! the array's own loads, measured without the lines to which it points; for the next page, the
+//! loads that end a page, measured in a walk that goes on to another page instead.
 //!
 //! Where prefetchers can be switched, everything is repeated with all of them off and with
 //! each one off; on POWER, with every depth and kind of stream.
@@ -37,14 +37,14 @@ use order::{Field, Walk};
 pub struct PrefetchConfig {
     /// Patterns; the reference is measured whether it is among them or not.
     pub patterns: Vec<PrefetchPattern>,
-    /// Pages under the patterns.
+    /// Page kind under the patterns.
     pub page: PageKind,
-    /// Most bytes under the patterns; they shrink to what there is.
+    /// Maximum bytes under the patterns; less where memory is short.
     pub max_bytes: u64,
-    /// Most loads of one walk.
+    /// Maximum number of loads of one walk.
     pub loads: u64,
-    /// Time with the prefetchers as they are; each other state gets a quarter of it. Every
-    /// pattern is visited twice whatever it says.
+    /// Time with the prefetchers as they are; each other state gets a quarter of it. Every pattern
+    /// is visited at least twice, even if that takes longer.
     pub budget: Duration,
 }
 
@@ -62,7 +62,7 @@ impl PrefetchConfig {
     }
 }
 
-/// Every pattern that is looked at by default, the reference first.
+/// Every default pattern, the reference first.
 #[must_use]
 pub fn patterns() -> Vec<PrefetchPattern> {
     let strides = [64, 128, 256, 512, 1024, 2048, 4096, 8192];
@@ -85,20 +85,20 @@ pub fn patterns() -> Vec<PrefetchPattern> {
 /// A pattern counts as prefetched when even the upper end of its interval is below this
 /// share of the lower end of the reference's.
 ///
-/// Neighbouring lines can be faster than random ones without anybody fetching ahead: an
-/// open DRAM row saves one or two of the three steps of an access, some 15 to 30 ns of 100,
-/// and a hypervisor that keeps huge pages as base pages makes the reference translate more
-/// often. A prefetcher that fetches one line of two in time saves a half.
+/// Neighbouring lines can be faster than random ones without any prefetching: an open DRAM row
+/// saves one or two of the three steps of an access, some 15 to 30 ns of 100, and a hypervisor that
+/// keeps huge pages as base pages makes the reference translate more often. A prefetcher that
+/// fetches one line of two in time saves a half.
 pub const PREFETCHED_BELOW: f64 = 0.75;
 
-/// Measures every pattern as the machine was found and, with `control`, with prefetchers
-/// off. Without it, `control` says why there is none. A cancelled run returns the points
-/// that have samples; prefetchers are back on whatever way out.
+/// Measures every pattern in the machine's own state and, with `control`, with prefetchers off. An
+/// error in `control` is the reason why there is none. A cancelled run returns the points that have
+/// samples; prefetchers are restored on every way out.
 ///
 /// # Errors
-/// When memory or page kind are not to be had, [`Error::Interrupted`] when the session is
-/// cancelled before there is memory, [`Error::Invalid`] for a stride that is no
-/// whole number of lines or for no streams.
+/// When memory or page kind are not available, [`Error::Interrupted`] when the session is cancelled
+/// before there is memory, [`Error::Invalid`] for a stride that is no whole number of lines or for
+/// no streams.
 pub fn measure(
     session: &Session<'_>,
     config: &PrefetchConfig,
@@ -172,7 +172,7 @@ fn check(config: &PrefetchConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// What has to be walked for the patterns of `config`, the reference first.
+/// The walks that the patterns of `config` need, the reference first.
 fn walks(config: &PrefetchConfig) -> Vec<Walk> {
     let mut walks = vec![Walk::Pattern(PrefetchPattern::Random)];
     for pattern in &config.patterns {
@@ -190,7 +190,7 @@ fn walks(config: &PrefetchConfig) -> Vec<Walk> {
     walks
 }
 
-/// All patterns in one state of the prefetchers.
+/// Measures all patterns in one state of the prefetchers.
 fn with_state(
     session: &Session<'_>,
     config: &PrefetchConfig,
@@ -279,15 +279,15 @@ fn points(sampled: &[(Walk, Sampled)], state: &PrefetchState) -> Vec<PrefetchPoi
         .collect()
 }
 
-/// Other loads of a pattern that has none.
+/// Time of the other loads, for a pattern that has none.
 const NOTHING: Summary = Summary {
     median: 0.0,
     low: 0.0,
     high: 0.0,
 };
 
-/// How the time of the load that a pattern is about follows from the time a load of its
-/// walk: `loads` of them, less `times` what the others take, in nanoseconds.
+/// How the time of the load of interest follows from the time per load of its walk: `loads` times
+/// that, less `times` the time of the `others`, plus `plus`, in nanoseconds.
 struct Part {
     loads: f64,
     times: f64,
@@ -305,13 +305,13 @@ impl Part {
         }
     }
 
-    /// Differences of noisy times may be below zero, times not.
+    /// Time of the load of interest. Differences of noisy times may be below zero, times not.
     fn alone(&self, ns: f64, others: f64) -> f64 {
         (self.loads * ns - self.times * others + self.plus).max(0.0)
     }
 }
 
-/// `ns ÷ random_ns`; 1 where the reference took no time, which says nothing.
+/// `ns ÷ random_ns`; 1 if the reference took no time, in which case the ratio means nothing.
 fn ratio(ns: f64, random_ns: f64) -> f64 {
     if random_ns > 0.0 { ns / random_ns } else { 1.0 }
 }

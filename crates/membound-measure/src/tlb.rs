@@ -1,5 +1,4 @@
-//! `measure tlb`: what translation costs against the number of pages, and whether misses
-//! overlap.
+//! `measure tlb`: the cost of translation against the number of pages, and whether misses overlap.
 //!
 //! A random chase visits one line on each of P pages; another visits P lines that are
 //! packed into a few pages and fill the caches alike. The difference is translation: it
@@ -22,17 +21,17 @@ use ground::{Ground, Shape};
 /// What to measure, and how long.
 #[derive(Clone, Debug)]
 pub struct TlbConfig {
-    /// Page kinds.
+    /// Page kinds to measure.
     pub pages: Vec<PageKind>,
-    /// Most pages of one kind.
+    /// Maximum number of pages of one kind.
     pub max_pages: u64,
-    /// Most memory of one kind in bytes; it shrinks to what there is.
+    /// Maximum memory of one kind in bytes; less where memory is short.
     pub max_bytes: u64,
-    /// Points an octave of the number of pages.
+    /// Points per octave of the number of pages.
     pub points_per_octave: u32,
     /// Numbers of chains for the overlap; one chain is always measured.
     pub chains: Vec<u32>,
-    /// Time for the part; every point is visited twice whatever it says.
+    /// Time for the part; every point is visited at least twice, even if that takes longer.
     pub budget: Duration,
 }
 
@@ -51,11 +50,11 @@ impl TlbConfig {
     }
 }
 
-/// Measures every page kind. Kinds that cannot be had are named in [`Tlb::skipped`]; a
-/// cancelled run returns the points that have samples. `levels` is left to the model.
+/// Measures every page kind. [`Tlb::skipped`] names the kinds that are not available; a cancelled
+/// run returns the points that have samples. `levels` is left to the model.
 ///
 /// # Errors
-/// The reason itself when no page kind could be had.
+/// The reason itself when no page kind could be measured.
 pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> {
     let begun = Instant::now();
     let mut tlb = Tlb::default();
@@ -101,8 +100,8 @@ pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> 
     }
 }
 
-/// More cycles than a second-level TLB takes to answer: a translation that costs as much
-/// is a page walk.
+/// Cycles that no second-level TLB takes to answer: a translation that costs as much is a page
+/// walk.
 const WALK_CYCLES: f64 = 25.0;
 
 /// The largest overlap of page kinds whose translations are page walks.
@@ -119,10 +118,10 @@ fn parallel_walks(overlap: &[TlbOverlap]) -> Option<f64> {
         .max_by(f64::total_cmp)
 }
 
-/// Fewest pages that make a curve.
+/// Minimum number of pages that make a curve.
 const LEAST_PAGES: u64 = 4;
 
-/// Memory for as many pages of a kind as config and machine allow.
+/// Allocates as many pages of a kind as config and machine allow.
 fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<Ground, Error> {
     let page_bytes = match page {
         PageKind::Base => pages::base_page_bytes() as u64,
@@ -229,13 +228,12 @@ fn point(
     })
 }
 
-/// A number of pages at which translations miss while the lines stay near the core, so
-/// that little of a load is the line itself: the fewest pages that cost nine tenths of
-/// what the costliest does, among those whose lines fit the declared second-level cache.
-/// Where no page walk shows there, among those whose lines fill at most a quarter of the
-/// largest cache.
+/// Chooses a number of pages at which translations miss while the lines stay near the core, so that
+/// the line itself is little of a load's time: the fewest pages that cost nine tenths of the
+/// maximum, among those whose lines fit the declared second-level cache. If no page walk shows
+/// there, among those whose lines fill at most a quarter of the largest cache.
 fn crowded(session: &Session<'_>, points: &[TlbPoint]) -> Result<u64, String> {
-    /// Below this many cycles a difference between chases may be anything.
+    /// Cycles below which a difference between chases means nothing.
     const LEAST_CYCLES: f64 = 4.0;
     const SHARE: f64 = 0.9;
     let within = |bytes: u64| -> Vec<&TlbPoint> {
@@ -314,8 +312,8 @@ fn overlap(
     Ok(overlaps(page, &costs))
 }
 
-/// From `(chains, cycles of translation a load)`, one chain among them, to how far the
-/// translations of each number overlap: at most all of them, however small the rest is.
+/// How far translations overlap with each number of chains, from `(chains, cycles of translation
+/// per load)`, one chain among them: at most the number of chains, however small the cost.
 fn overlaps(page: PageKind, costs: &[(u32, f64)]) -> Vec<TlbOverlap> {
     let Some((_, alone)) = costs.iter().find(|(chains, _)| *chains == 1) else {
         return Vec::new();

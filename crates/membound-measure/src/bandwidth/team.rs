@@ -1,4 +1,4 @@
-//! Threads with arrays of their own that run a kernel together.
+//! Threads that run a kernel together, each on arrays of its own.
 
 use membound_platform::affinity::Pinned;
 use membound_types::{BandwidthKernel, CpuId, Disturbance, NodePolicy, PageKind};
@@ -15,7 +15,7 @@ use crate::{Clock, Error, Region, RegionConfig, Session, hint};
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
-/// Arrays that a kernel uses, each of which it goes through once in a pass.
+/// Number of arrays that a kernel uses; a pass goes through each of them once.
 pub(super) const fn arrays(kernel: BandwidthKernel) -> usize {
     match kernel {
         BandwidthKernel::Read | BandwidthKernel::Write | BandwidthKernel::NtWrite => 1,
@@ -24,7 +24,7 @@ pub(super) const fn arrays(kernel: BandwidthKernel) -> usize {
     }
 }
 
-/// Where the arrays lie in a thread's memory.
+/// Positions of the arrays in a thread's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     offsets: [usize; 3],
@@ -32,11 +32,11 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lines by which the arrays begin after a page's start. A load whose low 12 address
-    /// bits are those of an older store that is still on its way waits for that store (4 KiB
-    /// aliasing). With the arrays read a few lines ahead of the one written, the store with
-    /// the same low bits is nearly a page of stores older and long done. Odd numbers, so
-    /// that the streams do not meet in the same DRAM bank again and again either.
+    /// Lines by which the arrays begin after a page's start. A load whose low 12 address bits equal
+    /// those of an older store in flight waits for that store (4 KiB aliasing). With the arrays
+    /// that are read a few lines ahead of the one that is written, the store with the same low bits
+    /// is nearly a page of stores older and long done. Odd numbers, so that the streams do not meet
+    /// in the same DRAM bank again and again either.
     const LINES_AHEAD: [usize; 3] = [0, 5, 11];
 
     pub(super) const fn new(array_bytes: usize) -> Self {
@@ -54,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of memory in which sets of up to `size_bytes` have room.
+    /// Bytes of memory needed for sets of up to `size_bytes`.
     pub(super) const fn room(size_bytes: usize) -> usize {
         size_bytes.saturating_add(4 * PAGE_BYTES)
     }
@@ -91,7 +91,7 @@ impl Member {
     }
 }
 
-/// What every thread of a visit does.
+/// Work of every thread in a visit.
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) kernel: BandwidthKernel,
@@ -100,7 +100,7 @@ pub(super) struct Work<'a> {
     pub(super) size_bytes: usize,
 }
 
-/// Goes round through the arrays of one thread, a piece at a time.
+/// One thread's position, which cycles through its arrays a piece at a time.
 struct Cursor<'a> {
     work: Work<'a>,
     base: *mut u8,
@@ -123,8 +123,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Does about `bytes` bytes of work, whole passes where that is more than one; returns
-    /// how many they were.
+    /// Does about `bytes` bytes of work, in whole passes if that is more than one pass; returns the
+    /// number of bytes done.
     fn advance(&mut self, bytes: f64) -> f64 {
         let arrays = arrays(self.work.kernel);
         let whole = self.layout.array_bytes;
@@ -141,14 +141,14 @@ impl<'a> Cursor<'a> {
             self.base
                 .wrapping_add(self.layout.offsets[array] + self.position)
         };
-        // SAFETY: the part lies inside each array that the kernel uses, `Layout` keeps the
-        // arrays apart and aligned, and the member's memory is this thread's alone.
+        // SAFETY: the part lies inside each array that the kernel uses, `Layout` keeps the arrays
+        // apart and aligned, and only this thread uses the member's memory.
         unsafe { self.work.stream.run(at(0), at(1), at(2), length, passes) };
         self.position = (self.position + length) % whole;
         (length * arrays) as f64 * passes as f64
     }
 
-    /// Bytes of work that take about `ticks`, found by trying ever more.
+    /// Bytes of work that take about `ticks`, found by doubling.
     fn bytes_for(&mut self, clock: &Clock, ticks: f64) -> f64 {
         let mut bytes = (16 * LINE_BYTES) as f64;
         loop {
@@ -163,20 +163,20 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What one thread of a run found.
+/// Result of one thread of a run.
 struct Run {
     timeline: Timeline,
     core_hz: f64,
     disturbed: Disturbance,
 }
 
-/// Batches of one visit.
+/// Batches per visit.
 const BATCHES: usize = 5;
-/// Pieces that a batch consists of, about.
+/// Approximate number of pieces per batch.
 const PIECES_PER_BATCH: f64 = 5.0;
 
-/// Runs `work` on all members at once and returns the rates in 10⁹ bytes a second. Batches
-/// in which a thread was disturbed are left out; when there are any, all is run once more.
+/// Runs `work` on all members at once and returns the rates in 10⁹ bytes per second. Batches in
+/// which a thread was perturbed are left out; if there are any, everything runs once more.
 pub(super) fn visit(
     session: &Session<'_>,
     members: &[Member],
@@ -207,7 +207,7 @@ pub(super) fn visit(
         visit.disturbed.repeated_batches += disturbed as u32;
     }
     if visit.values.is_empty() {
-        // Nothing better is to be had: the last run stands as it is.
+        // No batch was clean: keep those of the last run as they are.
         visit.disturbed.repeated_batches -= last.len() as u32;
         let rates = last.iter().map(|batch| batch.bytes_per_tick);
         visit.values = rates.map(|rate| gb_s(session, rate)).collect();
@@ -215,7 +215,7 @@ pub(super) fn visit(
     Ok(visit)
 }
 
-/// Bytes a tick as 10⁹ bytes a second, which are bytes a nanosecond.
+/// Converts bytes per tick to 10⁹ bytes per second, which are bytes per nanosecond.
 fn gb_s(session: &Session<'_>, bytes_per_tick: f64) -> f64 {
     bytes_per_tick / session.clock.ns(1.0)
 }
@@ -241,7 +241,7 @@ fn run_together(
     })
 }
 
-/// One thread of a run: all begin together and are busy until the last is done.
+/// One thread of a run: all begin together and keep working until the last is done.
 fn run(
     session: &Session<'_>,
     member: &Member,
@@ -250,7 +250,7 @@ fn run(
     mut ticket: Ticket<'_>,
 ) -> Result<Run, Error> {
     let clock = &session.clock;
-    // On the way out of an error the ticket goes, and the others wait no longer.
+    // If an error returns from here, the ticket is dropped, and the others do not wait for it.
     let _pinned = Pinned::to(member.cpu)?;
     let mut cursor = Cursor::new(work, member);
     let mut run = Run {
@@ -267,8 +267,8 @@ fn run(
     run.core_hz = session.core.measure(clock, 3);
     warm(session, &mut cursor);
     let piece_bytes = cursor.bytes_for(clock, piece_ticks);
-    // Room for what a run that has the memory for itself needs, so that nothing is
-    // allocated while the clock runs.
+    // Capacity for a run that has the memory for itself, so that nothing is allocated while the
+    // clock runs.
     run.timeline.pieces.reserve(256);
     let steal = StealWatch::begin(session.root, member.cpu);
     ticket.pass();

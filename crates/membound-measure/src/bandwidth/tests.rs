@@ -57,7 +57,7 @@ fn a_set_inside_the_caches_is_not_slower_to_read_than_one_beyond() {
         let mut config = quick(&[16 << 10, 64 << 20], &[1]);
         config.kernels = vec![BandwidthKernel::Read];
         let bandwidth = measure(session, &config).unwrap();
-        // The best batch: whoever shares the CPUs makes some slower and none faster.
+        // The best batch: others that share the CPUs make some slower and none faster.
         let of = |size: u64| {
             let points = bandwidth.points.iter();
             points

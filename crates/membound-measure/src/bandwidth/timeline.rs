@@ -1,25 +1,25 @@
-//! What several threads moved in a common interval.
+//! Rates of several threads in a common interval.
 //!
-//! Every thread keeps a timeline of its own: when each piece of work ended and how many
-//! bytes it was. Rates are taken over intervals in which all threads ran, cutting pieces in
-//! proportion, and never added up from every thread's own best time: while one thread is
-//! late to start or early to finish, the others have the memory for themselves.
+//! Every thread keeps a timeline of its own: when each piece of work ended and how many bytes it
+//! was. Rates are computed over intervals in which all threads ran, cutting pieces in proportion,
+//! and never added up from every thread's own best time: while one thread is late to start or early
+//! to finish, the others have the memory for themselves.
 
 /// One piece of work of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// Clock when it was done.
+    /// Reading of the clock when it was done.
     pub(super) end_ticks: u64,
-    /// Bytes that the program asked for in it.
+    /// Bytes of this piece that the program asked for.
     pub(super) bytes: f64,
-    /// Whether nothing disturbed it.
+    /// Whether nothing perturbed it.
     pub(super) clean: bool,
 }
 
 /// The pieces of one thread, one after the other without gaps.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
-    /// Clock when the first piece began.
+    /// Reading of the clock when the first piece began.
     pub(super) start_ticks: u64,
     pub(super) pieces: Vec<Piece>,
 }
@@ -27,9 +27,9 @@ pub(super) struct Timeline {
 /// Rate in one part of the common interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Batch {
-    /// Bytes a tick, all threads together.
+    /// Bytes per tick, all threads together.
     pub(super) bytes_per_tick: f64,
-    /// Whether nothing disturbed any thread in it.
+    /// Whether no thread was perturbed in it.
     pub(super) clean: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Two threads, one line: the rally itself.
+//! The exchange of one line between two threads.
 //!
-//! Whoever waits only loads, without a pause: a hint to the core that it spins costs tens
-//! of cycles on some cores, which is what is to be measured. Every few thousand loads the
-//! waiting side looks whether the run was cancelled or the other side has been away for
-//! too long, so that no thread spins for ever.
+//! The waiting thread only loads, without a pause: a hint to the core that it spins costs tens of
+//! cycles on some cores and would distort the time to be measured. Every few thousand loads the
+//! waiting thread checks whether the run was cancelled or the other thread has been away for too
+//! long, so that no thread spins for ever.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,25 +24,25 @@ pub(super) enum Fault {
     Failed(Error),
 }
 
-/// Something alone in 128 bytes: prefetchers fetch lines in pairs.
+/// A value alone in 128 bytes, because prefetchers fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Alone<T>(T);
 
-/// Where two threads meet.
+/// Memory that the two threads share.
 #[derive(Debug)]
 pub(super) struct Rally {
-    /// Batches take turns over these, because where a line's home is (which slice, which
-    /// directory) is a matter of its address.
+    /// Batches rotate over these lines, because a line's home (its slice and its directory) depends
+    /// on its address.
     lines: Vec<Alone<AtomicU64>>,
-    /// Batches that the answering thread has finished, doubled, plus one when the last was
-    /// disturbed; [`Rally::ABSENT`] when it could not be pinned.
+    /// Number of batches that the answering thread has finished, doubled, plus one when the last
+    /// was perturbed; [`Rally::ABSENT`] when the thread could not be pinned.
     report: Alone<AtomicU64>,
-    /// Set when the answering thread shall go home.
+    /// Set to end the answering thread.
     over: Alone<AtomicBool>,
 }
 
-/// Tells the answering thread to go home, also when the serving one panics.
+/// Ends the answering thread when dropped, also when the serving one panics.
 struct Closing<'rally>(&'rally Rally);
 
 impl Drop for Closing<'_> {
@@ -53,19 +53,19 @@ impl Drop for Closing<'_> {
 
 impl Rally {
     const LINES: usize = 16;
-    /// Loads between two looks at the world.
+    /// Loads between two checks for cancellation and timeout.
     const SPINS: u32 = 4096;
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 8;
-    /// Batches are so many of the clock's shortest.
+    /// Length of a batch, in multiples of the clock's shortest.
     const LENGTH: f64 = 4.0;
-    /// Hand-overs before a batch is timed: the answering thread has arrived then.
+    /// Round trips before a batch is timed, in which the answering thread arrives.
     const WARM_UP: u64 = 32;
-    /// Times that a batch is repeated because the answering thread was disturbed.
+    /// Maximum number of attempts at a batch while the answering thread is perturbed.
     const TRIES: u32 = 4;
-    /// A side that is away for longer than this, in nanoseconds, does not come back soon.
+    /// Timeout of a batch's answers, in nanoseconds.
     const PATIENCE_NS: f64 = 2e9;
-    /// A batch ends with this in its line.
+    /// Value of the line that ends a batch.
     const END: u64 = 1 << 63;
     const ABSENT: u64 = u64::MAX;
 
@@ -115,7 +115,7 @@ impl Rally {
         let clock = &session.clock;
         let mut batches = 0;
         let mut fault = None;
-        // An untimed batch brings both to speed and says how long a round trip is.
+        // Untimed batches bring both threads up to speed and show how long a round trip is.
         let mut round_ns = 0.0;
         for rounds in [64, 512] {
             round_ns = self.batch(session, to, &mut batches, rounds)?.0;
@@ -144,7 +144,7 @@ impl Rally {
         }
     }
 
-    /// One batch: nanoseconds a round trip, and whether the other side was undisturbed.
+    /// One batch: nanoseconds per round trip, and whether the answering thread was unperturbed.
     fn batch(
         &self,
         session: &Session<'_>,
@@ -172,8 +172,8 @@ impl Rally {
         Ok((clock.ns(ticks.max(0.0)) / rounds as f64, report & 1 == 0))
     }
 
-    /// The answering side: adds one to every odd number, batch after batch, until the
-    /// rally is over. Returns what disturbed it.
+    /// The answering side: adds one to every odd number, batch after batch, until the rally is
+    /// over. Returns what perturbed it.
     fn answer(&self, cpu: CpuId) -> Result<Disturbance, Error> {
         let _pinned = Pinned::to(cpu).inspect_err(|_| {
             self.report.0.store(Self::ABSENT, Ordering::Release);
@@ -191,7 +191,7 @@ impl Rally {
         Ok(disturbed)
     }
 
-    /// `false` when the rally is over.
+    /// Answers until the batch ends; `false` when the rally is over.
     fn answer_batch(&self, line: &AtomicU64) -> bool {
         let mut seen = 0;
         loop {
@@ -216,7 +216,7 @@ impl Rally {
     }
 }
 
-/// How long the serving side waits, and for whom.
+/// How long the serving thread waits, and for which CPU.
 struct Patience<'s> {
     rally: &'s Rally,
     cancel: &'s AtomicBool,
@@ -246,7 +246,7 @@ impl<'s> Patience<'s> {
         Ok(())
     }
 
-    /// The first value of `line` that is `wanted`.
+    /// Waits for a value of `line` that is `wanted` and returns it.
     fn wait(&self, line: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, Fault> {
         loop {
             for _ in 0..Rally::SPINS {

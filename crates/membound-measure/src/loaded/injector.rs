@@ -19,12 +19,12 @@ pub(super) struct Injector {
     pub(super) region: Region,
 }
 
-/// What all injectors do in one visit.
+/// Work of all injectors in one visit.
 #[derive(Clone, Copy)]
 pub(super) struct Traffic<'a> {
     pub(super) mix: TrafficMix,
     pub(super) inject: &'a dyn InjectLoop,
-    /// The one that `inject` was made for.
+    /// The delay for which `inject` was made.
     pub(super) delay_steps: u32,
 }
 
@@ -33,8 +33,8 @@ impl Traffic<'_> {
         u64::from(self.mix.reads) + u64::from(self.mix.writes)
     }
 
-    /// Rounds between two looks at the signals: some 10 µs of work, so that counts are
-    /// fresh and nobody waits long for the end.
+    /// Rounds between two checks of the signals: some 10 µs of work, so that counts are fresh and
+    /// injectors stop soon.
     fn rounds_per_chunk(&self) -> u64 {
         const MOST_LINES: u64 = 1024;
         const MOST_STEPS: u64 = 40_000;
@@ -44,8 +44,7 @@ impl Traffic<'_> {
     }
 }
 
-/// What one injector tells, on a line of its own; two lines, because some processors fetch
-/// them in pairs.
+/// Counters of one injector, alone in two lines, because some processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Report {
@@ -53,16 +52,16 @@ struct Report {
     disturbances: AtomicU64,
 }
 
-/// What injectors have told so far.
+/// Counters of all injectors at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
-    /// Lines moved and disturbances seen, an injector each.
+    /// Lines moved and perturbations observed, per injector.
     reports: Vec<(u64, u64)>,
 }
 
 impl Reading {
-    /// Bytes that all injectors moved from `self` to `later`, and whether each of them was
-    /// at it without being disturbed.
+    /// Bytes that all injectors moved from `self` to `later`, and whether each of them was active
+    /// and unperturbed.
     pub(super) fn until(&self, later: &Self) -> (u64, bool) {
         let pairs = self.reports.iter().zip(&later.reports);
         let lines: u64 = pairs
@@ -76,7 +75,7 @@ impl Reading {
     }
 }
 
-/// What injectors and the measuring thread tell each other.
+/// State that injectors and the measuring thread share.
 #[derive(Debug)]
 pub(super) struct Signals {
     gate: Gate,
@@ -93,12 +92,12 @@ impl Signals {
         }
     }
 
-    /// For each injector and the measuring thread: with it they begin together.
+    /// Ticket for an injector or the measuring thread, with which all begin together.
     pub(super) const fn ticket(&self) -> Ticket<'_> {
         self.gate.ticket()
     }
 
-    /// What the injectors have told so far.
+    /// Reads the counters of all injectors.
     pub(super) fn read(&self) -> Reading {
         let reports = self.reports.iter();
         Reading {
@@ -113,13 +112,13 @@ impl Signals {
         }
     }
 
-    /// Ends the injectors when the value is dropped, however the measuring thread leaves.
+    /// Ends the injectors when the value is dropped, even if the measuring thread panics.
     pub(super) const fn stop_on_drop(&self) -> StopOnDrop<'_> {
         StopOnDrop(self)
     }
 }
 
-/// Tells injectors to stop.
+/// Ends the injectors when dropped.
 pub(super) struct StopOnDrop<'a>(&'a Signals);
 
 impl Drop for StopOnDrop<'_> {
@@ -128,8 +127,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Where in its memory an injector is: lines are read in one part of it and written in the
-/// other, in proportion to the mix, each part round and round.
+/// Position of an injector in its memory: it reads lines in one part and writes lines in the other,
+/// in proportion to the mix, and cycles through each part.
 #[derive(Debug)]
 struct Cursor {
     mix: TrafficMix,
@@ -151,7 +150,7 @@ impl Cursor {
         }
     }
 
-    /// The next at most `rounds` rounds: how many, and the lines at which they read and write.
+    /// At most `rounds` further rounds: how many, and the lines at which they read and write.
     fn next(&mut self, rounds: u64) -> (u64, u64, u64) {
         let (reads, writes) = (u64::from(self.mix.reads), u64::from(self.mix.writes));
         if self.read_lines - self.read_at < reads {
@@ -178,13 +177,13 @@ impl Cursor {
 }
 
 impl Injector {
-    /// Smallest memory of an injector, in which a round of any mix has room in both parts.
+    /// Minimum memory of an injector in bytes, in which a round of any mix fits both parts.
     pub(super) const LEAST_BYTES: u64 = 64 << 10;
-    /// The kernel is asked for disturbances this seldom, because it takes a system call.
+    /// Chunks between two readings of the thread's usage, which take a system call.
     const CHUNKS_PER_WATCH: u64 = 16;
 
-    /// Injects from when the measuring thread begins until it stops; says what disturbed
-    /// the thread meanwhile. `index` is the injector's place in `signals`.
+    /// Injects from when the measuring thread begins until it stops; returns what perturbed the
+    /// thread meanwhile. `index` is the injector's index in `signals`.
     pub(super) fn run(
         &self,
         session: &Session<'_>,
@@ -192,7 +191,7 @@ impl Injector {
         (signals, mut ticket): (&Signals, Ticket<'_>),
         index: usize,
     ) -> Result<Disturbance, Error> {
-        // On the way out of an error the ticket goes, and the others wait no longer.
+        // If an error returns from here, the ticket is dropped, and the others do not wait for it.
         let _pinned = Pinned::to(self.cpu)?;
         let mut disturbed = Disturbance::default();
         let steal = StealWatch::begin(session.root, self.cpu);
@@ -213,8 +212,8 @@ impl Injector {
             }
             let (rounds, read_at, write_at) = cursor.next(chunk);
             let (read, write) = (line(read_at), line(write_at));
-            // SAFETY: the cursor keeps all rounds inside the two parts of the region, which
-            // is this thread's alone.
+            // SAFETY: the cursor keeps all rounds inside the two parts of the region, which only
+            // this thread uses.
             unsafe { traffic.inject.run(read, write, rounds) };
             lines += rounds * traffic.lines_per_round();
             if chunks % Self::CHUNKS_PER_WATCH == 0 {

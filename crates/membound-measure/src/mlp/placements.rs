@@ -1,8 +1,9 @@
-//! What the choice of pages does to the figures: the same loads on new pages each time.
+//! Effect of the choice of pages on the figures: the same loads are measured on new pages each
+//! time.
 //!
-//! Physical pages decide which cache sets, memory banks and channels the loads meet, and in
-//! a guest which pages of the host. One mapping shows one draw of that; the scatter between
-//! mappings is what two runs differ by although nothing was changed.
+//! Physical pages (in a guest, the host's) decide which cache sets, memory banks and channels the
+//! loads meet. One mapping is one draw of them; the scatter between mappings is the difference
+//! between two runs in which nothing was changed.
 
 mod outliers;
 
@@ -14,23 +15,24 @@ use crate::watch::PlacementWatch;
 use crate::{Error, Session, room, stats};
 use outliers::Beside;
 
-/// Most loads at once that are measured again: beyond, their time is one of the queue.
+/// Maximum number of parallel loads that are measured again: with more, their time is that of the
+/// queue.
 const MOST_LOADS: u32 = 16;
 
-/// Times of one placement, as many as there are points.
+/// Times of one placement, one per point: mode, loads, cycles, and spread in cycles.
 type Times = Vec<(MlpMode, u32, f64, f64)>;
 
-/// One placement: its times and what went on beside them.
+/// One placement: its times and what perturbed the thread meanwhile.
 #[derive(Clone, Debug, Default)]
 struct Placement {
     times: Times,
     beside: Beside,
 }
 
-/// Measures `config.placements` times on new pages; `None` where none are asked for. `first`
-/// keeps its pages until the next are there, so that these are others, where there is room.
-/// `outside` are the number and the kinds of fillers that keep two loads apart. A placement that
-/// is far off the others is measured once more, and is an outlier whatever comes of that.
+/// Measures `config.placements` times on new pages; `None` if that is 0. `first` keeps its pages
+/// until the next ones are mapped, so that the pages differ, where memory allows. `outside` is the
+/// number and the kinds of fillers that keep two loads apart. A placement that is far off the
+/// others is measured once more, and is an outlier whatever the repetition shows.
 pub(super) fn measure(
     first: Probe<'_, '_>,
     config: &MlpConfig,
@@ -64,7 +66,7 @@ pub(super) fn measure(
     }))
 }
 
-/// Placements one after the other, each on other pages than the one before.
+/// Consecutive placements, each on other pages than the one before.
 struct Series<'s, 'a, 'f> {
     session: &'s Session<'a>,
     config: MlpConfig,
@@ -136,7 +138,7 @@ fn times(
     Ok(Some(times))
 }
 
-/// Each time over all placements.
+/// Statistics of each time over all placements.
 fn points(all: &[Placement]) -> Vec<PlacementPoint> {
     let count = all.iter().map(|it| it.times.len()).min().unwrap_or(0);
     (0..count)
@@ -146,7 +148,7 @@ fn points(all: &[Placement]) -> Vec<PlacementPoint> {
             let spreads: Vec<f64> = all.iter().map(|it| it.times[index].3).collect();
             let median = stats::median(&cycles).filter(|median| *median > 0.0)?;
             let off: Vec<f64> = cycles.iter().map(|it| (it - median).abs()).collect();
-            /// From a median absolute deviation to a standard deviation.
+            /// Factor from a median absolute deviation to a standard deviation.
             const TO_SIGMA: f64 = 1.4826;
             Some(PlacementPoint {
                 mode,

@@ -1,4 +1,4 @@
-//! Runs the kernel over an area, with several draws of displacements, less the empty one.
+//! Runs the kernel over an area with several draws of displacements and subtracts the empty kernel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::hint;
 use crate::random::Random;
 use crate::{Error, Region, RegionConfig, Session, room, stats};
 
-/// A time per execution, the empty kernel's taken away.
+/// Time per execution, less that of the empty kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
     pub(super) ticks: f64,
@@ -26,7 +26,7 @@ pub(super) struct Timed {
 pub(super) struct Probe<'s, 'a> {
     pub(super) session: &'s Session<'a>,
     kernel: Box<dyn MlpLoop>,
-    /// Ticks of the session's clock that one tick of the kernel's counter is.
+    /// Ticks of the session's clock per tick of the kernel's counter.
     ticks_per_tick: f64,
     region: Region,
     page: PageKind,
@@ -42,7 +42,7 @@ pub(super) struct Probe<'s, 'a> {
 
 impl<'s, 'a> Probe<'s, 'a> {
     const LINE: u64 = 64;
-    /// Most loads of any kernel here.
+    /// Maximum number of loads of any kernel here.
     const MOST_LOADS: usize = 1024;
 
     pub(super) fn new(
@@ -154,13 +154,13 @@ impl<'s, 'a> Probe<'s, 'a> {
         self.time(loads, fillers, pattern, true, self.area_bytes(), 2)
     }
 
-    /// Kinds of filler that there are on this processor.
+    /// Kinds of filler that the kernel can be emitted with on this processor.
     pub(super) fn fillers(&self) -> Vec<Filler> {
         self.kernel.fillers()
     }
 
-    /// N loads at once in the first `area_bytes` of the area, warmed where a cache may hold
-    /// it; the empty kernel is timed again beside it, because here single cycles count.
+    /// N loads at once in the first `area_bytes` of the area, which are warmed where a cache may
+    /// hold them. The empty kernel is timed again for each area, because single cycles count here.
     pub(super) fn in_area(&mut self, loads: u32, area_bytes: u64) -> Result<Timed, Error> {
         if loads == 1 {
             self.empty_ticks = self.empty()?;
@@ -207,8 +207,8 @@ impl<'s, 'a> Probe<'s, 'a> {
         result.map(|()| histograms)
     }
 
-    /// Base and displacements share the area so that their sum covers it nearly evenly: a
-    /// short span of displacements under a base that roams.
+    /// Divides the area between bases and displacements so that their sums cover it nearly evenly:
+    /// a short span of displacements, with bases in all the rest.
     fn spread(&self, area_bytes: u64) -> Spread {
         let lines = (area_bytes / Self::LINE).max(2);
         let span = if area_bytes == self.area_bytes() {
@@ -219,7 +219,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         Spread { lines, span }
     }
 
-    /// A cell of the document from a time.
+    /// Makes a cell of the document from a time.
     pub(super) fn cell(
         &self,
         mode: MlpMode,
@@ -242,8 +242,8 @@ impl<'s, 'a> Probe<'s, 'a> {
         }
     }
 
-    /// Reads every line of the first `bytes` bytes, at most 128 MiB of them, and then their
-    /// page tables' lines again.
+    /// Reads every line of the first `bytes` bytes, at most 128 MiB of them, and then the lines of
+    /// their page tables again.
     fn warm(&self, bytes: u64) {
         hint::read_through(&self.region, 0, bytes.min(128 << 20) as usize);
         hint::read_translations(&self.region, 0, bytes as usize);
@@ -285,7 +285,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         let mut all = Vec::new();
         let draws = std::mem::take(&mut self.draws);
         let result = draws.iter().try_for_each(|draw| -> Result<(), Error> {
-            // Where a hypervisor answers `cpuid`, a cell takes a good part of a second.
+            // Where a hypervisor emulates `cpuid`, a cell takes a good part of a second.
             if self.session.cancelled() {
                 return Err(Error::Interrupted);
             }
@@ -338,7 +338,7 @@ impl<'s, 'a> Probe<'s, 'a> {
 struct Spread {
     /// Lines of the area.
     lines: u64,
-    /// Lines that displacements reach over; bases stand in the others.
+    /// Lines over which displacements range; bases lie in the others.
     span: u64,
 }
 

@@ -1,29 +1,29 @@
-//! Which of all cliffs is the reorder buffer's, and what the others are: pure, without a
-//! clock.
+//! Finds which of all cliffs is the reorder buffer's, and what limits the others: pure functions,
+//! without a clock.
 //!
 //! No single filler can be trusted on every core. Zen 4 keeps four nops in one entry and
 //! lets an address computation share one with a branch; Intel's cores run out of branches
 //! first; a filler that writes a register runs out of registers. So fillers of one, two and
 //! three kinds are tried, and two rules find the buffer:
 //!
-//! - A mix whose kinds are all well below the number that the core was seen to hold of them
-//!   has met something that its kinds share.
-//! - Where such mixes and single kinds end at the same number of instructions **without a
-//!   kind of resource in common**, that something is the reorder buffer. Fused kinds agree
-//!   too, but at a larger number; so the smallest one counts.
+//! - A mix whose kinds are all well below the number of them that the core was observed to hold has
+//!   met a limit that its kinds share.
+//! - Where such mixes and single kinds end at the same number of instructions **without a kind of
+//!   resource in common**, that limit is the reorder buffer. Fused kinds agree too, but at a larger
+//!   number; so the smallest one counts.
 //!
-//! No size of any processor is known here.
+//! The sizes of no processor are built in.
 
 use membound_types::{Filler, FillerCliff};
 
-/// Loads that stand in the window beside the fillers.
+/// Loads in the window, besides the fillers.
 pub(super) const LOADS: u32 = 2;
 
-/// Numbers of instructions that are taken to be the same, as a share.
+/// Relative difference up to which two numbers of instructions count as the same.
 const SAME: f64 = 0.015;
 
-/// How much more of a kind the core must hold than a mix has of it, so that this kind did
-/// not end the mix.
+/// Factor by which the core must hold more of a kind than a mix contains, so that this kind did not
+/// end the mix.
 const SLACK: f64 = 1.15;
 
 /// Kinds that mixes are made of: those of which a core holds many.
@@ -36,8 +36,8 @@ const INGREDIENTS: [Filler; 6] = [
     Filler::Integer,
 ];
 
-/// The resource, besides the reorder buffer, that a filler takes. Integer registers and
-/// flags are one, because many cores keep them in one file.
+/// The resource, besides the reorder buffer, that a filler occupies. Integer registers and flags
+/// are one, because many cores keep them in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Nothing,
@@ -66,7 +66,7 @@ const fn resource(filler: Filler) -> Resource {
     }
 }
 
-/// Every mix of two or three of the kinds that there are: `aab`, `ab` and `abc`.
+/// Every mix of two or three of the available kinds: `aab`, `ab` and `abc`.
 pub(super) fn mixes(kinds: &[Filler]) -> Vec<Vec<Filler>> {
     let parts: Vec<Filler> = INGREDIENTS
         .into_iter()
@@ -87,14 +87,14 @@ pub(super) fn mixes(kinds: &[Filler]) -> Vec<Vec<Filler>> {
     mixes
 }
 
-/// What fillers of different kinds agree on.
+/// A number of instructions at which fillers of different kinds end alike.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Agreement {
-    /// Instructions in the window: the median of those that agree.
+    /// Instructions in the window: the median of the agreeing cliffs.
     pub(super) instructions: f64,
-    /// All that agree, ascending.
+    /// All agreeing cliffs, ascending.
     pub(super) agreeing: Vec<FillerCliff>,
-    /// The mix, of those that agree, whose kinds are farthest from their own limits.
+    /// The agreeing mix whose kinds are farthest from their own limits.
     pub(super) mix: Vec<Filler>,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
         .copied()
         .filter(is_mix)
         .find_map(|anchor| {
-            // The anchor may be a straggler: what counts is where most of them lie.
+            // The anchor may be a straggler: the middle of its neighbourhood counts.
             let around = near(f64::from(anchor.instructions));
             let middle = f64::from(around.get(around.len() / 2)?.instructions);
             let members = near(middle);
@@ -152,7 +152,7 @@ pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
         })
 }
 
-/// Slack beyond twice is as good as twice; then the more kinds, the better.
+/// Order of preference: slack, where more than twice counts as twice; then the number of kinds.
 fn rank(cliff: &FillerCliff, cliffs: &[FillerCliff]) -> f64 {
     let kinds = distinct(cliff.pattern.iter()).len();
     slack(cliff, cliffs).min(2.0) + 0.1 * kinds as f64
@@ -168,8 +168,8 @@ fn distinct<'a, T: Copy + PartialEq + 'a>(items: impl Iterator<Item = &'a T>) ->
     found
 }
 
-/// The most of a kind that any cliff shows, divided by how many `cliff` has of it: for the
-/// kind of its pattern where that is least.
+/// The largest number of a kind at any cliff, divided by its number at `cliff`: the minimum over
+/// the kinds of the pattern of `cliff`.
 fn slack(cliff: &FillerCliff, cliffs: &[FillerCliff]) -> f64 {
     distinct(cliff.pattern.iter())
         .into_iter()
@@ -190,10 +190,10 @@ fn count(cliff: &FillerCliff, kind: Filler) -> f64 {
     fillers * mine as f64 / cliff.pattern.len() as f64
 }
 
-/// What ended a filler.
+/// The structure that limits a filler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ended {
-    /// The reorder buffer, with so many fillers an entry.
+    /// The reorder buffer; the value is the number of fillers per entry.
     ReorderBuffer(f64),
     IntegerRegisters,
     FlagRegisters,
@@ -207,7 +207,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// As documents and people name it.
+    /// Name for documents and reports.
     pub(super) fn name(self, filler: Filler) -> String {
         match self {
             Self::ReorderBuffer(each) if each > 1.0 && filler == Filler::Nop => {
@@ -229,7 +229,7 @@ impl Ended {
         }
     }
 
-    /// Loads, of the two, that take an entry of it.
+    /// How many of the two loads occupy an entry of this structure.
     pub(super) const fn loads(self) -> u32 {
         match self {
             Self::ReorderBuffer(_) | Self::IntegerRegisters | Self::LoadQueue => LOADS,
@@ -251,15 +251,15 @@ impl Ended {
     }
 }
 
-/// What ended the single kind `filler`, which stopped at `instructions`, in a core whose
-/// reorder buffer has `reorder` entries.
+/// The structure that limits the single kind `filler`, whose cliff is at `instructions`, in a core
+/// whose reorder buffer has `reorder` entries.
 pub(super) fn ended(
     filler: Filler,
     instructions: u32,
     reorder: Option<f64>,
     cliffs: &[FillerCliff],
 ) -> Ended {
-    /// Below this share of the reorder buffer something else ended the filler.
+    /// Share of the reorder buffer below which another structure ended the filler.
     const CLEARLY: f64 = 0.97;
     let fillers = f64::from(instructions.saturating_sub(LOADS));
     if let Some(reorder) = reorder {
@@ -274,8 +274,8 @@ pub(super) fn ended(
     };
     match filler {
         Filler::Integer | Filler::Move | Filler::Zero => Ended::IntegerRegisters,
-        // Where flags lie in the integer registers' file, both kinds together end where each
-        // ends alone, whatever their shares.
+        // If flags are in the integer registers' file, mixes of both kinds end where each kind ends
+        // alone, whatever their proportion.
         Filler::Flags
             if alike(&[Filler::Integer, Filler::Integer, Filler::Flags], 0.08)
                 && alike(&[Filler::Flags, Filler::Flags, Filler::Integer], 0.08) =>
@@ -295,7 +295,7 @@ pub(super) fn ended(
     }
 }
 
-/// Fillers an entry: a whole number where one is near, else to a tenth.
+/// Fillers per entry: a whole number where one is near, else rounded to a tenth.
 fn share(each: f64) -> f64 {
     const NEAR: f64 = 0.06;
     let whole = each.round().max(1.0);

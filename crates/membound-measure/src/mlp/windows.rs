@@ -9,20 +9,20 @@ use crate::{Error, stats};
 /// Fillers beyond the cliff at which a load is surely outside the window.
 pub(super) const MARGIN: u32 = 16;
 
-/// Most fillers tried.
+/// Maximum number of fillers tried.
 const MOST_FILLERS: u32 = 4096;
 
-/// The windows that were found, and what else was seen.
+/// The windows that were found, with evidence and notes.
 pub(super) struct Found {
     pub(super) windows: Vec<WindowLimit>,
-    /// By which fillers the reorder buffer was found.
+    /// Fillers by which the reorder buffer was found.
     pub(super) evidence: Outcome<ReorderEvidence>,
     pub(super) notes: Vec<String>,
 }
 
 impl Found {
-    /// The window that shows the reorder buffer with one filler an entry: the document's nop
-    /// where it does, else the mix. Without an agreement, whatever the nops found.
+    /// The window that shows the reorder buffer with one filler per entry: that of nops where they
+    /// are not fused, else that of the mix. Without an agreement, the one that nops found.
     pub(super) fn reorder(&self) -> Option<&WindowLimit> {
         let of = |filler: Filler| self.windows.iter().find(|window| window.filler == filler);
         match of(Filler::Nop) {
@@ -32,11 +32,11 @@ impl Found {
     }
 }
 
-/// A cliff: where the time of two loads steps up as fillers push them apart.
+/// A cliff: the number of fillers between two loads at which their time steps up.
 #[derive(Clone, Debug)]
 struct Step {
     pattern: Vec<Filler>,
-    /// Most fillers with which the loads still overlap, with the interval.
+    /// Maximum number of fillers with which the loads still overlap, with the interval.
     fillers: (u32, u32, u32),
     inside_cycles: f64,
     outside_cycles: f64,
@@ -87,13 +87,13 @@ impl Step {
     }
 }
 
-/// Every window that shows a cliff, each searched for in `rounds` rounds, and up to three
-/// times as many while the answers differ; then the mixes that tell which of them is the
-/// reorder buffer ([`reorder`]).
+/// Searches for the cliff of each kind of filler, in `rounds` rounds and up to three times as many
+/// while the results differ; then for those of mixes, which show which window is the reorder buffer
+/// ([`reorder`]).
 ///
-/// A busy hardware thread on the same core takes its part of every window, often half, and
-/// in a guest it may be a stranger's. So the largest window that two searches agree on
-/// counts, and smaller ones are noted. A search that fails leaves its window out.
+/// A busy hardware thread on the same core takes its part of every window, often half, and in a
+/// guest it may belong to another guest. So the largest window on which two searches agree counts,
+/// and smaller ones are noted. A search that fails leaves its window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> Found {
     let kinds = probe.fillers();
     let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
@@ -132,8 +132,8 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> Found {
     }
 }
 
-/// The windows in `known` under other conditions of memory, which change times and not what
-/// the core has: the larger of both counts.
+/// The windows in `known`, timed again under other conditions of memory, which change the times but
+/// not the structures of the core: counts of fillers stay as they are.
 pub(super) fn find_again(probe: &mut Probe<'_, '_>, known: &[WindowLimit]) -> Vec<WindowLimit> {
     let mut windows = known.to_vec();
     for window in &mut windows {
@@ -189,14 +189,14 @@ fn search(
         .collect()
 }
 
-/// `branch and x87`.
+/// Names of the fillers, as in `branch, x87`.
 fn names(pattern: &[Filler]) -> String {
     let names: Vec<&str> = pattern.iter().map(|filler| filler.name()).collect();
     names.join(", ")
 }
 
-/// Cliffs of many mixes between the levels that a single kind has shown: the largest that two
-/// of three bisections agree on.
+/// Cliffs of many mixes between the times of two loads that a single kind has shown: the largest on
+/// which two of three bisections agree, else the median.
 fn mixed_cliffs(
     probe: &mut Probe<'_, '_>,
     levels: &Step,
@@ -239,7 +239,7 @@ fn mixed_cliffs(
         .collect()
 }
 
-/// The step of the mix that was chosen, searched for as those of single kinds are.
+/// The step of the chosen mix, searched for like those of single kinds.
 fn refined(
     probe: &mut Probe<'_, '_>,
     agreed: &Agreement,
@@ -264,14 +264,14 @@ fn evidence(agreed: Option<Agreement>, cliffs: Vec<FillerCliff>) -> Outcome<Reor
     }
 }
 
-/// Whether two searches found the same number of instructions.
+/// Whether two searches found the same number of instructions, within 2 %.
 fn same(a: u32, b: u32) -> bool {
     const SAME: f64 = 0.02;
     (f64::from(a) / f64::from(b)).ln().abs() < SAME
 }
 
-/// Whether the two largest windows found are the same, or there is none: a search more
-/// would hardly change the answer.
+/// Whether the two largest windows found are the same, or there is none: one more search would
+/// hardly change the answer.
 fn largest_two_agree(found: &[Step]) -> bool {
     let mut sorted: Vec<&Step> = found.iter().collect();
     sorted.sort_by_key(|step| std::cmp::Reverse(step.cliff()));
@@ -282,8 +282,8 @@ fn largest_two_agree(found: &[Step]) -> bool {
     }
 }
 
-/// The largest window that another search agrees with; without any two that agree, the
-/// median of those with a sharp step, else of all.
+/// The largest window with which another search agrees; if no two agree, the median of those with a
+/// sharp step, else of all.
 fn largest_agreed(found: &[Step]) -> Option<Step> {
     let mut sorted: Vec<&Step> = found.iter().collect();
     sorted.sort_by_key(|step| step.cliff());
@@ -305,8 +305,8 @@ fn largest_agreed(found: &[Step]) -> Option<Step> {
     choice.get(choice.len() / 2).map(|step| (*step).clone())
 }
 
-/// Times of two loads with K fillers between them; `share` is how far a time has climbed
-/// from the inner level to the outer.
+/// Times of two loads with K fillers between them; `share` is the position of a time between the
+/// inner level (0) and the outer (1).
 struct Cliff<'p, 's, 'a> {
     probe: &'p mut Probe<'s, 'a>,
     pattern: &'p [Filler],
@@ -359,8 +359,8 @@ fn find(probe: &mut Probe<'_, '_>, pattern: &[Filler]) -> Result<Option<Step>, E
     }))
 }
 
-/// Doubles the fillers up to [`MOST_FILLERS`], three times, and looks for the step. The two
-/// levels beside it become the cliff's; the first pass also warms the translations.
+/// Doubles the fillers up to [`MOST_FILLERS`], three times, and looks for the step. The levels on
+/// both sides of it become the cliff's; the first pass also warms the translations.
 fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     let mut grid = vec![0];
     grid.extend(
@@ -371,7 +371,7 @@ fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     let mut times = vec![f64::INFINITY; grid.len()];
     for _ in 0..3 {
         for (at, fillers) in grid.iter().enumerate() {
-            // Whatever disturbs a kernel makes it slower.
+            // Perturbation only makes a kernel slower, so the minimum counts.
             times[at] = times[at].min(cliff.ticks(*fillers, 1)?);
         }
     }
@@ -383,8 +383,8 @@ fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     Ok(Some((grid[at - 1], grid[at])))
 }
 
-/// The first index from which on every time is clearly above the median of those before;
-/// a stray one before it does not hide the step.
+/// The first index from which on every time is clearly above the median of those before; a single
+/// high time before it does not hide the step.
 fn step(times: &[f64]) -> Option<usize> {
     const CLEARLY: f64 = 1.35;
     (1..times.len()).find(|at| {
@@ -394,8 +394,8 @@ fn step(times: &[f64]) -> Option<usize> {
     })
 }
 
-/// The last K that lies inside, between one that does and one that does not. What disturbs
-/// a kernel makes it slower, so a K is outside only when it is so three times.
+/// Bisects for the largest K inside the window; `low` is inside and `high` outside. Perturbation
+/// only makes a kernel slower, so a K is outside only if three measurements say so.
 fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<u32, Error> {
     while high - low > 1 {
         let middle = low.midpoint(high);
@@ -408,10 +408,10 @@ fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<
     Ok(low)
 }
 
-/// How far around a K that was found its neighbourhood is walked over.
+/// How far on each side of a K its neighbourhood is measured.
 const AROUND: u32 = 10;
 
-/// Where the step lies that a neighbourhood was walked over for.
+/// Where the step lies relative to the measured neighbourhood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Crossing {
     /// The last K below half the step, and the K at which the step begins and ends.
@@ -422,8 +422,8 @@ enum Crossing {
     Below,
 }
 
-/// Walks over the neighbourhood of `found`, upwards and downwards, and keeps the faster
-/// time of each K.
+/// Measures the neighbourhood of `found`, upwards and downwards, and keeps the faster time of each
+/// K.
 fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<Crossing, Error> {
     let range = found.saturating_sub(AROUND)..=found + AROUND;
     let mut shares: Vec<(u32, f64)> = Vec::new();
@@ -436,7 +436,7 @@ fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<Crossing, Error> 
     Ok(crossing(&shares))
 }
 
-/// The split of `(K, share)` with the fewest points on the wrong side of one half.
+/// Splits `(K, share)` so that the fewest points are on the wrong side of one half.
 fn crossing(shares: &[(u32, f64)]) -> Crossing {
     let wrong = |at: usize| {
         let below = shares[..at]

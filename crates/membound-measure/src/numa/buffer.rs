@@ -13,7 +13,7 @@ use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint, room
 
 /// Memory of one node with a chain through it.
 pub(super) struct Buffer {
-    // Before the region: the chase uses its memory.
+    // Before the region, to be dropped first: the chase uses its memory.
     chase: Chase,
     stream: Box<dyn StreamLoop>,
     region: Region,
@@ -22,14 +22,14 @@ pub(super) struct Buffer {
     chain_bytes: usize,
     /// Declared last-level cache, in bytes.
     cache_bytes: u64,
-    /// Where the next streaming batch begins.
+    /// Offset at which the next streaming batch begins.
     stream_at: usize,
 }
 
 impl Buffer {
-    /// Below this there is nothing to chase through.
+    /// Minimum bytes of a buffer that can be chased through.
     pub(super) const LEAST_BYTES: u64 = 1 << 20;
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
     /// Length of a batch in nanoseconds.
     const BATCH_NS: f64 = 1.5e6;
@@ -44,8 +44,8 @@ impl Buffer {
         cpu: CpuId,
     ) -> Result<Self, Error> {
         let cache_bytes = hint::largest_cache_bytes(session);
-        // A quarter stays for everybody else: on a node that is used up, a strict binding
-        // ends in the hands of the kernel's killer.
+        // A quarter stays for other programs: on a node that is used up, a strict binding makes the
+        // kernel's OOM killer end the process.
         let place = (config.page, NodePolicy::Node(node), cpu);
         let room = room::share_bytes(session, place, 1);
         let scratch = (2 * cache_bytes).min(config.bytes).min(room / 2);
@@ -70,11 +70,11 @@ impl Buffer {
             stride_bytes: 64,
             seed: 0x6e6f_6465 + u64::from(node.0),
         };
-        // SAFETY: the region lives as long as the chase beside it, and its first
-        // `chain_bytes` bytes are written by nobody else.
+        // SAFETY: the region lives as long as the chase beside it, and no other code writes its
+        // first `chain_bytes` bytes.
         let mut chase =
             unsafe { Chase::new(&*session.backend, chase, region.start(), chain_bytes)? };
-        // Built where it will mostly be walked from.
+        // The CPU from which the chain will mostly be walked also builds it.
         let _pinned = Pinned::to(cpu)?;
         chase.resize_while(chain_bytes as u64, &|| !session.cancelled())?;
         let stream = session
@@ -92,7 +92,7 @@ impl Buffer {
         })
     }
 
-    /// What a reader of the figures has to know of the buffer, if anything.
+    /// What a reader of the figures must know about the buffer, if anything.
     pub(super) fn note(&self) -> Option<String> {
         if (self.chain_bytes as u64) < 2 * self.cache_bytes {
             return Some(format!(
@@ -125,7 +125,7 @@ impl Buffer {
         );
         match share {
             Ok(share) => Outcome::Known(share),
-            // With one node there is nowhere else to be.
+            // With one node, all pages lie on it.
             Err(_) if session.topology.nodes.len() == 1 => Outcome::Known(1.0),
             Err(error) => Outcome::Missing {
                 not_measured: error.not_measured(),
@@ -133,7 +133,7 @@ impl Buffer {
         }
     }
 
-    /// Nanoseconds a load of the chase from `cpu`.
+    /// Nanoseconds per load of the chase from `cpu`.
     pub(super) fn latency(&mut self, session: &Session<'_>, cpu: CpuId) -> Result<Visit, Error> {
         let _pinned = Pinned::to(cpu)?;
         let clock = &session.clock;
@@ -149,7 +149,7 @@ impl Buffer {
         }))
     }
 
-    /// 10⁹ bytes a second that one thread on `cpu` reads.
+    /// Rate at which one thread on `cpu` reads, in 10⁹ bytes per second.
     pub(super) fn read(&mut self, session: &Session<'_>, cpu: CpuId) -> Result<Visit, Error> {
         let _pinned = Pinned::to(cpu)?;
         let clock = &session.clock;

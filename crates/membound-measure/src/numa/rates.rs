@@ -1,5 +1,5 @@
-//! What all CPUs of a node together move from and to the memory of another: the most that a program which
-//! runs there can ask of that memory, or of what connects the two.
+//! Rates of all CPUs of a node together to the memory of another: the maximum that a program there
+//! can get from that memory, or from what connects the two.
 
 use membound_types::{CpuId, NodePolicy, NumaPair};
 

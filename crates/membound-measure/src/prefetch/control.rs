@@ -1,6 +1,6 @@
-//! What switches prefetchers, as this part needs it.
+//! Interface to the switches of prefetchers.
 //!
-//! The command passes the machine's controls; tests pass a register that remembers.
+//! The command implements it with the machine's controls; tests use a fake that logs the calls.
 
 use membound_types::{NotMeasured, PrefetchState};
 
@@ -8,44 +8,44 @@ use crate::Session;
 
 /// Prefetchers that can be switched.
 pub trait PrefetchControl {
-    /// Their names, as documents show them.
+    /// Names of the prefetchers, as documents show them.
     fn names(&self) -> Vec<String>;
 
-    /// Every setting beside the machine's own.
+    /// Every setting besides the machine's own.
     fn settings(&self) -> Vec<PrefetchState>;
 
-    /// Brings about one of [`PrefetchControl::settings`] on the measuring CPUs until the result
-    /// is restored or dropped.
+    /// Applies one of [`PrefetchControl::settings`] on the measuring CPUs until the result is
+    /// restored or dropped.
     ///
     /// # Errors
-    /// Why it could not be brought about, or did not stay. Everything is as it was then.
+    /// Why the setting could not be applied, or did not stay. The previous state is restored then.
     fn set(&self, setting: &PrefetchState) -> Result<Box<dyn SwitchedOff>, NotMeasured>;
 }
 
-/// Prefetchers that are set. Dropping it puts them back too, on whatever way out.
+/// Prefetchers in a changed setting. Dropping the value restores them too.
 pub trait SwitchedOff {
-    /// Puts the prefetchers back and says how that went.
+    /// Restores the prefetchers.
     ///
     /// # Errors
-    /// Why they could not be put back.
+    /// Why they could not be restored.
     fn restore(self: Box<Self>) -> Result<(), NotMeasured>;
 }
 
-/// What came of measuring in several settings.
+/// Result of measuring in several settings.
 #[derive(Debug)]
 pub struct InSettings<T> {
-    /// Each setting that could be had, and what was measured in it.
+    /// Each setting that could be applied, and what was measured in it.
     pub measured: Vec<(PrefetchState, T)>,
-    /// What could not be had or put back, and why.
+    /// What could not be applied or restored, and why.
     pub skipped: Vec<String>,
 }
 
-/// Measures in each of `settings` in turn and puts the prefetchers back after each, whatever
-/// `measure` did; it is told which setting it is, and its number. A cancelled session begins
-/// no further one.
+/// Measures in each of `settings` in turn and restores the prefetchers after each, whatever
+/// `measure` did. `measure` receives the setting and its number. After a cancellation, no further
+/// setting begins.
 ///
 /// # Errors
-/// The first error of `measure`. Everything is back then.
+/// The first error of `measure`. The prefetchers are restored then.
 pub fn in_settings<T, E>(
     session: &Session<'_>,
     control: Result<&dyn PrefetchControl, &NotMeasured>,

@@ -20,23 +20,23 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
-    /// Batches that an order is long enough for: disturbed ones are repeated further on,
-    /// never by going round.
+    /// Number of batches for which an order is long enough: perturbed ones are repeated further on,
+    /// never by a second pass.
     const ROOM: u64 = 2 * Self::BATCHES as u64;
-    /// Loads before the first batch, in which a prefetcher may see what is coming.
+    /// Loads before the first batch, from which a prefetcher may learn the pattern.
     const LEAD_IN: u64 = 64;
-    /// Below this the orders are too short to be timed.
+    /// Minimum bytes under the patterns; with fewer, the orders are too short to be timed.
     pub(super) const LEAST_BYTES: u64 = 16 * GROUP;
 
-    /// Lines beyond four times the largest declared cache, as far as config and memory
-    /// allow.
+    /// Allocates four times the largest declared cache, at least 128 MiB, as far as config and
+    /// memory allow.
     pub(super) fn new(session: &Session<'_>, config: &PrefetchConfig) -> Result<Self, Error> {
         let cache = hint::largest_cache_bytes(session);
         let scratch = 2 * cache;
         let array = GROUP;
-        // A quarter stays for everybody else.
+        // A quarter of the memory stays for other programs.
         let available =
             room::share_bytes(session, (config.page, NodePolicy::LOCAL, session.cpu), 1);
         let area = (4 * cache)
@@ -75,12 +75,12 @@ impl Ground {
         })
     }
 
-    /// Bytes under the patterns.
+    /// Bytes under the patterns, without the array of pointers.
     pub(super) const fn area_bytes(&self) -> u64 {
         self.field.area
     }
 
-    /// What a reader of the figures has to know of the memory, if anything.
+    /// What a reader of the figures must know about the memory, if anything.
     pub(super) fn note(&self) -> Option<String> {
         if self.page == PageKind::Base {
             return Some(
@@ -96,7 +96,7 @@ impl Ground {
         ))
     }
 
-    /// Nanoseconds a load of one walk, every line of it cold.
+    /// Nanoseconds per load of one walk, with every line cold.
     pub(super) fn visit(
         &mut self,
         session: &Session<'_>,
@@ -109,7 +109,7 @@ impl Ground {
         let room = (order.len() as u64).saturating_sub(Self::LEAD_IN);
         let iterations = (room / Self::ROOM / per_iteration).max(1);
         let mut ring = Ring::link(&mut self.region, &self.follower, &order);
-        // Linking wrote every line of the order.
+        // Linking wrote every line of the order, so the caches are emptied after it.
         hint::read_through(&self.scratch, 0, self.scratch.len());
         ring.walk(Self::LEAD_IN);
         let clock = &session.clock;

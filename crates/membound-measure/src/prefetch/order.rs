@@ -1,8 +1,8 @@
 //! The orders in which the patterns visit lines, as offsets in bytes.
 //!
-//! An order visits no line twice and, but for patterns that are about the lines of one
-//! page, no page twice, so that nothing it visits can have come by an earlier visit. It is
-//! walked once from its beginning after the caches were emptied.
+//! An order visits no line twice and, except for patterns inside a page, no page twice, so that no
+//! earlier visit can have fetched what it visits. It is walked once from its beginning after the
+//! caches were emptied.
 
 use std::ops::Range;
 
@@ -14,49 +14,49 @@ use crate::random::hashed_below;
 const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 const LINES_PER_PAGE: u64 = PAGE / LINE;
-/// Random orders stay in so many bytes until they are done there: the TLB misses of a huge
-/// page are then one in hundreds of loads, as they are for the patterns.
+/// Bytes that a random order completes before it goes on: the TLB misses of a huge page are then
+/// one in hundreds of loads, as they are for the patterns.
 pub(super) const GROUP: u64 = 2 << 20;
 
-/// What is walked: a pattern, or one of the two chases that a pattern's time is compared
-/// with beside the reference.
+/// What is walked: a pattern, or one of the two chases with which a pattern's time is compared
+/// besides the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walk {
     /// The pattern itself.
     Pattern(PrefetchPattern),
-    /// The array of [`PrefetchPattern::PointerArray`] without what it points to.
+    /// The array of [`PrefetchPattern::PointerArray`] without the lines to which it points.
     ArrayAlone,
     /// [`PrefetchPattern::NextPage`] with the first line of another page each time.
     OtherPage,
 }
 
-/// Whose first line comes after the end of a page.
+/// Page whose first line is visited after the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beyond {
     NextPage,
     OtherPage,
 }
 
-/// Where orders may lie.
+/// Memory that orders may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
-    /// Bytes of lines, from 0 on; whole groups.
+    /// Bytes of the lines, from offset 0 on; whole groups.
     pub(super) area: u64,
-    /// Bytes of the array of pointers, behind the area.
+    /// Bytes of the array of pointers, which follows the area.
     pub(super) array: u64,
-    /// Most loads of an order.
+    /// Maximum number of loads of an order.
     pub(super) loads: u64,
 }
 
 impl Field {
-    /// Lines at the end of a page that are walked before the first line of the next: enough
-    /// to show a prefetcher where the walk goes, few enough that the one load which differs
-    /// is a good part of the time.
+    /// Lines at the end of a page that are walked before the first line of the next: enough to show
+    /// a prefetcher where the walk goes, few enough that the one load that differs is a good part
+    /// of the time.
     const TAIL: u64 = 8;
     /// Loads of [`PrefetchPattern::NextPage`] for one first line of a page.
     pub(super) const LOADS_PER_PAGE: u64 = Self::TAIL + 1;
 
-    /// The offsets of a walk; another choice every `seed` where there is one.
+    /// The offsets of a walk in bytes; random choices depend on `seed`.
     pub(super) fn order(&self, walk: Walk, seed: u64) -> Vec<u64> {
         match walk {
             Walk::Pattern(pattern) => self.pattern(pattern, seed),
@@ -156,10 +156,10 @@ impl Field {
             .collect()
     }
 
-    /// The last few lines of a random page, then the first line of a page `beyond`, and so
-    /// on. Of eight pages the first is the one that ends, the second the next, and one of
-    /// the last five the other: near enough that its translation lies in the same line of
-    /// the page table, and not to be guessed.
+    /// The last few lines of a random page, then the first line of the page `beyond`, and so on. Of
+    /// eight pages the first is the one that ends, the second is the next page, and one of the last
+    /// five the other: near enough that its translation lies in the same line of the page table,
+    /// and not predictable.
     fn page_ends(&self, seed: u64, beyond: Beyond) -> Vec<u64> {
         let tail = LINES_PER_PAGE - Self::TAIL..LINES_PER_PAGE;
         let most = (self.loads / Self::LOADS_PER_PAGE) as usize;

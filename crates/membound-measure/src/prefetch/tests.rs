@@ -199,8 +199,8 @@ fn every_pattern_has_a_point_and_no_control_has_its_reason() {
             assert!((point.ratio - point.ns / point.random_ns).abs() < 1e-9);
             assert!(point.batches.raw.len() >= 10, "{point:?}");
         }
-        // Whoever prefetches or not, lines in order are no slower than random ones; the
-        // margin is for noise.
+        // With or without prefetching, lines in order are no slower than random ones; the margin is
+        // for noise.
         let forward = PrefetchPattern::Forward { stride_bytes: 64 };
         let forward = prefetch
             .points
@@ -385,7 +385,7 @@ fn settings_are_had_in_turn_and_those_that_cannot_be_had_are_named() {
         });
         assert_eq!(failed.unwrap_err(), "no memory");
         assert_eq!(*fake.log.borrow(), ["off dscr=1", "on dscr=1"]);
-        // Without switches the machine's own setting is still to be had.
+        // Without switches, the machine's own setting is still measured.
         let found = in_settings(session, Err(&no_control()), &settings[..2], |_, number| {
             Ok::<_, Error>(number)
         })

@@ -9,21 +9,21 @@ use crate::chain::{Bundle, Follower, Ring, shuffle};
 use crate::sampling::{Visit, take_batches};
 use crate::{Clock, Error, Region, RegionConfig, Session};
 
-/// How the lines of a chase lie.
+/// Arrangement of the lines of a chase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// One on each page.
+    /// One line on each page.
     Spread,
-    /// The same number packed together.
+    /// The same number of lines, packed together.
     Packed,
 }
 
-/// How packed lines lie, which depends on what pages there are.
+/// Arrangement of packed lines, which depends on the available pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
     /// At the beginning of the huge pages that are measured.
     Contiguous,
-    /// At random in a few huge pages, in the place of base pages.
+    /// In random frames of 4 KiB of a few huge pages.
     Scattered,
     /// Page by page, because there are no huge pages.
     PageLocal,
@@ -35,19 +35,19 @@ pub(super) struct Ground {
     pages: u64,
     page_bytes: u64,
     spread: Region,
-    /// `None` where packed lines lie in the spread part too, at another time.
+    /// `None` where packed lines use the spread region too, at another time.
     packed: Option<Region>,
     packing: Packing,
     follower: Follower,
 }
 
 impl Ground {
-    /// Batches of one visit.
+    /// Batches per visit.
     const BATCHES: usize = 5;
-    /// Longest batch in nanoseconds; below it a batch is one pass.
+    /// Maximum length of a batch in nanoseconds; a shorter batch is one pass.
     const LONGEST_BATCH_NS: f64 = 1e6;
 
-    /// Memory for `pages` pages of kind `page`.
+    /// Allocates memory for `pages` pages of kind `page`.
     pub(super) fn new(
         session: &Session<'_>,
         page: PageKind,
@@ -93,7 +93,7 @@ impl Ground {
         self.pages
     }
 
-    /// What a reader of the figures has to know of the memory, if anything.
+    /// What a reader of the figures must know about the memory, if anything.
     pub(super) fn note(&self) -> Option<String> {
         if let Some(share) = self.spread.partial_page_share() {
             return Some(format!(
@@ -110,7 +110,7 @@ impl Ground {
         })
     }
 
-    /// Nanoseconds a load of one chain over `pages` pages' lines.
+    /// Nanoseconds per load of one chain over `pages` lines.
     pub(super) fn visit(
         &mut self,
         session: &Session<'_>,
@@ -128,7 +128,8 @@ impl Ground {
         };
         let mut ring = Ring::link(region, &self.follower, &order);
         ring.walk(2 * pages);
-        // The least of a few: whatever disturbed the only one would decide how long batches are.
+        // The minimum of a few, because perturbation of a single one would decide how long batches
+        // are.
         let probe = (0..3)
             .map(|_| clock.ns(ring.time(clock, (256 / per_iteration).max(1))))
             .fold(f64::INFINITY, f64::min);
@@ -138,7 +139,7 @@ impl Ground {
         }))
     }
 
-    /// Nanoseconds a load with as many chains at once as `follower` follows.
+    /// Nanoseconds per load with as many chains at once as `follower` follows.
     pub(super) fn visit_chains(
         &mut self,
         session: &Session<'_>,
@@ -164,7 +165,7 @@ impl Ground {
         }))
     }
 
-    /// The offsets in the order of the visits; another order every round.
+    /// The offsets in the order of the visits; the order differs each round.
     fn order(&self, pages: u64, shape: Shape, round: u64) -> Vec<u64> {
         let seed = 0x746c_6200 ^ pages << 8 ^ round;
         let mut order = match (shape, self.packing) {

@@ -13,11 +13,11 @@ const LINE: u64 = 64;
 const FRAME: u64 = 4096;
 const LINES_PER_FRAME: u64 = FRAME / LINE;
 
-/// One line on each of `pages` pages, in order of address. Each is a base page and a line
-/// further into its page than the one before: an odd number of lines, so that every power
-/// of two of sets is filled evenly; and another base page, because a hypervisor may keep
-/// a huge page as base pages, whose translations would all fall into one set of the TLB
-/// if they were a huge page apart.
+/// One line on each of `pages` pages, in order of address. Each is a base page and a line further
+/// into its page than the one before. A line, which is an odd number of lines, so that every power
+/// of two of sets is filled evenly; and a base page, because a hypervisor may back a huge page with
+/// base pages, whose translations would all fall into one set of the TLB if they were a huge page
+/// apart.
 pub(super) fn spread(pages: u64, page_bytes: u64) -> Vec<u64> {
     (0..pages)
         .map(|page| page * page_bytes + page * (FRAME + LINE) % page_bytes)
@@ -48,7 +48,8 @@ pub(super) fn scattered(lines: u64, seed: u64) -> Vec<u64> {
     (0..lines)
         .map(|line| {
             let (turn, offset) = (line / LINES_PER_FRAME, line % LINES_PER_FRAME);
-            // Another part of the list for every offset, so that a frame is not full or empty.
+            // Another part of the list for every offset, so that frames are not either full or
+            // empty.
             let frame = frames[((turn + offset * 31) % count) as usize];
             frame * FRAME + offset * LINE
         })
@@ -69,7 +70,7 @@ pub(super) fn page_local(lines: u64, seed: u64) -> Vec<u64> {
     pages.concat()
 }
 
-/// Numbers of pages from 4 to `most`, `per_octave` an octave.
+/// Numbers of pages from 4 to `most`, `per_octave` per octave.
 pub(super) fn grid(most: u64, per_octave: u32) -> Vec<u64> {
     const LEAST: f64 = 4.0;
     let per_octave = f64::from(per_octave.max(1));

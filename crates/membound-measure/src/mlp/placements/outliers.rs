@@ -1,29 +1,29 @@
-//! Placements that are far off the others, and why they probably are.
+//! Placements that are far off the others, and the probable reason.
 //!
 //! The choice of pages changes times by some percent, in the worst case by some ten percent. A
-//! placement that takes several times as long was disturbed: mostly by others that had the CPU.
-//! It must not make the interval of the others look wide.
+//! placement that takes several times as long was perturbed, mostly by others that used the CPU. It
+//! must not make the interval of the others look wide.
 
 use membound_types::{Outcome, PlacementOutlier};
 
 use super::Placement;
 use crate::{Error, stats};
 
-/// Times the others' median from which on a placement is far off.
+/// Multiple of the median of all placements from which on a placement is far off.
 const FAR_OFF: f64 = 3.0;
 
-/// With fewer placements there is no majority to compare one with.
+/// Minimum number of placements; with fewer, there is no majority to compare one with.
 const FEWEST: usize = 3;
 
-/// What went on while a placement was measured.
+/// What perturbed the thread while a placement was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Beside {
     pub(super) steal_ms: f64,
     pub(super) involuntary_switches: u32,
 }
 
-/// Takes placements that are far off out of `all` and measures each once more with `again`
-/// (`None`: interrupted). A repetition that is like the others takes its place.
+/// Removes placements that are far off from `all` and measures each once more with `again` (`None`:
+/// interrupted). A repetition that is near the others replaces the placement.
 pub(super) fn set_apart(
     all: Vec<Placement>,
     mut again: impl FnMut() -> Result<Option<Placement>, Error>,
@@ -76,7 +76,7 @@ fn reason(beside: Beside, repeated: Option<f64>) -> String {
     format!("{cause}; {again}")
 }
 
-/// The median of each time.
+/// The median of each time over all placements.
 fn medians(all: &[Placement]) -> Vec<f64> {
     let count = all.iter().map(|it| it.times.len()).min().unwrap_or(0);
     (0..count)
@@ -87,7 +87,7 @@ fn medians(all: &[Placement]) -> Vec<f64> {
         .collect()
 }
 
-/// The times of a placement ÷ `usual`: the median over them.
+/// The median over all times of a placement of time ÷ usual time.
 fn ratio(placement: &Placement, usual: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = placement
         .times
