@@ -7,10 +7,10 @@ use membound_types::CpuId;
 
 use crate::{Error, Root, list};
 
-/// More bits than any kernel has CPUs: the mask is not enlarged beyond this.
+/// Maximum number of words to which a mask is enlarged: more bits than any kernel has CPUs.
 const MOST_WORDS: usize = 1 << 14;
 
-/// The calling thread, as the kernel takes it.
+/// Thread number that the kernel takes as the calling thread.
 const CALLING: u32 = 0;
 
 /// Bits in one word of the kernel's mask.
@@ -18,7 +18,7 @@ const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
 /// The calling thread, bound to one CPU until this is dropped.
 ///
-/// The former mask comes back on drop, in the same thread: the value cannot be sent away.
+/// The former mask is restored on drop, in the same thread: the value is not `Send`.
 #[derive(Debug)]
 pub struct Pinned {
     former: Mask,
@@ -58,11 +58,11 @@ impl Drop for Pinned {
     }
 }
 
-/// Binds another thread to these CPUs, until somebody binds it to others.
+/// Binds another thread to these CPUs, until it is bound to others.
 ///
 /// # Errors
-/// [`Error::Denied`] or [`Error::Call`] where the kernel refuses: the thread has ended or is
-/// another user's, or none of the CPUs is there.
+/// [`Error::Denied`] or [`Error::Call`] where the kernel refuses: the thread has ended or belongs
+/// to another user, or none of the CPUs exists.
 pub fn bind(thread: u32, cpus: &[CpuId]) -> Result<(), Error> {
     Mask::of(cpus).apply(thread)
 }
@@ -75,11 +75,11 @@ pub fn current_cpu() -> CpuId {
     CpuId(u32::try_from(cpu).unwrap_or(0))
 }
 
-/// The CPUs that this process may run on, ascending, as they were when first asked: a
-/// thread that has been pinned since does not narrow them.
+/// The CPUs that this process may run on, ascending, as they were at the first call: pinning a
+/// thread afterwards does not narrow them.
 ///
 /// # Errors
-/// [`Error::Denied`] or [`Error::Call`] where the kernel does not tell.
+/// [`Error::Denied`] or [`Error::Call`] where the kernel does not report them.
 pub fn allowed() -> Result<Vec<CpuId>, Error> {
     static FIRST: OnceLock<Vec<CpuId>> = OnceLock::new();
     if let Some(cpus) = FIRST.get() {
@@ -89,7 +89,7 @@ pub fn allowed() -> Result<Vec<CpuId>, Error> {
     Ok(FIRST.get_or_init(|| cpus).clone())
 }
 
-/// [`allowed`] for the machine itself, `/proc/self/status` for a tree.
+/// [`allowed`] for the machine itself; for a test tree, the list in its `/proc/self/status`.
 ///
 /// # Errors
 /// As [`allowed`]; [`Error::Read`] or [`Error::Malformed`] for a tree.
@@ -112,7 +112,7 @@ pub fn allowed_under(root: &Root) -> Result<Vec<CpuId>, Error> {
     }
 }
 
-/// The logical CPUs that are online, ascending; CPU 0 where sysfs does not tell.
+/// The logical CPUs that are online, ascending; CPU 0 where sysfs does not list them.
 #[must_use]
 pub fn online(root: &Root) -> Vec<CpuId> {
     read_list(root, "online")
@@ -162,7 +162,7 @@ fn cpu_range(cpus: &[CpuId]) -> String {
     format!("{noun} {}", list::show_cpus(cpus))
 }
 
-/// The kernel's mask, as long as this kernel needs it: `cpu_set_t` ends at 1024 CPUs.
+/// The kernel's mask, as long as this kernel needs it, because `cpu_set_t` ends at 1024 CPUs.
 #[derive(Clone, Debug)]
 struct Mask(Vec<libc::c_ulong>);
 

@@ -1,7 +1,7 @@
 //! The caches as sysfs or CPUID declare them.
 //!
-//! In a guest the declaration may be the host's, or wrong: what is found by measuring is
-//! compared with it, never replaced by it.
+//! In a guest the declaration may be the host's, or wrong: measured caches are compared with it,
+//! never replaced by it.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,8 @@ use crate::{Root, affinity, list};
 
 /// Every cache of every online CPU, innermost first, each instance once.
 ///
-/// Where sysfs declares none, CPUID's list of the calling thread's CPU; empty where that
-/// is silent too.
+/// Where sysfs declares none, CPUID's list of the calling thread's CPU; empty where CPUID declares
+/// none either.
 #[must_use]
 pub fn read(root: &Root) -> Vec<Cache> {
     let mut caches = Vec::new();
@@ -32,8 +32,8 @@ pub fn read(root: &Root) -> Vec<Cache> {
     caches
 }
 
-/// One cache of each kind there is, innermost first: of equal instances the first. A hybrid
-/// processor has several L1 data caches in this list.
+/// One cache of each kind, innermost first: of equal instances the first. A hybrid processor has
+/// several L1 data caches in this list.
 #[must_use]
 pub fn kinds(caches: &[Cache]) -> Vec<Cache> {
     let mut kinds: Vec<Cache> = Vec::new();
@@ -93,7 +93,7 @@ pub fn of_cpu(root: &Root, cpu: CpuId) -> Vec<Cache> {
     caches
 }
 
-/// `32K`, `1024K`, `32M`, or bytes. Some guests declare a size of 0, which is no size.
+/// Parses `32K`, `1024K`, `32M`, or bytes. Some guests declare a size of 0, which counts as none.
 fn size(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'K' => (&text[..text.len() - 1], 1 << 10),
@@ -108,8 +108,8 @@ fn size(text: &str) -> Option<u64> {
         .filter(|&bytes| bytes > 0)
 }
 
-/// Leaf 4 (Intel) or 0x8000_001D (AMD). Which CPUs share a cache is told as a number only,
-/// so that the list is empty unless there is one.
+/// Leaf 4 (Intel) or 0x8000_001D (AMD). CPUID gives only the number of CPUs that share a cache, so
+/// the list of sharers is empty unless that number is one.
 #[cfg(target_arch = "x86_64")]
 fn cpuid() -> Vec<Cache> {
     use raw_cpuid::{CacheType, CpuId as Cpuid};

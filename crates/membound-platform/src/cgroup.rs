@@ -1,17 +1,17 @@
-//! Control groups: the one of this process, all above it, and the share of a CPU they leave.
+//! Control groups: this process's group, its ancestors, and the share of a CPU that they leave.
 
 use std::path::PathBuf;
 
 use crate::Root;
 
-/// Which of the two kinds of hierarchy a group is in.
+/// Version of the hierarchy that a group is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     One,
     Two,
 }
 
-/// A group that this process is in, or one above.
+/// The group of this process, or one of its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) version: Version,
@@ -19,8 +19,8 @@ pub(crate) struct Group {
     pub(crate) dir: PathBuf,
 }
 
-/// The groups of this process that may limit `controller`, outermost first, as far as they
-/// can be seen.
+/// The groups of this process that may limit `controller`, outermost first, as far as they are
+/// visible.
 pub(crate) fn way_up(root: &Root, controller: &str) -> Vec<Group> {
     let membership = root.read("proc/self/cgroup").unwrap_or_default();
     let mounts = root.read("proc/self/mountinfo").unwrap_or_default();
@@ -46,8 +46,8 @@ pub(crate) fn way_up(root: &Root, controller: &str) -> Vec<Group> {
     groups
 }
 
-/// CPUs' worth of time that the tightest group lets this process use; `None` where none
-/// limits it. A process that spends it is stopped until the next period.
+/// CPU time per elapsed time, in CPUs, to which the tightest group limits this process; `None`
+/// without a limit. A process that exhausts its quota is stopped until the next period.
 #[must_use]
 pub fn cpu_quota(root: &Root) -> Option<f64> {
     way_up(root, "cpu")
@@ -69,7 +69,7 @@ pub fn cpu_quota(root: &Root) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-/// Where a hierarchy is mounted, and which of its groups is at the mount point.
+/// A mount of a hierarchy, and the group that is visible at the mount point.
 struct Mount {
     group: String,
     point: PathBuf,
@@ -101,7 +101,7 @@ impl Mount {
             .collect()
     }
 
-    /// The directory of the group `path` and of all groups above it that can be seen.
+    /// The directories of the group `path` and of all its ancestors that are visible.
     fn way_up(&self, path: &str) -> Vec<PathBuf> {
         // In a container without a cgroup namespace the path is the host's, while the
         // mount begins with the container's own group.
@@ -114,7 +114,7 @@ impl Mount {
         let mut way = vec![dir.clone()];
         for part in below.split('/').filter(|part| !part.is_empty()) {
             if part == ".." {
-                // A group outside of this namespace: nothing of it can be seen.
+                // A group outside of this namespace is not visible.
                 return vec![self.point.clone()];
             }
             dir.push(part);
@@ -124,7 +124,7 @@ impl Mount {
     }
 }
 
-/// mountinfo writes blanks as `\040`.
+/// Decodes octal escapes: mountinfo writes blanks as `\040`.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

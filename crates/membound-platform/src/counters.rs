@@ -1,7 +1,7 @@
-//! Counters of the calling thread through `perf_event_open`, and which of them there are.
+//! Counters of the calling thread through `perf_event_open`, and which of them this machine has.
 //!
-//! A counter that cannot be had is a reason with a remedy, never a zero: most machines
-//! that membound runs on are guests without a PMU, or containers that may not ask.
+//! A counter that is not available has a reason with a remedy, never a zero: most machines that
+//! membound runs on are guests without a PMU, or containers without the permission to count.
 
 mod devices;
 mod encoding;
@@ -19,16 +19,16 @@ pub use traffic::{Moved, TrafficCounter, traffic_counters};
 
 use crate::{Error, Root, cpu};
 
-/// Something to count, in user mode only.
+/// An event to count, in user mode only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// Demand loads that the L1 data cache did not have.
+    /// Demand loads that missed the L1 data cache.
     L1DataMiss,
-    /// Demand loads that the L2 cache did not have.
+    /// Demand loads that missed the L2 cache.
     L2Miss,
-    /// Demand loads that no cache of this core complex had.
+    /// Demand loads that missed all caches of this core complex.
     LastLevelMiss,
-    /// Loads whose translation the first data TLB did not have.
+    /// Loads whose translation missed the first data TLB.
     DataTlbMiss,
     /// Core clock cycles.
     Cycles,
@@ -61,23 +61,24 @@ impl fmt::Display for Event {
     }
 }
 
-/// What one event came to.
+/// Count of one event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     /// The event.
     pub event: Event,
-    /// Its count since the last reset, scaled up by the share of the time during which the
-    /// kernel had it on a counter; missing where that share is none.
+    /// Its count since the last reset, scaled up by the share of the time during which the kernel
+    /// had it on a counter; missing if that share is zero.
     pub count: Outcome<f64>,
-    /// That share, 0 to 1. Below 1 the count is an estimate.
+    /// Share of the time during which the event was on a counter, 0 to 1. Below 1 the count is an
+    /// estimate.
     pub running_share: f64,
 }
 
 /// Events that are counted together for the calling thread.
 ///
-/// The kernel schedules them as one group as far as the PMU has counters for it, so that
-/// their ratios hold also where other groups take turns with them. It counts the thread
-/// that opened it, wherever the thread runs, and stops counting when it is disabled.
+/// The kernel schedules them as one group as far as the PMU has counters for it, so that their
+/// ratios hold also where other groups share the counters with them. It counts the thread that
+/// opened it, wherever the thread runs, and stops counting when it is disabled.
 #[derive(Debug)]
 pub struct CounterGroup {
     groups: Vec<perf::Group>,
@@ -88,9 +89,10 @@ impl CounterGroup {
     /// Opens all of `events`, disabled and at zero.
     ///
     /// # Errors
-    /// The reason and the remedy for the first event that cannot be had.
+    /// The reason and the remedy for the first event that is not available.
     pub fn open(events: &[Event]) -> Result<Self, NotMeasured> {
-        // CPUID traps in a guest, and groups are opened in the middle of measuring.
+        // Identified once: CPUID traps in a guest, and groups are opened in the middle of
+        // measuring.
         static PROCESSOR: OnceLock<Cpu> = OnceLock::new();
         let root = Root::system();
         let processor = PROCESSOR.get_or_init(|| cpu::identify(&root));
@@ -111,7 +113,7 @@ impl CounterGroup {
         })
     }
 
-    /// Opens those of `events` that can be had, and says why for each of the others.
+    /// Opens those of `events` that are available, and returns the reason for each of the others.
     #[must_use]
     pub fn open_any(events: &[Event]) -> (Self, Vec<(Event, NotMeasured)>) {
         let mut refused = Vec::new();
@@ -141,10 +143,10 @@ impl CounterGroup {
         &self.order
     }
 
-    /// Begins to count, on top of what was counted.
+    /// Starts counting; counts continue from their current values.
     ///
     /// # Errors
-    /// [`Error::Call`] where the kernel refuses, which it has no reason to.
+    /// [`Error::Call`] where the kernel refuses, which is not expected.
     pub fn enable(&self) -> Result<(), Error> {
         self.groups.iter().try_for_each(perf::Group::enable)
     }
@@ -160,8 +162,8 @@ impl CounterGroup {
     /// Sets the counts to zero.
     ///
     /// # Errors
-    /// As [`CounterGroup::enable`]; reading the times that are left out from here on fails
-    /// as [`CounterGroup::read`] does.
+    /// As [`CounterGroup::enable`], and as [`CounterGroup::read`], because a reset also reads the
+    /// times from which shares are computed.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.groups.iter_mut().try_for_each(perf::Group::reset)
     }

@@ -1,7 +1,7 @@
 //! The processor as it declares itself.
 //!
-//! On the machine itself x86 facts come from CPUID, everything else from `/proc/cpuinfo`,
-//! which has the same facts on a tree made for a test.
+//! On the machine itself x86 facts come from CPUID; everything else, and everything on a test tree,
+//! comes from `/proc/cpuinfo`.
 
 mod models;
 
@@ -12,7 +12,7 @@ pub use models::{Microarchitecture, microarchitecture};
 use crate::hypervisor::has_flag;
 use crate::{Root, affinity, list};
 
-/// What kind of core a hybrid processor's CPU is.
+/// Kind of core of a hybrid processor's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreType {
     /// A core of the larger kind, or of a processor with one kind only.
@@ -32,7 +32,7 @@ pub fn read(root: &Root) -> Cpu {
     cpu
 }
 
-/// The processor's kind alone, without the lists of its CPUs.
+/// Identifies the processor, without the lists of its CPUs.
 #[must_use]
 pub fn identify(root: &Root) -> Cpu {
     let cpuinfo = root.read("proc/cpuinfo").unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn smt_siblings(root: &Root, online: &[CpuId]) -> Vec<Vec<CpuId>> {
     groups
 }
 
-/// The socket of a CPU, where sysfs tells.
+/// The socket of a CPU; `None` where sysfs does not give it.
 #[must_use]
 pub fn socket(root: &Root, cpu: CpuId) -> Option<u32> {
     root.number(format!(
@@ -140,8 +140,8 @@ fn name_microarchitecture(cpu: &mut Cpu, core: CoreType, cpuinfo: &str) {
     }
 }
 
-/// Whether a hypervisor passes its processor off as `found`, which has not all that this one has: no core with a
-/// smaller reorder buffer than Golden Cove's has AMX.
+/// Whether a hypervisor presents another processor as `found`: the flags have AMX, which no core
+/// with a smaller reorder buffer than Golden Cove's has.
 fn is_disguised(found: &Microarchitecture, cpuinfo: &str) -> bool {
     const FIRST_WITH_AMX: u32 = 512;
     has_flag(cpuinfo, "amx_tile") && found.rob.is_none_or(|rob| rob < FIRST_WITH_AMX)
@@ -153,7 +153,7 @@ mod cpuid {
 
     use super::CoreType;
 
-    /// Elsewhere `/proc/cpuinfo` is all there is.
+    /// On other architectures `/proc/cpuinfo` is the only source.
     pub(super) fn fill(_: &mut Cpu) -> CoreType {
         CoreType::Performance
     }
@@ -166,7 +166,7 @@ mod cpuid {
 
     use super::CoreType;
 
-    /// Replaces what `/proc/cpuinfo` said by what CPUID says.
+    /// Replaces the facts from `/proc/cpuinfo` by those from CPUID.
     pub(super) fn fill(cpu: &mut Cpu) -> CoreType {
         let cpuid = CpuId::new();
         if let Some(vendor) = cpuid.get_vendor_info() {

@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// CPU time that all threads of a process have taken, those that have ended too; `None` when it is gone.
+/// CPU time of all threads of a process, ended ones too, in nanoseconds; `None` when the process is
+/// gone.
 #[must_use]
 pub fn of_process(pid: u32) -> Option<u64> {
     // The kernel's encoding of "the CPU clock of this process": its complement in the upper
@@ -11,19 +12,19 @@ pub fn of_process(pid: u32) -> Option<u64> {
     read((!pid << 3) | 2)
 }
 
-/// CPU time that this process has taken.
+/// CPU time of this process, in nanoseconds.
 #[must_use]
 pub fn of_this_process() -> u64 {
     read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time that the calling thread has taken.
+/// CPU time of the calling thread, in nanoseconds.
 #[must_use]
 pub fn of_this_thread() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// What a clock of the kernel says; `None` when it has none of this number.
+/// Reads a clock of the kernel, in nanoseconds; `None` when there is no such clock.
 fn read(clock: libc::clockid_t) -> Option<u64> {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
     // SAFETY: the kernel fills the struct in, or leaves it.

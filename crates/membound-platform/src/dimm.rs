@@ -1,8 +1,8 @@
-//! Which memory modules are plugged in, from the firmware's DMI table (SMBIOS type 17).
+//! Memory modules and their slots, from the firmware's DMI table (SMBIOS type 17).
 //!
-//! Empty slots matter: a memory channel without a module halves the bandwidth that the
-//! machine could have. The table is whatever the firmware wrote, so that every length and
-//! index in it is doubted.
+//! Empty slots matter: a memory channel without a module halves the bandwidth that the machine
+//! could have. The firmware may have written anything into the table, so every length and index in
+//! it is checked.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ const TABLE: &str = "sys/firmware/dmi/tables/DMI";
 /// One slot for a memory module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What the board prints beside it, such as `DIMM_A1`.
+    /// Label on the board, such as `DIMM_A1`.
     pub locator: String,
     /// Its bank or channel as the firmware names it.
     pub bank: String,
@@ -30,13 +30,13 @@ pub struct Module {
     pub size_bytes: Option<u64>,
     /// `DDR4`, `DDR5`, …
     pub kind: String,
-    /// Transfers a second in millions that the module is made for.
+    /// Rated speed in millions of transfers per second.
     pub rated_mts: Option<u32>,
-    /// Transfers a second in millions that it runs at.
+    /// Configured speed in millions of transfers per second.
     pub configured_mts: Option<u32>,
-    /// Ranks, where told.
+    /// Number of ranks; `None` where the table does not give it.
     pub ranks: Option<u8>,
-    /// Who made it.
+    /// Name of the manufacturer.
     pub manufacturer: String,
 }
 
@@ -62,7 +62,7 @@ pub fn slots(root: &Root) -> Outcome<Vec<Slot>> {
     }
 }
 
-/// The type 17 structures of a table; what does not fit into the table ends it.
+/// The type 17 structures of a table, up to the first structure that does not fit into it.
 #[must_use]
 pub fn parse(table: &[u8]) -> Vec<Slot> {
     const MEMORY_DEVICE: u8 = 17;
@@ -137,7 +137,7 @@ impl<'a> Structure<'a> {
             .to_owned()
     }
 
-    /// SMBIOS 3.6, 7.18.
+    /// Decodes a memory device (SMBIOS 3.6, 7.18).
     fn slot(&self) -> Option<Slot> {
         let size = self.word(0x0c)?;
         let module = (size != 0).then(|| Module {

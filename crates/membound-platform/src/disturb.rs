@@ -1,4 +1,4 @@
-//! What may have disturbed a thread: switches, faults, and time stolen by a hypervisor.
+//! What may have perturbed a thread: switches, faults, and time stolen by a hypervisor.
 
 use std::mem::MaybeUninit;
 use std::ops::Sub;
@@ -84,11 +84,11 @@ impl Sub for ThreadUsage {
     }
 }
 
-/// Clock ticks during which these CPUs ran anything, in all, since the machine was started. `None` where the kernel does
-/// not tell.
+/// Clock ticks during which these CPUs were busy, summed, since the machine was started. `None`
+/// where the kernel does not report them.
 #[must_use]
 pub fn busy_ticks(root: &Root, cpus: &[CpuId]) -> Option<u64> {
-    // Behind the name: user nice system idle iowait irq softirq.
+    // The fields after the name are: user nice system idle iowait irq softirq.
     const BUSY: [usize; 5] = [1, 2, 3, 6, 7];
     let stat = root.read("proc/stat").ok()?;
     let mut sum = None;
@@ -104,8 +104,8 @@ pub fn busy_ticks(root: &Root, cpus: &[CpuId]) -> Option<u64> {
     sum
 }
 
-/// Clock ticks during which `cpu` was ready to run and the hypervisor ran something else,
-/// since the machine was started. `None` where the kernel does not tell.
+/// Clock ticks during which `cpu` was ready to run and the hypervisor ran something else, since the
+/// machine was started. `None` where the kernel does not report them.
 #[must_use]
 pub fn steal_ticks(root: &Root, cpu: CpuId) -> Option<u64> {
     let stat = root.read("proc/stat").ok()?;
@@ -117,7 +117,7 @@ pub fn steal_ticks(root: &Root, cpu: CpuId) -> Option<u64> {
     line.split_whitespace().nth(8)?.parse().ok()
 }
 
-/// Ticks a second of [`steal_ticks`] and [`busy_ticks`].
+/// Ticks per second of [`steal_ticks`] and [`busy_ticks`].
 #[must_use]
 pub fn clock_ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()

@@ -1,7 +1,7 @@
-//! What this machine is and permits, and how each thing will be measured on it.
+//! The facts and permissions of this machine, and how each thing will be measured on it.
 //!
-//! Findings are facts; capabilities are what follows from them for each thing that membound
-//! does: how it will be done here, and what to switch on for better.
+//! Findings are facts; capabilities follow from them for each thing that membound does: how it will
+//! be done here, and what would improve it.
 
 mod capabilities;
 mod findings;
@@ -21,7 +21,7 @@ use crate::pages::{HugePool, Thp};
 use crate::prefetcher::Controls;
 use crate::{Root, caches, dimm, machine, machine_info, numa, vmhost};
 
-/// Looks at everything. `timer` comes from whoever calibrated it.
+/// Examines everything. `timer` comes from the code that calibrated it.
 ///
 /// Takes a fraction of a second, most of it for the threads of other processes.
 #[must_use]
@@ -62,11 +62,11 @@ fn examine_with(root: &Root, timer: Timer, probes: Probes) -> Doctor {
     }
 }
 
-/// Everything that is read once and looked at from several sides.
+/// Facts that are read once and used by several findings and capabilities.
 struct Facts<'a> {
     root: &'a Root,
     machine: &'a MachineInfo,
-    /// The CPU that stands for the others where they could differ.
+    /// The CPU that represents the others where CPUs could differ.
     cpu: CpuId,
     caches: Vec<Cache>,
     topology: Topology,
@@ -89,7 +89,7 @@ impl Facts<'_> {
     }
 }
 
-/// What can only be found out by trying it.
+/// Facts that only an attempt can show.
 #[derive(Clone, Debug)]
 struct Probes {
     hardware_cycles: Result<(), NotMeasured>,
@@ -109,7 +109,7 @@ impl Probes {
         }
     }
 
-    /// For a tree, on which no system call says anything.
+    /// For a test tree, about which system calls say nothing.
     fn untried() -> Self {
         let reason = NotMeasured {
             reason: "not tried: this is not the running machine".to_owned(),

@@ -1,13 +1,13 @@
-//! What can go wrong when a machine is asked or changed.
+//! Errors of reading and changing a machine.
 
 use std::io;
 use std::path::PathBuf;
 
 use membound_types::{CpuId, NodeId, NotMeasured};
 
-/// Why the machine did not give or do what was asked.
+/// Why the machine could not be read or changed as requested.
 ///
-/// The text names the path and the value; [`Error::remedy`] is what the user can do.
+/// The text names the path and the value; [`Error::remedy`] tells what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file could not be written.
@@ -24,9 +24,9 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What should have been written.
+        /// The value to be written.
         value: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file did not hold what it is documented to hold.
@@ -34,31 +34,31 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it held, or the part that was in the way.
+        /// Its content, or the part that could not be parsed.
         text: String,
         /// What was expected there.
         expected: &'static str,
     },
-    /// A system call failed for a reason that has no entry of its own.
+    /// A system call failed for a reason that has no variant of its own.
     #[error("{call} failed: {source}")]
     Call {
-        /// The call with what it was asked to do.
+        /// The call, with its purpose.
         call: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The CPU is not part of this machine.
     #[error("cpu {cpu} does not exist: this machine has {present}")]
     NoSuchCpu {
-        /// The CPU that was asked for.
+        /// The requested CPU.
         cpu: CpuId,
-        /// The CPUs that are there, as a list.
+        /// The CPUs that exist, as a list.
         present: String,
     },
     /// The CPU is switched off.
     #[error("cpu {cpu} is offline{}", semicolon(self.remedy()))]
     CpuOffline {
-        /// The CPU that was asked for.
+        /// The requested CPU.
         cpu: CpuId,
         /// The file that switches it on.
         switch: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
     /// The CPU is not in the affinity mask or the cpuset.
     #[error("cpu {cpu} is not permitted: this process may run on {allowed}{}", semicolon(self.remedy()))]
     CpuNotPermitted {
-        /// The CPU that was asked for.
+        /// The requested CPU.
         cpu: CpuId,
         /// The CPUs that are permitted, as a list.
         allowed: String,
@@ -74,23 +74,23 @@ pub enum Error {
     /// The node is not part of this machine.
     #[error("node {node} does not exist: this machine has {present}")]
     NoSuchNode {
-        /// The node that was asked for.
+        /// The requested node.
         node: NodeId,
-        /// The nodes that are there, as a list.
+        /// The nodes that exist, as a list.
         present: String,
     },
     /// The node has no memory.
     #[error("node {node} has no memory: nodes with memory are {with_memory}")]
     NodeWithoutMemory {
-        /// The node that was asked for.
+        /// The requested node.
         node: NodeId,
-        /// The nodes that have some, as a list.
+        /// The nodes with memory, as a list.
         with_memory: String,
     },
-    /// The node is not among those that the cpuset lets this process take memory from.
+    /// The cpuset does not let this process take memory from the node.
     #[error("memory of node {node} is not permitted: the cpuset permits {allowed}{}", semicolon(self.remedy()))]
     NodeNotPermitted {
-        /// The node or nodes that were asked for, as a list.
+        /// The requested node or nodes, as a list.
         node: String,
         /// The nodes that are permitted, as a list.
         allowed: String,
@@ -100,37 +100,37 @@ pub enum Error {
     Denied {
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No prefetcher of this machine has that name.
     #[error("unknown prefetcher `{name}` (known: {known})")]
     NoSuchPrefetcher {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         known: String,
     },
-    /// The process that would put things back did not start, so nothing was changed.
+    /// The guard process, which would restore the changes, did not start; nothing was changed.
     #[error("cannot start the guard process {}: {source}", program.display())]
     Guard {
         /// The program.
         program: PathBuf,
-        /// What went wrong.
+        /// Why it did not start.
         source: io::Error,
     },
-    /// A register took a value and does not have it, as in a guest whose hypervisor
-    /// ignores the write.
+    /// A register does not hold the value that was written, as in a guest whose hypervisor ignores
+    /// the write.
     #[error("{} does not keep {written:#x}: it reads {found:#x}{}", path.display(), semicolon(self.remedy()))]
     NotKept {
         /// The register file.
         path: PathBuf,
-        /// What was written, as far as it is ours.
+        /// What was written, in the bits that membound changes.
         written: u64,
-        /// What was read back, as far as it is ours.
+        /// What was read back, in the bits that membound changes.
         found: u64,
     },
-    /// None of the pages that were asked about is in memory.
+    /// None of the examined pages is in memory.
     #[error("none of the {pages} pages that were looked at has been touched")]
     NotResident {
         /// Number of pages.
@@ -151,7 +151,7 @@ fn semicolon(remedy: Option<String>) -> String {
 }
 
 impl Error {
-    /// What the user can do about it, where there is something.
+    /// What the user can do about the error; `None` if there is nothing.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         match self {
@@ -176,7 +176,7 @@ impl Error {
         }
     }
 
-    /// The same as the reason of a figure that is missing.
+    /// This error as the reason for a missing figure.
     #[must_use]
     pub fn not_measured(&self) -> NotMeasured {
         let remedy = self.remedy();
@@ -188,7 +188,7 @@ impl Error {
         NotMeasured { reason, remedy }
     }
 
-    /// What `call` left in `errno`, with the refusals that have their own entry told apart.
+    /// The error that `call` left in `errno`; refusals become [`Error::Denied`].
     pub(crate) fn last_call(call: &'static str) -> Self {
         let source = io::Error::last_os_error();
         match source.raw_os_error() {

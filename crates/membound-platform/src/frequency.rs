@@ -35,7 +35,7 @@ pub fn turbo(root: &Root, cpu: CpuId) -> Outcome<bool> {
 /// Core clock figures that the machine declares, in hertz.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
-    /// The rate that the maker names without boost.
+    /// The nominal rate, without boost.
     pub nominal_hz: Option<u64>,
     /// The highest rate that the policy permits.
     pub max_hz: Option<u64>,

@@ -1,4 +1,4 @@
-//! Whether this is a guest, of what, and whether in a container.
+//! Whether this machine is a guest, of which hypervisor, and whether this is a container.
 
 use crate::Root;
 
@@ -37,7 +37,7 @@ pub fn name(root: &Root) -> Option<String> {
     flagged.then(|| with_product(root, "unknown".to_owned()))
 }
 
-/// The container's kind, where there is a sign of one.
+/// The container's kind, if there is evidence of one.
 #[must_use]
 pub fn container(root: &Root) -> Option<String> {
     if let Some(kind) = root.attribute("run/systemd/container") {
@@ -102,7 +102,7 @@ fn by_product(product: &str) -> Option<&'static str> {
         ("OpenStack", "KVM"),
         ("Microsoft Corporation Virtual Machine", "Hyper-V"),
     ];
-    // Metal instances of the clouds carry the cloud's name and are no guests.
+    // Bare-metal instances of the clouds carry the cloud's name and are no guests.
     if product.contains(".metal") {
         return None;
     }

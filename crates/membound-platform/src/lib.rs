@@ -1,9 +1,8 @@
-//! What a Linux machine is, what it permits, and controls that put themselves back.
+//! Facts and permissions of a Linux machine, and controls that restore themselves.
 //!
-//! Everything that is read comes from sysfs, procfs, CPUID or a system call; every reader
-//! of a file takes a [`Root`], so that it can be run on a tree made for a test. What is
-//! changed (affinity, placement, prefetchers) is either undone by `Drop` or, where it
-//! outlives the process, by a guard process.
+//! Everything that is read comes from sysfs, procfs, CPUID or a system call; every reader of a file
+//! takes a [`Root`], so that it can be run on a tree made for a test. Changes (affinity, placement,
+//! prefetchers) are undone by `Drop` or, where they outlive the process, by a guard process.
 //!
 //! Nothing is timed here: that is left to `membound-measure`.
 

@@ -2,12 +2,12 @@
 
 use membound_types::{CpuId, NodeId};
 
-/// The most entries that a list is believed to have: the kernel's own ceiling for CPUs
-/// and nodes is far below, so that a damaged file cannot fill memory.
+/// Maximum number of entries of a list, so that a damaged file cannot fill memory. The kernel's own
+/// limits for CPUs and nodes are far below.
 const MOST: usize = 1 << 20;
 
-/// The numbers of a list; `None` where it is malformed. An empty list is no error: it is
-/// how the kernel writes the CPUs of a node that has none.
+/// The numbers of a list; `None` where it is malformed. An empty list is valid: it is how the
+/// kernel writes the CPUs of a node that has none.
 pub(crate) fn numbers(text: &str) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {

@@ -6,7 +6,7 @@ use membound_types::{Conditions, Cpu, CpuId, MachineInfo, Timer};
 
 use crate::{Root, affinity, caches, cpu, date, frequency, hypervisor, memory, pages, prefetcher};
 
-/// Reads everything about the machine that a document carries; `timer` comes from whoever
+/// Reads everything about the machine that a document carries; `timer` comes from the code that
 /// calibrated it, `labels` from the user.
 #[must_use]
 pub fn machine_info(root: &Root, timer: Timer, labels: BTreeMap<String, String>) -> MachineInfo {
@@ -26,8 +26,8 @@ pub fn machine_info(root: &Root, timer: Timer, labels: BTreeMap<String, String>)
     }
 }
 
-/// The CPU whose governor and boost stand for the run: where the thread is on the machine
-/// itself, else the first that is allowed.
+/// The CPU whose governor and boost represent the run: the calling thread's on the machine itself,
+/// else the first that is allowed.
 pub(crate) fn measuring_cpu(root: &Root, processor: &Cpu) -> CpuId {
     if root.is_system() {
         return affinity::current_cpu();

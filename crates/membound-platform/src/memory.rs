@@ -4,19 +4,19 @@ use crate::Root;
 use crate::cgroup::{self, Group, Version};
 use crate::numa::meminfo_bytes;
 
-/// Limits of at least this size mean "none": v1 writes the largest multiple of a page.
+/// Limits of at least this size mean no limit: v1 writes the largest multiple of a page.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Memory of the machine in bytes; 0 where procfs is closed.
+/// Memory of the machine in bytes; 0 where procfs is not readable.
 #[must_use]
 pub fn total_bytes(root: &Root) -> u64 {
     let meminfo = root.read("proc/meminfo").unwrap_or_default();
     meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(0)
 }
 
-/// Bytes that this process can still take without swapping, being killed or being refused:
-/// the least of what the machine has available, what each cgroup on the way to the root
-/// leaves, and what `RLIMIT_AS` and `RLIMIT_DATA` leave.
+/// Bytes that this process can still allocate without swapping, being killed or being refused: the
+/// minimum of what the machine has available, what each cgroup on the way to the root leaves, and
+/// what `RLIMIT_AS` and `RLIMIT_DATA` leave.
 #[must_use]
 pub fn available_bytes(root: &Root) -> u64 {
     let meminfo = root.read("proc/meminfo").unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn available_bytes(root: &Root) -> u64 {
         .min(rlimit_left(root).unwrap_or(u64::MAX))
 }
 
-/// What the tightest cgroup leaves; `None` where none limits this process.
+/// Bytes that the tightest cgroup leaves; `None` where no cgroup limits this process.
 #[must_use]
 pub fn cgroup_left(root: &Root) -> Option<u64> {
     cgroup::way_up(root, "memory")
@@ -38,8 +38,8 @@ pub fn cgroup_left(root: &Root) -> Option<u64> {
         .min()
 }
 
-/// Limit minus use of one group. Pages of files that have not been used lately are given
-/// back when the limit is reached, so they count as free.
+/// Limit minus use of one group. Inactive file pages are reclaimed when the limit is reached, so
+/// they count as free.
 fn left(root: &Root, group: &Group) -> Option<u64> {
     let number = |name: &str| root.number::<u64>(group.dir.join(name));
     let (limit, usage, inactive) = match group.version {
@@ -68,7 +68,7 @@ fn left(root: &Root, group: &Group) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// What the limits on address space and data leave; `None` where there are none.
+/// Bytes that the limits on address space and data leave; `None` where there are no limits.
 fn rlimit_left(root: &Root) -> Option<u64> {
     let limits = root.read("proc/self/limits").ok()?;
     let status = root.read("proc/self/status").ok()?;

@@ -1,7 +1,7 @@
 //! Model-specific registers through `/dev/cpu/N/msr`.
 //!
-//! The file has eight bytes at the offset that is the register's number. On a tree made
-//! for a test it is an ordinary sparse file.
+//! A register is the eight bytes at the offset that equals its number. On a test tree the file is
+//! an ordinary sparse file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -79,7 +79,7 @@ fn open(path: &Path, direction: Direction) -> io::Result<File> {
     OpenOptions::new().read(true).write(write).open(path)
 }
 
-/// Eight bytes of a register file.
+/// Reads eight bytes of a register file.
 pub(crate) fn read_at(path: &Path, offset: u64) -> Result<u64, Error> {
     let mut bytes = [0; 8];
     open(path, Direction::Read)
@@ -91,7 +91,7 @@ pub(crate) fn read_at(path: &Path, offset: u64) -> Result<u64, Error> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Writes eight bytes of a register file in one call, as the kernel wants it.
+/// Writes eight bytes of a register file in one call, as the kernel requires.
 pub(crate) fn write_at(path: &Path, offset: u64, value: u64) -> Result<(), Error> {
     open(path, Direction::Both)
         .and_then(|file| file.write_all_at(&value.to_le_bytes(), offset))
@@ -102,7 +102,7 @@ pub(crate) fn write_at(path: &Path, offset: u64, value: u64) -> Result<(), Error
         })
 }
 
-/// What an error of opening, reading or writing a register file means.
+/// The reason and remedy for an error of opening, reading or writing a register file.
 pub(crate) fn refused(path: &Path, source: &io::Error) -> NotMeasured {
     let path = path.display();
     let (reason, remedy) = match source.raw_os_error() {

@@ -93,7 +93,7 @@ impl Topology {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// The node that `cpu` belongs to; the first one where no node claims it.
+    /// The node that `cpu` belongs to; the first node where none lists the CPU.
     #[must_use]
     pub fn node_of(&self, cpu: CpuId) -> NodeId {
         self.nodes
@@ -103,7 +103,7 @@ impl Topology {
             .map_or(NodeId(0), |node| node.id)
     }
 
-    /// The nodes that have memory, ascending. Where sysfs tells no sizes at all, all of them.
+    /// The nodes that have memory, ascending. Where sysfs gives no sizes at all, all nodes.
     #[must_use]
     pub fn memory_nodes(&self) -> Vec<NodeId> {
         let told = self.nodes.iter().any(|node| node.memory_bytes > 0);

@@ -1,4 +1,4 @@
-//! Page sizes, transparent huge pages, the hugetlb pools, and what really backs a buffer.
+//! Page sizes, transparent huge pages, the hugetlb pools, and the pages behind a buffer.
 
 mod backing;
 mod scan;
@@ -20,16 +20,16 @@ pub fn base_page_bytes() -> usize {
 /// The kernel's settings for transparent huge pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thp {
-    /// Which mappings get them, or why there are none.
+    /// Which mappings get huge pages, or why there are none.
     pub enabled: Outcome<ThpState>,
     /// What the kernel does in a page fault to find a huge page: `always`, `defer`,
     /// `defer+madvise`, `madvise`, `never`.
     pub defrag: Option<String>,
-    /// The same as `enabled` for shared memory and tmpfs.
+    /// The setting of `enabled` for shared memory and tmpfs.
     pub shmem: Option<String>,
     /// Bytes in a transparent huge page.
     pub huge_bytes: Option<u64>,
-    /// The thread that makes huge pages out of small ones behind a program's back.
+    /// The kernel thread that replaces base pages by huge pages in the background.
     pub khugepaged: Khugepaged,
     /// Sizes in KiB between a base and a huge page that the kernel is set to use (mTHP).
     pub medium_kib: Vec<u64>,
@@ -40,9 +40,9 @@ pub struct Thp {
 pub struct Khugepaged {
     /// Whether it may wait for a huge page.
     pub defrag: Option<bool>,
-    /// Pages that it looks at each time.
+    /// Pages that it scans each time.
     pub pages_to_scan: Option<u64>,
-    /// Milliseconds that it sleeps in between.
+    /// Milliseconds that it sleeps between scans.
     pub scan_sleep_ms: Option<u64>,
     /// Huge pages that it has made since the machine was started.
     pub collapsed: Option<u64>,
@@ -86,8 +86,8 @@ impl Thp {
     }
 }
 
-/// Sizes below the huge page whose own setting is neither `never` nor, while the general
-/// one is `never`, `inherit`.
+/// Sizes in KiB below the huge page whose own setting is not `never`; `inherit` stands for the
+/// general setting.
 fn medium(root: &Root) -> Vec<u64> {
     let huge_kib = root
         .number::<u64>(format!("{THP}/hpage_pmd_size"))
@@ -112,7 +112,7 @@ fn medium(root: &Root) -> Vec<u64> {
     sizes
 }
 
-/// KiB in a page by the name of its directory: `hugepages-2048kB`.
+/// Page size in KiB from the name of its directory: `hugepages-2048kB`.
 fn kib_in(name: &str) -> Option<u64> {
     let number = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     number.parse().ok()
@@ -132,11 +132,11 @@ pub struct HugePool {
     pub page_bytes: u64,
     /// Pages in the pool.
     pub total: u64,
-    /// Pages that nobody has.
+    /// Pages that are free, including reserved ones.
     pub free: u64,
-    /// Free pages that are promised to a mapping.
+    /// Free pages that are reserved for a mapping.
     pub reserved: u64,
-    /// Free pages by node, where sysfs tells.
+    /// Free pages by node, where sysfs gives them.
     pub per_node: Vec<(NodeId, u64)>,
 }
 
@@ -174,7 +174,7 @@ impl HugePool {
         pools
     }
 
-    /// Pages that a new mapping can have.
+    /// Number of pages that a new mapping can have.
     #[must_use]
     pub fn usable(&self) -> u64 {
         self.free.saturating_sub(self.reserved)

@@ -3,9 +3,9 @@
 //! Intel: MSR 0x1A4, a set bit is off. AMD: MSR 0xC000_0108 where CPUID says so, a set bit
 //! is off. POWER: the data stream control register behind `/sys/devices/system/cpu`.
 //!
-//! A setting is one of [`Controls::settings`], or any set of names for
-//! [`Controls::switch_off`]. What is changed is put back when [`Restore`] is dropped, and by a guard process when
-//! this process ends without having done so; see [`guard`].
+//! A setting is one of [`Controls::settings`], or any set of names for [`Controls::switch_off`].
+//! Changes are undone when [`Restore`] is dropped, and by a guard process when this process ends
+//! without having done so; see [`guard`].
 
 mod family;
 pub mod guard;
@@ -35,9 +35,9 @@ pub struct Restore {
 }
 
 impl Controls {
-    /// Finds out what can be switched. Nothing is changed.
+    /// Detects what can be switched. Nothing is changed.
     ///
-    /// A guest may still ignore a write; that shows when [`Controls::switch_off`] reads back.
+    /// A guest may still ignore a write; [`Controls::switch_off`] reads back and finds that.
     #[must_use]
     pub fn detect(root: &Root, cpu: &Cpu) -> Outcome<Self> {
         let family = match Family::of(root, cpu) {
@@ -87,8 +87,8 @@ impl Controls {
     ///
     /// # Errors
     /// [`Error::NoSuchPrefetcher`], [`Error::Guard`] where the guard does not start,
-    /// [`Error::Write`], and [`Error::NotKept`] where a register does not keep what was
-    /// written, as in a guest. Whatever was changed until then is back.
+    /// [`Error::Write`], and [`Error::NotKept`] where a register does not keep what was written, as
+    /// in a guest. Everything changed until then is restored.
     pub fn switch_off(
         &self,
         which: &[&str],
@@ -104,14 +104,14 @@ impl Controls {
         })
     }
 
-    /// Every setting beside the machine's own, for [`Controls::set`].
+    /// Every setting besides the machine's own, for [`Controls::set`].
     #[must_use]
     pub fn settings(&self) -> Vec<PrefetchState> {
         self.family.settings()
     }
 
-    /// Brings about one of [`Controls::settings`] on `cpus`; [`PrefetchState::Default`] is the
-    /// machine's own, for which nothing is written.
+    /// Applies one of [`Controls::settings`] on `cpus`; [`PrefetchState::Default`] is the machine's
+    /// own, for which nothing is written.
     ///
     /// # Errors
     /// As [`Controls::switch_off`]; [`Error::NoSuchPrefetcher`] for a setting of another
@@ -140,7 +140,7 @@ impl Controls {
         }
     }
 
-    /// Writes what `wanted` makes of each CPU's value, in the bits of `mask`.
+    /// Writes the value that `wanted` computes from each CPU's former one, in the bits of `mask`.
     fn change(
         &self,
         mask: u64,
@@ -190,8 +190,8 @@ impl Controls {
             .collect()
     }
 
-    /// Reads the register and opens it for writing, without writing: the kernel keeps a
-    /// record of who writes registers.
+    /// Reads the register and opens it for writing, without writing: the kernel logs which programs
+    /// write registers.
     fn probe(&self, cpu: CpuId) -> Result<(), NotMeasured> {
         let place = self.family.place(&self.root, cpu);
         let outcome = place.read().and_then(|_| place.may_write());
@@ -211,7 +211,7 @@ impl Controls {
 }
 
 impl Restore {
-    /// Puts everything back now and says how that went; dropping does the same silently.
+    /// Restores everything now and returns the first failure; dropping does the same silently.
     ///
     /// # Errors
     /// The first write that failed. The guard process then tries once more.
@@ -231,7 +231,8 @@ impl Restore {
             if first_failure.is_ok() {
                 guard.dismiss();
             } else {
-                // Its pipe closes without the word, so that it writes everything again.
+                // Its pipe closes without [`guard::restore_main`] reading a dismissal, so it writes
+                // all values again.
                 guard.release();
             }
         }
@@ -241,12 +242,12 @@ impl Restore {
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        // The guard takes over what failed here; there is nobody to tell.
+        // The guard takes over what failed here; a drop cannot report it.
         let _ = self.put_back();
     }
 }
 
-/// Prefetcher name → whether it is on, or why that cannot be seen. Changes nothing.
+/// Prefetcher name → whether it is on, or why that cannot be read. Changes nothing.
 #[must_use]
 pub fn states(root: &Root, cpu: &Cpu, on: CpuId) -> Outcome<BTreeMap<String, bool>> {
     let family = match Family::of(root, cpu) {

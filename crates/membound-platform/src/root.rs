@@ -1,4 +1,4 @@
-//! The directory under which sysfs, procfs and device files are looked for.
+//! The directory under which sysfs, procfs and device files are read.
 
 use std::fs;
 use std::io;
@@ -96,7 +96,7 @@ impl Root {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// What `readlink` said.
+    /// The error of `readlink`.
     pub fn link(&self, relative: impl AsRef<Path>) -> io::Result<PathBuf> {
         fs::read_link(self.path(relative))
     }

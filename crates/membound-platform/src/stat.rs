@@ -1,10 +1,10 @@
-//! What `/proc/PID/stat` tells of a process, and `/proc/PID/task/TID/stat` of a thread.
+//! Fields of `/proc/PID/stat` of a process, and of `/proc/PID/task/TID/stat` of a thread.
 
 use std::fs;
 use std::io;
 use std::str::FromStr;
 
-/// Such a line, whose fields `proc(5)` numbers from 1.
+/// A line of such a file, whose fields `proc(5)` numbers from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     name: String,
@@ -21,7 +21,7 @@ impl Stat {
     const CPU: usize = 39;
     const HEAP: usize = 47;
 
-    /// That of a process.
+    /// Reads the line of a process.
     ///
     /// # Errors
     /// When the process is gone.
@@ -30,11 +30,11 @@ impl Stat {
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Understands such a line; `None`: it is cut off before the state.
+    /// Parses such a line; `None` if it is cut off before the state.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(text);
-        // A name may hold anything.
+        // A name may contain any characters, so the last `) ` ends it.
         let (before, rest) = text.rsplit_once(") ")?;
         let (_, name) = before.split_once('(')?;
         let fields: Vec<String> = rest.split_ascii_whitespace().map(str::to_owned).collect();
@@ -45,20 +45,20 @@ impl Stat {
         })
     }
 
-    /// Its name, the first 15 bytes of it.
+    /// Name of the process or thread, up to its first 15 bytes.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One letter: `R` for who runs or would if a CPU were free, `Z` and `X` for who has ended.
+    /// One letter: `R` if it runs or is runnable, `Z` and `X` if it has ended.
     #[must_use]
     pub fn state(&self) -> char {
         let state = self.fields.first().and_then(|state| state.chars().next());
         state.unwrap_or('?')
     }
 
-    /// Whether it has ended, and is at most waited for.
+    /// Whether it has ended; its parent may not have waited for it yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.state(), 'Z' | 'X')
@@ -70,20 +70,20 @@ impl Stat {
         matches!(self.state(), 'T' | 't')
     }
 
-    /// The process that is to wait for it.
+    /// Number of the parent process.
     #[must_use]
     pub fn parent(&self) -> Option<u32> {
         self.field(Self::PARENT)
     }
 
-    /// CPU time that it has had, in ticks of the kernel's.
+    /// CPU time that it has used, in the kernel's clock ticks.
     #[must_use]
     pub fn cpu_ticks(&self) -> Option<u64> {
         let user: u64 = self.field(Self::USER)?;
         Some(user.saturating_add(self.field(Self::SYSTEM)?))
     }
 
-    /// As [`started`].
+    /// Start time, as [`started`] returns it.
     #[must_use]
     pub fn started(&self) -> Option<u64> {
         self.field(Self::STARTED)
@@ -95,7 +95,7 @@ impl Stat {
         self.field(Self::CPU)
     }
 
-    /// Where the heap that `brk` moves begins; 0 where that may not be known.
+    /// Address at which the heap that `brk` moves begins; 0 where the kernel hides it.
     #[must_use]
     pub fn heap_start(&self) -> Option<u64> {
         self.field(Self::HEAP)
@@ -106,7 +106,7 @@ impl Stat {
     }
 }
 
-/// When a process started, in ticks of the kernel's since boot: with its number it is unique.
+/// Start time of a process, in the kernel's clock ticks since boot: unique together with the PID.
 ///
 /// # Errors
 /// When the process is gone.

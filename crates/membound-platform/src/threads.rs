@@ -5,23 +5,23 @@ use membound_types::CpuId;
 use crate::Root;
 use crate::stat::Stat;
 
-/// A thread of a process, as the kernel tells of it.
+/// A thread of a process, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its number.
+    /// Thread number.
     pub id: u32,
-    /// Its name, the first 15 bytes of it.
+    /// Name, up to its first 15 bytes.
     pub name: String,
-    /// Whether it runs, or would if a CPU were free.
+    /// Whether it runs or is runnable.
     pub runs: bool,
-    /// CPU time that it has had, in ticks of the kernel's.
+    /// CPU time that it has used, in the kernel's clock ticks.
     pub ticks: u64,
     /// The CPU that it runs on or ran on last.
     pub cpu: CpuId,
 }
 
-/// The threads of a process, by number; those that end meanwhile, and all of a process that is not
-/// there, are left out.
+/// The threads of a process, by number. Threads that end meanwhile are left out; a process that
+/// does not exist has none.
 #[must_use]
 pub fn of(root: &Root, pid: u32) -> Vec<Thread> {
     let tasks = format!("proc/{pid}/task");
@@ -31,13 +31,13 @@ pub fn of(root: &Root, pid: u32) -> Vec<Thread> {
         .collect()
 }
 
-/// Numbers of the threads of a process, in their order; none of a process that is not there.
+/// Numbers of the threads of a process, ascending; none if the process does not exist.
 #[must_use]
 pub fn ids(root: &Root, pid: u32) -> Vec<u32> {
     root.numbered(format!("proc/{pid}/task"), "")
 }
 
-/// A thread by its line in `stat`.
+/// Parses the line of a thread in `stat`.
 fn thread(id: u32, stat: &str) -> Option<Thread> {
     let stat = Stat::parse(stat.as_bytes())?;
     Some(Thread {
@@ -49,19 +49,19 @@ fn thread(id: u32, stat: &str) -> Option<Thread> {
     })
 }
 
-/// What the kernel's scheduler says of a thread since its start.
+/// The scheduler's statistics of a thread since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     /// Its CPU time, in nanoseconds.
     pub cpu_ns: u64,
-    /// For how long it could run and had no processor, in nanoseconds.
+    /// Time for which it was runnable without a CPU, in nanoseconds.
     pub waited_ns: u64,
-    /// How often it was given a processor.
+    /// Number of times that it was given a CPU.
     pub switches: u64,
 }
 
 impl Scheduled {
-    /// Of a thread of a process; `None` where it has ended, or may not be looked at.
+    /// Reads those of a thread of a process; `None` if it has ended or may not be read.
     #[must_use]
     pub fn of(pid: u32, thread: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;

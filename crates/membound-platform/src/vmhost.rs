@@ -1,9 +1,9 @@
 //! The virtual machines that run on this host, and where their threads may run.
 //!
 //! Figures from inside a guest are steady only while its threads stay where they are: the
-//! experiments that membound takes its memory-parallelism kernel from were noisy while a
-//! guest's threads migrated, less so on one shared CPU, and steady with a CPU each on one
-//! socket. So the host's side of it is worth a look before a guest is measured.
+//! experiments that membound takes its memory-parallelism kernel from were noisy while a guest's
+//! threads migrated, less so on one shared CPU, and steady with a CPU each on one socket. So the
+//! host should be checked before a guest is measured.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use crate::{Root, affinity, cpu, list};
 pub struct VirtualMachine {
     /// Process number.
     pub pid: u32,
-    /// The process's own name.
+    /// Name of the process.
     pub name: String,
     /// All of its threads, by number.
     pub threads: Vec<VmThread>,
-    /// What their placement means for figures from inside.
+    /// Effect of their placement on figures from inside the guest.
     pub placement: Placement,
 }
 
@@ -40,7 +40,7 @@ pub struct VmThread {
 /// How the virtual CPUs of a machine are placed on the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// A CPU each on one socket: the steadiest there is.
+    /// A CPU each on one socket: the steadiest placement.
     SeparateOneSocket,
     /// A CPU each, on several sockets.
     SeparateSeveralSockets,
@@ -48,12 +48,12 @@ pub enum Placement {
     Shared,
     /// Some may move between CPUs.
     Migrating,
-    /// The kernel does not say which CPUs they may run on.
+    /// The kernel does not report on which CPUs they may run.
     Unknown,
 }
 
 impl Placement {
-    /// What it means, and what would be better.
+    /// The effect of the placement, and what would be better.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -110,7 +110,7 @@ pub fn virtual_machines(root: &Root) -> Vec<VirtualMachine> {
         .collect()
 }
 
-/// Whether the process holds a virtual machine of KVM's, whatever its name.
+/// Whether the process holds a virtual machine of KVM, whatever its name.
 fn holds_machine(root: &Root, pid: u32) -> bool {
     let dir = format!("proc/{pid}/fd");
     root.names(&dir).iter().any(|fd| {
@@ -153,7 +153,7 @@ fn is_vcpu(name: &str) -> bool {
 
 fn placement(root: &Root, threads: &[VmThread]) -> Placement {
     let vcpus: Vec<&VmThread> = threads.iter().filter(|thread| thread.is_vcpu).collect();
-    // A program that does not name its threads: all of them count.
+    // If a program does not name its threads, all of them count.
     let judged = if vcpus.is_empty() {
         threads.iter().collect()
     } else {

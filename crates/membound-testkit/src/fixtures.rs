@@ -1,4 +1,4 @@
-//! Fixtures from their sources, built once and kept until a source changes.
+//! Fixtures, built once from their sources and built again when a source changes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use crate::skipped;
 
-/// What turns a source into a program.
+/// Compiler that builds a fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compiler {
     /// gcc.
@@ -38,7 +38,7 @@ impl Compiler {
         }
     }
 
-    /// The words before the source: how it is called in this suite.
+    /// Arguments before the source, as this suite calls the compiler.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Gcc | Self::Gxx | Self::Clang | Self::Musl => &["-g", "-pthread"],
@@ -54,7 +54,7 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// Whether `name` can be started.
+/// Whether a file `name` is in a directory of `PATH`.
 #[must_use]
 pub fn is_there(name: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
@@ -72,10 +72,10 @@ pub struct Fixtures {
 }
 
 impl Fixtures {
-    /// Those whose sources are in `sources`, to be built in `directory`.
+    /// Fixtures whose sources are in `sources`, to be built in `directory`.
     ///
     /// # Panics
-    /// When there are none, or the directory cannot be made.
+    /// When there are no sources, or the directory cannot be created.
     #[must_use]
     pub fn new(sources: impl Into<PathBuf>, directory: impl Into<PathBuf>) -> Self {
         let (sources, directory) = (sources.into(), directory.into());
@@ -93,23 +93,23 @@ impl Fixtures {
         }
     }
 
-    /// Where programs are built and kept.
+    /// Directory in which programs are built and kept.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where their sources are.
+    /// Directory of the sources.
     #[must_use]
     pub fn sources(&self) -> &Path {
         &self.sources
     }
 
-    /// Builds `source` with `words`, separated by spaces, into a file of its own. `None`, after
-    /// saying so, when there is no such compiler here.
+    /// Builds `source` with the arguments `words`, separated by spaces, into a file of its own.
+    /// Returns `None`, and reports a skip, when this machine has no such compiler.
     ///
     /// # Panics
-    /// With the compiler's complaint when it refuses the source.
+    /// With the compiler's message when it refuses the source.
     pub fn build(&self, compiler: Compiler, source: &str, words: &str) -> Option<PathBuf> {
         if !is_there(compiler.name()) {
             skipped(format_args!("no {compiler}"));
@@ -136,8 +136,8 @@ impl Fixtures {
         if fresh {
             return path;
         }
-        // Under another name first: a test binary that is run twice at once must not find
-        // half a program.
+        // Built under another name first: a test binary that runs twice at once must not find half
+        // a program.
         let partial = self
             .directory
             .join(format!("{name}.{}", std::process::id()));

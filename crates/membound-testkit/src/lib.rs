@@ -1,4 +1,4 @@
-//! What the tests of every crate share. Only for `[dev-dependencies]`.
+//! Helpers that the tests of every crate share. Only for `[dev-dependencies]`.
 //!
 //! A test that this machine cannot run says why through [`skipped`] and returns. `cargo
 //! xtask test` finds these lines in the test's captured output, takes the test out of the
@@ -14,7 +14,7 @@ use std::process::Output;
 
 pub use fixtures::{Compiler, Fixtures, is_there};
 
-/// Says that the calling test, or a part of it, is skipped because of `reason`: a lower-case
+/// Reports that the calling test, or a part of it, is skipped because of `reason`: a lower-case
 /// fragment that names what the machine lacks.
 ///
 /// ```
@@ -29,8 +29,8 @@ pub fn skipped(reason: impl Display) {
     println!("skipped: {reason}");
 }
 
-/// Says that the calling test says nothing, because of `reason`: a probe, which ran before or beside
-/// what was measured and knows nothing of the result, found the machine disturbed. `cargo xtask
+/// Reports that the calling test is inconclusive because of `reason`: a probe, which ran before or
+/// beside the measurement and does not know its result, found the machine perturbed. `cargo xtask
 /// test` permits a few of these.
 ///
 /// ```
@@ -44,7 +44,8 @@ pub fn inconclusive(reason: impl Display) {
     println!("inconclusive: {reason}");
 }
 
-/// Whether `membound report` has written a report: of a run without samples it does, and exits with 1.
+/// Whether `membound report` wrote a report. For a run without samples it writes one and exits with
+/// 1.
 #[must_use]
 pub fn is_reported(report: &Output) -> bool {
     let stderr = String::from_utf8_lossy(&report.stderr);

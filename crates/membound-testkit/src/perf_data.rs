@@ -1,15 +1,15 @@
-//! Writes perf.data: recordings of processors that the machine which tests has not.
+//! Writes perf.data: recordings of processors that the testing machine does not have.
 
-/// Which byte of numbers comes first.
+/// Byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endian {
-    /// The least significant.
+    /// Least significant byte first.
     Little,
-    /// The most significant.
+    /// Most significant byte first.
     Big,
 }
 
-/// Bytes that are written one number after the other.
+/// A buffer to which numbers are appended in one byte order.
 #[derive(Clone, Debug)]
 pub struct PerfBytes {
     endian: Endian,
@@ -17,7 +17,7 @@ pub struct PerfBytes {
 }
 
 impl PerfBytes {
-    /// None yet.
+    /// An empty buffer.
     #[must_use]
     pub const fn new(endian: Endian) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl PerfBytes {
         self
     }
 
-    /// Adds text that ends with a zero, up to a multiple of eight bytes.
+    /// Adds text with a final zero, padded to a multiple of eight bytes.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         let length = (text.len() + 1).next_multiple_of(8);
@@ -78,7 +78,7 @@ impl PerfBytes {
         self
     }
 
-    /// Adds text with its length before it, as headers have it.
+    /// Adds text with its padded length before it, as headers have it.
     #[must_use]
     pub fn string(self, text: &str) -> Self {
         let length = (text.len() + 1).next_multiple_of(64);
@@ -88,61 +88,61 @@ impl PerfBytes {
             .raw(&padded)
     }
 
-    /// All of them.
+    /// All bytes written so far.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// An event that is recorded.
+/// A recorded event.
 #[derive(Clone, Debug)]
 pub struct PerfEvent {
-    /// As it is called; empty: its name stands nowhere.
+    /// Name of the event; if empty, the file does not name it.
     pub name: &'static str,
     /// `perf_event_attr.type`.
     pub kind: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// Events between two samples.
+    /// Sampling period: events between two samples.
     pub period: u64,
-    /// What samples hold.
+    /// `perf_event_attr.sample_type`: the fields that samples have.
     pub sample_type: u64,
-    /// Registers of the program in samples.
+    /// `perf_event_attr.sample_regs_user`: registers of the program in samples.
     pub user_registers: u64,
-    /// How precise the instruction is, 0 to 3.
+    /// `precise_ip`, 0 to 3: how exact the address of the instruction is.
     pub precise: u64,
-    /// Bytes that the attributes are longer than those of today.
+    /// Bytes by which the attributes are longer than the current `struct perf_event_attr`.
     pub longer_by: usize,
-    /// Identifiers.
+    /// Identifiers of the event in samples.
     pub ids: Vec<u64>,
 }
 
-/// What samples hold: a few bits of `sample_type`.
+/// Fields that samples have: a few bits of `sample_type`.
 pub mod sample_type {
-    /// Instruction.
+    /// Address of the instruction.
     pub const IP: u64 = 1;
-    /// Process and thread.
+    /// Numbers of process and thread.
     pub const TID: u64 = 1 << 1;
-    /// Time.
+    /// Time of the sample.
     pub const TIME: u64 = 1 << 2;
-    /// Address of data.
+    /// Address of the data.
     pub const ADDR: u64 = 1 << 3;
-    /// Call chain.
+    /// Call chain of the sample.
     pub const CALLCHAIN: u64 = 1 << 5;
-    /// CPU.
+    /// Number of the CPU.
     pub const CPU: u64 = 1 << 7;
-    /// Period.
+    /// Period of the sample.
     pub const PERIOD: u64 = 1 << 8;
-    /// What the unit keeps raw.
+    /// Raw data of the PMU.
     pub const RAW: u64 = 1 << 10;
-    /// Latency.
+    /// Latency, as the sample's weight.
     pub const WEIGHT: u64 = 1 << 14;
     /// Source of data.
     pub const DATA_SRC: u64 = 1 << 15;
-    /// Identifier in front.
+    /// Identifier at the beginning of the sample.
     pub const IDENTIFIER: u64 = 1 << 16;
-    /// Physical address.
+    /// Physical address of the data.
     pub const PHYS_ADDR: u64 = 1 << 19;
 }
 
@@ -164,7 +164,7 @@ impl Default for PerfEvent {
     }
 }
 
-/// Bytes of `struct perf_event_attr` today.
+/// Bytes of the current `struct perf_event_attr`.
 const ATTR: usize = 136;
 
 impl PerfEvent {
@@ -183,14 +183,14 @@ impl PerfEvent {
             .words(&[self.config, self.period, self.sample_type, 0, flags])
             .words(&[0, 0, 0, 0, self.user_registers])
             .into_bytes();
-        // What it is longer by is of a future that sets bits there.
+        // The additional bytes belong to a future version that sets bits there.
         bytes.resize(ATTR, 0);
         bytes.resize(size, 0xa5);
         bytes
     }
 }
 
-/// A recording.
+/// A recording: events, headers and records.
 #[derive(Clone, Debug)]
 pub struct PerfDataFile {
     endian: Endian,
@@ -200,7 +200,7 @@ pub struct PerfDataFile {
 }
 
 impl PerfDataFile {
-    /// One without records.
+    /// A recording without records.
     #[must_use]
     pub const fn new(endian: Endian) -> Self {
         Self {
@@ -232,7 +232,7 @@ impl PerfDataFile {
         self.header(number, bytes)
     }
 
-    /// Adds the header that numbers the units of events.
+    /// Adds the header that maps the numbers of PMUs to their names.
     #[must_use]
     pub fn units(self, units: &[(u32, &str)]) -> Self {
         let count = u32::try_from(units.len()).unwrap_or(u32::MAX);
@@ -248,7 +248,7 @@ impl PerfDataFile {
         PerfBytes::new(self.endian)
     }
 
-    /// Adds a record, and what follows it behind its own length.
+    /// Adds a record, and after it `behind`, which its length does not count.
     #[must_use]
     pub fn record(mut self, number: u32, misc: u16, body: &[u8], behind: &[u8]) -> Self {
         let size = u16::try_from(body.len() + 8).unwrap_or(u16::MAX);
@@ -257,20 +257,20 @@ impl PerfDataFile {
         self
     }
 
-    /// Adds a sample of the program.
+    /// Adds a sample taken in user mode.
     #[must_use]
     pub fn sample(self, body: PerfBytes) -> Self {
         self.record(9, 2, &body.into_bytes(), &[])
     }
 
-    /// Adds a record of a process at a time, for events with the default's fields.
+    /// Adds a record of a process at the time `t_ns`, for events with the default's fields.
     #[must_use]
     pub fn told(self, number: u32, misc: u16, body: PerfBytes, t_ns: u64) -> Self {
         let body = body.u64(0).words(&[t_ns, 0, 1]);
         self.record(number, misc, &body.into_bytes(), &[])
     }
 
-    /// As `perf record -o FILE` writes it.
+    /// The recording as `perf record -o FILE` writes it.
     #[must_use]
     pub fn file(&self) -> Vec<u8> {
         const HEADER: usize = 104;
@@ -321,7 +321,7 @@ impl PerfDataFile {
             .into_bytes()
     }
 
-    /// As `perf record -o -` writes it.
+    /// The recording as `perf record -o -` writes it.
     #[must_use]
     pub fn pipe(&self) -> Vec<u8> {
         let magic: &[u8; 8] = match self.endian {
@@ -349,7 +349,7 @@ impl PerfDataFile {
             .into_bytes()
     }
 
-    /// The header that names the events; it belongs behind those with lower numbers than 12.
+    /// Adds the header that describes the events; headers with numbers below 12 come before it.
     #[must_use]
     pub fn named_events(self) -> Self {
         let count = u32::try_from(self.events.len()).unwrap_or(u32::MAX);
@@ -373,7 +373,7 @@ impl PerfDataFile {
     }
 }
 
-/// Recordings of memory accesses, as processors of three makers keep them: a name, and the file.
+/// Recordings of memory accesses as processors of three makers make them: names and files.
 #[must_use]
 pub fn memory_recordings() -> Vec<(&'static str, PerfDataFile)> {
     vec![
@@ -543,7 +543,8 @@ fn spe() -> PerfDataFile {
         packets
     };
     let (first, second) = (operation(0x0e, 300, 0, 10), operation(0x00, 4, 0, 12));
-    // Behind the address of its instruction the third goes on at the next multiple of 16 bytes of the trace.
+    // After the address of its instruction, the third operation continues at the next multiple of
+    // 16 bytes of the trace.
     let mut aligned = operation(0x0b, 40, 1, 14);
     let padding = 16 - (first.len() + second.len() + 11) % 16;
     aligned.splice(9..9, [0x23, 0x00].into_iter().chain(vec![0xff; padding]));

@@ -1,4 +1,4 @@
-//! The PMUs that the kernel has, by what they can do for membound.
+//! The kernel's PMUs, by their use for membound.
 
 use crate::Root;
 
@@ -23,14 +23,14 @@ pub enum PmuKind {
     Other,
 }
 
-/// One PMU.
+/// One performance monitoring unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pmu {
     /// Its name under `/sys/bus/event_source/devices`.
     pub name: String,
-    /// What it is good for.
+    /// What it counts or samples.
     pub kind: PmuKind,
-    /// The number that `perf_event_open` knows it by.
+    /// Its type number for `perf_event_open`.
     pub type_number: Option<u32>,
     /// The names of its events.
     pub events: Vec<String>,

@@ -1,9 +1,9 @@
-//! What an event is called on which processor.
+//! Encodings of events by processor.
 //!
-//! The kernel's generic cache events are used where they mean the right thing. On AMD they
-//! do not: `cache-misses` is L2 there and there is no last-level event of a core, so that
-//! the demand-fill event is used, which tells fills by where they came from. Encodings are
-//! those of the vendors' event lists as Linux has them under `tools/perf/pmu-events`.
+//! The kernel's generic cache events are used where they have the right meaning. On AMD they do
+//! not: `cache-misses` is L2 there and no event of a core counts last-level misses, so the
+//! demand-fill event is used, which distinguishes fills by their source. Encodings are those of the
+//! vendors' event lists as Linux has them under `tools/perf/pmu-events`.
 
 use membound_types::{Cpu, NotMeasured};
 
@@ -42,7 +42,7 @@ const fn code(type_number: u32, config: u64) -> Code {
 
 /// An x86 event select and unit mask on the core PMU.
 fn raw(root: &Root, event: u64, mask: u64) -> Code {
-    // On hybrid processors the PMU of the larger cores has a number of its own.
+    // On hybrid processors the PMU of the larger cores has its own type number.
     let hybrid = pmus(root)
         .into_iter()
         .find(|pmu| pmu.name == "cpu_core")
@@ -77,12 +77,12 @@ pub(super) fn of(root: &Root, cpu: &Cpu, event: Event) -> Result<Code, NotMeasur
     })
 }
 
-/// PMC 0x43, demand data cache fills by source: 0x01 is the core's own L2, 0x02 its
-/// complex's L3 (and the other L2s there), everything above that lies beyond.
+/// PMC 0x43, demand data cache fills by source: 0x01 is the core's own L2, 0x02 its complex's L3
+/// (and the other L2s there), all higher bits are sources beyond.
 fn amd(root: &Root, cpu: &Cpu, event: Event) -> Option<Code> {
     const DEMAND_FILLS: u64 = 0x43;
-    // Sources beyond the complex: 0x04 and 0x10 other complexes, 0x08 and 0x40 memory;
-    // bit 2 means something only from Zen 3 on.
+    // Sources beyond the complex: 0x04 and 0x10 other complexes, 0x08 and 0x40 memory; bit 2 has a
+    // meaning only from Zen 3 on.
     let beyond = match cpu.family? {
         0x17 | 0x18 => 0x58,
         0x19 | 0x1a => 0x5c,
@@ -99,9 +99,9 @@ fn amd(root: &Root, cpu: &Cpu, event: Event) -> Option<Code> {
     ))
 }
 
-/// MEM_LOAD_RETIRED.L1_MISS, L2_MISS and L3_MISS (0xD1, masks 0x08, 0x10, 0x20): retired
-/// loads by what they missed, the same from Haswell to Lion Cove. Before that only the
-/// generic events are used.
+/// MEM_LOAD_RETIRED.L1_MISS, L2_MISS and L3_MISS (0xD1, masks 0x08, 0x10, 0x20): retired loads by
+/// the cache that they missed, the same from Haswell to Lion Cove. Earlier processors use only the
+/// generic events.
 fn intel(root: &Root, cpu: &Cpu, event: Event) -> Option<Code> {
     const MEM_LOAD_RETIRED: u64 = 0xd1;
     let retired = matches!(

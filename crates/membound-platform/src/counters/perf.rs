@@ -1,4 +1,4 @@
-//! The system call: attributes, groups, scaling, and what its refusals mean.
+//! The system call `perf_event_open`: attributes, groups, scaling, and the meaning of its errors.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,8 +9,8 @@ use super::encoding::Code;
 use super::{Event, Reading};
 use crate::{Error, Root, hypervisor};
 
-/// `struct perf_event_attr` up to and with `sig_data`, which is its version 7; older
-/// kernels take it as long as what they do not know is zero.
+/// `struct perf_event_attr` up to and with `sig_data`, which is its version 7; older kernels accept
+/// it as long as the fields that they do not know are zero.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Attr {
@@ -76,16 +76,16 @@ fn open(attr: &Attr, group: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made the descriptor and nobody else knows it.
+    // SAFETY: the kernel has just made the descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Events that the kernel puts on counters together or not at all.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The first leads the group.
+    /// The first member leads the group.
     members: Vec<(Event, OwnedFd)>,
-    /// Times enabled and running at the last reset, which resets counts only.
+    /// Times enabled and running at the last reset, because a reset clears only the counts.
     since: (u64, u64),
 }
 
@@ -106,7 +106,7 @@ impl Group {
                 self.members.push((event, fd));
                 Ok(true)
             }
-            // A hybrid processor also says this of a group over two of its PMUs.
+            // A hybrid processor also returns this error for a group over two of its PMUs.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             Err(error) => Err(refusal(event, &error)),
         }
@@ -183,7 +183,7 @@ struct Raw {
     values: Vec<u64>,
 }
 
-/// Scales a count up by the time during which it had no counter.
+/// Scales a count up by the share of time during which it was on a counter.
 fn reading(event: Event, value: u64, enabled: u64, running: u64) -> Reading {
     let running_share = if enabled == 0 {
         0.0
@@ -215,7 +215,7 @@ fn attributes(code: Code, flags: u64) -> Attr {
     }
 }
 
-/// `kernel.perf_event_paranoid`, where the kernel has perf events.
+/// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
 #[must_use]
 pub fn paranoid(root: &Root) -> Option<i32> {
     root.number("proc/sys/kernel/perf_event_paranoid")
@@ -253,7 +253,7 @@ pub fn software_clock() -> Result<(), NotMeasured> {
         .map_err(|error| refused("the cpu-clock event", &error))
 }
 
-/// How many debug registers a thread of this process can have for watching data.
+/// Number of debug registers with which a thread of this process can watch data.
 ///
 /// # Errors
 /// Why it can have none, and what would change that.
@@ -286,7 +286,7 @@ fn refusal(event: Event, error: &io::Error) -> NotMeasured {
     refused(&event.to_string(), error)
 }
 
-/// What an error of `perf_event_open` means here.
+/// The reason and remedy for an error of `perf_event_open` on this machine.
 fn refused(what: &str, error: &io::Error) -> NotMeasured {
     let root = Root::system();
     explain(

@@ -1,13 +1,13 @@
 //! Counters of the bytes that memory controllers and links between packages move.
 //!
-//! Intel's controllers (`uncore_imc_N`) tell their events and units under sysfs. Those of AMD (`amd_umc_N`) and
-//! Intel's links (`uncore_upi_N`) do not: their encodings are those of the vendors' event lists as Linux has them
-//! under `tools/perf/pmu-events`.
+//! Intel's controllers (`uncore_imc_N`) list their events and units in sysfs. Those of AMD
+//! (`amd_umc_N`) and Intel's links (`uncore_upi_N`) do not: their encodings are those of the
+//! vendors' event lists as Linux has them under `tools/perf/pmu-events`.
 
 use super::devices::{DEVICES, pmus};
 use crate::{Root, list};
 
-/// Bytes of a line, which is what one count of a memory controller moves.
+/// Bytes of a line; a memory controller moves one line per count.
 const LINE_BYTES: f64 = 64.0;
 /// Bytes of data in a flit of UPI: a line takes nine.
 const FLIT_BYTES: f64 = 64.0 / 9.0;
@@ -23,18 +23,18 @@ pub enum Moved {
     Sent,
 }
 
-/// A counter of bytes.
+/// A counter of bytes moved, on one PMU of one package.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficCounter {
-    /// The PMU.
+    /// Name of the PMU.
     pub pmu: String,
-    /// The number that `perf_event_open` knows it by.
+    /// Its type number for `perf_event_open`.
     pub type_number: u32,
-    /// Its event.
+    /// Value of `perf_event_attr.config` for its event.
     pub config: u64,
-    /// A CPU of its package, on which it is to be opened.
+    /// A CPU of its package, on which it must be opened.
     pub cpu: u32,
-    /// Its package.
+    /// Number of its package.
     pub package: u32,
     /// What it counts.
     pub moved: Moved,
@@ -42,7 +42,7 @@ pub struct TrafficCounter {
     pub bytes: f64,
 }
 
-/// All counters that there are, on every package.
+/// All traffic counters, on every package.
 #[must_use]
 pub fn traffic_counters(root: &Root) -> Vec<TrafficCounter> {
     let mut counters = Vec::new();
@@ -110,7 +110,7 @@ fn events(root: &Root, pmu: &str) -> Vec<Encoded> {
     Vec::new()
 }
 
-/// An event that sysfs tells: `event=0x05,umask=0xcf`, with `.scale` and `.unit` beside it.
+/// An event that sysfs describes: `event=0x05,umask=0xcf`, with `.scale` and `.unit` beside it.
 fn named(root: &Root, pmu: &str, name: &str, moved: Moved) -> Option<Encoded> {
     let path = format!("{DEVICES}/{pmu}/events/{name}");
     let mut config = 0;
@@ -120,7 +120,8 @@ fn named(root: &Root, pmu: &str, name: &str, moved: Moved) -> Option<Encoded> {
         config |= match field {
             "event" => value,
             "umask" => value << 8,
-            // Another field would be counted wrongly without its place.
+            // The position of any other field is unknown, and without it the event would be
+            // another.
             _ => return None,
         };
     }

@@ -1,9 +1,8 @@
 //! Microarchitectures by family and model, with the reorder buffers that their makers (or,
 //! for AMD, the optimisation guides and Hot Chips talks) have published.
 //!
-//! Model numbers are those of Linux: `arch/x86/include/asm/intel-family.h`, and the
-//! generations that `arch/x86/kernel/cpu/amd.c` tells apart. What is not known for sure
-//! is left out.
+//! Model numbers are those of Linux: `arch/x86/include/asm/intel-family.h`, and the generations
+//! that `arch/x86/kernel/cpu/amd.c` distinguishes. Uncertain entries are left out.
 
 use super::CoreType;
 

@@ -1,4 +1,4 @@
-//! What membound does, how it will be done on this machine, and what would make it better.
+//! How membound does each thing on this machine, and what would improve it.
 
 use membound_types::{Capability, CapabilityState, NotMeasured, ThpState};
 
@@ -59,7 +59,7 @@ fn capability(
     }
 }
 
-/// The reason as a sentence's part, and the remedy.
+/// The reason as part of a sentence, and the remedy.
 fn because(reason: &NotMeasured) -> (String, Option<String>) {
     (reason.reason.clone(), reason.remedy.clone())
 }
@@ -96,7 +96,7 @@ fn timing(facts: &Facts<'_>) -> Capability {
     capability("timing", Full, batch, None)
 }
 
-/// Whether the machine lets a figure stay the same from one batch to the next.
+/// Whether figures stay the same from one batch to the next on this machine.
 fn steadiness(facts: &Facts<'_>) -> Capability {
     let conditions = &facts.machine.conditions;
     let mut how = "switches and migrations".to_owned();

@@ -1,4 +1,4 @@
-//! The facts, group by group, in the order in which a person reads them.
+//! The facts, group by group, in the order in which they are shown.
 
 mod hardware;
 
@@ -342,7 +342,7 @@ fn counters(facts: &Facts<'_>) -> Vec<Finding> {
         ),
     ] {
         let names = of_kind(kind);
-        // What another vendor's processor would have is no news.
+        // The absence of another vendor's feature is not worth showing.
         let foreign = match kind {
             PmuKind::IbsOp => facts.machine.cpu.vendor != "AuthenticAMD",
             PmuKind::Spe => facts.machine.cpu.architecture != "aarch64",

@@ -1,6 +1,6 @@
-//! How sizes, rates and counts are put for a person.
+//! Formats sizes, rates and counts for people.
 
-/// `48 KiB`, `1.5 MiB`, `31.3 GiB`: three digits at most after the unit is chosen.
+/// `48 KiB`, `1.5 MiB`, `31.3 GiB`: the largest unit of which there is at least one.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -26,7 +26,7 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// At most one digit after the point, and none where it is a nought.
+/// At most one digit after the decimal point, and none if it is a zero.
 pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)

@@ -1,4 +1,4 @@
-//! Putting pages on nodes, and asking where they are.
+//! Placing pages on nodes, and finding out where they are.
 //!
 //! `mbind` and `move_pages` are called by number, because libc has no wrapper for them
 //! and libnuma would be a dependency for two calls.
@@ -11,14 +11,14 @@ use crate::{Error, Root, list};
 const MPOL_PREFERRED: libc::c_int = 1;
 const MPOL_BIND: libc::c_int = 2;
 const MPOL_INTERLEAVE: libc::c_int = 3;
-/// Mode bits that say what the kernel makes of the nodes, not what the policy is.
+/// Mode bits that say how the kernel interprets the nodes; they are not part of the policy.
 const MPOL_MODE_FLAGS: libc::c_int = 0xe000;
 
-/// The most pages that [`placed_share`] looks at.
+/// Maximum number of pages that [`placed_share`] examines.
 const MOST_SAMPLES: usize = 1024;
 
-/// Says where the pages of `len` bytes at `start` will be taken from when they are first
-/// touched. `start` is the beginning of a page; pages that are there already stay.
+/// Sets the nodes from which the pages of `len` bytes at `start` will come when they are first
+/// touched. `start` is the beginning of a page; pages that are already present stay.
 ///
 /// The binding is strict: where a node is full, touching fails rather than spilling over.
 /// Local placement on a machine with one memory node needs no call, so that it also works
@@ -61,8 +61,8 @@ pub fn place(
         return Ok(());
     }
     let error = Error::last_call("mbind");
-    // The nodes exist and have memory, so that what is left of EINVAL is the cpuset or a
-    // range that does not begin with a page.
+    // The nodes exist and have memory, so the remaining causes of EINVAL are the cpuset and a range
+    // that does not begin at a page.
     if let Error::Call { source, .. } = &error
         && source.raw_os_error() == Some(libc::EINVAL)
         && let Some(allowed) = mems_allowed(&Root::system())
@@ -76,8 +76,8 @@ pub fn place(
     Err(error)
 }
 
-/// Whether the kernel and its filters let this process ask about placement, and so, as
-/// far as filters in use go, decide it.
+/// Checks whether the kernel and its filters let this process query placement and so, with the
+/// filters in use, set it.
 ///
 /// # Errors
 /// [`Error::Denied`].
@@ -92,15 +92,15 @@ pub fn permitted() -> Result<(), Error> {
 }
 
 /// The policy that this thread inherited for all its memory, as `numactl --membind` and
-/// `--interleave` leave it. `None` for the kernel's own (local), for one that names several
-/// nodes without interleaving them, and where a filter forbids to ask.
+/// `--interleave` leave it. `None` for the kernel's own (local), for one that names several nodes
+/// without interleaving them, and where a filter forbids the query.
 #[must_use]
 pub fn inherited() -> Option<NodePolicy> {
-    /// Nodes that any kernel may have.
+    /// Maximum number of nodes of any kernel.
     const MOST_NODES: usize = 1024;
     let mut mode: libc::c_int = 0;
     let mut mask = [0_u64; MOST_NODES / 64];
-    // SAFETY: the kernel writes the mode and at most so many bits of the mask.
+    // SAFETY: the kernel writes the mode and at most `MOST_NODES` bits of the mask.
     let result = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -114,7 +114,7 @@ pub fn inherited() -> Option<NodePolicy> {
     (result == 0).then(|| policy_of(mode, &mask)).flatten()
 }
 
-/// The policy of a mode and its nodes.
+/// The node policy of a kernel's mode and node mask.
 fn policy_of(mode: libc::c_int, mask: &[u64]) -> Option<NodePolicy> {
     let nodes: Vec<u32> = (0..)
         .zip(mask)
@@ -132,9 +132,9 @@ fn policy_of(mode: libc::c_int, mask: &[u64]) -> Option<NodePolicy> {
     }
 }
 
-/// The share of the pages of `len` bytes at `start` that lie on one of `wanted`, 0 to 1,
-/// among the pages that are in memory. `page_bytes` is the size of a page there; about
-/// a thousand pages are looked at, evenly spread.
+/// The share of the pages of `len` bytes at `start` that lie on one of `wanted`, 0 to 1, among the
+/// pages that are in memory. `page_bytes` is the size of a page there; about a thousand pages are
+/// examined, evenly spread.
 ///
 /// # Errors
 /// [`Error::NotResident`] where nothing has been touched, [`Error::Denied`] where the
@@ -176,7 +176,8 @@ fn sample(start: *const u8, len: usize, page_bytes: usize) -> Vec<*const u8> {
         .collect()
 }
 
-/// `None` where no page is in memory. A negative status is an error number.
+/// Share of the resident pages on `wanted`; `None` where no page is in memory. A negative status is
+/// an error number.
 fn share(status: &[libc::c_int], wanted: &[NodeId]) -> Option<f64> {
     let resident: Vec<u32> = status
         .iter()
@@ -215,7 +216,7 @@ impl NodeMask {
         Self(words)
     }
 
-    /// What `mbind` calls maxnode: it reads one bit fewer than it is told.
+    /// The argument `maxnode` of `mbind`, of which the kernel reads one bit fewer.
     fn bits(&self) -> libc::c_ulong {
         self.0.len() as libc::c_ulong * libc::c_ulong::from(libc::c_ulong::BITS) + 1
     }
@@ -237,7 +238,7 @@ mod tests {
             (MPOL_PREFERRED, [0b10, 0], node(1)),
             (MPOL_INTERLEAVE, [0b11, 0], Some(NodePolicy::INTERLEAVE)),
             (MPOL_INTERLEAVE, [0b1, 0], node(0)),
-            // Which of both it takes is the kernel's choice.
+            // Which of the two nodes it uses is the kernel's choice.
             (MPOL_BIND, [0b11, 0], None),
         ] {
             assert_eq!(policy_of(mode, &mask), expected, "{mode} {mask:?}");

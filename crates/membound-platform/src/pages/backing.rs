@@ -1,4 +1,4 @@
-//! Which pages the kernel has really put behind a buffer.
+//! Which pages the kernel has actually put behind a buffer.
 
 use super::scan;
 use crate::{Error, Root};
@@ -16,7 +16,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Share of what is in memory that lies in huge pages, 0 to 1; 0 where nothing is.
+    /// Share of the resident memory that lies in huge pages, 0 to 1; 0 where nothing is resident.
     #[must_use]
     pub fn huge_share(&self) -> f64 {
         let resident = self.base_bytes + self.huge_bytes;
@@ -27,12 +27,12 @@ impl Backing {
     }
 }
 
-/// What is behind `len` bytes at `start`, as `/proc/self/smaps` has it.
+/// The memory behind `len` bytes at `start`, according to `/proc/self/smaps`.
 ///
 /// smaps counts by mapping. Where one reaches beyond the range (the kernel merges equal
-/// neighbours), the pages of the range itself are asked for with `PAGEMAP_SCAN`. Kernels
-/// before 6.7 have no such call: there, at most the part inside is counted, huge pages
-/// first, so that a neighbour's may be taken for the range's.
+/// neighbours), `PAGEMAP_SCAN` counts the pages of the range itself. Kernels before 6.7 have no
+/// such call: there, at most the part inside is counted, huge pages first, so that a neighbour's
+/// pages may be counted for the range's.
 ///
 /// # Errors
 /// [`Error::Read`] where procfs is closed, [`Error::NotMapped`] where nothing is mapped.
@@ -54,7 +54,7 @@ pub fn backing(start: *const u8, len: usize) -> Result<Backing, Error> {
     Ok(backing)
 }
 
-/// What smaps says of a range.
+/// The counts of smaps for a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     backing: Backing,
@@ -79,7 +79,7 @@ impl Mapping {
         sum.exact &= self.whole;
         let sum = &mut sum.backing;
         let huge = (self.anon_huge + self.shared_huge + self.hugetlb).min(self.inside);
-        // Rss holds transparent huge pages and leaves hugetlb out.
+        // `Rss` includes transparent huge pages and excludes hugetlb pages.
         let base = self
             .resident
             .saturating_sub(self.anon_huge + self.shared_huge)

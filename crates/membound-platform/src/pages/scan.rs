@@ -1,4 +1,4 @@
-//! The page tables of a range by way of `PAGEMAP_SCAN` (Linux 6.7, no privilege needed).
+//! The page tables of a range through `PAGEMAP_SCAN` (Linux 6.7, no privilege needed).
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -37,14 +37,14 @@ struct Region {
     categories: u64,
 }
 
-/// `_IOWR('f', 16, struct pm_scan_arg)` where the direction takes the two highest bits.
-/// POWER orders them otherwise and takes the older way.
+/// `_IOWR('f', 16, struct pm_scan_arg)` where the direction takes the two highest bits. POWER
+/// orders them otherwise; its callers use the older method.
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | 0x66 << 8 | 16;
 
 const IS_PRESENT: u64 = 1 << 3;
 const IS_HUGE: u64 = 1 << 6;
 
-/// What is present from `from` to `to`; `None` where the kernel has no such call.
+/// Present memory from `from` to `to`; `None` where the kernel has no such call.
 pub(super) fn pages(from: u64, to: u64) -> Option<Pages> {
     if cfg!(target_arch = "powerpc64") {
         return None;
@@ -84,7 +84,7 @@ pub(super) fn pages(from: u64, to: u64) -> Option<Pages> {
             }
         }
         if scan.walk_end <= at {
-            // No progress would be a kernel's error; the caller has another way.
+            // No progress would be a kernel's error; the caller has another method.
             return None;
         }
         at = scan.walk_end;

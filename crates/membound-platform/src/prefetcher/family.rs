@@ -77,14 +77,14 @@ const DSCR: [Control; 3] = [
     },
 ];
 
-/// The kinds of switches.
+/// The method by which prefetchers are switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Intel,
     Amd,
-    /// One register file for each CPU.
+    /// POWER: one register file for each CPU.
     Dscr,
-    /// One for all of them.
+    /// POWER: one file for all CPUs.
     DscrDefault,
 }
 
@@ -135,9 +135,9 @@ impl Family {
         }
     }
 
-    /// Every setting that is worth measuring beside the machine's own: all switches off and each
-    /// alone off; on POWER every depth, the deepest with store streams, and streams of
-    /// strides with the processor's own depth and, with everything, the deepest.
+    /// Every setting that is worth measuring besides the machine's own: all switches off and each
+    /// alone off; on POWER every depth, the deepest with store streams, and streams of strides with
+    /// the processor's own depth and, with everything, the deepest.
     pub(super) fn settings(self) -> Vec<PrefetchState> {
         match self {
             Self::Dscr | Self::DscrDefault => {
@@ -160,7 +160,7 @@ impl Family {
         matches!(self, Self::Intel | Self::Amd)
     }
 
-    /// Where the switches of a CPU are.
+    /// Location of the switches of a CPU.
     pub(super) fn place(self, root: &Root, cpu: CpuId) -> Place {
         let register = |number: u32| Place::Register {
             path: root.path(format!("dev/cpu/{cpu}/msr")),
@@ -176,7 +176,7 @@ impl Family {
     }
 }
 
-/// CPUID 8000_0021 EAX bit 13. A tree has no CPUID: there, Zen 4 and later have it.
+/// CPUID 8000_0021 EAX bit 13. A test tree has no CPUID: there, Zen 4 and later have it.
 fn amd_has_register(root: &Root, cpu: &Cpu) -> bool {
     #[cfg(target_arch = "x86_64")]
     if root.is_system() {

@@ -1,13 +1,13 @@
-//! A process that puts registers back when the one that changed them is gone.
+//! A process that restores registers after the process that changed them has ended.
 //!
-//! A signal handler or `Drop` cannot help after `kill -9` or a crash. So before the first
-//! change a small process is started that knows the former values and holds the reading
-//! end of a pipe. The kernel closes the other end when the changing process ends, however
-//! it ends. If no word came before that everything is back, the guard writes the values.
+//! A signal handler or `Drop` cannot help after `kill -9` or a crash. So before the first change a
+//! small process is started that knows the former values and holds the reading end of a pipe. The
+//! kernel closes the other end when the changing process ends, however it ends. If the guard was
+//! not dismissed before, it writes the former values.
 //!
-//! The guard is the command itself, started with a hidden subcommand that calls
-//! [`restore_main`]. The plan is one JSON object a line; when the guard has read it, has
-//! left the terminal's session and ignores what a terminal sends, it answers `ready`.
+//! The guard is the command itself, started with a hidden subcommand that calls [`restore_main`].
+//! The plan is one JSON object per line; when the guard has read it, has left the terminal's
+//! session and ignores the terminal's signals, it answers `ready`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::{Error, msr};
 
 const READY: &str = "ready";
 
-/// The most that a plan may have: a line for each CPU of a very large machine.
+/// Maximum bytes of a plan: a line for each CPU of a very large machine.
 const MOST_PLAN_BYTES: u64 = 64 << 20;
 
 /// How to start the guard.
@@ -29,7 +29,7 @@ const MOST_PLAN_BYTES: u64 = 64 << 20;
 pub struct GuardCommand {
     /// A program that calls [`restore_main`] with its standard input and output.
     pub program: PathBuf,
-    /// What it needs on its command line for that.
+    /// Command-line arguments that make the program do so.
     pub args: Vec<OsString>,
 }
 
@@ -46,7 +46,7 @@ impl GuardCommand {
     }
 }
 
-/// Where a value lives.
+/// Where a value is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Place {
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Opens the file as [`Place::write`] does and writes nothing.
+    /// Opens the file for writing as [`Place::write`] does, without writing.
     pub(super) fn may_write(&self) -> Result<(), Error> {
         let (Self::Register { path, .. } | Self::HexAttribute { path }) = self;
         match fs::OpenOptions::new().write(true).open(path) {
@@ -117,23 +117,23 @@ fn write_attribute(path: &Path, text: &str) -> Result<(), Error> {
         })
 }
 
-/// A value that is changed for a while.
+/// A value that is changed temporarily.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Change {
     pub(super) place: Place,
-    /// The bits that are ours; the others stay as they are found at the time.
+    /// The bits that membound changes; the others keep the values that they have at the time.
     pub(super) mask: u64,
     pub(super) former: u64,
     pub(super) wanted: u64,
 }
 
 impl Change {
-    /// Writes the wanted bits and makes sure that they stay.
+    /// Writes the wanted bits and verifies that they stay.
     pub(super) fn apply(&self) -> Result<(), Error> {
         self.set(self.wanted)
     }
 
-    /// Writes the former bits and makes sure that they stay.
+    /// Writes the former bits and verifies that they stay.
     pub(super) fn undo(&self) -> Result<(), Error> {
         self.set(self.former)
     }
@@ -162,12 +162,12 @@ impl Change {
 #[serde(tag = "line", rename_all = "kebab-case")]
 enum Line {
     Change(Change),
-    /// The plan is complete; what comes next is the end of the pipe or [`Line::Restored`].
+    /// The plan is complete; the end of the pipe or [`Line::Restored`] follows.
     Armed,
     Restored,
 }
 
-/// The guard as the changing process sees it. Dropped without a word, it restores.
+/// The changing process's handle of the guard. If it is dropped undismissed, the guard restores.
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
@@ -206,8 +206,8 @@ impl Guard {
         match outcome {
             Ok(()) => Ok(guard),
             Err(source) => {
-                // Nothing has been changed, so that restoring would be harmless; but a
-                // program that is no guard may wait for its input for ever.
+                // Nothing has been changed, so restoring would be harmless; but a program that is
+                // no guard may wait for its input for ever.
                 let _ = guard.child.kill();
                 guard.release();
                 Err(failed(source))
@@ -232,15 +232,15 @@ impl Guard {
         pipe.write_all(text.as_bytes())
     }
 
-    /// Tells the guard that nothing is left to do, and waits for its end.
+    /// Dismisses the guard, because nothing is left to restore, and waits until it ends.
     pub(super) fn dismiss(mut self) {
-        // If this fails the guard is gone or restores what is restored: both are harmless.
+        // If this fails, the guard has ended or restores restored values: both are harmless.
         let _ = self.say(&Line::Restored);
         self.release();
     }
 
-    /// Lets go of the pipe, whereupon the guard restores unless it was dismissed, and waits
-    /// for its end.
+    /// Closes the pipe, whereupon the guard restores unless it was dismissed, and waits until it
+    /// ends.
     pub(super) fn release(mut self) {
         self.close();
     }
@@ -261,8 +261,8 @@ impl Drop for Guard {
 /// The guard process: reads the plan, answers `ready`, and waits for the end of `input`.
 /// Returns the exit code: 0 where nothing was left to restore or all of it is restored.
 ///
-/// It leaves the terminal's session and ignores what a terminal or a service manager sends
-/// to end a process, so that it outlives the one that it guards.
+/// It leaves the terminal's session and ignores the signals by which a terminal or a service
+/// manager ends a process, so that it outlives the process that it guards.
 pub fn restore_main(input: impl Read, mut output: impl Write) -> i32 {
     const RESTORED: i32 = 0;
     const FAILED: i32 = 1;
@@ -274,7 +274,7 @@ pub fn restore_main(input: impl Read, mut output: impl Write) -> i32 {
     let mut text = String::new();
     loop {
         text.clear();
-        // An error of reading is the end of the pipe as far as the guard is concerned.
+        // An error of reading counts as the end of the pipe.
         if lines.read_line(&mut text).unwrap_or(0) == 0 {
             break;
         }
@@ -284,7 +284,7 @@ pub fn restore_main(input: impl Read, mut output: impl Write) -> i32 {
                 armed = true;
                 let answered = writeln!(output, "{READY}").and_then(|()| output.flush());
                 if answered.is_err() {
-                    // Nobody has heard it, so nothing has been changed.
+                    // The other process did not receive the answer, so it has changed nothing.
                     return NO_PLAN;
                 }
             }
@@ -306,8 +306,8 @@ pub fn restore_main(input: impl Read, mut output: impl Write) -> i32 {
 }
 
 fn outlive_the_terminal() {
-    // Fails only where the process leads a group already; then it has no terminal to fear
-    // but its parent's, whose signals are ignored below.
+    // Fails only where the process already leads a group; then the only terminal signals it can get
+    // are its parent's, which are ignored below.
     let _ = rustix::process::setsid();
     for signal in [
         libc::SIGINT,

@@ -8,7 +8,7 @@ use membound_types::{NodeId, NodePolicy, NotMeasured};
 
 use super::say;
 
-/// Says one line `NAME|REASON|REMEDY` for each thing that is refused.
+/// Prints one line `NAME|REASON|REMEDY` for each refusal.
 pub(crate) fn main() -> ExitCode {
     if let Err(error) = deny(&[
         libc::SYS_perf_event_open,

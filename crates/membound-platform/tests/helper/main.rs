@@ -1,9 +1,9 @@
-//! The other processes of the integration tests: the guard, and a victim that switches
-//! prefetchers of a tree off and then ends in the way that it is told.
+//! The other processes of the integration tests: the guard, and a victim that switches prefetchers
+//! of a tree off and then ends in the given way.
 //!
-//! `helper guard` is the guard. `helper victim ROOT ARCHITECTURE WAY [SETTING]` says `changed`
-//! when the prefetchers are set, to `off` where nothing else is given. `helper denied` installs a filter that denies what a container
-//! denies, and says what the library makes of that.
+//! `helper guard` is the guard. `helper victim ROOT ARCHITECTURE WAY [SETTING]` prints `changed`
+//! when the prefetchers are set, to `off` without SETTING. `helper denied` installs a filter that
+//! denies what a container denies, and prints how the library reports each refusal.
 
 mod denied;
 

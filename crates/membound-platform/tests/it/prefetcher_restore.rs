@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const HELPER: &str = env!("CARGO_BIN_EXE_membound-platform-helper");
 const REGISTER: u64 = 0x1a4;
-/// A bit that is not ours, and one prefetcher that was off before.
+/// A bit that membound does not own, and one prefetcher that was off before.
 const BEFORE: [u64; 2] = [1 << 5, 1 << 5 | 0b0100];
 const OFF: [u64; 2] = [1 << 5 | 0b1111, 1 << 5 | 0b1111];
 
@@ -67,7 +67,7 @@ fn eventually<T: PartialEq + std::fmt::Debug>(get: impl Fn() -> T, expected: T) 
     assert_eq!(get(), expected);
 }
 
-/// A victim that has switched everything off, or said why it did not.
+/// A victim that has switched everything off, or reported why it did not.
 struct Victim {
     child: Child,
     said: String,

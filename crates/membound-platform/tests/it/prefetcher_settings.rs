@@ -38,8 +38,8 @@ fn controls(tree: &Path, cpu: &Cpu) -> Controls {
     }
 }
 
-/// Brings about every setting and looks at the values of both CPUs, and at what they are after
-/// each. Returns the settings by their names.
+/// Applies every setting and checks the values of both CPUs during and after each. Returns the
+/// settings by their names.
 fn check(
     controls: &Controls,
     values: &dyn Fn() -> [u64; 2],
@@ -125,7 +125,7 @@ fn each_switch_of_intel_goes_off_alone_and_all_together() {
         ("dcu-ip", 8),
     ];
     let tree = tempfile::tempdir().unwrap();
-    // One bit is not ours, and on one CPU a prefetcher was off before.
+    // One bit is not membound's, and on one CPU a prefetcher was off before.
     let before = [1 << 5, 1 << 5 | 4];
     let values = registers(tree.path(), 0x1a4, before);
     let controls = controls(tree.path(), &cpu("x86_64", "GenuineIntel"));
@@ -162,7 +162,7 @@ fn each_switch_of_amd_goes_off_alone_and_all_together() {
 #[test]
 fn the_stream_register_of_power_has_every_depth_and_kind_of_stream() {
     let tree = tempfile::tempdir().unwrap();
-    // A bit beyond those that are meant here stays.
+    // A bit beyond the known ones stays.
     let before = [0x100, 0x18];
     let values = attributes(tree.path(), before);
     let controls = controls(tree.path(), &cpu("powerpc64", "IBM"));
