@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md against the workspace: its layers and its table of crates hold, and it stays short.
+//! Checks ARCHITECTURE.md against the workspace: its layers and its table of crates are right, and
+//! it stays short.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +10,13 @@ use crate::run::{cargo, read, root, stdout_of};
 
 const PAGE: &str = "ARCHITECTURE.md";
 const MOST_LINES: usize = 250;
-/// What stands for no crate in the table.
+/// Placeholder in the table where a crate uses no other.
 const NONE: &str = "–";
 
-/// Crates by those that they use.
+/// Each crate, and the crates that it uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// The step of `cargo xtask ci`.
+/// Step of `cargo xtask ci`.
 pub(crate) fn check() -> Result<()> {
     let page = read(&root().join(PAGE))?;
     let metadata = stdout_of(&mut cargo(["metadata", "--no-deps", "--format-version=1"]))?;
@@ -27,7 +28,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What `cargo metadata` says, without dependencies of tests and builds.
+/// The crates that `cargo metadata` lists, without dependencies of tests and builds.
 fn uses(metadata: &Value) -> Uses {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let packages = list(&metadata["packages"]);
@@ -49,7 +50,7 @@ fn uses(metadata: &Value) -> Uses {
     uses
 }
 
-/// A crate's name as the page has it.
+/// A crate's name as the page writes it.
 fn short(name: &str) -> String {
     name.strip_prefix("membound-").unwrap_or(name).to_owned()
 }
@@ -75,7 +76,7 @@ fn problems(page: &str, uses: &Uses) -> Vec<String> {
                 problems.extend(missing.chain(stale));
             }
         }
-        // xtask is beside the layers.
+        // xtask is outside the layers.
         let Some(layer) = layers.get(name) else {
             if name != "xtask" {
                 problems.push(format!("no layer has crate {name}"));
@@ -94,7 +95,7 @@ fn problems(page: &str, uses: &Uses) -> Vec<String> {
     problems
 }
 
-/// Crates by the crates in the second column of the table.
+/// Each crate of the table, and the crates in its second column.
 fn table(page: &str) -> Uses {
     let mut rows = Uses::new();
     let mut is_table = false;
@@ -112,7 +113,7 @@ fn table(page: &str) -> Uses {
     rows
 }
 
-/// Crates by their layer: the number that begins a line of the first block of code.
+/// Layer of each crate: the number that begins a line of the first block of code.
 fn layers(page: &str) -> BTreeMap<String, u32> {
     let block = page.split("```").nth(1).unwrap_or_default();
     let mut layers = BTreeMap::new();

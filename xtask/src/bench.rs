@@ -1,10 +1,9 @@
-//! `cargo xtask bench`: membound against its targets, on a machine that does nothing else.
+//! `cargo xtask bench`: membound against its targets, on an otherwise idle machine.
 //!
-//! No test asserts time; this does, on demand. Every bench prints a table against its
-//! targets and keeps its raw results, with machine and date, under `bench/results/`. A
-//! missed target is said in the table and does not change the exit code: the machine may
-//! be to blame, and the raw results tell. Only `accuracy`, whose probes know when that is so, is
-//! red for a figure that was missed.
+//! No test asserts time; benches do, on demand. Every bench prints a table against its targets and
+//! keeps its raw results, with machine and date, under `bench/results/`. The table shows a missed
+//! target, but the exit code does not: the machine may be the cause, which the raw results can
+//! show. Only `accuracy`, whose probes detect such a machine, fails for a missed figure.
 
 mod accuracy;
 mod common;

@@ -1,9 +1,9 @@
-//! `cargo xtask bench accuracy`: what profiles say, held to what programs know of themselves.
+//! `cargo xtask bench accuracy`: figures of profiles against what programs measure of themselves.
 //!
 //! A case is repeated until the 95 % interval of its mean error is narrow enough. Probes of the
-//! machine run before, beside and after each repetition; one that they find disturbed is
-//! inconclusive, whatever it found. The exit code is 1 where a figure missed its tolerance by its
-//! whole interval, or more cases than the quota are inconclusive.
+//! machine run before, beside and after each repetition; a repetition in which they find the
+//! machine perturbed is inconclusive, whatever it found. The exit code is 1 if the whole interval
+//! of a figure lies outside its tolerance, or if more cases than the quota are inconclusive.
 
 mod case;
 mod cases;
@@ -93,7 +93,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<(Kept, ExitCode)> {
     Ok((kept, code))
 }
 
-/// Says what all rows come to.
+/// Prints the totals of all rows and returns the exit code.
 fn judge(rows: &[Row], quota: f64) -> ExitCode {
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
     let missed = count(Verdict::Missed);

@@ -1,4 +1,4 @@
-//! What benches share: the command, documents, and a few figures.
+//! Shared by benches: building and running the command, documents, and a few figures.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::run::{cargo, program, stdout_of, succeed};
 
-/// Builds the command and says where it is.
+/// Builds the command in release mode and returns its path.
 pub(crate) fn build() -> Result<PathBuf> {
     succeed(&mut cargo(["build", "--release", "--package", "membound"]))?;
     let metadata = stdout_of(&mut cargo([
@@ -31,7 +31,8 @@ pub(super) fn measure(membound: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Measures the machine quickly, as far as profiles and plans need it, into the file `path`.
+/// Measures the machine quickly, as far as profiles and plans need it, and writes the document to
+/// `path`.
 pub(crate) fn machine_profile(membound: &Path, path: &Path) -> Result<()> {
     let mut command = program(membound);
     command.args(["measure", "latency", "bandwidth", "calibration", "--quick"]);
@@ -45,7 +46,7 @@ pub(crate) fn document<T: serde::de::DeserializeOwned>(command: &mut Command) ->
         .with_context(|| format!("`{}` wrote another document", crate::run::shown(command)))
 }
 
-/// The middle of `values`; `None` when there are none.
+/// The median of `values`; `None` when there are none.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

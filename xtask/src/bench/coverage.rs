@@ -1,14 +1,14 @@
-//! Of the loads that programs execute, the share that can be patched.
+//! Share of the loads that programs execute which can be patched.
 //!
-//! Programs run under valgrind's callgrind, which counts the executions of every
-//! instruction; each executed load is looked up in its module's plan, with jump tables
-//! resolved and with indirect jumps left unresolved. The same counts are the known answer
-//! for the control flow that was decoded ([`truth`]).
+//! Programs run under valgrind's callgrind, which counts the executions of every instruction; each
+//! executed load is looked up in its module's plan, with jump tables resolved and with indirect
+//! jumps left unresolved. The same counts are the known answer for the decoded control flow
+//! ([`truth`]).
 //!
-//! Valgrind has no AVX-512, so that libraries choose other variants of some functions there
-//! than on the machine itself, and it executes a repeated string instruction as a loop,
-//! which counts here once a time it is entered. Loads are those of memory operands: what
-//! `pop` and `ret` take from the stack is none.
+//! Valgrind has no AVX-512, so libraries choose other variants of some functions under it than on
+//! the machine itself; and it executes a repeated string instruction as a loop, which counts once
+//! per entry here. Loads are those of memory operands: reads of the stack by `pop` and `ret` do not
+//! count.
 
 mod callgrind;
 mod truth;
@@ -38,9 +38,9 @@ use crate::run::{note, on_path, program, say};
 
 const RESOLVED_TARGET: f64 = 0.97;
 const IGNORED_TARGET: f64 = 0.90;
-/// Modules without a target are shown from this share of all executed loads on.
+/// Share of all executed loads from which on modules without a target are shown.
 const SHOWN_FROM: f64 = 0.002;
-/// Wrong answers of the control flow that are printed; all are kept.
+/// Number of control-flow violations that are printed; all are kept.
 const SHOWN_VIOLATIONS: usize = 12;
 
 /// Arguments of `bench coverage`.
@@ -92,7 +92,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-/// Whether the figures to reach speak of this module.
+/// Whether the targets apply to this module.
 fn judged(file: &Path, rust: &[PathBuf]) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     let name = name.unwrap_or_default();
@@ -102,7 +102,7 @@ fn judged(file: &Path, rust: &[PathBuf]) -> bool {
         || rust.iter().any(|path| path == file)
 }
 
-/// One object file.
+/// Results of one object file.
 struct Module {
     path: PathBuf,
     judged: bool,
@@ -111,19 +111,19 @@ struct Module {
     truth: Verdict,
 }
 
-/// What of the executed loads can be patched.
+/// Which of the executed loads can be patched.
 #[derive(Default)]
 struct Share {
     /// Executions of loads.
     executed: u64,
-    /// Executions of those that are patched.
+    /// Executions of the loads that are patched.
     patched: u64,
-    /// Executions of those that are not, by reason.
+    /// Executions of the loads that are not patched, by reason.
     refused: BTreeMap<String, u64>,
-    /// Loads in the plan, and those of them that are patched.
+    /// Loads in the plan, and how many of them are patched.
     present: u64,
     present_patched: u64,
-    /// The loads that ran and are not patched.
+    /// The executed loads that are not patched.
     sites: Vec<Refused>,
     /// Time of planning, in seconds.
     plan_s: f64,
@@ -224,7 +224,7 @@ impl Module {
         })
     }
 
-    /// The file's name: where it was built is nobody's business.
+    /// The file's name, without the directory in which it was built.
     fn name(&self) -> Cow<'_, str> {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.to_string_lossy()
@@ -241,8 +241,8 @@ impl Module {
         })
     }
 
-    /// Everything that the summary's shares are made of; of the second plan only the
-    /// reasons, which are in the summary, because its sites are many.
+    /// The data from which the summary's shares are computed; for the second plan only the reasons,
+    /// which are in the summary, because its sites are many.
     fn raw(&self) -> Value {
         let sites: Vec<Value> = self
             .resolved
@@ -267,7 +267,7 @@ impl Module {
     }
 }
 
-/// The loads among what was executed.
+/// The loads among the executed instructions.
 fn loads(image: &Image<'_>, ran: &Object) -> Result<Vec<Load>> {
     const LONGEST: u64 = 15;
     let mut found = Vec::new();
@@ -282,7 +282,7 @@ fn loads(image: &Image<'_>, ran: &Object) -> Result<Vec<Load>> {
         if !flow::access(&instruction).is_some_and(|access| access.direction.loads()) {
             continue;
         }
-        // Valgrind's own loop of a repeated string instruction.
+        // Jumps of valgrind's own loop for a repeated string instruction.
         let repeated = ran
             .jumps
             .get(&(address, address))

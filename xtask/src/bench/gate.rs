@@ -1,8 +1,9 @@
-//! How often `compare --fail-on` raises a false alarm, and how often it sees a change of ten
+//! How often `compare --fail-on` raises a false alarm, and how often it detects a change of ten
 //! points, on a machine whose memory others use too.
 //!
-//! A comparison has several runs a side, recorded in turn; all of them take about 40 minutes. Half of the time a neighbour chases
-//! through memory of its own, for spans and with pauses of random length.
+//! A comparison has several runs per side, recorded in turn; all of them take about 40 minutes.
+//! Half of the time a neighbour chases through memory of its own, for spans and with pauses of
+//! random length.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -36,16 +37,17 @@ pub(crate) struct Args {
 }
 
 const EXPRESSION: &str = "memory-bound +3pt";
-/// Stalled share of the program as it is.
+/// Stalled share of the base program.
 const BASE_SHARE: f64 = 0.4;
-/// What is asked of the changed one. Making its memory ready and what the profile does not know
-/// dilute both: this came to ten points more. The summary has what it comes to.
+/// Requested share of the changed program. Preparing its memory and stalls that the profile does
+/// not know dilute both shares: this value resulted in ten points more. The summary has the actual
+/// change.
 const CHANGED_SHARE: f64 = 0.53;
-/// Loads of each round of the program.
+/// Loads in each round of the program.
 const HOPS: u64 = 1000;
-/// Comparisons of equal programs in which one false alarm is allowed.
+/// Number of comparisons of equal programs per permitted false alarm.
 const PAIRS_PER_ALARM: usize = 50;
-/// Share of the changes that are to be seen.
+/// Share of the changes that must be detected.
 const SEEN: f64 = 0.95;
 
 pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
@@ -127,7 +129,7 @@ fn row(name: &str, outcomes: &[GateVerdict], change: Option<f64>) -> Value {
     })
 }
 
-/// What the program does in a run.
+/// Amounts of work of a run.
 struct Work {
     times: u64,
     base_rounds: u64,
@@ -135,7 +137,7 @@ struct Work {
 }
 
 impl Work {
-    /// From how long its parts take here.
+    /// Computed from the time that the program's parts take on this machine.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -172,7 +174,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Records both sides in turn and holds the new one to the limit.
+    /// Records both sides in turn and compares them with the gate's expression.
     fn compare(&self, new_rounds: u64) -> Result<RunComparison> {
         let (mut base, mut new) = (Vec::new(), Vec::new());
         for number in 0..self.runs {
@@ -182,7 +184,7 @@ impl Bench<'_> {
         let mut command = program(self.membound);
         command.args(["compare", "--json", "-", "--fail-on", EXPRESSION, "--base"]);
         command.args(base).arg("--new").args(new);
-        // A gate that fails has exit code 1 and a document all the same.
+        // If the gate fails, the exit code is 1 and there is a document all the same.
         let output = command.stderr(Stdio::null()).output()?;
         serde_json::from_slice(&output.stdout).context("compare wrote another document")
     }
@@ -200,7 +202,7 @@ impl Bench<'_> {
     }
 }
 
-/// A program that uses memory beside those that are compared.
+/// A program that uses memory while the compared programs run.
 struct Neighbour {
     over: &'static AtomicBool,
     thread: thread::JoinHandle<()>,
@@ -213,7 +215,7 @@ impl Neighbour {
         let thread = thread::spawn(move || {
             let mut state = 1_u64;
             while !OVER.load(Ordering::Relaxed) {
-                // Knuth's generator: spans of 0 to 2 s of each.
+                // Knuth's generator: 0 to 2 s of running, and the rest of 2 s of pause.
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
@@ -242,7 +244,7 @@ impl Neighbour {
     }
 }
 
-/// Nobody is interested in how it ended.
+/// Ends the child; its exit status does not matter.
 fn end(mut child: Child) {
     let _ = child.kill();
     let _ = child.wait();

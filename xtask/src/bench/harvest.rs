@@ -1,9 +1,9 @@
-//! What a harvest gives, and what it costs: chases against their limit and against switches written
-//! by hand, a store under load, and the kernel's scheduling of the same programs.
+//! What a harvest gains and costs: chases against their limit and against hand-written switches, a
+//! store under load, and the kernel's scheduling of the same programs.
 //!
-//! Everything is asked of the command from outside; `bench/harvest/README.md` says what the programs
-//! are. Everything runs on one processor. What is compared runs in turn, and a figure is the median
-//! of the rounds. A part that fails says why, and the others go on.
+//! The command is used from outside; `bench/harvest/README.md` describes the programs. Everything
+//! runs on one processor. Compared cases run in turn, and a figure is the median of the rounds. A
+//! part that fails reports why, and the others go on.
 
 mod arithmetic;
 mod bed;
@@ -100,7 +100,7 @@ impl Part {
         }
     }
 
-    /// Measures it, prints its tables and gives their rows.
+    /// Measures the part, prints its tables and returns their rows.
     fn run(self, bed: &Bed<'_>) -> Result<Vec<Value>> {
         match self {
             Self::Chase => chase::interleaving(bed),
@@ -175,13 +175,13 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-/// The first other hardware thread of a processor's core, where `cores` knows one.
+/// The first other hardware thread of a processor's core, if `cores` lists one.
 fn sibling(cpu: u32, cores: &[Vec<CpuId>]) -> Option<u32> {
     let core = cores.iter().find(|core| core.contains(&CpuId(cpu)))?;
     core.iter().map(|it| it.0).find(|&it| it != cpu)
 }
 
-/// Says why something could not be measured, in lines of 80 columns, and gives the reason.
+/// Prints why something could not be measured, in lines of 80 columns, and returns the reason.
 fn failed(error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
     for line in wrapped(&format!("failed: {why}"), 76) {
@@ -190,7 +190,8 @@ fn failed(error: &anyhow::Error) -> String {
     why
 }
 
-/// `text` in lines of at most `columns` letters, broken between words; a longer word stands alone.
+/// `text` in lines of at most `columns` letters, broken between words; a longer word has its own
+/// line.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -205,7 +206,7 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// The median of what `of` takes from every run.
+/// The median of `of` over all runs.
 fn middle<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Result<f64> {
     median(&runs.iter().map(of).collect::<Vec<_>>()).context("no run was asked for")
 }

@@ -1,7 +1,8 @@
-//! The programs of `bench/harvest/`: primaries, scavengers and what measures them, built with the
-//! system's compilers.
+//! The programs of `bench/harvest/`: primaries, scavengers and the programs that measure them,
+//! built with the system's compilers.
 //!
-//! Each source says what its program does, takes and prints. Running them is left to the bench.
+//! Each source describes what its program does, accepts and prints. Running them is left to the
+//! bench.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,14 +31,14 @@ const SCAVENGERS: [(&str, &str); 4] = [
     ("compute", "rs"),
 ];
 
-/// What a source becomes.
+/// What is built from a source.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Program,
     Object,
 }
 
-/// Where the programs lie once they are built.
+/// Paths of the built programs.
 pub(crate) struct Programs {
     /// Executables by name: primaries, scavengers, `interleaved` and `alone`.
     pub(crate) programs: BTreeMap<&'static str, PathBuf>,
@@ -45,14 +46,14 @@ pub(crate) struct Programs {
     pub(crate) objects: BTreeMap<&'static str, PathBuf>,
 }
 
-/// Builds all of them into `directory`, which there is.
+/// Builds all of them into `directory`, which must exist.
 ///
-/// An error names the compiler that could not be started, or holds its complaint.
+/// An error names the compiler that could not be started, or contains its message.
 pub(crate) fn build(directory: &Path) -> Result<Programs> {
     build_with(directory, None)
 }
 
-/// As [`build`], the primaries with the object file `storm` besides.
+/// Like [`build`], with the object file `storm` linked to the primaries.
 pub(crate) fn build_with(directory: &Path, storm: Option<&Path>) -> Result<Programs> {
     let mut built = Programs {
         programs: BTreeMap::new(),
@@ -79,7 +80,7 @@ pub(crate) fn build_with(directory: &Path, storm: Option<&Path>) -> Result<Progr
     Ok(built)
 }
 
-/// What makes the file `path` of a source.
+/// The compiler command that makes the file `path` from a source.
 fn compiler(name: &str, ending: &str, form: Form, path: &Path) -> Command {
     let source = root().join(format!("bench/harvest/{name}.{ending}"));
     let mut command = program(match ending {
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// What a run prints that can be known beforehand, with words that are only names.
+    /// Predictable output of a run, and names whose values vary.
     struct Case {
         program: &'static str,
         words: &'static [&'static str],
@@ -120,9 +121,9 @@ mod tests {
         prints: &'static [&'static str],
     }
 
-    /// Of small sizes. Where the numbers come from: two chases of 5000 hops over 1024 lines end at
-    /// place 904; three of 1000 over the same 64 lines, begun at 0, 21 and 42, at 40, 61 and 18;
-    /// of 1024 keys with payloads 1, 4 … 3070 each is found twice in each of two probes; `kv`
+    /// Runs of small sizes. Where the numbers come from: two chases of 5000 hops over 1024 lines
+    /// end at place 904; three of 1000 over the same 64 lines, begun at 0, 21 and 42, at 40, 61 and
+    /// 18; of 1024 keys with payloads 1, 4 … 3070 each is found twice in each of two probes; `kv`
     /// serves as many requests twice before it measures.
     const CASES: [Case; 15] = [
         Case {
@@ -219,8 +220,8 @@ mod tests {
         },
     ];
 
-    /// Words that a program must not take: what is no number, what is out of range, and more words
-    /// than it has parameters.
+    /// Arguments that a program must refuse: not a number, out of range, or more than it has
+    /// parameters.
     const REFUSED: [(&str, &[&str]); 16] = [
         ("chase", &["x"]),
         ("chase", &["8", "3M"]),
@@ -248,7 +249,7 @@ mod tests {
         std::str::from_utf8(bytes).expect("the programs write UTF-8")
     }
 
-    /// Holds what a run printed to `prints`, and every value to being one.
+    /// Checks that a run printed `prints`, and that every value is a finite number.
     #[track_caller]
     fn check(command: &mut Command, prints: &[&str]) {
         let output = output(command);
@@ -273,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Holds a run to one line of complaint and exit code 2.
+    /// Checks that a run ends with one line of complaint and exit code 2.
     #[track_caller]
     fn check_refused(command: &mut Command) {
         let output = output(command);
@@ -283,7 +284,8 @@ mod tests {
         assert_eq!(text(&output.stderr).lines().count(), 1, "{told}");
     }
 
-    /// Each that counts takes the next line of the file, and tells there what it did.
+    /// Checks that each program that counts takes the next line of the file and counts its work
+    /// there.
     fn check_counts(built: &Programs, directory: &Path) {
         let counts = directory.join("counts");
         std::fs::write(&counts, [0; 4096]).expect("there is room");

@@ -1,4 +1,4 @@
-//! A case as data: a program that knows a truth about itself, how it is profiled, and how truth
+//! A case as data: a program that measures a truth about itself, how it is profiled, and how truth
 //! and finding are read.
 
 use anyhow::{Context as _, Result};
@@ -7,20 +7,20 @@ use membound_types::{Calibration, CodeRow, MachineProfile, Profile};
 use super::statistics::{Reading, Tolerance};
 use crate::run::{read, root};
 
-/// A program and what is to be found of it.
+/// A program, and the figures that a profile of it must find.
 pub(super) struct Case {
-    /// `GROUP/…`, as `--only` takes it.
+    /// `GROUP/…`, for `--only`.
     pub(super) name: String,
     pub(super) program: Program,
     /// Its arguments.
     pub(super) words: Vec<String>,
     pub(super) way: Way,
-    /// What `membound profile` gets besides.
+    /// Additional arguments of `membound profile`.
     pub(super) options: &'static [&'static str],
     pub(super) figures: Vec<Figure>,
 }
 
-/// Where a program comes from.
+/// Source of a program and how it is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Program {
     /// Path from the root of the workspace.
@@ -29,16 +29,16 @@ pub(super) struct Program {
     pub(super) flags: &'static str,
 }
 
-/// How it is profiled.
+/// How a program is profiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// Started by membound, to its end.
     Started,
-    /// Started before; attached to when it has written a line; killed afterwards.
+    /// Started first; attached to when it has written a line; killed afterwards.
     Attached,
-    /// Started, then another program in the same way, and both runs compared.
+    /// Started, then another program in the same way, and `membound compare` compares both runs.
     Compared { with: Program, words: Vec<String> },
-    /// Started; then the machine is calibrated once more.
+    /// Started; then the machine is calibrated again.
     Calibrated,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Figure {
     pub(super) read: Read,
 }
 
-/// How a figure is read. `None`: this run says nothing of it.
+/// Reads a figure from a run; `None` if this run has no value for it.
 pub(super) type Read = Box<dyn Fn(&Observed) -> Result<Option<Reading>>>;
 
 impl Figure {
@@ -65,7 +65,7 @@ impl Figure {
         }
     }
 
-    /// Something that a profile says or does not say.
+    /// A figure that is right or wrong: whether the profile has a finding.
     pub(super) fn finding(
         name: impl Into<String>,
         is_right: impl Fn(&Observed) -> Result<bool> + 'static,
@@ -82,12 +82,12 @@ impl Figure {
 /// One run of a case.
 pub(super) struct Observed {
     pub(super) machine: MachineProfile,
-    /// What the program wrote.
+    /// Standard output of the program.
     pub(super) said: String,
     pub(super) profile: Profile,
-    /// The other program's, and what `membound compare` says of both.
+    /// The run of the other program, and what `membound compare` prints for both.
     pub(super) other: Option<Other>,
-    /// Another calibration than the machine's.
+    /// A second calibration of the machine.
     pub(super) calibration: Option<Calibration>,
 }
 
@@ -99,17 +99,17 @@ pub(super) struct Other {
 }
 
 impl Observed {
-    /// The number behind `name` in what the program wrote.
+    /// The number after `name` in the program's output.
     pub(super) fn told(&self, name: &str) -> Result<f64> {
         told(&self.said, name)
     }
 
-    /// CPU time that recording took, as a part of the program's.
+    /// Share of the program's CPU time that recording took.
     pub(super) fn recorded(&self) -> f64 {
         self.profile.overhead.inside_fraction.clamp(0.0, 1.0)
     }
 
-    /// The functions of this name.
+    /// The functions with these names.
     pub(super) fn functions<'a>(
         &'a self,
         names: &'a [&'a str],
@@ -119,7 +119,7 @@ impl Observed {
     }
 }
 
-/// The number behind `name` in what a program wrote.
+/// The number after `name` in a program's output.
 pub(super) fn told(text: &str, name: &str) -> Result<f64> {
     let line = text.lines().find_map(|line| {
         let (word, rest) = line.split_once(' ')?;
@@ -139,7 +139,7 @@ impl Program {
         Ok(u32::try_from(at + 1)?)
     }
 
-    /// The file's name alone.
+    /// The file name without its directories.
     pub(super) fn file(self) -> &'static str {
         self.source.rsplit('/').next().unwrap_or(self.source)
     }
@@ -157,13 +157,13 @@ pub(super) fn size_bytes(machine: &MachineProfile, level: &str) -> Option<u64> {
     found.size_bytes
 }
 
-/// The program of a known share of time in a chase; the probes run it, too.
+/// The program that chases for a known share of its time; the probes run it, too.
 pub(super) const SHARE: Program = Program {
     source: "crates/membound/tests/profile/fixtures/share.c",
     flags: "-O2",
 };
 
-/// A case that is started with `words` and has no figure yet.
+/// A case that is started with the arguments `words` and has no figure yet.
 pub(super) fn started(name: &str, program: Program, words: &[&str]) -> Case {
     Case {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! All cases, as data: what runs, what is read, how far off it may be.
+//! All cases, as data: what runs, what is read, and the tolerance.
 
 mod counts;
 mod found;
@@ -11,10 +11,10 @@ use super::case::Case;
 /// Programs that the tests profile as well.
 const FIXTURES: &str = "crates/membound/tests/profile/fixtures";
 
-/// Where headers of the programs are.
+/// Directory of headers for the programs.
 pub(super) const INCLUDED: &str = FIXTURES;
 
-/// The cases for a machine, and those that it cannot have, with the reason.
+/// The cases for a machine, and those that it cannot run, with the reason.
 pub(super) fn all(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String)>) {
     let (mut cases, absent) = shares::cases(machine);
     cases.extend(counts::cases());

@@ -1,4 +1,4 @@
-//! The tables of `docs/book/accuracy.md` that the kept results of this bench fill.
+//! Writes the tables of `docs/book/accuracy.md` from the kept results of this bench.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use super::statistics::{Tolerance, Verdict};
 use crate::results;
 use crate::run::read;
 
-/// What the tables stand between.
+/// Comments on the page that enclose the tables.
 const MARKS: [&str; 2] = [
     "<!-- bench accuracy: begin -->\n",
     "<!-- bench accuracy: end -->",
@@ -38,7 +38,7 @@ struct Line<'a> {
 /// Writes the tables in `page` again, from every result of the bench in `directory`.
 ///
 /// # Errors
-/// When a file cannot be read or written, or the page has no place for them.
+/// When a file cannot be read or written, or the page lacks the marks.
 pub(super) fn write(directory: &Path, page: &Path) -> Result<()> {
     let runs: Vec<(String, Kept)> = results::all_of(directory, "accuracy")?;
     let text = replaced(&read(page)?, &tables(&runs)).with_context(|| {
@@ -128,7 +128,7 @@ fn group(case: &str) -> String {
     parts.join("/")
 }
 
-/// The machine in a few words.
+/// Short name of the machine.
 fn machine(info: &MachineInfo) -> String {
     let cpu = &info.cpu;
     format!(
@@ -139,7 +139,7 @@ fn machine(info: &MachineInfo) -> String {
     )
 }
 
-/// The mean error that is farthest from none.
+/// The mean error that is farthest from zero.
 fn worst(rows: &[&Row]) -> String {
     let known = rows.iter().filter_map(|row| Some((*row, row.error?)));
     let distance = |row: &Row, value: f64| match row.tolerance {

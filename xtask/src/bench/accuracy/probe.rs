@@ -1,5 +1,5 @@
-//! Whether the machine is the one that was measured: probes before, beside and after each
-//! repetition. Their verdict is given without a look at what the repetition found.
+//! Checks whether the machine still behaves as when it was measured: probes before, beside and
+//! after each repetition. Their verdict does not depend on what the repetition found.
 
 use std::path::Path;
 
@@ -12,55 +12,56 @@ use serde::Serialize;
 use super::case::{latency_ns, size_bytes, told};
 use crate::run::{program, stdout_of};
 
-/// Arithmetic and hits that take longer by this part are another clock's, or somebody else has
-/// part of the core.
+/// Relative slowdown of arithmetic and hits from which on the clock has changed or other programs
+/// use part of the core.
 const APART: f64 = 0.05;
-/// The same for the loop inside the profiled program, whose time has the recorder's interrupts.
+/// The same for the loop inside the profiled program, whose time includes the recorder's
+/// interrupts.
 const APART_BESIDE: f64 = 0.1;
-/// A hop that takes so many times what it takes undisturbed was mostly not in its level.
+/// Multiple of the unperturbed time of a hop from which on hops were mostly not in their level.
 const ELSEWHERE: f64 = 1.5;
 /// Share of a CPU's time that the hypervisor may take.
 const STOLEN: f64 = 0.02;
-/// Runs of a probe, whose shortest counts.
+/// Runs of a probe; the shortest counts.
 const TRIES: usize = 3;
 
-/// What the probes run: the program of the shares.
+/// Runs the probes: the program of the shares.
 pub(super) struct Prober<'a> {
     share: &'a Path,
     /// Half of the innermost cache, in bytes.
     near: u64,
-    /// Nanoseconds of a round of arithmetic, undisturbed.
+    /// Unperturbed nanoseconds of a round of arithmetic.
     round_ns: f64,
     /// Nanoseconds of a hit, from the machine profile.
     hit_ns: f64,
     cpus: Vec<CpuId>,
 }
 
-/// One look at the machine.
+/// Result of one probe of the machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Probe {
     /// Nanoseconds of a round of arithmetic.
     round_ns: f64,
     /// Nanoseconds of a hit in the innermost cache.
     hit_ns: f64,
-    /// Seconds that the hypervisor took of the CPUs so far.
+    /// Seconds that the hypervisor has taken from the CPUs so far.
     stolen_s: f64,
 }
 
-/// What the profiled program's own clock says of its surroundings.
+/// What the profiled program measures of its surroundings with its own clock.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Beside {
-    /// Nanoseconds of its rounds of arithmetic, without what recording took.
+    /// Nanoseconds per round of arithmetic, without the time of recording.
     pub(super) round_ns: Option<f64>,
-    /// Nanoseconds of a hop of its chase, and of one that nothing disturbs; where the chase is
-    /// through a cache.
+    /// Nanoseconds per hop of its chase, and of an unperturbed hop; only for a chase through a
+    /// cache.
     pub(super) hop_ns: Option<(f64, f64)>,
     /// Wall time of the repetition in seconds.
     pub(super) elapsed_s: f64,
 }
 
 impl<'a> Prober<'a> {
-    /// Measures what arithmetic takes undisturbed: the shortest of many runs.
+    /// Measures the unperturbed time of arithmetic: the shortest of many runs.
     ///
     /// # Errors
     /// When the program fails.
@@ -76,7 +77,7 @@ impl<'a> Prober<'a> {
         Ok(prober)
     }
 
-    /// Looks at the machine now.
+    /// Probes the machine now.
     ///
     /// # Errors
     /// When the program fails.
@@ -90,7 +91,7 @@ impl<'a> Prober<'a> {
         })
     }
 
-    /// A hop of the chase through `area_bytes` while nothing is profiled, in nanoseconds.
+    /// Nanoseconds of a hop of the chase through `area_bytes` while nothing is profiled.
     ///
     /// # Errors
     /// When the program fails.
@@ -98,7 +99,7 @@ impl<'a> Prober<'a> {
         self.shortest((area_bytes, 100), ("chase_ns", "hops"), TRIES)
     }
 
-    /// What one of these takes in the program alone: the shortest of some tries.
+    /// Time per operation of the program run alone: the shortest of `tries` runs.
     fn shortest(
         &self,
         (area_bytes, percent): (u64, u32),
@@ -114,8 +115,7 @@ impl<'a> Prober<'a> {
         Ok(least)
     }
 
-    /// Whether probes and program say that the machine was another than the one that was
-    /// measured, and how.
+    /// How probes and program differ from when the machine was measured; `None` if they do not.
     pub(super) fn disturbance(
         &self,
         before: &Probe,

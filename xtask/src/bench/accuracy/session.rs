@@ -1,5 +1,5 @@
-//! Running cases: builds their programs, repeats each until its interval is narrow enough, and
-//! keeps everything that the verdicts are computed from.
+//! Runs cases: builds their programs, repeats each until its interval is narrow enough, and keeps
+//! everything from which the verdicts are computed.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use super::statistics::{Mean, Reading, Tolerance, Verdict};
 use crate::bench::{document, machine_profile};
 use crate::run::{note, program, root, say, stdout_of, succeed};
 
-/// Times that the machine is measured, to find a profile that does not contradict itself.
+/// Maximum number of attempts at a consistent machine profile.
 const TRIES: usize = 3;
-/// How far the latencies of the innermost cache in one machine profile may be apart, as a part.
+/// Relative difference that the latencies of the innermost cache in one machine profile may have.
 const APART: f64 = 0.05;
-/// Conclusive repetitions below which a figure has no verdict.
+/// Minimum number of conclusive repetitions for a verdict.
 const FEWEST: usize = 3;
 
 /// How often a case is repeated.
@@ -32,7 +32,7 @@ const FEWEST: usize = 3;
 pub(super) struct Plan {
     pub(super) least: usize,
     pub(super) most: usize,
-    /// Half the width of the interval that is wanted, in points or percent.
+    /// Wanted half width of the interval, in points or percent.
     pub(super) half_width: f64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Bed {
     pub(super) machine: MachineProfile,
 }
 
-/// What one figure of a case came to.
+/// Result of one figure of a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) case: String,
@@ -52,7 +52,7 @@ pub(super) struct Row {
     pub(super) tolerance: Tolerance,
     /// Conclusive repetitions.
     pub(super) count: usize,
-    /// Repetitions in which a probe found the machine disturbed.
+    /// Repetitions in which a probe found the machine perturbed.
     pub(super) inconclusive: usize,
     /// Means over the conclusive repetitions.
     pub(super) truth: Option<f64>,
@@ -88,7 +88,7 @@ impl Bed {
         })
     }
 
-    /// Repeats a case as `plan` says; its rows, and the raw repetitions.
+    /// Repeats a case as `plan` says; returns its rows and the raw repetitions.
     ///
     /// # Errors
     /// When a program fails.
@@ -179,7 +179,7 @@ impl Bed {
         })
     }
 
-    /// membound, with its files under the bench's own directory.
+    /// The membound command, with its files under the bench's own directory.
     fn command(&self) -> Command {
         let mut command = program(&self.membound);
         command.env("XDG_DATA_HOME", self.scratch.path().join("data"));
@@ -221,7 +221,7 @@ impl Bed {
     }
 }
 
-/// The rows of a case after these repetitions, without figures of which no run says anything.
+/// The rows of a case after these repetitions, without figures that no run has a value for.
 fn rows(case: &Case, done: &[Repetition]) -> Vec<Row> {
     let conclusive: Vec<&Repetition> = done.iter().filter(|it| it.disturbed.is_none()).collect();
     let inconclusive = done.len() - conclusive.len();
@@ -259,14 +259,14 @@ fn rows(case: &Case, done: &[Repetition]) -> Vec<Row> {
         .collect()
 }
 
-/// The bytes that the case chases through, where they lie in a cache.
+/// Bytes that the case chases through, if they fit a cache.
 fn cached_chase(case: &Case) -> Option<u64> {
     let level = case.name.strip_prefix("shares/")?;
     let is_cached = level.starts_with("L2/") || level.starts_with("L3/");
     (is_cached && !level.ends_with("/0")).then(|| case.words.first()?.parse().ok())?
 }
 
-/// What the program's own clock says of its surroundings, as far as it has one.
+/// What the program measures of its surroundings with its own clock, if it has one.
 fn beside(case: &Case, observed: &Observed, hop_ns: Option<f64>, elapsed_s: f64) -> Beside {
     let mut beside = Beside {
         elapsed_s,
@@ -284,7 +284,7 @@ fn beside(case: &Case, observed: &Observed, hop_ns: Option<f64>, elapsed_s: f64)
     beside
 }
 
-/// Builds a program once.
+/// Builds a program unless it is built already.
 fn built(source: Program, directory: &Path) -> Result<PathBuf> {
     let name: String = (source.source.chars().chain(source.flags.chars()))
         .map(|it| if it.is_ascii_alphanumeric() { it } else { '-' })
@@ -308,8 +308,8 @@ fn built(source: Program, directory: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Measures the machine into a file at `path`, again where the profile contradicts itself or does
-/// not reach memory.
+/// Measures the machine into a file at `path`, again if the profile is inconsistent or does not
+/// reach memory.
 fn measured(membound: &Path, path: &Path) -> Result<MachineProfile> {
     for _ in 0..TRIES {
         machine_profile(membound, path)?;
@@ -323,8 +323,8 @@ fn measured(membound: &Path, path: &Path) -> Result<MachineProfile> {
     bail!("{TRIES} machine profiles contradict themselves: this machine is too busy")
 }
 
-/// How far the innermost cache was from as fast while loads were calibrated as when levels were
-/// measured, as a part.
+/// Relative difference between the latency of the innermost cache in the calibration and in the
+/// levels.
 fn contradiction(profile: &MachineProfile) -> f64 {
     let calibrated = profile.calibration.known().and_then(|known| {
         let mut levels = known.levels.iter();
@@ -336,7 +336,7 @@ fn contradiction(profile: &MachineProfile) -> f64 {
     })
 }
 
-/// The head of the table that [`show`] continues.
+/// Prints the head of the table that [`show`] continues.
 pub(super) fn head() {
     say(format_args!(
         "{:<22}{:<36}{:>4}{:>10}{:>10}  {:<34}{:<12}verdict",
@@ -344,7 +344,7 @@ pub(super) fn head() {
     ));
 }
 
-/// A row of the table.
+/// Prints a row of the table.
 pub(super) fn show(row: &Row) {
     let number = |value: Option<f64>| value.map_or_else(String::new, |it| format!("{it:.4}"));
     let error = row

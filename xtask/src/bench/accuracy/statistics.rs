@@ -1,10 +1,10 @@
-//! What repetitions of one figure come to: a mean error with its interval, or how often a finding
-//! was right; and the verdict.
+//! Statistics of the repetitions of one figure: a mean error with its interval, or how often a
+//! finding was right; and the verdict.
 
 use membound_model::stats::student_95;
 use serde::{Deserialize, Serialize};
 
-/// How the difference of what was found and the truth is told, and how large it may be.
+/// How the difference of finding and truth is expressed, and how large it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Tolerance {
@@ -12,7 +12,7 @@ pub(super) enum Tolerance {
     Points(f64),
     /// Difference as a part of the truth, in percent.
     Percent(f64),
-    /// Of a share that is to be large: by how many points it may fall short of 100.
+    /// For a share that should be large: the points by which it may fall short of 100.
     Short(f64),
     /// Right or wrong: right in nine runs of ten.
     Finding,
@@ -21,15 +21,15 @@ pub(super) enum Tolerance {
 /// The 0.975 quantile of the normal distribution.
 const NORMAL: f64 = 1.959_963_984_540_054;
 
-/// Share of the runs in which a finding is to be right.
+/// Share of the runs in which a finding must be right.
 const RIGHT: f64 = 0.9;
 
-/// What one repetition found.
+/// Result of one repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reading {
-    /// By the program's own output; of a finding 1.
+    /// From the program's own output; 1 for a finding.
     pub(super) truth: f64,
-    /// By the profile; of a finding 1 where it is right, else 0.
+    /// From the profile; for a finding 1 if it is right, else 0.
     pub(super) found: f64,
 }
 
@@ -38,11 +38,11 @@ pub(super) struct Reading {
 pub(super) enum Verdict {
     /// The interval lies in the tolerance.
     Met,
-    /// It lies outside as a whole.
+    /// The whole interval lies outside the tolerance.
     Missed,
-    /// It does neither.
+    /// Neither of the two.
     Open,
-    /// The machine was disturbed too often to tell.
+    /// The machine was perturbed too often to tell.
     Inconclusive,
 }
 
@@ -73,7 +73,7 @@ impl Mean {
 }
 
 impl Tolerance {
-    /// The error of one repetition: points or percent; of a finding whether it is right.
+    /// The error of one repetition in points or percent; for a finding, 1 if it is right.
     pub(super) fn error(self, reading: Reading) -> f64 {
         let Reading { truth, found } = reading;
         match self {
@@ -84,8 +84,8 @@ impl Tolerance {
         }
     }
 
-    /// The mean of `errors`, with Student's interval, or of findings with Wilson's (1927).
-    /// `None` of fewer than two.
+    /// The mean of `errors` with Student's interval, or of findings with Wilson's (1927). `None`
+    /// for fewer than two.
     pub(super) fn mean(self, errors: &[f64]) -> Option<Mean> {
         let count = errors.len() as f64;
         if errors.len() < 2 {
@@ -132,13 +132,13 @@ impl Tolerance {
         }
     }
 
-    /// Whether a mean is known well enough: to within `half_width` points or percent; a finding
-    /// always, once it was looked for as often as the least number of repetitions.
+    /// Whether a mean is known well enough: to within `half_width` points or percent. A finding
+    /// always is, once it has the minimum number of repetitions.
     pub(super) fn is_known(self, mean: &Mean, half_width: f64) -> bool {
         self == Self::Finding || mean.half() <= half_width
     }
 
-    /// For a table.
+    /// The tolerance, for a table.
     pub(super) fn told(self) -> String {
         match self {
             Self::Points(most) => format!("±{most} points"),

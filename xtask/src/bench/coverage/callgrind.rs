@@ -1,35 +1,34 @@
-//! What valgrind's callgrind wrote about a run: how often each instruction was executed, and
-//! from where to where control went.
+//! Reads the output of valgrind's callgrind: how often each instruction was executed, and the jumps
+//! and calls.
 //!
-//! The file must have been written with `--dump-instr=yes`; the targets of jumps are there
-//! with `--collect-jumps=yes`. Addresses are those of the object's file. The format is the
-//! one that callgrind's manual describes, of which three things matter here: names are
-//! given once and then by number, positions are relative to the last line with costs of its
-//! own, and the line after `calls=` or `jump=` tells a position, with costs that belong to
-//! somebody else.
+//! The file must have been written with `--dump-instr=yes`; the targets of jumps are in it with
+//! `--collect-jumps=yes`. Addresses are those of the object's file. The format is described in
+//! callgrind's manual; three things matter here: names are given once and then by number, positions
+//! are relative to the last line with costs of its own, and the line after `calls=` or `jump=`
+//! gives a position with costs that belong to another function.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// What was executed in one object file.
+/// Executed instructions and jumps of one object file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
     /// Executions by the instruction's address.
     pub(super) executed: BTreeMap<u64, u64>,
-    /// How often control went from one instruction to another inside a function, other than
-    /// by a call or a return: source, then target.
+    /// How often control went from one instruction to another inside a function, other than by a
+    /// call or a return: source, then target.
     pub(super) jumps: BTreeMap<(u64, u64), u64>,
-    /// How often a function was entered at an address: by a call, a jump from another
-    /// function, a signal, or an exception's way to its landing pad.
+    /// How often a function was entered at an address: by a call, a jump from another function, a
+    /// signal, or an exception on its way to a landing pad.
     pub(super) entries: BTreeMap<u64, u64>,
 }
 
 /// Objects by their path. What callgrind could not attribute is under `???`.
 pub(super) type Trace = BTreeMap<String, Object>;
 
-/// Adds what `reader` tells to `trace`, so that several runs give one.
+/// Adds the counts of `reader` to `trace`, so that several runs can be summed.
 pub(super) fn read(reader: impl BufRead, trace: &mut Trace) -> Result<()> {
     let mut parser = Parser::default();
     for (number, line) in reader.lines().enumerate() {
@@ -64,7 +63,7 @@ struct Counts {
     entries: HashMap<u64, u64>,
 }
 
-/// What the line after `calls=` or a jump belongs to.
+/// What the line after `calls=` or a jump describes.
 enum Pending {
     Call,
     Jump { count: u64, target: u64 },
@@ -87,7 +86,7 @@ struct Parser {
     positions: bool,
     /// Columns of a line before the number of executions.
     before_cost: usize,
-    /// Which of the costs it is.
+    /// Index of the number of executions among the costs.
     cost: Option<usize>,
 }
 
@@ -118,7 +117,7 @@ impl Parser {
                 self.before_cost = value.split_whitespace().count();
             }
             "events" => self.cost = value.split_whitespace().position(|event| event == "Ir"),
-            // A new part, with costs from here on; positions begin anew.
+            // A new part, followed by costs; positions start again.
             "part" => self.last = 0,
             _ => {}
         }
@@ -148,9 +147,9 @@ impl Parser {
                 let target = self.position(words.next().context("no target")?)?;
                 self.pending = Some(Pending::Jump { count, target });
             }
-            // Source files and names of functions: the image knows its functions itself.
+            // Source files and names of functions are ignored: the image has its own functions.
             "fl" | "fi" | "fe" | "fn" | "cfl" | "cfi" | "cfn" | "jfi" | "jfn" => {}
-            // Names of events and other headers that contain the sign.
+            // Names of events and other headers that contain `=`.
             _ if key.contains(|letter: char| !letter.is_ascii_alphabetic()) => {}
             _ => bail!("an unknown key"),
         }
@@ -180,7 +179,7 @@ impl Parser {
         Ok(())
     }
 
-    /// An address, absolute or relative to the last.
+    /// Parses an address, absolute or relative to the last.
     fn position(&self, word: &str) -> Result<u64> {
         let moved = match word.as_bytes().first() {
             Some(b'*') => Some(self.last),
@@ -191,7 +190,7 @@ impl Parser {
         moved.with_context(|| format!("`{word}` leaves the address space"))
     }
 
-    /// The object of `(7) name` or `(7)`.
+    /// The object named by `(7) name` or `(7)`.
     fn object(&mut self, value: &str) -> Result<usize> {
         let (key, name) = match value.strip_prefix('(') {
             Some(rest) => {
@@ -218,7 +217,7 @@ impl Parser {
     }
 }
 
-/// A number, decimal or with `0x`.
+/// Parses a number, decimal or with `0x`.
 fn number(word: &str) -> Result<u64> {
     word.strip_prefix("0x")
         .map_or_else(|| word.parse(), |digits| u64::from_str_radix(digits, 16))

@@ -1,10 +1,9 @@
-//! Execution as the known answer for decoded functions: what ran began instructions, where
-//! control went began blocks, along edges that are there, and what is held not to return
-//! did not.
+//! Checks decoded functions against execution: executed addresses must begin instructions, targets
+//! of control must begin blocks, along existing edges, and calls that are taken not to return must
+//! not return.
 //!
-//! In a function that is marked unresolved no edge is promised, so that only instructions
-//! that overlap what ran are wrong there; where control is known to read bytes in two ways,
-//! not even these.
+//! In a function that is marked unresolved no edge is promised, so only instructions that overlap
+//! executed ones are wrong there; where control is known to read bytes in two ways, not even these.
 
 use std::fmt;
 
@@ -13,20 +12,20 @@ use membound_rewrite::code::{Block, BlockEnd, BlockId, Function};
 
 use super::callgrind::Object;
 
-/// What a decoded function says and execution denies.
+/// A statement of a decoded function that execution contradicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
-    /// An executed address lies inside what is held to be one instruction.
+    /// An executed address lies inside a decoded instruction.
     InsideInstruction(u64),
     /// An executed address of a resolved function is in no block.
     NotDecoded(u64),
-    /// Control came to an address that begins no block; from a jump where that is known.
+    /// Control came to an address that begins no block; `from` is the jump, if known.
     NoBlock { from: Option<u64>, to: u64 },
     /// A jump between blocks that no edge joins.
     NoEdge { from: u64, to: u64 },
     /// A jump from the middle of a block.
     InsideBlock { from: u64, to: u64 },
-    /// A call that is held not to return did.
+    /// A call that is taken not to return did return.
     Returned(u64),
 }
 
@@ -52,7 +51,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What was compared, and what differed.
+/// Numbers of comparisons, and the differences.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     /// Executed addresses in known functions.
@@ -61,7 +60,7 @@ pub(super) struct Verdict {
     pub(super) outside: usize,
     /// Jumps and entries compared.
     pub(super) transfers: usize,
-    /// Jumps and entries to no block's start in functions that are marked unresolved, and
+    /// Jumps and entries into the middle of blocks in functions that are marked unresolved, and
     /// executed addresses inside of instructions that are marked as read in two ways.
     pub(super) unresolved: usize,
     /// In the order of addresses within each kind.
@@ -98,7 +97,7 @@ impl Verdict {
         self.addresses += 1;
         match instruction(function, address) {
             Some(found) if found.ip() == address => {}
-            // The other reading is known too, and nothing there is displaced.
+            // The other reading is known too, and no instruction there is displaced.
             Some(_)
                 if function
                     .overlapped
@@ -139,7 +138,7 @@ impl Verdict {
         let followed =
             !abroad && block_at(target, to).is_some_and(|(id, _)| block.successors.contains(&id));
         let led = match block.leaves_by {
-            // A jump table may lead to several places outside, of which one is named.
+            // A jump table may lead to several places outside, of which the block names one.
             BlockEnd::Leaves { target, .. } => {
                 target == to || followed || (abroad && origin.is_some_and(is_indirect))
             }
@@ -147,7 +146,7 @@ impl Verdict {
             BlockEnd::TailCall => target.bounds.range.start == to || abroad,
             BlockEnd::Jump | BlockEnd::Table => followed,
             BlockEnd::Unresolved => true,
-            // An exception, a signal's return or a longjmp: no jump of the block's own.
+            // An exception, a signal's return or a longjmp: not a jump of the block itself.
             BlockEnd::Call { .. } | BlockEnd::Return => true,
             BlockEnd::FallsThrough | BlockEnd::Stops => false,
         };
@@ -156,7 +155,7 @@ impl Verdict {
         }
     }
 
-    /// Says whether `to` begins a block.
+    /// Returns true if `to` begins a block; otherwise records a violation or an unresolved arrival.
     fn arrival(&mut self, function: &Function, from: Option<u64>, to: u64) -> bool {
         let begins = block_at(function, to)
             .and_then(|(_, block)| function.block_instructions(block).first())
@@ -171,7 +170,7 @@ impl Verdict {
         begins
     }
 
-    /// What follows a call that does not return is only reached by jumps and entries.
+    /// Checks that the code after a call that does not return is reached by jumps and entries only.
     fn returns(&mut self, function: &Function, ran: &Object) {
         for block in &function.blocks {
             let BlockEnd::Call { returns: false, .. } = block.leaves_by else {
@@ -181,7 +180,7 @@ impl Verdict {
                 continue;
             };
             let next = call.next_ip();
-            // Callgrind takes the way to a landing pad for a return.
+            // Callgrind counts the way to a landing pad as a return.
             let excepted = block_at(function, next)
                 .is_some_and(|(_, following)| following.entered_from_outside);
             if excepted || !ran.executed.contains_key(&call.ip()) {

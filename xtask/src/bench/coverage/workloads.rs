@@ -1,4 +1,4 @@
-//! Programs whose executed loads are counted, and running them under callgrind.
+//! Programs whose executed loads are counted, and how they run under callgrind.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -44,8 +44,8 @@ impl Workload {
         }
     }
 
-    /// The words of the command and what it reads from stdin. Built into `scratch` where it
-    /// has to be.
+    /// The command's words and the file for its stdin. Builds the program into `scratch` if
+    /// necessary.
     fn prepared(self, scratch: &Path, membound: &Path) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
         let source = |name: &str| root().join("bench/coverage").join(name);
         Ok(match self {
@@ -114,13 +114,12 @@ impl Workload {
     }
 }
 
-/// Where the small Rust program is built.
+/// Path at which the small Rust program is built.
 pub(super) fn rust_program(scratch: &Path) -> PathBuf {
     scratch.join("work")
 }
 
-/// The system's Python rather than one of a version manager, whose entry on `PATH` is a
-/// script.
+/// The system's Python rather than one of a version manager, whose entry on `PATH` is a script.
 fn python() -> Result<PathBuf> {
     let system = Path::new("/usr/bin/python3");
     if system.is_file() {
@@ -131,7 +130,8 @@ fn python() -> Result<PathBuf> {
 
 /// A latency curve of four levels with a little noise, for a fit.
 fn curve() -> String {
-    // A larger buffer has this much of its lines in each level, and these are their times.
+    // Sizes of the levels as powers of two, and their latencies in nanoseconds; a larger buffer has
+    // that much of its lines in each level.
     let levels = [(15, 1.2), (20, 3.5), (24, 14.0), (62, 110.0)];
     let mut table = String::from("size_bytes,ns\n");
     for step in 0..64_i32 {

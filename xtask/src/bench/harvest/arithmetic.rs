@@ -1,24 +1,26 @@
-//! What is computed from the figures of runs: limits, slopes, paired intervals, agreement. Nothing
-//! here runs or prints anything. Times are nanoseconds, ratios are plain numbers.
+//! Computations from the figures of runs: limits, slopes, paired intervals, agreement. Nothing here
+//! runs or prints anything. Times are nanoseconds, ratios are plain numbers.
 
 use std::collections::BTreeSet;
 
 use membound_model::stats::student_95;
 use membound_types::Calibration;
 
-/// Times by which interleaving `contexts` chases can be faster than one, when a load takes `load_ns`
-/// and a switch `switch_ns`: L / max(L / n, s).
+/// Maximum speed-up of interleaving `contexts` chases over one, when a load takes `load_ns` and a
+/// switch `switch_ns`: L / max(L / n, s).
 ///
-/// A switch of no time leaves n, the number of loads under way at once.
+/// A switch of zero time leaves n, the number of loads in flight at once.
 pub(super) fn limit(load_ns: f64, switch_ns: f64, contexts: u32) -> f64 {
     load_ns / (load_ns / f64::from(contexts)).max(switch_ns)
 }
 
-/// The time of a switch under misses, from pairs of contexts and time of a hop in all: a lap of the
-/// ring has every context's switch in it, so that the lap's growth by one context is a switch.
+/// The time of a switch under misses, from pairs of contexts and the time per hop of all of them
+/// together. An iteration of the ring contains every context's switch, so its growth by one context
+/// is the time of a switch.
 ///
-/// It is taken between the two largest numbers of contexts, where the data are there when a lap
-/// ends. `None` with fewer than two, or when the lap does not grow: then waiting hides all of it.
+/// It is computed between the two largest numbers of contexts, where the data have arrived when an
+/// iteration ends. `None` with fewer than two, or when the iteration does not grow: then waiting
+/// hides the switch completely.
 pub(super) fn switch_ns(hops: &[(u32, f64)]) -> Option<f64> {
     let mut sorted = hops.to_vec();
     sorted.sort_unstable_by_key(|(contexts, _)| *contexts);
@@ -30,9 +32,9 @@ pub(super) fn switch_ns(hops: &[(u32, f64)]) -> Option<f64> {
     (many > few && slope > 0.0).then_some(slope)
 }
 
-/// Share of single loads from memory, of large pages, that take this machine longer than `bound_ns` by
-/// themselves, of those that the sampler was calibrated with: what the timing costs is taken off. A turn
-/// with a load in it is as long at least.
+/// Share of single loads from memory, on large pages, that take longer than `bound_ns` by
+/// themselves on this machine, from the sampler's calibration; the cost of timing is subtracted. A
+/// time slice with such a load is at least as long.
 pub(super) fn loads_beyond(calibration: &Calibration, bound_ns: f64) -> Option<f64> {
     let memory = calibration.levels.iter().find(|it| it.name == "DRAM")?;
     let own = memory.hit_ticks?;
@@ -46,7 +48,7 @@ pub(super) fn loads_beyond(calibration: &Calibration, bound_ns: f64) -> Option<f
     (all > 0).then(|| beyond as f64 / all as f64)
 }
 
-/// The mean of differences of pairs, and its interval.
+/// The mean of paired differences, and its interval.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(super) struct Paired {
     /// Mean of the ratios less 1: 0.01 is one per cent more than alone.
@@ -55,13 +57,13 @@ pub(super) struct Paired {
     pub(super) low: f64,
     /// Upper end.
     pub(super) high: f64,
-    /// Pairs behind it.
+    /// Number of pairs.
     pub(super) pairs: usize,
 }
 
 impl Paired {
-    /// Of pairs (alone, with). Student's t on the ratios, which takes the pairs as independent;
-    /// `None` with fewer than two.
+    /// Computed from pairs (alone, with): Student's t on the ratios, which assumes independent
+    /// pairs; `None` with fewer than two.
     pub(super) fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.len() < 2 {
             return None;
@@ -89,21 +91,23 @@ impl Paired {
     }
 }
 
-/// The share of the primary's stall time that became work: what the work takes alone, by the stall.
+/// The share of the primary's stall time that was harvested: the time that the work takes alone,
+/// divided by the stall time.
 ///
-/// `units` of work in the run, `units_per_s` of the scavenger alone, `stall_s` of the primary.
+/// `units` of work in the run, `units_per_s` of the scavenger alone, `stall_s` of the primary in
+/// seconds.
 pub(super) fn turned_into_work(units: f64, units_per_s: f64, stall_s: f64) -> f64 {
     units / units_per_s / stall_s
 }
 
-/// The most work among `points` (percentile, work) whose percentile is no worse than `percentile`,
-/// with 2 % for chance. `None` when all are worse.
+/// The most work among `points` (percentile, work) whose percentile does not exceed `percentile`,
+/// with 2 % for chance. `None` when all exceed it.
 pub(super) fn work_at_no_worse(points: &[(f64, f64)], percentile: f64) -> Option<f64> {
     let good = points.iter().filter(|(one, _)| *one <= percentile * 1.02);
     good.map(|(_, work)| *work).max_by(f64::total_cmp)
 }
 
-/// What two choices have in common, as a share of what either has; 1 when both are empty.
+/// Size of the intersection of two choices, as a share of their union; 1 when both are empty.
 pub(super) fn agreement<T: Ord>(one: &BTreeSet<T>, other: &BTreeSet<T>) -> f64 {
     let either = one.union(other).count();
     if either == 0 {
@@ -112,13 +116,13 @@ pub(super) fn agreement<T: Ord>(one: &BTreeSet<T>, other: &BTreeSet<T>) -> f64 {
     float(one.intersection(other).count()) / float(either)
 }
 
-/// Longest time between two yields of a scavenger that keeps turns within `bound_ns` where the
-/// primary's data take `latency_ns`: as `harvest run` has it for plans that it makes itself.
+/// Longest inter-yield distance of a scavenger that keeps time slices within `bound_ns` where the
+/// primary's loads take `latency_ns`: as `harvest run` computes it for its own plans.
 pub(super) fn distance_ns(bound_ns: f64, latency_ns: f64) -> f64 {
     bound_ns - latency_ns.min(bound_ns / 2.0)
 }
 
-/// An amount of work scaled, and never none.
+/// An amount of work, scaled; at least 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -128,7 +132,7 @@ pub(super) fn scaled(amount: u64, scale: f64) -> u64 {
     ((amount as f64 * scale) as u64).max(1)
 }
 
-/// A count as a number to reckon with.
+/// A count as a floating-point number.
 pub(super) const fn float(count: usize) -> f64 {
     count as f64
 }
@@ -156,10 +160,10 @@ mod tests {
 
     #[test]
     fn a_switch_is_what_one_more_context_adds_to_a_lap() {
-        // Laps of 100 ns until 8 switches of 14 ns take longer.
+        // Iterations of 100 ns until 8 switches of 14 ns take longer.
         let hops = [(2, 50.0), (16, 14.0), (4, 25.0), (8, 14.0)];
         close(switch_ns(&hops).unwrap(), 14.0);
-        // A lap of 20 ns and 6 ns a context.
+        // An iteration of 20 ns and 6 ns per context.
         close(
             switch_ns(&[(8, 68.0 / 8.0), (16, 116.0 / 16.0)]).unwrap(),
             6.0,
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn loads_are_told_from_what_timing_them_costs() {
-        // 50 ticks of 2 GHz are the timing's: 100, 200 and 300 ns.
+        // 50 ticks of 2 GHz are the timing's own: the loads take 100, 200 and 300 ns.
         let ticks = [(250, 6), (450, 3), (650, 1)].map(|(ticks, count)| TickCount { ticks, count });
         let mut calibration = Calibration {
             tick_hz: 2e9,

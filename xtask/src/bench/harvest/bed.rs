@@ -1,7 +1,6 @@
-//! Where the parts of the bench run programs: alone, harvested, and with plans that are made once.
-//!
-//! Everything runs on one processor, membound with it, under a limit of time. Every run is kept for
-//! the raw results.
+//! Runs programs for the parts of the bench: alone, harvested, and with plans that are made once.
+//! Everything, membound included, runs on one processor, with a timeout. Every run is kept for the
+//! raw results.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,42 +19,42 @@ use super::arithmetic::{distance_ns, scaled};
 use super::progress::{Progress, VARIABLE, Watch};
 use crate::run::{note, program, stdout_of};
 
-/// A run that takes longer hangs.
+/// Timeout of a run in seconds; a longer run hangs.
 const LIMIT_S: &str = "900";
-/// How long programs are recorded that plans are made from, in seconds.
+/// Time for which programs are recorded to make plans, in seconds.
 const PROFILE_S: &str = "20";
-/// Part of the time that scavengers may run on threads of their own; beyond it, what they got done
-/// is not that of the primary's stalls.
+/// Share of the time for which scavengers may run on their home threads; beyond it, their work does
+/// not come from the primary's stalls.
 const OWN_THREAD_SHARE: f64 = 0.05;
-/// Part of the primary's time in which all must be at work for a rate.
+/// Minimum share of the primary's time in which all programs must be working for a rate.
 const LEAST_SHARE: f64 = 0.2;
-/// `--max-overhead` where it is not the question: the command's own default.
+/// `--max-overhead` where the overhead is not measured: the command's own default.
 pub(super) const OVERHEAD: &str = "5%";
 
-/// Where programs run.
+/// Everything that running programs needs.
 pub(super) struct Bed<'a> {
     /// The command to measure.
     pub(super) membound: &'a Path,
-    /// The other hardware thread of the core that everything runs on, where there is one.
+    /// The other hardware thread of the core that everything runs on, if there is one.
     pub(super) sibling: Option<u32>,
-    /// Where files may be made.
+    /// Directory for files.
     pub(super) scratch: &'a Path,
     /// The programs, built.
     pub(super) programs: Programs,
     /// The machine profile, and the latency of its memory in nanoseconds.
     pub(super) machine: (PathBuf, f64),
-    /// What was asked for.
+    /// Arguments of the bench.
     pub(super) args: &'a Args,
-    /// Files that were made, by what they are of.
+    /// Files made so far, by description.
     pub(super) made: RefCell<BTreeMap<String, PathBuf>>,
     /// Every run, for the raw results.
     pub(super) raw: RefCell<Vec<Value>>,
 }
 
-/// A command: its words, the program first.
+/// A command line, the program first.
 pub(super) type Words = Vec<String>;
 
-/// A scavenger: without an end for runs, and with one to be profiled.
+/// A scavenger: a command without an end for runs, and one with an end to be profiled.
 #[derive(Clone, Debug)]
 pub(super) struct Endless {
     /// Its name among the programs.
@@ -65,16 +64,17 @@ pub(super) struct Endless {
     profiled: Words,
 }
 
-/// What to harvest from, and how.
+/// One harvest: primary, scavenger and options.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// The program whose stalls are harvested.
     pub(super) primary: Words,
-    /// What its plan is made from: the same program with other arguments, or itself.
+    /// Command from which the primary's plan is made: the same program with other arguments, or the
+    /// primary itself.
     pub(super) profiled: Words,
-    /// The program that runs in them, and its profiled command.
+    /// The scavenger, with its command for profiling.
     pub(super) scavenger: Endless,
-    /// Copies of it, all of them for the one thread.
+    /// Copies of the scavenger, all of them for the one thread.
     pub(super) copies: u32,
     /// What scavengers do while the primary blocks.
     pub(super) idle: IdlePolicy,
@@ -91,7 +91,7 @@ pub(super) struct Asked {
 pub(super) struct Said(BTreeMap<String, f64>);
 
 impl Said {
-    /// Reads `name value` lines; others are left out.
+    /// Reads `name value` lines; other lines are skipped.
     pub(super) fn parse(text: &str) -> Self {
         let pairs = text.lines().filter_map(|line| {
             let (name, value) = line.split_once(' ')?;
@@ -100,39 +100,41 @@ impl Said {
         Self(pairs.collect())
     }
 
-    /// A number by its name.
+    /// The number with this name.
     pub(super) fn get(&self, name: &str) -> Result<f64> {
         let value = self.0.get(name).copied();
         value.with_context(|| format!("the program did not say {name}"))
     }
 
-    /// Seconds from the beginning to the end of what it measured.
+    /// Seconds from the beginning to the end of what the program measured.
     pub(super) fn seconds(&self) -> Result<f64> {
         Ok((self.get("ended_ns")? - self.get("began_ns")?) * 1e-9)
     }
 }
 
-/// What came of a run beside scavengers.
+/// Result of a run beside scavengers.
 pub(super) struct Ran {
     /// What the primary printed.
     pub(super) said: Said,
-    /// The command's own document; `None` without membound.
+    /// The document of `membound harvest run`; `None` without membound.
     pub(super) document: Option<HarvestRun>,
     progress: Progress,
 }
 
 impl Ran {
-    /// Units of work that all scavengers did, beside a primary that counts none, while the primary measured.
+    /// Units of work that all scavengers did while the primary measured. The primary must not count
+    /// work itself.
     pub(super) fn units(&self) -> Result<f64> {
         self.progress
             .units(self.said.get("began_ns")?, self.said.get("ended_ns")?)
     }
 
-    /// Units of work in a second of all `count` programs that count, the primary with them, from
+    /// Units of work per second of all `count` programs that count work, the primary included, from
     /// when the last of them had prepared itself until the primary's end; and the share of the
     /// primary's time that this was.
     ///
-    /// An error when the last one never began, or so late that there is little to measure.
+    /// An error if the last program never began, or began so late that too little remained to
+    /// measure.
     pub(super) fn all_units_per_s(&self, count: usize) -> Result<(f64, f64)> {
         let (began, ended) = (self.said.get("began_ns")?, self.said.get("ended_ns")?);
         let from = self.progress.all_work_from_ns(count);
@@ -149,26 +151,26 @@ impl Ran {
         Ok((units / (ended - from) * 1e9, share))
     }
 
-    /// Units of work of the scavengers in a second.
+    /// Units of work of the scavengers per second.
     pub(super) fn units_per_s(&self) -> Result<f64> {
         Ok(self.units()? / self.said.seconds()?)
     }
 }
 
 impl Bed<'_> {
-    /// The command of a program of `bench/harvest/`.
+    /// The command line of a program of `bench/harvest/`.
     pub(super) fn words<const N: usize>(&self, name: &str, words: [&str; N]) -> Words {
         let path = self.programs.programs[name].display().to_string();
         let words = words.into_iter().map(str::to_owned);
         std::iter::once(path).chain(words).collect()
     }
 
-    /// `amount` as it was asked to be scaled, as a word.
+    /// `amount` times the requested scale, as an argument.
     pub(super) fn amount(&self, amount: u64) -> String {
         scaled(amount, self.args.scale).to_string()
     }
 
-    /// A scavenger by its name, chases over `area`.
+    /// A scavenger by its name; chases go over `area`.
     pub(super) fn scavenger(&self, name: &'static str, area: &str) -> Endless {
         let (words, profiled) = match name {
             "schase" => (
@@ -204,7 +206,7 @@ impl Bed<'_> {
         }
     }
 
-    /// `command` on the one processor, under the limit of time.
+    /// `command` on the one processor, with the timeout.
     fn pinned(&self, command: &[String]) -> Command {
         let mut pinned = program("timeout");
         pinned.args(["--kill-after=10", LIMIT_S, "taskset", "--cpu-list"]);
@@ -219,7 +221,7 @@ impl Bed<'_> {
         Ok(said)
     }
 
-    /// Units of work that a scavenger does in a second of CPU time by itself.
+    /// Units of work that a scavenger run alone does in a second of CPU time.
     pub(super) fn units_per_s(&self, scavenger: &Endless) -> Result<f64> {
         let object = self.programs.objects[scavenger.name].display().to_string();
         let milliseconds = self.amount(3000);
@@ -228,7 +230,7 @@ impl Bed<'_> {
         self.alone(&words)?.get("alone_work_per_cpu_s")
     }
 
-    /// A run of a program with the same words, recorded once.
+    /// The recorded run of a program with these words, recorded once.
     pub(super) fn recorded(&self, words: &[String], options: &[&str]) -> Result<PathBuf> {
         self.made(&format!("run {options:?} {words:?}"), |path| {
             note(format_args!("profiling {}", shown(words)));
@@ -247,7 +249,7 @@ impl Bed<'_> {
         })
     }
 
-    /// The plan of a run, made once, with what else `harvest plan` is told.
+    /// The plan of a run, made once, with additional options of `harvest plan`.
     pub(super) fn planned(
         &self,
         run: &Path,
@@ -260,7 +262,7 @@ impl Bed<'_> {
             command.arg("--machine").arg(&self.machine.0);
             command.args(options).arg("--json").arg(path).arg(run);
             stdout_of(&mut command)?;
-            // Nothing would yield, and whatever came out would be no harvest's.
+            // Without levels nothing would yield, and the results would not be those of a harvest.
             let plan: HarvestPlan = read(path)?;
             match plan.missing.iter().find(|it| it.table == "levels") {
                 Some(levels) => bail!("{}", levels.why.reason),
@@ -269,7 +271,7 @@ impl Bed<'_> {
         })
     }
 
-    /// What `make` writes to the path that it is given, or wrote before.
+    /// The file that `make` writes to the given path, or wrote before under this description.
     fn made(&self, what: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         if let Some(path) = self.made.borrow().get(what) {
             return Ok(path.clone());
@@ -299,8 +301,8 @@ impl Bed<'_> {
         Ok([primary, scavenger])
     }
 
-    /// Runs a primary under `membound harvest run`. An error when it never gave way though its plan
-    /// says that it would, or when a scavenger could not run.
+    /// Runs a primary under `membound harvest run`. An error if the primary never yielded although
+    /// its plan has yields, or if a scavenger could not run.
     pub(super) fn harvested(&self, asked: &Asked) -> Result<Ran> {
         let plans = self.plans(asked)?;
         let yields = chosen(&plans[0])?.len();
@@ -352,7 +354,8 @@ impl Bed<'_> {
         })
     }
 
-    /// Runs a primary beside a scavenger that the kernel schedules, begun by `how` on processor `cpu`.
+    /// Runs a primary beside a scavenger that the kernel schedules, started with the command `how`
+    /// on processor `cpu`.
     pub(super) fn beside(
         &self,
         primary: &[String],
@@ -363,7 +366,7 @@ impl Bed<'_> {
         let watch = Watch::begin(&self.scratch.join("progress"))?;
         let mut words: Words = how.iter().map(|&word| word.to_owned()).collect();
         words.extend_from_slice(&scavenger.words);
-        // Not by `timeout`, which would outlive a kill.
+        // Without `timeout`, which would leave the program running after a kill.
         let mut command = program("taskset");
         command.arg("--cpu-list").arg(cpu.to_string());
         let mut other = command
@@ -373,7 +376,7 @@ impl Bed<'_> {
             .with_context(|| format!("cannot start {}", words[0]))?;
         let text = stdout_of(&mut self.pinned(primary));
         let running = other.try_wait();
-        // It may have ended by itself, which is told below.
+        // It may have ended by itself, which is reported below.
         drop(other.kill());
         other.wait().context("cannot wait for the scavenger")?;
         let progress = watch.end()?;
@@ -387,7 +390,7 @@ impl Bed<'_> {
         })
     }
 
-    /// Keeps what a run was and gave.
+    /// Keeps the description and results of a run.
     fn keep_run(&self, asked: &Asked, said: &Said, document: &HarvestRun) {
         let mut document = document.clone();
         document.host.clear();
@@ -402,7 +405,7 @@ impl Bed<'_> {
         self.raw.borrow_mut().push(run);
     }
 
-    /// The machine's memory latency, as `harvest run` takes it from the profile.
+    /// The machine's memory latency in nanoseconds, as `harvest run` reads it from the profile.
     pub(super) fn latency_of(machine: &MachineProfile) -> Result<f64> {
         let level = machine.levels.last();
         Ok(level
@@ -412,7 +415,7 @@ impl Bed<'_> {
 }
 
 /// Runs every case `repeat` times, upwards and downwards in turn, so that a slow phase of the
-/// machine meets all of them. A case that fails is not run again.
+/// machine affects all of them. A case that fails is not run again.
 pub(super) fn alternate<C, T>(
     repeat: usize,
     cases: &[C],
@@ -445,14 +448,14 @@ pub(super) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).with_context(|| format!("{} is another document", path.display()))
 }
 
-/// The primary yields that a plan has chosen: module and address.
+/// The primary yields that a plan has chosen: module and address of each.
 pub(super) fn chosen(plan: &Path) -> Result<BTreeSet<(String, u64)>> {
     let plan: HarvestPlan = read(plan)?;
     let sites = plan.sites.into_iter().filter(|site| site.chosen);
     Ok(sites.map(|site| (site.module, site.offset)).collect())
 }
 
-/// An error where a run was no harvest.
+/// An error if a run was no harvest.
 fn works(document: &HarvestRun, planned: bool) -> Result<()> {
     for scavenger in &document.scavengers {
         if matches!(
@@ -478,8 +481,8 @@ fn works(document: &HarvestRun, planned: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether scavengers ran so long on threads of their own in `seconds`, and in `rest_s` before, that
-/// their work is not that of stalls.
+/// Whether scavengers ran on their home threads for so long in `seconds`, and in `rest_s` before,
+/// that their work does not come from stalls.
 pub(super) fn ran_apart(document: &HarvestRun, seconds: f64, rest_s: f64) -> bool {
     let own: f64 = document.scavengers.iter().map(|one| one.own_thread_s).sum();
     own > rest_s + OWN_THREAD_SHARE * seconds

@@ -1,5 +1,5 @@
-//! Pointer chases in each other's stalls: how near they come to the limit and to switches written by
-//! hand, and what a switch takes where every load hits.
+//! Pointer chases in each other's stalls: how close they come to the limit and to hand-written
+//! switches, and the time of a switch where every load hits.
 
 use anyhow::{Context as _, Error, Result};
 use membound_input::parse_size;
@@ -11,34 +11,34 @@ use super::arithmetic::{limit, switch_ns};
 use super::bed::{Asked, Bed, Said, Words, alternate, ran_apart, read};
 use super::{failed, middle, say};
 
-/// Scavengers beside the primary.
+/// Numbers of scavengers beside the primary.
 const COPIES: [u32; 4] = [1, 3, 7, 15];
 const LIMIT_TARGET: f64 = 0.85;
 const BY_HAND_TARGET: f64 = 0.80;
 const SWITCH_TARGET_NS: f64 = 6.0;
-/// What it takes one of them to prepare itself, at most, in seconds.
+/// Maximum time in seconds that one of them takes to prepare itself.
 pub(super) const REST_S: u64 = 2;
-/// Where every load of two chases hits the first cache, as in `interleaved`.
+/// Area in which every load of two chases hits the first cache, as in `interleaved`.
 const SMALL: &str = "8K";
 
-/// What runs in turn.
+/// Cases that run in turn.
 enum Case {
     Alone,
-    /// In as much memory as so many chases have.
+    /// One chase through as much memory as this many chases have together.
     AloneInAll(u32),
     ByHand,
     Harvested(u32),
 }
 
-/// What a run tells.
+/// Result of a run.
 enum Found {
-    /// What a program said.
+    /// Numbers that a program printed.
     Said(Said),
-    /// Nanoseconds of a hop of all contexts in all, and whether scavengers ran on threads of their
-    /// own.
+    /// Nanoseconds per hop of all contexts together, and whether scavengers ran on their home
+    /// threads.
     Hop {
         ns: f64,
-        /// Part of the primary's time in which all scavengers had begun to chase.
+        /// Share of the primary's time in which all scavengers had begun to chase.
         share: f64,
         apart: bool,
     },
@@ -64,7 +64,7 @@ impl Found {
     }
 }
 
-/// A chase through `area` with `copies` others, its yields from one through the large area.
+/// A chase through `area` with `copies` others; its yields come from a profile of the large area.
 fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
     let large = bed.args.area.as_str();
     let rest_s = rest_s(area, copies);
@@ -75,14 +75,14 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
         profiled: chase(bed, large, 60_000_000),
         scavenger,
         copies,
-        // They prepare themselves while the primary rests.
+        // Scavengers prepare themselves while the primary rests.
         idle: if rest_s > 0 {
             IdlePolicy::Harvest
         } else {
             IdlePolicy::Steal
         },
         bound_ns: None,
-        // The chase has one load; what it would cost on hits is not the question.
+        // The chase has one load; the cost of its yield on hits is not measured here.
         max_overhead: "100%",
         without: &[],
     }
@@ -92,8 +92,8 @@ fn chase(bed: &Bed<'_>, area: &str, hops: u64) -> Words {
     bed.words("chase", ["1", area, "own", &bed.amount(hops)])
 }
 
-/// How long a primary with so many copies through `area` rests, in seconds, and once more for them to be
-/// loaded and planned in: what is small is prepared in a few turns.
+/// How long a primary with `copies` scavengers through `area` rests, in seconds, including once
+/// more for loading and planning them; small areas are prepared in a few time slices.
 fn rest_s(area: &str, copies: u32) -> u64 {
     if area == SMALL {
         0
@@ -102,19 +102,19 @@ fn rest_s(area: &str, copies: u32) -> u64 {
     }
 }
 
-/// A chase that rests for so many seconds before, in which `area`s of others are prepared.
+/// A chase that rests for `rest_s` seconds first, in which other chases prepare their `area`s.
 pub(super) fn resting(bed: &Bed<'_>, area: &str, hops: u64, rest_s: u64) -> Words {
     let (hops, rest) = (bed.amount(hops), rest_s.to_string());
     bed.words("chase", ["1", area, "own", &hops, "thp", "any", &rest])
 }
 
-/// The upper bound in `area`, one round of each number of chases.
+/// The upper bound in `area`: one round of each number of hand-interleaved chases.
 fn by_hand(bed: &Bed<'_>, area: &str) -> Result<Said> {
     let hops = bed.amount(16_000_000);
     bed.alone(&bed.words("interleaved", [area, &hops, "own", "thp", "1", "16"]))
 }
 
-/// One chase through so many bytes.
+/// One chase through `bytes` bytes.
 fn alone_in(bed: &Bed<'_>, bytes: u64) -> Result<Said> {
     let (area, hops) = (bytes.to_string(), bed.amount(8_000_000));
     bed.alone(&bed.words("interleaved", [&area, &hops, "own", "thp", "1", "1"]))
@@ -134,7 +134,7 @@ fn hop(bed: &Bed<'_>, area: &str, asked: &Asked) -> Result<Found> {
     })
 }
 
-/// Chases with 1 to 15 copies.
+/// Measures chases with 1 to 15 copies.
 pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let mut cases = vec![Case::Alone, Case::ByHand];
     cases.extend(COPIES.map(Case::Harvested));
@@ -237,7 +237,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             "limit_target": LIMIT_TARGET, "by_hand_target": BY_HAND_TARGET,
         }));
     }
-    // The limit of chases whose loads take as long as one takes in the memory of all.
+    // The limit for loads as slow as those of one chase through the memory of all.
     say("contexts  a load in the memory of all, ns  of the limit with that");
     for (contexts, load_ns, share) in larger {
         say(format_args!(
@@ -248,8 +248,8 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     Ok(summary)
 }
 
-/// What is said of a share of the limit. More than all of it, with 5 % for chance, is possible only
-/// where the limit is wrong: its switch is taken from the same runs, one of which was disturbed.
+/// Verdict on a share of the limit. More than all of it, with 5 % for chance, is possible only if
+/// the limit is wrong: its switch time comes from the same runs, one of which was perturbed.
 const fn of_limit(share: f64) -> &'static str {
     if share > 1.05 {
         "wrong"
@@ -258,12 +258,14 @@ const fn of_limit(share: f64) -> &'static str {
     }
 }
 
-/// The time of a switch where every load hits: a hop of two chases, one of which yields to the other.
+/// The time of a switch where every load hits: a hop of two chases, one of which yields to the
+/// other.
 pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let asked = asked(bed, SMALL, 1, 100_000_000);
     let cases = [Case::ByHand, Case::Harvested(1)];
     let found = alternate(bed.args.repeat, &cases, |case| match case {
-        // The large area of `interleaved` is as small here; its figures of 8 KiB are printed apart.
+        // The large area of `interleaved` is just as small here; its figures for 8 KiB are printed
+        // separately.
         Case::Alone | Case::AloneInAll(_) | Case::ByHand => by_hand(bed, SMALL).map(Found::Said),
         Case::Harvested(_) => hop(bed, SMALL, &asked),
     });
@@ -295,8 +297,8 @@ pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
     })])
 }
 
-/// What the parts of a yield are worth where every load hits: saving and restoring apart from passing
-/// control, and what registers that are dead, vectors that nobody uses and prefetches make of it.
+/// Cost of the parts of a yield where every load hits: saving and restoring registers apart from
+/// passing control, and the effect of dead registers, unused vectors and prefetches.
 pub(super) fn parts(bed: &Bed<'_>) -> Result<Vec<Value>> {
     const HOPS: u64 = 100_000_000;
     const CASES: [Option<&[HarvestPart]>; 9] = [

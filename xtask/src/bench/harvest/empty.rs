@@ -1,5 +1,5 @@
-//! What yields cost where nobody takes the time: a primary whose scavenger has ended, and one that
-//! has nothing to give.
+//! Cost of yields that no scavenger uses: a primary whose scavenger has ended, and a primary
+//! without stalls.
 
 use std::cell::Cell;
 
@@ -12,27 +12,28 @@ use super::arithmetic::Paired;
 use super::bed::{Asked, Bed, Endless, OVERHEAD, Words, alternate};
 use super::{failed, say};
 
-/// How much slower a primary with yields and without a scavenger may be.
+/// Maximum slowdown of a primary with yields and without a scavenger.
 const EMPTY_TARGET: f64 = 0.02;
-/// Where the interval of the change must lie for a primary that only computes.
+/// Bound within which the interval of the change must lie for a primary that only computes.
 const COMPUTE_TARGET: f64 = 0.01;
-/// Alternations that the interval is of, at least.
+/// Minimum number of alternations for the interval.
 const ALTERNATIONS: usize = 20;
 
-/// A primary, and what its own figure is called.
+/// A primary, and the name of its own figure.
 struct Case {
     name: &'static str,
     primary: Words,
     figure: &'static str,
     scavenger: Endless,
-    /// What the change must not exceed, and whether its whole interval must lie within.
+    /// Maximum change, and whether the whole interval must lie within it.
     target: f64,
     interval: bool,
 }
 
 pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let hops = bed.amount(20_000_000);
-    // The program is patched while it runs, which takes it 2 ms: not to be seen in a second and more.
+    // Patching the running program takes 2 ms of its time, which is negligible in a second and
+    // more.
     let rounds = bed.amount(300_000_000);
     let other = bed.words("other", [&*rounds]);
     let cases = [
@@ -64,7 +65,8 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let repeat = bed.args.repeat.max(ALTERNATIONS);
     let alone_first = Cell::new(false);
     let found = alternate(repeat, &cases, |case| {
-        // What runs second finds another machine: memory that was just given back, for one.
+        // The second run finds another machine, for example memory that was just freed, so the
+        // order alternates.
         alone_first.set(!alone_first.get());
         pair(bed, case, alone_first.get())
     });
@@ -103,8 +105,8 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     Ok(summary)
 }
 
-/// `met` or `missed`; or that a primary was faster with yields by more than chance explains, which
-/// they cannot do: then something else differed.
+/// `met` or `missed`; or that a primary was faster with yields by more than chance explains: yields
+/// cannot do that, so something else differed.
 fn judged(paired: &Paired, target: f64, interval: bool) -> &'static str {
     if !interval && paired.high < -target {
         return "no comparison";

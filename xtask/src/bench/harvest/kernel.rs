@@ -1,5 +1,6 @@
-//! The kernel's own way of giving spare time to another program, and the processor's (a second hardware
-//! thread of the core), against a harvest of stalls and idle time: work at requests that are no slower.
+//! The kernel's way of giving spare time to another program, and the processor's (a second hardware
+//! thread of the core), against a harvest of stalls and idle time: work done at equal request
+//! latency.
 
 use anyhow::Result;
 use membound_types::IdlePolicy;
@@ -12,21 +13,21 @@ use super::{failed, middle, say};
 
 /// Utilisations in per cent.
 const LOADS: [u32; 2] = [30, 70];
-/// Bounds of the harvest: from few turns of little work to many.
+/// Bounds of the harvest: from few time slices with little work to many.
 const BOUNDS_NS: [f64; 3] = [50.0, 100.0, 200.0];
 
-/// Who runs the scavenger.
+/// What runs the scavenger.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Nobody.
+    /// Nothing: the store runs alone.
     Alone,
-    /// The kernel: its name, and the command that begins a program so.
+    /// The kernel: a name, and the command that starts a program so.
     Kernel(&'static str, &'static [&'static str]),
-    /// The other hardware thread of the core, which is this processor.
+    /// The other hardware thread of the core, which is this CPU.
     Smt(u32),
     /// membound, with a bound.
     Harvest(f64),
-    /// membound, of waits and idle time alone: nothing yields at a stall.
+    /// membound, in waits and idle time alone: no yields at stalls.
     Waits,
 }
 
@@ -47,7 +48,7 @@ impl Way {
     }
 }
 
-/// 95th percentiles of service and sojourn, and units of work a second.
+/// 95th percentiles of service and sojourn time, and units of work per second.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Found {
     service_p95_ns: f64,
@@ -112,7 +113,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     Ok(summary)
 }
 
-/// A run of the store.
+/// Runs the store once.
 fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
     let primary = store(bed, LOADS[0], rate);
     let scan = bed.scavenger("scan", "");
@@ -149,18 +150,19 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
     })
 }
 
-/// What a way comes to at a load.
+/// Result of one method at one load.
 struct Point {
     load: u32,
     way: Way,
-    /// The medians.
+    /// The medians over all rounds.
     found: Found,
-    /// Each round's.
+    /// The values of each round.
     runs: Vec<Found>,
 }
 
 impl Point {
-    /// Change of the sojourn's percentile from `other`, round by round; `None` with fewer than two.
+    /// Change of the sojourn percentile relative to `other`, round by round; `None` with fewer than
+    /// two.
     fn slower_than(&self, other: &Self) -> Option<Paired> {
         let pairs = other.runs.iter().zip(&self.runs);
         let pairs: Vec<(f64, f64)> = pairs
@@ -170,8 +172,8 @@ impl Point {
     }
 }
 
-/// Every harvest beside each other way at its load, and its work by the other's where requests stay no
-/// longer.
+/// Compares every harvest with each other method at its load, and the harvest's work with the
+/// other's where requests do not take longer.
 fn compared(points: &[Point]) -> Vec<Value> {
     let mut rows = Vec::new();
     let mut told = Vec::new();
@@ -230,7 +232,7 @@ mod tests {
                 sojourn_p95_ns,
                 units_per_s,
             };
-            // One round in three finds a machine twice as slow, for whoever runs in it.
+            // One round in three finds a machine twice as slow, in every case.
             let slow = Found {
                 sojourn_p95_ns: 2.0 * sojourn_p95_ns,
                 ..found

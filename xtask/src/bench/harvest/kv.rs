@@ -1,5 +1,5 @@
 //! A store under an open load with scans in its stalls: how much slower its requests become, and
-//! what of its stalls becomes work. And how often turns keep to the bound.
+//! how much of its stalls is harvested. And how often time slices keep the bound.
 
 use std::path::Path;
 
@@ -15,21 +15,21 @@ use super::bed::{
 use super::chase::{REST_S, resting};
 use super::{failed, middle, say};
 
-/// How long requests are served at a given rate, in seconds, and how many are without one.
+/// Seconds for which requests are served at a given rate, and number of requests without one.
 const SERVED_S: u64 = 5;
 const REQUESTS: u64 = 1_500_000;
-/// The bound that the figures to reach speak of.
+/// The bound to which the targets apply.
 const BOUND_NS: f64 = 200.0;
 const BOUNDS_NS: [f64; 5] = [50.0, 100.0, BOUND_NS, 500.0, 1000.0];
 const OVERHEADS: [&str; 5] = ["1%", "2%", OVERHEAD, "10%", "20%"];
-/// Utilisations of the sojourn curve in per cent, and that of everything else.
+/// Utilisations of the sojourn curve in per cent, and the utilisation of all other cases.
 const LOADS: [u32; 5] = [10, 30, 50, 70, 90];
 const LOAD: u32 = 50;
-/// How much longer requests may take in the 95th percentile.
+/// Maximum relative increase of the 95th percentile of service time.
 const SERVICE_TARGET: f64 = 0.15;
-/// Share of the turns that keep to the bound.
+/// Minimum share of the time slices that keep the bound.
 const WITHIN_TARGET: f64 = 0.99;
-/// Bytes of a chase whose addresses take a processor no time to look up, and which is in no inner cache.
+/// Bytes of a chase whose translations hit the TLB and whose lines are in no inner cache.
 const NEAR_AREA: &str = "16M";
 
 /// A store at a rate of requests, with or without scavengers.
@@ -38,23 +38,23 @@ struct Case {
     load: u32,
     /// The bound and `--max-overhead`; `None` runs alone.
     with: Option<(f64, &'static str)>,
-    /// What yields do without.
+    /// Parts left out of yields.
     without: &'static [HarvestPart],
 }
 
-/// What plain yields do without.
+/// Parts left out of plain yields.
 const PLAIN: &[HarvestPart] = &[HarvestPart::Liveness, HarvestPart::Vectors];
-/// Parts whose worth shows in a store, each by itself.
+/// Parts whose effect shows in a store, each left out by itself.
 const PARTS: [&[HarvestPart]; 2] = [&[HarvestPart::Recency], &[HarvestPart::Companions]];
 
-/// What is compared of a run.
+/// Compared figures of a run.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Found {
     service_p50_ns: f64,
     service_p95_ns: f64,
     sojourn_p95_ns: f64,
     sojourn_p99_ns: f64,
-    /// Scavengers' units of work in all, and in a second.
+    /// Scavengers' units of work, total and per second.
     units: f64,
     units_per_s: f64,
     worker_cpu_s: f64,
@@ -87,8 +87,8 @@ impl Found {
     }
 }
 
-/// A store that serves on the one processor: at `utilisation` per cent, or at `rate` a second where
-/// that is not 0.
+/// A store that serves on the one processor: at `utilisation` per cent, or at `rate` requests per
+/// second if that is not 0.
 pub(super) fn store(bed: &Bed<'_>, utilisation: u32, rate: u64) -> Words {
     let requests = bed.amount(if rate > 0 { rate * SERVED_S } else { REQUESTS });
     let (utilisation, rate) = (utilisation.to_string(), rate.to_string());
@@ -96,12 +96,12 @@ pub(super) fn store(bed: &Bed<'_>, utilisation: u32, rate: u64) -> Words {
     bed.words("kv", [nodes, &utilisation, &requests, "8", "clock", &rate])
 }
 
-/// Requests a second at full utilisation, by a run alone.
+/// Requests per second at full utilisation, from a run alone.
 pub(super) fn full_rate(bed: &Bed<'_>) -> Result<f64> {
     bed.alone(&store(bed, LOAD, 0))?.get("service_rate_per_s")
 }
 
-/// The rate of requests at `load` per cent of `full_rate`: the same for all that is compared.
+/// The rate of requests at `load` per cent of `full_rate`: the same in all compared cases.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -115,7 +115,7 @@ pub(super) fn rate(full_rate: f64, load: u32) -> u64 {
 pub(super) fn asked(bed: &Bed<'_>, primary: Words, scavenger: Endless, bound_ns: f64) -> Asked {
     Asked {
         primary,
-        // Without pauses: the profile is of requests.
+        // Without pauses, so that the profile contains requests only.
         profiled: store(bed, 1000, 0),
         scavenger,
         copies: 1,
@@ -126,7 +126,7 @@ pub(super) fn asked(bed: &Bed<'_>, primary: Words, scavenger: Endless, bound_ns:
     }
 }
 
-/// Share of the primary's CPU time that its plan takes for stall.
+/// Share of the primary's CPU time that is stall, according to its plan.
 fn stall_share(plan: &Path) -> Result<f64> {
     let plan: HarvestPlan = read(plan)?;
     Ok(plan.totals.stall_fraction)
@@ -211,7 +211,8 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let mut parts = Vec::new();
     say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
     for (case, runs) in rows {
-        // From the first one at another load on, pairs of alone and with are the curve.
+        // From the first case at another load on, pairs of alone and with scavengers form the
+        // curve.
         let compared = case
             .with
             .filter(|_| summary.len() < BOUNDS_NS.len() + OVERHEADS.len());
@@ -269,23 +270,23 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     Ok(summary)
 }
 
-/// What runs with scavengers are compared with.
+/// Figures of the store alone, with which runs with scavengers are compared.
 struct Alone {
-    /// Service time of the store alone.
+    /// 95th percentile of the service time, in nanoseconds.
     p95_ns: f64,
-    /// Its stall.
+    /// Stall time in seconds.
     stall_s: f64,
-    /// Units that a scavenger alone does in a second.
+    /// Units of work that a scavenger alone does in a second.
     worth: f64,
 }
 
-/// What runs of a case come to.
+/// Result of the runs of a case.
 struct Reached {
-    /// Service time, in nanoseconds.
+    /// 95th percentile of the service time, in nanoseconds.
     p95: f64,
-    /// How much more that is than alone.
+    /// Relative increase over the store alone.
     slower: f64,
-    /// Share of the stall that became work.
+    /// Share of the stall time that was harvested.
     work: f64,
 }
 
@@ -301,7 +302,7 @@ impl Alone {
     }
 }
 
-/// What is left of slowdown and work without single parts, at the usual bound.
+/// Slowdown and work without single parts of a yield, at the usual bound.
 fn without_parts(parts: &[(&Case, Result<Vec<Found>>)], store_alone: &Alone) -> Result<Vec<Value>> {
     say("without       service p95  slower  stall to work");
     let mut rows = Vec::new();
@@ -331,8 +332,8 @@ fn without_parts(parts: &[(&Case, Result<Vec<Found>>)], store_alone: &Alone) -> 
     Ok(rows)
 }
 
-/// What yields that save only what they must are worth, by bound: service times with those that save
-/// everything, beside those of `cheap` ones.
+/// Gain of yields that save only what they must, by bound: service times of yields that save
+/// everything, against `cheap`, those of the others.
 fn plainly(plain: &[(&Case, Result<Vec<Found>>)], cheap: &[Option<f64>]) -> Result<Vec<Value>> {
     say("bound     service p95 with plain yields  with these  better");
     let mut rows = Vec::new();
@@ -388,7 +389,7 @@ fn sojourns(curve: &[(&Case, Result<Vec<Found>>)]) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// How often turns keep to the bound, by scavenger.
+/// Measures how often time slices keep the bound, by scavenger.
 pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let area = bed.args.area.as_str();
     let scavengers = [
@@ -405,7 +406,7 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
             profiled: chase(60_000_000),
             scavenger: bed.scavenger(name, of_chase),
             copies: 1,
-            // They prepare themselves while the primary rests.
+            // Scavengers prepare themselves while the primary rests.
             idle: IdlePolicy::Harvest,
             bound_ns: Some(BOUND_NS),
             max_overhead: OVERHEAD,

@@ -1,4 +1,4 @@
-//! What programs have got done, read from outside while they run: the file of counts that
+//! Work that programs have done, read from outside while they run: the file of counters that
 //! `bench/harvest/common.h` describes.
 
 use std::fs::File;
@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// The variable that names the file to them.
+/// Environment variable with the path of the file.
 pub(super) const VARIABLE: &str = "HARVEST_PROGRESS";
 const FILE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
-/// How often the counts are looked at.
+/// Interval between two polls of the counters.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Units done by all who count at one time of CLOCK_MONOTONIC.
+/// Units done by all programs that count, at one time of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Look {
     at_ns: f64,
     units: f64,
-    /// Who has done some.
+    /// Number of programs that have done work.
     working: usize,
 }
 
 impl Look {
-    /// The sum of all counts: all lines but the first begin with one.
+    /// The sum of all counters: every line except the first begins with one.
     fn of(at_ns: f64, bytes: &[u8; FILE_BYTES]) -> Self {
         let lines = bytes.chunks_exact(LINE_BYTES).skip(1);
         let counts = lines.filter_map(|line| line.first_chunk().copied().map(u64::from_ne_bytes));
@@ -39,21 +39,21 @@ impl Look {
     }
 }
 
-/// Counts that are being looked at.
+/// Polls the counters in a thread.
 pub(super) struct Watch {
     path: PathBuf,
     end: Sender<()>,
     thread: JoinHandle<Vec<Look>>,
 }
 
-/// Counts over the time of a run.
+/// Counters over the time of a run.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     looks: Vec<Look>,
 }
 
 impl Watch {
-    /// Makes `path` a file of counts, all 0, and looks at it until the watch is ended.
+    /// Creates the file of counters at `path`, all 0, and polls it until the watch is ended.
     pub(super) fn begin(path: &Path) -> Result<Self> {
         std::fs::write(path, [0; FILE_BYTES])
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -62,10 +62,10 @@ impl Watch {
         let thread = std::thread::spawn(move || {
             let mut looks = Vec::new();
             loop {
-                // The last look comes after the end, so that there is one behind every time before.
+                // The last poll comes after the end, so that a poll follows every earlier time.
                 let last = ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout);
                 let mut bytes = [0; FILE_BYTES];
-                // A look that fails is one less, and the figure says when there are too few.
+                // A failed poll is left out; the figure fails if too few remain.
                 if file.read_exact_at(&mut bytes, 0).is_ok() {
                     looks.push(Look::of(now_ns(), &bytes));
                 }
@@ -86,7 +86,7 @@ impl Watch {
         &self.path
     }
 
-    /// Looks no more.
+    /// Stops polling and returns the counts.
     pub(super) fn end(self) -> Result<Progress> {
         drop(self.end);
         let looks = self.thread.join();
@@ -96,15 +96,15 @@ impl Watch {
 }
 
 impl Progress {
-    /// Units done from `from_ns` to `to_ns` of CLOCK_MONOTONIC, between looks in proportion to
-    /// time. An error when there was no look before the first or none since the second.
+    /// Units done from `from_ns` to `to_ns` of CLOCK_MONOTONIC, interpolated between polls. An
+    /// error if no poll precedes the first time or none follows the second.
     pub(super) fn units(&self, from_ns: f64, to_ns: f64) -> Result<f64> {
         let at = |ns| self.at(ns).context("the counts were not looked at in time");
         Ok(at(to_ns)? - at(from_ns)?)
     }
 
-    /// The time of CLOCK_MONOTONIC from which `count` programs have been seen at work: what each
-    /// prepares is over then. `None` when there never were so many.
+    /// The time of CLOCK_MONOTONIC from which on `count` programs were observed working, so that
+    /// the preparation of each is over. `None` if there were never as many.
     pub(super) fn all_work_from_ns(&self, count: usize) -> Option<f64> {
         let first = self.looks.iter().find(|look| look.working >= count);
         first.map(|look| look.at_ns)
@@ -121,7 +121,7 @@ impl Progress {
     }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds: the clock of what the programs print.
+/// CLOCK_MONOTONIC in nanoseconds: the clock of the times that programs print.
 fn now_ns() -> f64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,4 +1,4 @@
-//! Whether plans choose the same loads however often the profile sampled.
+//! Whether plans choose the same loads whatever the sampling period of the profile.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use super::bed::{Bed, Words, chosen};
 use super::{failed, kv, say};
 use crate::run::{program, stdout_of};
 
-/// CPU time between two samples in milliseconds: a hundredfold range. The first is what others are
-/// compared with.
+/// CPU time between two samples in milliseconds: a hundredfold range. The others are compared with
+/// the first.
 const PERIODS_MS: [&str; 4] = ["0.25", "1.27", "5", "25"];
-/// Lets `harvest plan` know the plan before.
+/// Option by which `harvest plan` receives the previous plan.
 const PREVIOUS: &str = "--previous";
 
-/// A plan at a period.
+/// A plan at one period.
 struct Planned {
     plan: PathBuf,
     sites: BTreeSet<(String, u64)>,
@@ -86,8 +86,8 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     Ok(summary)
 }
 
-/// What is said of a choice: nothing of the first, which others are compared with, and that there is
-/// nothing to compare where neither has any.
+/// Verdict on a choice: empty for the first, with which others are compared, and `no yields` if
+/// neither plan has any.
 const fn judged(compared: bool, both: usize, either: usize) -> &'static str {
     match (compared, either) {
         (_, 0) => "no yields",
@@ -96,7 +96,7 @@ const fn judged(compared: bool, both: usize, either: usize) -> &'static str {
     }
 }
 
-/// The plan of a run that was sampled every `period` milliseconds, told of the plan before.
+/// The plan of a run that was sampled every `period` milliseconds, given the plan before.
 fn planned(
     bed: &Bed<'_>,
     words: &Words,

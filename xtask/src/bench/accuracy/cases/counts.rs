@@ -1,4 +1,5 @@
-//! Executions held to programs that count their own, and bytes to a triad that counts its own.
+//! Counted executions against programs that count their own, and traffic against a triad that
+//! counts its own bytes.
 
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{Basis, Share};
@@ -21,13 +22,13 @@ const KERNELS: Program = Program {
     flags: "-O2",
 };
 
-/// Percent that counted executions may be off.
+/// Tolerance of counted executions, in percent.
 const EXECUTIONS: f64 = 10.0;
-/// Percent that traffic may be off.
+/// Tolerance of traffic, in percent.
 const TRAFFIC: f64 = 15.0;
 
-/// Modes of the program, the functions that are counted in each, and whether the first of them may
-/// be over before anything could be counted.
+/// Modes of the program, the functions counted in each mode, and whether the first function may end
+/// before anything could be counted.
 const LOOPS: [(&str, &[&str], bool); 6] = [
     ("tight", &["loads"], false),
     ("stores", &["stores"], false),
@@ -43,7 +44,8 @@ pub(super) fn cases() -> Vec<Case> {
         let mut case = started(&format!("counts/{mode}"), COUNTS, &[mode]);
         for (at, &function) in functions.iter().enumerate() {
             let may_miss = may_miss_first && at == 0;
-            // The figure needs a count; what it says of what was hardly counted is its interval.
+            // The figure needs a count; for an instruction that was hardly counted, the interval is
+            // checked.
             if !may_miss {
                 let figure = Figure::new(
                     format!("executions of {function}"),
@@ -66,7 +68,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(case);
     }
     let mut calls = started("counts/calls", RECURSION, &["calls"]);
-    // The counter's own access; others of the function run in a part of the calls, or twice.
+    // The counter's own access; other accesses of the function run in a part of the calls, or
+    // twice.
     calls
         .figures
         .push(Figure::finding("interval of calls", |observed| {
@@ -83,7 +86,7 @@ fn holds(low: f64, high: f64, truth: f64) -> bool {
     low <= truth && truth <= high
 }
 
-/// What a report says of executions: the figure and its ends.
+/// The executions in a report: the figure and the ends of its interval.
 fn ends(share: &Share) -> Option<[f64; 3]> {
     let loads = share.loads.zip(share.loads_low).zip(share.loads_high);
     let stores = share.stores.zip(share.stores_low).zip(share.stores_high);
@@ -115,7 +118,7 @@ fn triad() -> Case {
     case.figures = vec![
         Figure::new("traffic", Tolerance::Percent(TRAFFIC), |observed| {
             let domain = memory(observed)?;
-            // The end of the run is the loop alone: the arrays are filled before.
+            // The second half of the run is the loop alone: the arrays are filled before.
             let moments = &domain.timeline;
             let last = &moments[moments.len() / 2..moments.len() - moments.len() / 10];
             ensure!(!last.is_empty(), "the timeline is empty");

@@ -1,5 +1,5 @@
-//! What a profile is to find and name: objects, lines, lines that threads fight over, in C, C++
-//! and Rust; and a process that was attached to.
+//! What a profile must find and name: objects, lines, lines shared by threads, in C, C++ and Rust;
+//! and an attached process.
 
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{InsightKind, ObjectRow, Profile, SharedLine};
@@ -52,9 +52,9 @@ const TRIAD: [Program; 2] = [
     },
 ];
 
-/// Points that an object's share of the stalls may be off.
+/// Tolerance of an object's share of the stalls, in points.
 const POINTS: f64 = 5.0;
-/// Rounds over the points; a good two seconds of two threads that fight.
+/// Rounds over the points; a good two seconds for two threads that share a line.
 const ROUNDS: &str = "150000";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -82,7 +82,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The object of this line's allocation in main, with the frames that allocated it.
+/// The object allocated at this line of main, with the frames that allocated it.
 fn allocated(observed: &Observed, line: u32) -> Option<&ObjectRow> {
     observed.profile.objects.iter().find(|row| {
         let mut frames = row.alloc_stack.iter();
@@ -100,7 +100,7 @@ fn of_objects(observed: &Observed) -> Result<Vec<(u32, f64)>> {
     truth.collect()
 }
 
-/// Share of the stalls of the object at place `at` of the allocations.
+/// Share of the stalls of the object with index `at` among the allocations.
 fn object_share(observed: &Observed, at: usize) -> Result<Option<Reading>> {
     let truth = of_objects(observed)?;
     let total: f64 = truth.iter().map(|(_, ns)| ns).sum();
@@ -162,7 +162,7 @@ fn objects() -> Case {
     case
 }
 
-/// The object of nodes of this type, made at the line with this mark.
+/// The object of nodes of this type, allocated through the line with this mark.
 fn nodes<'a>(observed: &'a Observed, kind: &str, mark: &str) -> Result<Option<&'a ObjectRow>> {
     let line = LISTS.line_of(mark)?;
     let found = observed.profile.objects.iter().find(|row| {
@@ -175,7 +175,7 @@ fn nodes<'a>(observed: &'a Observed, kind: &str, mark: &str) -> Result<Option<&'
     Ok(found)
 }
 
-/// Stalls of an object's nodes in the walks alone: making the lists stalls as well.
+/// Stalls on an object's nodes during the walks alone, because making the lists stalls as well.
 fn walked(row: Option<&ObjectRow>) -> Result<f64> {
     let walk = format!("lists.cc:{}", LISTS.line_of("// WALK")?);
     let mut code = row.into_iter().flat_map(|row| &row.code);
@@ -185,8 +185,8 @@ fn walked(row: Option<&ObjectRow>) -> Result<f64> {
 
 fn lists() -> Case {
     let mut case = started("languages/cpp", LISTS, &["2500"]);
-    // All blocks, however many: they are made in less than 100 ms, which may be too much for the
-    // overhead that is permitted.
+    // All blocks, however many: they are allocated in less than 100 ms, which may exceed the
+    // permitted overhead otherwise.
     case.options = &["--object-size", "1"];
     case.figures = vec![
         Figure::new("stall of one list", Tolerance::Points(POINTS), |observed| {
@@ -209,7 +209,7 @@ fn lists() -> Case {
         Figure::finding("allocation and field", |observed| {
             let new = LISTS.line_of("// NEW")?;
             let row = nodes(observed, "Order", "// ORDERS")?;
-            // `next` is what is read.
+            // The walk reads `next`.
             Ok(row.is_some_and(|row| {
                 row.alloc_stack.iter().any(|frame| frame.line == Some(new))
                     && row.offsets.first().is_some_and(|field| field.offset == 0)
@@ -270,7 +270,7 @@ fn lines(profile: &Profile) -> usize {
     profile.false_sharing.len() + profile.true_sharing.len()
 }
 
-/// The one line of false sharing, where there is one and nothing else.
+/// The one line of false sharing, if the profile has exactly this shared line.
 fn the_line(profile: &Profile) -> Option<&SharedLine> {
     match profile.false_sharing.as_slice() {
         [line] if profile.true_sharing.is_empty() => Some(line),
@@ -278,7 +278,7 @@ fn the_line(profile: &Profile) -> Option<&SharedLine> {
     }
 }
 
-/// A figure about the one line of false sharing.
+/// A figure about the only line of false sharing.
 fn of_line(
     name: &str,
     is_right: impl Fn(&Observed, &SharedLine) -> Result<bool> + 'static,
@@ -344,7 +344,7 @@ fn padded() -> Case {
     case
 }
 
-/// What a remedy takes away is not found afterwards, and the comparison says so.
+/// A finding that the remedy removes: absent in the second profile, and gone in the comparison.
 fn gone(name: &str, found: impl Fn(&Profile) -> usize + 'static) -> Figure {
     Figure::finding(name, move |observed| {
         let other = observed.other.as_ref().context("it was compared")?;
@@ -380,7 +380,7 @@ fn true_sharing() -> Case {
 fn watched() -> Case {
     let mut case = started("sharing/watched", SHARING, &["false", ROUNDS]);
     case.options = &["--watch"];
-    // Hardware saw each thread only where sampling says that it works.
+    // Hardware watches each thread only where sampling reports that watchpoints work.
     case.figures.push(Figure::new(
         "watchpoints confirm both threads",
         Tolerance::Finding,
@@ -460,7 +460,7 @@ fn bandwidth() -> Case {
                 return Ok(false);
             };
             let line = format!("triad.c:{}", TRIAD[0].line_of("/* TRIAD */")?);
-            // Half of the bytes are of the array that is stored to.
+            // Half of the bytes belong to the array that is stored to.
             let stored = format!("triad.c:{}", TRIAD[0].line_of("/* A */")?);
             let (first, object) = (memory.lines.first(), memory.objects.first());
             Ok(findings(&observed.profile) == 1
@@ -478,7 +478,7 @@ fn bandwidth() -> Case {
     case
 }
 
-/// A process that ran before recording began: what it took until then is no part of it.
+/// A process that ran before recording began: its time until then does not count.
 fn attached() -> Case {
     let mut case = started("attached/chase", COUNTS, &["waits"]);
     case.way = Way::Attached;

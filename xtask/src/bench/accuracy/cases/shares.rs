@@ -1,5 +1,5 @@
-//! A known share of time in a chase through each level, beside a loop full of loads that hit the
-//! innermost cache.
+//! A known share of time in a chase through each level, and the rest in a loop full of loads that
+//! hit the innermost cache.
 
 use anyhow::{Context as _, Result};
 use membound_model::stall::{Mixer, Served};
@@ -10,16 +10,16 @@ use super::super::statistics::{Reading, Tolerance};
 
 /// Shares of the chase in the loops' time, in percent.
 const PERCENT: [u32; 7] = [0, 10, 25, 50, 75, 90, 100];
-/// Milliseconds of CPU time: at one sample a millisecond well above 1000.
+/// Milliseconds of CPU time: at one sample per millisecond, well above 1000 samples.
 const MILLISECONDS: &str = "1600";
-/// Points that a stall may be off.
+/// Tolerance of a stall, in points.
 const POINTS: f64 = 4.0;
-/// Percent of the stall that may be put down to other levels.
+/// Percent of the stall that may be attributed to other levels.
 const ELSEWHERE: f64 = 15.0;
-/// Below this share of the time it is not asked where the stall was.
+/// Share of the time below which the level of the stall is not checked.
 const LEAST: f64 = 0.1;
 
-/// The areas of the chases by level, and the levels that this machine has no case for.
+/// The cases of all levels, and the levels for which this machine has no case.
 pub(super) fn cases(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String)>) {
     let [l1, l2, l3] = ["L1", "L2", "L3"].map(|level| size_bytes(machine, level));
     let has_l3 = machine.calibration.known().is_some_and(|known| {
@@ -58,8 +58,9 @@ pub(super) fn cases(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String
     (cases, absent)
 }
 
-/// Levels whose loads a second calibration times, the levels that the first may put these down to,
-/// and the percent that it may put elsewhere. The first two caches are not told apart everywhere.
+/// Levels whose loads a second calibration times, the levels to which the first may attribute them,
+/// and the percent that it may attribute elsewhere. The first two caches cannot be told apart on
+/// every machine.
 const CALIBRATED: [(&str, &[Served], f64); 4] = [
     ("L1", &[Served::L1, Served::L2], 10.0),
     ("L2", &[Served::L1, Served::L2], 10.0),
@@ -67,7 +68,8 @@ const CALIBRATED: [(&str, &[Served], f64); 4] = [
     ("DRAM", &[Served::Dram], 10.0),
 ];
 
-/// What a process times anew in a known level is as good as any program whose level is known.
+/// A second calibration times loads in known levels, so it is as good a test as any program whose
+/// level is known.
 fn calibrated(machine: &MachineProfile) -> Option<Case> {
     let known = machine.calibration.known()?;
     let mut case = started("shares/calibration", SHARE, &["4096", "0", "50"]);
@@ -139,9 +141,9 @@ fn case(level: &'static str, area_bytes: u64, percent: u32) -> Case {
     case
 }
 
-/// The stall of the chase as a part of the loops' time: what its hops cost beyond hits, by the
-/// program's own clock. To that clock what recording takes is the program's own time, and to the
-/// report it is no stall.
+/// The stall of the chase as a share of the loops' time: the cost of its hops beyond hits, by the
+/// program's own clock. That clock counts recording as the program's own time; the report does not
+/// count it as stall.
 fn truth(observed: &Observed, level: &str) -> Result<f64> {
     let (chase, alu) = (observed.told("chase_ns")?, observed.told("alu_ns")?);
     let hop_ns = chase / observed.told("hops")?.max(1.0);
@@ -153,7 +155,7 @@ fn truth(observed: &Observed, level: &str) -> Result<f64> {
     Ok(chase / (chase + alu) * beyond * (1.0 - observed.recorded() / 2.0))
 }
 
-/// CPU time and stall of the two loops alone: what the program does before is not built in.
+/// CPU time and stall of the two loops alone, without what the program does before them.
 fn of_loops(observed: &Observed) -> (f64, f64, LevelShares) {
     let mut time = 0.0;
     let mut stall = 0.0;
