@@ -1,8 +1,8 @@
 //! `cargo xtask book`: every link of every Markdown file is checked, and the book is built.
 //!
 //! The book's source is `docs/`, with its chapters in `docs/book/`. mdBook writes HTML to
-//! `target/book/docs`; what chapters link to outside `docs/` is put beside that, so that links
-//! hold in the built book as well. Each link of the built pages is then looked up too.
+//! `target/book/docs`; files outside `docs/` to which chapters link are put beside that, so that
+//! links work in the built book as well. Each link of the built pages is then checked too.
 
 mod links;
 mod pages;
@@ -16,18 +16,19 @@ use anyhow::{Result, bail};
 use crate::run::{program, read, root, say, stdout_of, succeed};
 use crate::tools::Tool;
 
-/// Two minutes to build on two cores.
+/// Takes two minutes to build on two cores.
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: "0.5.4",
     options: &["--no-default-features", "--features", "search"],
 };
-/// Where the site is built, and the book in it.
+/// Directory in which the site is built, with the book in it.
 const SITE: &str = "target/book";
 const SOURCE: &str = "docs";
-/// README.md is read by people in a hurry: what is longer belongs into the book.
+/// Maximum size of README.md in bytes. People in a hurry read it: longer text belongs into the
+/// book.
 const README_BYTES: usize = 10_000;
-/// Leads to the first chapter.
+/// Page that redirects to the first chapter.
 const FIRST_PAGE: &str =
     "<!DOCTYPE html><meta http-equiv=\"refresh\" content=\"0; url=book/introduction.html\">\n";
 
@@ -57,12 +58,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask ci`.
+/// Step of `cargo xtask ci`.
 pub(crate) fn check() -> Result<()> {
     check_links()?;
     build()
 }
 
+/// Checks the links of all Markdown files, the book's table of contents and the size of README.md.
+///
 /// # Errors
 /// When a link leads nowhere, or a page is not in the book; all of them are named.
 fn check_links() -> Result<()> {
@@ -100,7 +103,8 @@ fn build() -> Result<()> {
             pages::put_beside(&root().join(&target), &site.join(&target))?;
         }
     }
-    // mdBook's own copies the first chapter, with links that hold in the chapter's directory only.
+    // mdBook's own index is a copy of the first chapter, with links that work only in the chapter's
+    // directory.
     std::fs::write(site.join("docs/index.html"), FIRST_PAGE)?;
     let dead = pages::dead_links(&site.join(SOURCE))?;
     if !dead.is_empty() {

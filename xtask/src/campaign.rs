@@ -1,11 +1,11 @@
-//! `cargo xtask campaign`: large programs with every load and store patched, against the
-//! same programs as they are.
+//! `cargo xtask campaign`: large programs with every load and store patched, compared with the
+//! unpatched programs.
 //!
-//! Each program runs by itself first, and then under `membound rewrite check` with every
-//! body asked for. Output, exit code and the files it makes have to be the same, and it has
-//! to have been patched. The table says so for each, and how long it took; the raw results
-//! go where those of the benches go. The exit code is 1 if anything differs. `campaign harvest` is
-//! another one (`harvest`).
+//! Each program runs by itself first, and then under `membound rewrite check` with every requested
+//! body. Output, exit code and the files that it makes must be the same, and it must have been
+//! patched. The table shows this for each program, and the times; the raw results are kept with
+//! those of the benches. The exit code is 1 if anything differs. `campaign harvest` is a campaign
+//! of another kind (`harvest`).
 
 mod generate;
 mod harvest;
@@ -63,7 +63,7 @@ enum Other {
     Harvest(harvest::Args),
 }
 
-/// A body by its name.
+/// The body with this name.
 fn body(name: &str) -> Result<PatchBody, String> {
     PatchBody::ALL
         .into_iter()
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The programs of these names, each with the part that was asked for.
+/// The programs with these names, each with the requested part.
 fn wanted(names: &[String]) -> Result<Vec<(&'static Program, Option<&str>)>> {
     if names.is_empty() {
         return Ok(PROGRAMS.iter().map(|program| (program, None)).collect());
@@ -196,7 +196,7 @@ fn full_name(program: &Program, task: &Task) -> String {
     }
 }
 
-/// A raw row without what only the raw results show.
+/// A raw row without the modules, which only the raw results contain.
 fn without_modules(row: &Value) -> Value {
     let mut row = row.clone();
     if let Some(fields) = row.as_object_mut() {
@@ -205,7 +205,7 @@ fn without_modules(row: &Value) -> Value {
     row
 }
 
-/// Writes what a run gave, and what it should have given.
+/// Writes the outputs of a patched run and of the unpatched one.
 fn keep_outputs(
     directory: &Path,
     name: &str,

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Prints the tests that may be unsteady for a while; one whose time is over is an error.
+/// Prints the quarantined tests; an expired entry is an error.
 fn quarantine() -> Result<()> {
     let list = tests::Quarantine::read()?;
     list.lines().iter().for_each(say);
@@ -103,7 +103,7 @@ fn rustdoc() -> Result<()> {
     succeed(doc.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// One line a step: name, seconds, and whether it passed.
+/// One line per step: name, seconds, and whether it passed.
 fn summary(rows: &[(&str, Duration, bool)]) -> String {
     let mut lines = vec![String::new()];
     for (name, time, good) in rows {

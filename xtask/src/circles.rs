@@ -1,7 +1,7 @@
 //! `cargo xtask circles`: files of a crate that import each other in a circle.
 //!
-//! A layer can be read alone only if nothing below it imports it. The circles that there are stand in
-//! `xtask/import-circles.toml` with the date on which each was listed; that list may only shrink.
+//! A layer can be read alone only if nothing below it imports it. `xtask/import-circles.toml` lists
+//! the existing circles with the date on which each was listed; that list may only shrink.
 
 mod imports;
 
@@ -37,7 +37,7 @@ struct Known {
     circle: Vec<Circle>,
 }
 
-/// Files that all import each other, directly or by others of them.
+/// Files that all import each other, directly or indirectly.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Circle {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let known = known(root())?;
     let differences = problems(&known, &found).into_iter();
-    // What has become smaller is about to be written.
+    // A circle that has become smaller is about to be written, so it is no problem.
     let problems = differences.filter(|problem| problem.is_new || !args.write);
     fail_for(&problems.map(|problem| problem.text).collect::<Vec<_>>())?;
     if args.write {
@@ -76,12 +76,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the list begins with.
+/// Head of the list's file.
 const HEAD: &str = "# Files of a crate that import each other in a circle, as `cargo xtask circles` finds them.\n\
                     # `cargo xtask ci` fails where one is new or has grown. When one has become smaller,\n\
                     # `cargo xtask circles --write` writes this list again.\n\n";
 
-/// The step of `cargo xtask ci`.
+/// Step of `cargo xtask ci`.
 pub(crate) fn check() -> Result<()> {
     let found = circles(&of_workspace(root())?);
     let known = known(root())?;
@@ -146,7 +146,7 @@ fn problems(known: &Known, found: &[BTreeSet<String>]) -> Vec<Problem> {
     problems
 }
 
-/// The circles that were found, each with the day of the listed one that it is a part of.
+/// The found circles, each with the date of the listed circle that contains it.
 fn shrunk(known: &Known, found: &[BTreeSet<String>]) -> Vec<Circle> {
     let mut circles = Vec::new();
     for files in found {
@@ -198,7 +198,7 @@ fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
         .collect();
     let mut found = BTreeSet::new();
     for (file, others) in &reached {
-        // A file is in its own set only where it lies on a circle.
+        // A file is in its own set only if it lies on a circle.
         let circle = others.iter().filter(|other| {
             let back = reached.get(*other);
             back.is_some_and(|back| back.contains(file))
@@ -211,7 +211,7 @@ fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// Files that a file imports, directly or by others.
+/// Files that a file imports, directly or indirectly.
 fn reached<'a>(imports: &'a Imports, file: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<&str> = vec![file];

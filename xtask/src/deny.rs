@@ -1,12 +1,12 @@
-//! cargo-deny: bans, licences and sources. The advisories need a database from elsewhere
-//! that changes under a commit's feet, so they are no part of the checks.
+//! cargo-deny: bans, licences and sources. The advisories need an external database that changes
+//! independently of commits, so they are not part of the checks.
 
 use anyhow::Result;
 
 use crate::run::{program, succeed};
 use crate::tools::Tool;
 
-/// Two minutes to build on two cores.
+/// Takes two minutes to build on two cores.
 const CARGO_DENY: Tool = Tool {
     name: "cargo-deny",
     version: "0.20.2",

@@ -1,10 +1,10 @@
-//! `cargo xtask dist`: what is installed where there is no toolchain, under `target/dist/`.
+//! `cargo xtask dist`: packages for machines without a toolchain, under `target/dist/`.
 //!
 //! For each processor one static binary for every Linux, its debugging information and its bill of
-//! materials beside it, and four ways to bring it to a machine: a tarball, a Debian package, an RPM
-//! package and a Python wheel. With `--check` each package is installed in an empty Debian and tried
-//! there, the image of `packaging/Containerfile` is built and run, and binaries for other processors
-//! are tried under an emulator.
+//! materials beside it, and four forms in which to install it: a tarball, a Debian package, an RPM
+//! package and a Python wheel. With `--check` each package is installed in an empty Debian and
+//! tried there, the image of `packaging/Containerfile` is built and run, and binaries for other
+//! processors are tried under an emulator.
 
 mod binary;
 mod check;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let directory = root().join("target/dist");
-    // What an earlier run left.
+    // Files of an earlier run.
     drop(fs::remove_dir_all(&directory));
     let all: Vec<Made> = Processor::value_variants()
         .iter()
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes everything for a processor in `directory`.
+/// Makes all files for a processor in `directory`.
 fn make(processor: Processor, directory: &Path) -> Result<Made> {
     let stage = directory.join("stage");
     let tree = stage.join(processor.stem());
@@ -86,8 +86,8 @@ fn make(processor: Processor, directory: &Path) -> Result<Made> {
     Ok(made)
 }
 
-/// The time that files in archives have, so that one commit makes the same archive twice:
-/// seconds from 1970 to the commit, or 0 where git does not tell.
+/// Time stamp of files in archives, so that one commit always makes the same archive: seconds from
+/// 1970 to the commit, or 0 if git does not know it.
 fn epoch() -> u64 {
     let told = stdout_of(program("git").args(["log", "-1", "--format=%ct"]));
     told.ok()
@@ -116,7 +116,7 @@ mod tests {
     use super::processor::VERSION;
     use super::*;
 
-    /// What else names the tarball or the directory in it has the present names.
+    /// Checks that other files name the tarball, or the directory in it, by the current names.
     #[track_caller]
     fn check_names(file: &str, replaced: &[(&str, &str)], expected: &[String]) {
         let mut text = fs::read_to_string(root().join(file)).unwrap();

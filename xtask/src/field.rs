@@ -1,5 +1,5 @@
-//! `cargo xtask field`: foreign programs under membound, what it costs them and whether what
-//! it says is true.
+//! `cargo xtask field`: foreign programs under membound: what it costs them, and whether its
+//! figures are true.
 //!
 //! The programs are data, `field/*.toml`. Every entry is run alone and under membound in
 //! turn; results are kept in `bench/results`, and `docs/field.md` is written from them. A
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Runs batches of the entries instead of each for itself.
+/// Runs batches of the entries instead of each by itself.
 fn run_batches(
     entries: &[&Entry],
     plan: &Plan,
@@ -209,7 +209,7 @@ fn run_batches(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The entries that were asked for.
+/// The requested entries.
 fn choose<'a>(every: &'a [Entry], args: &Args) -> Result<Vec<&'a Entry>> {
     for name in &args.only {
         ensure!(
@@ -317,7 +317,7 @@ fn show(row: &Row) {
     say(line);
 }
 
-/// The document without the place of the repository on this machine.
+/// The document without the path of the repository on this machine.
 fn anonymous(value: Value) -> Value {
     let home = root().to_string_lossy().into_owned();
     match value {

@@ -5,7 +5,6 @@
 //! cycles, grown instead of shuffled), no list of the order is needed, and because the random
 //! element is a hash of n, the last element can be removed again. So one buffer serves a whole
 //! sweep, upwards and downwards, at the cost of building the largest cycle once per direction.
-//! largest cycle once a direction.
 
 use membound_types::{Access, Pattern};
 

@@ -307,7 +307,7 @@ mod tests {
             .collect();
         let told: Vec<u64> = cases.iter().map(|(_, _, units)| *units).collect();
         assert_eq!((found[0], &found[1..6]), (5, &*told));
-        // One that cannot count there does not begin.
+        // A program that cannot count in the file does not begin.
         let mut command = program(&built.programs["scan"]);
         command.args(["1"]).env("HARVEST_PROGRESS", directory);
         assert_eq!(output(&mut command).status.code(), Some(1), "{command:?}");

@@ -1,4 +1,5 @@
-//! Time and memory of importing a recording of perf's, with the summary that the command shows and without.
+//! Time and memory of importing a perf recording, with and without the summary that the command
+//! shows.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,9 +14,9 @@ use super::quick::wait_with_peak;
 use crate::results::Kept;
 use crate::run::{program, say, shown};
 
-/// Seconds for [`PER_BYTES`] of a recording, with the summary.
+/// Target in seconds for [`PER_BYTES`] of a recording, with the summary.
 const TARGET_S: f64 = 5.0;
-/// Bytes of a recording that the target is for.
+/// Bytes of a recording to which the target applies.
 const PER_BYTES: f64 = 1e8;
 
 /// Arguments of `bench import`.

@@ -1,5 +1,5 @@
-//! membound against a plain C pointer chase, in turn, so that a slow phase of the machine
-//! meets both.
+//! membound against a plain C pointer chase, run in turn, so that a slow phase of the machine
+//! affects both.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::common::{document, measure, median, size, verdict};
 use crate::results::Kept;
 use crate::run::{note, program, root, say, stdout_of, succeed};
 
-/// Largest difference of the medians that the target permits.
+/// Maximum relative difference of the medians.
 const TARGET: f64 = 0.03;
 
 /// Arguments of `bench latency`.

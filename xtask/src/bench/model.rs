@@ -1,6 +1,6 @@
-//! Time of a fit of the hierarchy model, and how often its intervals hold the truth. The
-//! data are those of the tests' Origin2000, with noise of a fixed seed: only the time is the
-//! machine's. What is timed is compiled into this program, so it has to be a release build.
+//! Time of a fit of the hierarchy model, and how often its intervals contain the truth. The data
+//! are those of the tests' Origin2000, with noise of a fixed seed: only the time depends on the
+//! machine. The timed code is compiled into this program, so it must be a release build.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn times(runs: usize, left_out: LeftOut) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Share of `trials` in which each interval holds the truth.
+/// Share of `trials` in which each interval contains the truth.
 fn coverage(constants: [f64; 5], noise: f64, trials: usize) -> Result<BTreeMap<String, f64>> {
     let topology = origin2000();
     let truth = truth(constants);
@@ -132,7 +132,7 @@ fn coverage(constants: [f64; 5], noise: f64, trials: usize) -> Result<BTreeMap<S
         .collect())
 }
 
-/// Whether each interval of `model` holds the truth.
+/// Whether each interval of `model` contains the truth.
 fn judged(model: &Model, truth: &BTreeMap<String, f64>) -> Vec<(String, bool)> {
     let parameters = model.parameters.iter().filter_map(|parameter| {
         let interval = parameter.low?..=parameter.high?;

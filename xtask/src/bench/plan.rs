@@ -1,9 +1,9 @@
-//! Time of planning a module, from nothing and from the cache.
+//! Time of planning a module, without and with the cache.
 //!
-//! By the command, whose wall time has everything in it, and by the library alone, where
-//! the cached figure is what is left when a plan's bytes are in memory: checking and
-//! placing them. The files are in the page cache, as they are when a program has just been
-//! started from them.
+//! Measured with the command, whose wall time includes everything, and with the library alone,
+//! where the cached figure is the remaining work once a plan's bytes are in memory: checking and
+//! placing them. The files are in the page cache, as they are when a program has just been started
+//! from them.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -52,7 +52,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
         note(format_args!("{}", file.display()));
         let times = Times::of(membound, file, args.runs)?;
         let name = file.file_name().unwrap_or(file.as_os_str());
-        // The figures to reach speak of the compiler.
+        // The targets apply to the compiler.
         let judged = name == "cc1";
         let [cold, cached, plan, accept, place] = times.medians()?;
         say(format_args!(
@@ -191,8 +191,8 @@ impl Times {
     }
 }
 
-/// A place such as a launcher would choose: the module where libraries lie, the trampolines
-/// behind it.
+/// A placement such as a launcher would choose: the module where libraries lie, followed by the
+/// trampolines.
 fn beside(image: &Image<'_>) -> Placement {
     const PAGE: u64 = 4096;
     const LIBRARIES: u64 = 0x7f00_0000_0000;

@@ -1,9 +1,9 @@
-//! What profiling costs a program, beside cachegrind on the same one; and how long a report
-//! of a million samples takes.
+//! What profiling costs a program, compared with cachegrind on the same program; and how long a
+//! report of a million samples takes.
 //!
-//! Each program does a fixed amount of work and times it itself. A pair is one run alone and
-//! one profiled, in turn; the figure is the median of the pairs' ratios, beside the least and
-//! the largest.
+//! Each program does a fixed amount of work and times it itself. A pair is one run alone and one
+//! profiled, in turn; the figure is the median of the pairs' ratios, with the minimum and the
+//! maximum.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     no_cachegrind: bool,
 }
 
-/// Programs with the amount of work for some seconds, and for cachegrind.
+/// Programs, with the amount of work for some seconds, and for cachegrind.
 const PROGRAMS: [(&str, u64, u64); 5] = [
     ("chase", 15_000, 2_000),
     ("threads", 40_000, 4_000),
@@ -37,7 +37,7 @@ const PROGRAMS: [(&str, u64, u64); 5] = [
     ("blocks", 300, 6),
 ];
 
-/// Ways of profiling, and by how much they may slow a program.
+/// Methods of profiling, and the maximum slowdown of each.
 const WAYS: [(&str, &[&str], f64); 3] = [
     ("sampling", &["--no-latencies", "--no-objects"], 1.02),
     (
@@ -49,9 +49,9 @@ const WAYS: [(&str, &[&str], f64); 3] = [
 ];
 
 const REPORT_LIMIT_S: f64 = 2.0;
-/// Resident memory that a program may need more, beside its live blocks.
+/// Additional resident memory that a program may need, besides that for its live blocks.
 const MEMORY_LIMIT_KB: f64 = 40.0 * 1024.0;
-/// Live blocks of `blocks`, and what each may cost.
+/// Memory for the live blocks of `blocks`: 10 000 blocks of 32 bytes.
 const LIVE_BLOCKS_KB: f64 = 10_000.0 * 32.0 / 1024.0;
 
 pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
@@ -123,7 +123,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-/// What a program says of its own run.
+/// Figures that a program prints of its own run.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 struct Times {
     wall_s: f64,
@@ -144,7 +144,7 @@ fn times(command: &mut Command) -> Result<Times> {
     })
 }
 
-/// A run without samples would be cheap for the wrong reason.
+/// Checks that samples were taken: a run without samples would be cheap for the wrong reason.
 fn really_profiled(membound: &Path, run: &Path) -> Result<()> {
     let mut report = program(membound);
     report.arg("report").arg(run).args(["--format", "json"]);
@@ -197,7 +197,7 @@ impl Row {
     }
 }
 
-/// Times `membound report` on a made run of a million samples, as text and as a page.
+/// Times `membound report` on a generated run of a million samples, as text and as a page.
 fn report(membound: &Path, scratch: &Path, machine: &Path) -> Result<Vec<Value>> {
     let run = scratch.join("million.run");
     let mut make = cargo([

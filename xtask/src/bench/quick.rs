@@ -85,7 +85,7 @@ fn watched(membound: &Path) -> Result<(MachineProfile, Duration, u64)> {
         .with_context(|| format!("cannot start {}", membound.display()))?;
     let mut stdout = child.stdout.take().expect("stdout was asked to be a pipe");
     let pid = child.id();
-    // hugetlb pages are no part of ru_maxrss, and are gone when the process is.
+    // hugetlb pages are not counted in ru_maxrss, and are gone when the process has ended.
     let hugetlb = std::thread::spawn(move || {
         let mut peak_bytes = 0;
         while let Some(bytes) = hugetlb_bytes(pid) {

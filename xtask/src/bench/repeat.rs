@@ -1,5 +1,4 @@
-//! Whether latency curves that were measured one after the other agree, and what a curve
-//! costs.
+//! Whether latency curves that are measured one after the other agree, and what a curve costs.
 //!
 //! A point's deviation is the median of |run ÷ median of the runs − 1| over the runs. The
 //! regions are cut from the declared sizes with a margin, because the bench needs a truth
@@ -21,7 +20,7 @@ use crate::run::{note, say};
 
 const WALL_TARGET_S: f64 = 12.0;
 const POINTS_TARGET: usize = 48;
-/// Eight times the usual tools' half a point a second.
+/// Eight times the half point per second of the usual tools.
 const RATE_TARGET: f64 = 4.0;
 const CURVE: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
 
@@ -33,7 +32,7 @@ pub(crate) struct Args {
     runs: usize,
 }
 
-/// Where on the curve a point lies.
+/// Region of the curve in which a point lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Region {
     L1,
@@ -71,7 +70,7 @@ impl Region {
         }
     }
 
-    /// Largest deviation that the target permits.
+    /// Maximum relative deviation; `None` without a target.
     const fn target(self) -> Option<f64> {
         match self {
             Self::L1 | Self::L2 => Some(0.02),
@@ -87,7 +86,7 @@ struct Repeated {
     region: Region,
     ns: f64,
     deviation: f64,
-    /// Runs that called the point disturbed.
+    /// Number of runs that report the point as perturbed.
     disturbed: usize,
 }
 
@@ -172,7 +171,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-/// Points of the one curve that the targets speak of: a single copy, random, 4 KiB to 1 GiB.
+/// Points of the one curve to which the targets apply: a single copy, random, 4 KiB to 1 GiB.
 fn on_the_curve(points: &[LatencyPoint]) -> impl Iterator<Item = &LatencyPoint> {
     points.iter().filter(|point| {
         CURVE.contains(&point.size_bytes)

@@ -1,10 +1,9 @@
-//! What a patch costs an execution of its load, in tight loops whose loads hit the first
-//! cache.
+//! Cost of a patch per execution of its load, in tight loops whose loads hit the first cache.
 //!
-//! End to end: the same program runs by itself and under `membound rewrite check`, in turn,
-//! and times its own loops (`bench/patched.c` says what is alive in which). A cost is the
-//! difference of neighbouring runs' medians; the figure is the median of these, beside the
-//! least and the largest.
+//! End to end: the same program runs by itself and under `membound rewrite check`, in turn, and
+//! times its own loops (`bench/patched.c` describes what is live in which loop). A cost is the
+//! difference of neighbouring runs' medians; the figure is the median of these costs, with the
+//! minimum and the maximum.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +17,7 @@ use super::common::{document, median, verdict};
 use crate::results::Kept;
 use crate::run::{note, program, root, say, stdout_of, succeed};
 
-/// Bodies with a figure to reach, in nanoseconds an execution.
+/// Bodies with a target, in nanoseconds per execution.
 const BODIES: [(PatchBody, f64); 3] = [
     (PatchBody::Displace, 2.5),
     (PatchBody::Count, 4.0),
@@ -78,7 +77,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
         }
         for name in pairs[0].0.keys() {
             let cost = Cost::of(name, &pairs)?;
-            // The clock's loop has nothing to patch: its row shows what noise is.
+            // The loop of additions has nothing to patch: its row shows the noise.
             let judged = if name == CLOCK {
                 String::new()
             } else {
@@ -106,7 +105,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-/// What a patch costs in one loop.
+/// Cost of a patch in one loop.
 struct Cost {
     alone_ns: f64,
     patched_ns: f64,
@@ -155,7 +154,7 @@ impl Cost {
     }
 }
 
-/// Runs the program and reads what it says of its loops.
+/// Runs the program and reads the times that it prints for its loops.
 fn times(command: &mut Command) -> Result<Times> {
     let mut times = Times::new();
     for line in stdout_of(command)?.lines() {
@@ -171,7 +170,7 @@ fn times(command: &mut Command) -> Result<Times> {
     Ok(times)
 }
 
-/// A run whose loops were not patched would be fast for the wrong reason.
+/// Checks that the loops were patched: unpatched, they would be fast for the wrong reason.
 fn really_patched(report: &Path, built: &Path, body: PatchBody, args: &Args) -> Result<()> {
     let text = std::fs::read_to_string(report)
         .with_context(|| format!("cannot read {}", report.display()))?;

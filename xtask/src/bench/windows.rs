@@ -1,6 +1,6 @@
-//! The reorder buffer against what is published for the processor, and the sizes found
-//! for L1d and L2 against the declared ones. The tool finds them from curves alone; only
-//! the bench looks at what the machine declares.
+//! The reorder buffer against the published figure for the processor, and the sizes found for L1d
+//! and L2 against the declared ones. The tool finds them from curves alone; only the bench reads
+//! what the machine declares.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::run::{note, say};
 
 const ROB_TARGET: f64 = 0.02;
 const SIZE_TARGET: f64 = 0.12;
-/// Kinds of fillers that are to find the same reorder buffer.
+/// Minimum number of kinds of fillers that must find the same reorder buffer.
 const AGREEING: usize = 4;
 
 /// Arguments of `bench windows`.
@@ -52,7 +52,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     Kept::of_profiles("windows", rows, &profiles)
 }
 
-/// Something found, and what it is.
+/// A found value, and the true one.
 #[derive(Debug)]
 struct Compared {
     what: String,

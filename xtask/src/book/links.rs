@@ -1,4 +1,4 @@
-//! Links between Markdown files: the file must be there, and the heading in it.
+//! Links between Markdown files: checks that the file exists, and the heading in it.
 //!
 //! Anchors are those that GitHub and mdBook both make of a heading: lower case, letters, digits,
 //! `-` and `_` kept, spaces as `-`, everything else left out, `-1`, `-2` behind repeated ones.
@@ -12,7 +12,7 @@ use pulldown_cmark::{BrokenLink, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 use crate::run::read;
 
-/// What was found in some Markdown files.
+/// Result of checking some Markdown files.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// One line for each broken link: file, line, and what is missing.
@@ -27,7 +27,7 @@ struct Page {
     anchors: BTreeSet<String>,
     /// Byte offset and destination of each link and image.
     links: Vec<(usize, String)>,
-    /// Byte offset and label of references that nothing defines.
+    /// Byte offset and label of references without a definition.
     undefined: Vec<(usize, String)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Checked> {
     Ok(checked)
 }
 
-/// Markdown files below `source` that its table of contents does not have.
+/// Markdown files below `source` that its table of contents lacks.
 ///
 /// # Errors
 /// When a file or a directory cannot be read.
@@ -81,7 +81,7 @@ pub(super) fn left_out(root: &Path, source: &str) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// What a link of `file` lacks; `None` when it leads somewhere.
+/// What a link of `file` lacks; `None` if its target exists.
 fn broken(
     root: &Path,
     file: &Path,
@@ -137,7 +137,7 @@ fn is_markdown(path: &Path) -> bool {
 impl Page {
     fn of(source: &str) -> Self {
         let undefined = RefCell::new(Vec::new());
-        // Figures such as [68, 72] are text; only what says that it is a reference must be one.
+        // Figures such as [68, 72] are text; only an explicit reference must be defined.
         let meant = [LinkType::Reference, LinkType::Collapsed];
         let note = |link: BrokenLink<'_>| {
             if meant.contains(&link.link_type) {

@@ -1,4 +1,4 @@
-//! The built book: what lies beside it, and whether its links lead somewhere.
+//! The built book: files copied beside it, and dead links.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -14,8 +14,8 @@ static DESTINATION: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r##"(?:href|src)="([^"#?]+)"##).expect("the expression is constant")
 });
 
-/// Copies a file to where the built book links to it. Of Markdown, a page of HTML: mdBook writes
-/// `.html` for `.md` in every relative link.
+/// Copies a file to where the built book links to it. Markdown becomes a page of HTML, because
+/// mdBook writes `.html` for `.md` in every relative link.
 pub(super) fn put_beside(from: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().context("a file lies in a directory")?;
     std::fs::create_dir_all(directory)?;

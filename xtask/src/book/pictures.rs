@@ -15,13 +15,14 @@ use crate::needs::install_packages;
 use crate::python::{self, Notebook};
 use crate::run::{on_path, program, read, root, say, stdout_of, succeed};
 
-/// Where the pictures lie.
+/// Directory of the pictures.
 const IMAGES: &str = "docs/images";
-/// All pictures together: what a checkout and a reader's connection are not to notice.
+/// Maximum size of all pictures together, so that checkouts and pages stay small.
 const MOST_BYTES: u64 = 300_000;
-/// Begins the identifiers of the notebook's cells that draw a picture.
+/// Prefix of the identifiers of the notebook's cells that draw a picture.
 const PLOT: &str = "plot-";
-/// Fewer colours make a picture of a third of the size, which looks the same.
+/// Python program that reduces the colours: a picture then has a third of the size and looks the
+/// same.
 const SHRINK: &str = "import sys\nfrom PIL import Image\n\
     for path in sys.argv[1:]:\n    \
     Image.open(path).convert('RGB').quantize(128).save(path, optimize=True)\n";
@@ -47,7 +48,7 @@ const MACHINE_PAGE: Shot = Shot {
 /// Makes all pictures again.
 ///
 /// # Errors
-/// When something that they need cannot be had, or they are too large together.
+/// When a needed tool is not available, or the pictures are too large together.
 pub(super) fn make() -> Result<()> {
     let notebook = python::execute_notebook()?;
     let mut pictures = plots(&notebook.path)?;
@@ -80,7 +81,7 @@ pub(super) fn make() -> Result<()> {
     Ok(())
 }
 
-/// Writes what the cells of an executed notebook drew.
+/// Writes the pictures that the cells of an executed notebook drew.
 fn plots(notebook: &Path) -> Result<Vec<PathBuf>> {
     let document: Value = serde_json::from_str(&read(notebook)?)
         .with_context(|| format!("{} is no notebook", notebook.display()))?;
@@ -107,7 +108,7 @@ fn plots(notebook: &Path) -> Result<Vec<PathBuf>> {
 }
 
 impl Shot {
-    /// Shows a page in a browser without a window, and keeps what is seen.
+    /// Takes a screenshot of a page in a browser without a window.
     fn take(&self, page: &Path) -> Result<PathBuf> {
         if on_path("chromium").is_none() {
             install_packages(&["chromium"])?;
@@ -124,13 +125,13 @@ impl Shot {
         browser.arg("--virtual-time-budget=3000");
         browser.arg(format!("--window-size={},{}", self.width, self.height));
         browser.arg(format!("--screenshot={}", path.display()));
-        // It complains of buses that a container has not.
+        // Its complaints about buses that a container lacks are ignored.
         stdout_of(browser.arg(format!("file://{}", page.display())))?;
         Ok(path)
     }
 }
 
-/// With the notebook's Python, which has Pillow because matplotlib needs it.
+/// Reduces the colours with the notebook's Python, which has Pillow because matplotlib needs it.
 fn shrink(notebook: &Notebook, pictures: &[PathBuf]) -> Result<()> {
     succeed(
         program(&notebook.python)

@@ -1,4 +1,4 @@
-//! Inputs that are too large to keep: made here, the same in every run.
+//! Inputs that are too large to keep: generated here, the same in every run.
 
 use std::fmt::Write as _;
 

@@ -1,11 +1,11 @@
 //! `cargo xtask campaign harvest`: programs with random scavengers in them, under random signals.
 //!
-//! For as long as is asked, runs are drawn from a seed (`draw`): a primary of `bench/harvest/` or a
-//! fixture of the tests, scavengers that work, crash, loop, meddle or never end, options, yields at
-//! random loads, and signals from outside. Each primary runs alone and with its scavengers (`trial`):
-//! output and end must be the same, scavengers must end as they do alone, nothing may hang and no
-//! process may be left. Where the primary is killed, only the last two. The exit code is 1 if anything
-//! differs, and `--case SEED` repeats one run.
+//! For the requested time, runs are drawn from a seed (`draw`): a primary of `bench/harvest/` or a
+//! fixture of the tests, scavengers that work, crash, loop, interfere or never end, options, yields
+//! at random loads, and signals from outside. Each primary runs alone and with its scavengers
+//! (`trial`): output and exit must be the same, scavengers must end as they do alone, nothing may
+//! hang and no process may be left. If the primary is killed, only the last two are checked. The
+//! exit code is 1 if anything differs, and `--case SEED` repeats one run.
 
 mod disturb;
 mod draw;
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // A single case is repeated to see it fail, and nothing is kept of it.
+    // A single case is repeated to see it fail; its result is not kept.
     let store = Store::open(args.dry || args.case.is_some())?;
     let membound = match &args.membound {
         Some(path) => std::path::absolute(path)?,
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whoever loses its parent becomes a child of this process, so that nobody is lost.
+/// Makes processes that lose their parent children of this process, so that none is lost.
 fn adopt_orphans() {
     // SAFETY: it touches no memory.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
@@ -139,7 +139,7 @@ fn tell(case: &Case, trial: &Trial) {
     note(format_args!("  {}", trial.command));
 }
 
-/// Keeps the files of a run, what was wrong with it, and where what hung was.
+/// Keeps the files of a run, its failures, and the stacks of what hung.
 fn keep_run(directory: &Path, case: &Case, trial: &Trial, room: &Path) -> Result<()> {
     let kept = directory.join(case.seed.to_string());
     copy(room, &kept)?;
@@ -168,7 +168,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 const HEADING: &str = "primary         runs killed signals  threads       turns   steals reclaimed interrupted \
                        overdue finished crashed unfinished failures";
 
-/// Runs of one primary, or of all.
+/// Totals of the runs of one primary, or of all.
 #[derive(Debug, Default)]
 struct Sum {
     runs: u64,
@@ -177,7 +177,7 @@ struct Sum {
     threads: u64,
     turns: u64,
     moves: ScavengerMoves,
-    /// Scavengers that finished, crashed and did neither.
+    /// Numbers of scavengers that finished, that crashed, and that did neither.
     scavengers: [u64; 3],
     failures: u64,
 }

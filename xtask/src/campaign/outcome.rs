@@ -1,4 +1,4 @@
-//! What a run left, and what of it may differ from run to run.
+//! Outcome of a run, and which parts of it may differ from run to run.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,7 +11,7 @@ pub(crate) enum Ending {
     Exited(i32),
     /// By a signal.
     Killed(i32),
-    /// Not at all, until it was ended.
+    /// Not at all; it was killed after the timeout.
     Hung,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// What a run left.
+/// Everything that a run produced.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) ending: Ending,
@@ -46,12 +46,12 @@ pub(crate) struct Outcome {
     pub(crate) elapsed_s: f64,
 }
 
-/// What is compared of an output.
+/// Which parts of an output are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// Every byte.
     Bytes,
-    /// The lines that a Python test run says results in.
+    /// The result lines of a Python test run.
     TestResults,
 }
 
@@ -62,7 +62,7 @@ impl Comparison {
         match self {
             Self::Bytes => text.lines().map(str::to_owned).collect(),
             Self::TestResults => {
-                // Threads and children write in between as they please.
+                // Threads and children write in any order.
                 let mut lines: Vec<String> = text.lines().filter_map(result_line).collect();
                 lines.sort_unstable();
                 lines
@@ -71,7 +71,7 @@ impl Comparison {
     }
 }
 
-/// A line of a Python test run without what differs from run to run; `None` when it is no
+/// A line of a Python test run without the parts that differ from run to run; `None` if it is no
 /// result.
 fn result_line(line: &str) -> Option<String> {
     const VERDICTS: [&str; 5] = ["ok", "FAIL", "ERROR", "expected failure", "skipped"];
@@ -99,7 +99,7 @@ fn without_addresses(text: &str) -> String {
     out
 }
 
-/// The first line in which two texts differ, as a person reads it.
+/// The first line in which two texts differ, described for people.
 pub(crate) fn first_difference(left: &[String], right: &[String]) -> Option<String> {
     let longest = left.len().max(right.len());
     (0..longest).find_map(|index| {

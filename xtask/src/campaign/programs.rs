@@ -10,7 +10,7 @@ use super::outcome::Comparison;
 use super::task::{Scratch, Task};
 use crate::run::{on_path, root, stdout_of, succeed};
 
-/// What a program's preparation gives: its tasks, or what the machine lacks.
+/// Result of a program's preparation: its tasks, or what the machine lacks.
 type Prepared = Result<std::result::Result<Vec<Task>, String>>;
 
 /// A program of the campaign.
@@ -109,7 +109,7 @@ const PYTHON_TESTS: [&str; 36] = [
 ];
 
 fn python(_: &Scratch) -> Prepared {
-    // pyenv's python3 is a script: the interpreter itself says where it is.
+    // pyenv's python3 is a script, so the interpreter is asked for its path.
     let mut candidates = Vec::new();
     for name in ["python3", "/usr/bin/python3"] {
         let mut ask = Command::new(name);

@@ -1,4 +1,4 @@
-//! One command of a campaign, run as it is and patched.
+//! One command of a campaign, run unpatched and patched.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,13 +27,13 @@ impl Scratch {
         })
     }
 
-    /// Where tasks run. Both runs of a task have the same directory, so that paths in
+    /// Directory in which tasks run. Both runs of a task have the same one, so that paths in
     /// outputs are the same.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes a file there and says where it is.
+    /// Writes a file there and returns its path.
     pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.path().join(name);
         if let Some(parent) = path.parent() {
@@ -45,7 +45,7 @@ impl Scratch {
     }
 }
 
-/// A command, and what of it is compared.
+/// A command, and how its outcomes are compared.
 pub(crate) struct Task {
     /// Name within its program.
     pub(crate) name: String,
@@ -53,15 +53,15 @@ pub(crate) struct Task {
     args: Vec<OsString>,
     stdin: Option<PathBuf>,
     environment: Vec<(&'static str, OsString)>,
-    /// Files that it makes, in the scratch directory; they are removed before it runs.
+    /// Files that the command makes, in the scratch directory; they are removed before it runs.
     makes: Vec<&'static str>,
     comparison: Comparison,
-    /// Part of the file names of modules that must have been patched.
+    /// Beginnings of the file names of modules that must have been patched.
     modules: Vec<String>,
 }
 
 impl Task {
-    /// `program` without arguments, every byte of whose output counts.
+    /// `program` without arguments; every byte of its output is compared.
     pub(crate) fn new(name: &str, program: impl Into<PathBuf>) -> Self {
         Self {
             name: name.to_owned(),
@@ -100,18 +100,18 @@ impl Task {
         self
     }
 
-    /// A module whose file name begins so must have been patched.
+    /// Requires that a module whose file name begins with `module` is patched.
     pub(crate) fn patches(mut self, module: &str) -> Self {
         self.modules.push(module.to_owned());
         self
     }
 
-    /// Runs it as it is.
+    /// Runs the command unpatched.
     pub(crate) fn plain(&self, scratch: &Scratch) -> Result<Outcome> {
         self.finish(Command::new(&self.program), scratch)
     }
 
-    /// Runs it patched, and compares with how it was.
+    /// Runs the command patched, and compares the outcome with the unpatched one.
     pub(crate) fn patched(
         &self,
         scratch: &Scratch,
@@ -213,7 +213,7 @@ impl Task {
         }
         let mut modules = report.map(|report| report.modules).unwrap_or_default();
         for module in &mut modules {
-            // Where things lie on this machine is nobody's business.
+            // Results do not contain paths of this machine.
             if let Some(file) = Path::new(&module.path).file_name() {
                 module.path = file.to_string_lossy().into_owned();
             }
@@ -244,8 +244,7 @@ fn was_patched(report: &RewriteCheck, name: &str) -> bool {
     })
 }
 
-/// `text` without what membound wrote itself: lines that begin with its name, and the table
-/// when the program has ended.
+/// `text` without membound's own output: lines that begin with its name, and the table at the end.
 fn own_lines(text: &[u8]) -> Vec<u8> {
     text.split_inclusive(|&byte| byte == b'\n')
         .take_while(|line| !line.starts_with(b"membound: body "))
@@ -273,9 +272,9 @@ fn wait(child: &mut Child, patience: Duration) -> Result<Ending> {
     }
 }
 
-/// A patched run beside the unpatched one.
+/// Comparison of a patched run with the unpatched one.
 pub(crate) struct Compared {
-    /// What differs, each in a line; empty when nothing does.
+    /// The differences, one each; empty if there are none.
     pub(crate) differences: Vec<String>,
     pub(crate) ending: Ending,
     pub(crate) sites: u64,
@@ -287,7 +286,7 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// Everything but the outputs.
+    /// Everything except the outputs.
     pub(crate) fn raw(&self, name: &str, body: PatchBody) -> Value {
         json!({
             "program": name,

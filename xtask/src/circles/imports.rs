@@ -1,9 +1,9 @@
-//! Which file of a crate names something of which other one.
+//! Which file of a crate uses items of which other file.
 //!
 //! Paths are resolved as far as they lead through modules: from `crate`, `self`, `super`, modules
-//! declared in the same one, and modules that a `use` has brought in. A `pub use` hands a name on: who
-//! names it there imports the file that has it, and handing on is no import. Neither is a `mod` alone.
-//! Code under `cfg(test)` is left out.
+//! declared in the same one, and modules that a `use` has brought in. A `pub use` re-exports a
+//! name: code that uses the name there imports the file that defines it, and the re-export itself
+//! is no import. Neither is a `mod` alone. Code under `cfg(test)` is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens as _;
 use syn::{Attribute, Item, ItemMod, UseTree, Visibility};
 
-/// Files by the files that they import.
+/// Each file, and the files that it imports.
 pub(super) type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// A module's names from the crate's root.
 type ModulePath = Vec<String>;
 
-/// A module: the file that it stands in, its items, and the names that it hands on with their paths.
+/// A module: the file that contains it, its items, and the names that it re-exports with their
+/// paths.
 struct Module {
     file: PathBuf,
     items: Vec<Item>,
     handed_on: BTreeMap<String, Vec<String>>,
 }
 
-/// Modules that hand a name on to each other, at most.
+/// Maximum length of a chain of re-exports.
 const MOST_HANDS: usize = 8;
 
 /// Imports of the crate whose first file is `first`, by paths from `root`.
@@ -115,14 +116,14 @@ fn below(
     }
     let beside = directory.with_extension("rs");
     let found = [beside, directory.join("mod.rs")];
-    // One that is nowhere is named by a `path`, and is code of another crate or generated.
+    // A module without a file has a `path` attribute, and is code of another crate or generated.
     match found.iter().find(|found| found.is_file()) {
         Some(found) => load(modules, path, found, &directory),
         None => Ok(()),
     }
 }
 
-/// Adds the names of a `pub use` with their paths. Of `a::*` no names are known.
+/// Adds the names of a `pub use` with their paths. The names of `a::*` are not known.
 fn hand_on(before: &mut Vec<String>, tree: &UseTree, names: &mut BTreeMap<String, Vec<String>>) {
     match tree {
         UseTree::Path(path) => {
@@ -175,7 +176,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// What can be named in one module, and what is.
+/// The names that are in scope in one module, and the modules that its code uses.
 struct Scope<'a> {
     modules: &'a BTreeMap<ModulePath, Module>,
     path: &'a [String],
@@ -225,7 +226,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// A path, and the group of names behind it, as in `use a::{b, c::d};`.
+    /// Handles a path and the group of names after it, as in `use a::{b, c::d};`.
     fn path_found(&mut self, names: &[String], behind: Option<&TokenTree>) {
         let group = match behind {
             Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => group,
@@ -243,7 +244,7 @@ impl<'a> Scope<'a> {
         self.part_found(names, &part);
     }
 
-    /// One of the names in such a group.
+    /// Handles one of the names in such a group.
     fn part_found(&mut self, before: &[String], part: &[TokenTree]) {
         let (names, end) = path_at(part, 0);
         let mut whole = before.to_vec();
@@ -255,7 +256,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Notes the module that a path leads to.
+    /// Records the module that a path leads to.
     fn name(&mut self, names: &[String]) {
         if let Some((module, is_whole)) = self.resolve(self.path, names, MOST_HANDS) {
             if is_whole && let Some(last) = names.last() {
@@ -265,8 +266,8 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The module that a path leads to which stands in the module at `from`, and whether the path has no
-    /// more names than that.
+    /// The module that a path in the module at `from` leads to, and whether the path names just
+    /// that module.
     fn resolve(
         &self,
         from: &[String],
@@ -294,7 +295,7 @@ impl<'a> Scope<'a> {
         Some((module, true))
     }
 
-    /// The module that the first names of a path mean, and how many names those are.
+    /// The module that the first names of a path denote, and the number of those names.
     fn begin(&self, from: &[String], names: &[String]) -> Option<(ModulePath, usize)> {
         let first = names.first()?;
         let mut module = from.to_vec();

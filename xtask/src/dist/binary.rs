@@ -16,11 +16,11 @@ const SMALL: [&str; 4] = [
     "membound-report",
     "membound-types",
 ];
-/// What the binary may have without its debugging information and symbols, in bytes.
+/// Maximum size of the binary without its debugging information and symbols, in bytes.
 const LARGEST_BYTES: u64 = 25_000_000;
 
-/// Builds the command as `tree`/membound; gives the file with its debugging information,
-/// which lies in `directory`.
+/// Builds the command as `tree`/membound; returns the file with its debugging information, which is
+/// in `directory`.
 pub(super) fn make(processor: Processor, tree: &Path, directory: &Path) -> Result<PathBuf> {
     let built = build(processor)?;
     fs::create_dir_all(tree).with_context(|| format!("cannot make {}", tree.display()))?;
@@ -30,7 +30,7 @@ pub(super) fn make(processor: Processor, tree: &Path, directory: &Path) -> Resul
         let mut objcopy = program(processor.tool("objcopy"));
         succeed(objcopy.arg(option).arg(&built).arg(to))?;
     }
-    // Only the file's name goes into the binary, and its check sum.
+    // Only the file's name and its check sum go into the binary.
     let link = format!("--add-gnu-debuglink={}", debug.display());
     succeed(program(processor.tool("objcopy")).arg(link).arg(&binary))?;
     check(processor, &binary)?;
@@ -40,7 +40,7 @@ pub(super) fn make(processor: Processor, tree: &Path, directory: &Path) -> Resul
 fn build(processor: Processor) -> Result<PathBuf> {
     let mut build = cargo(["build", "--locked", "--release", "--package=membound"]);
     processor.provide_tools(&mut build)?;
-    // What is copied to many machines may take longer to build: this is a fifth smaller.
+    // The binary is copied to many machines, so a longer build is worth a fifth less size.
     build.env("CARGO_PROFILE_RELEASE_LTO", "fat");
     build.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     for name in SMALL {
@@ -54,8 +54,7 @@ fn build(processor: Processor) -> Result<PathBuf> {
     Ok(directory.join(processor.target()).join("release/membound"))
 }
 
-/// The binary is not too large and needs no loader, which it would look for on machines
-/// that have none of that name.
+/// Checks that the binary is not too large and needs no loader, which machines may lack.
 fn check(processor: Processor, binary: &Path) -> Result<()> {
     let bytes = fs::metadata(binary)
         .with_context(|| format!("cannot read {}", binary.display()))?

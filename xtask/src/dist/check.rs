@@ -1,5 +1,5 @@
-//! Tries what was made: each package in a Debian that has nothing but what installs it, the image
-//! without root, and the binary for another processor under an emulator.
+//! Tries the packages: each in a Debian that has nothing but what installs it, the image without
+//! root, and the binary for another processor under an emulator.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,13 +14,14 @@ use crate::machines;
 use crate::needs::{debian_suite, install_packages};
 use crate::run::{note, on_path, program, say, shown, stdout_of, succeed};
 
-/// What a user does first with an installed command.
+/// Script of a user's first steps with an installed command.
 const TRY: &str = include_str!("try.sh");
-/// Installs a package in an empty root, and tries it there.
+/// Script that installs a package in an empty root and tries it there.
 const INSTALL: &str = include_str!("install.sh");
-/// From the beginning of the installation in an empty root to the end of the first report.
+/// Maximum time from the beginning of the installation in an empty root to the end of the first
+/// report.
 const MAX_FIRST_REPORT: Duration = Duration::from_secs(60);
-/// From the start of `membound --help` to its end.
+/// Maximum time of `membound --help`.
 const MAX_HELP: Duration = Duration::from_millis(10);
 const HELP_STARTS: usize = 51;
 
@@ -48,11 +49,11 @@ pub(super) fn run(made: &Made) -> Result<()> {
 /// quotes.
 struct Package<'a> {
     file: &'a Path,
-    /// The Debian packages that its installation needs.
+    /// Debian packages that its installation needs.
     with: &'static [&'static str],
-    /// Installs the file of this name in the present directory.
+    /// Command that installs the file of this name in the current directory.
     install: String,
-    /// Starts what was installed.
+    /// Command that starts the installed membound.
     command: String,
     remove: &'static str,
 }
@@ -110,7 +111,7 @@ fn in_debian(package: &Package<'_>, script: &Path, place: &Path) -> Result<()> {
         make.arg(format!("--include={name}"));
     }
     make.arg("--customize-hook=mkdir \"$1/trial\"");
-    // mmdebstrap mounts it to be read only, which keeps programs from being patched.
+    // mmdebstrap mounts it read only, which keeps programs from being patched.
     make.arg("--customize-hook=mount -o remount,rw \"$1/proc\"");
     for from in [package.file, script, &install] {
         let from = from.display();
@@ -164,7 +165,7 @@ fn help(binary: &Path) -> Result<Duration> {
     Ok(taken[HELP_STARTS / 2])
 }
 
-/// Says a figure and its target. Nothing fails by it: the machine may be busy.
+/// Prints a figure and its target. A missed target is no failure: the machine may be busy.
 fn figure(what: &str, taken: Duration, most: Duration) {
     let verdict = verdict(taken <= most);
     say(format_args!(

@@ -27,7 +27,7 @@ const FILES: [(&str, &str); 6] = [
     ("CHANGELOG.md", "usr/share/doc/membound/changelog"),
 ];
 
-/// Makes the package of what `tree` has; `stage` has room for a tree of its own.
+/// Makes the package from `tree`; `stage` is a directory for a tree of its own.
 pub(super) fn make_package(
     processor: Processor,
     tree: &Path,

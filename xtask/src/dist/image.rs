@@ -13,9 +13,9 @@ use super::stage::{self, copy};
 use crate::needs::install_packages;
 use crate::run::{note, on_path, program, root, say, succeed};
 
-/// Builds and runs the image in the present directory.
+/// Script that builds and runs the image in the current directory.
 const SCRIPT: &str = include_str!("image.sh");
-/// What the image may have, unpacked, in bytes.
+/// Maximum size of the unpacked image, in bytes.
 const MAX_BYTES: u64 = 30_000_000;
 /// The user that is root in the namespace, and the first of [`USERS`].
 const USER: &str = "100000";
@@ -28,7 +28,7 @@ pub(super) fn check(made: &Made) -> Result<()> {
         return Ok(());
     }
     note(format_args!("── the image, without root"));
-    // Of its own, because its owner will be an ordinary user.
+    // A directory of its own, because its owner will be an ordinary user.
     let place = tempfile::tempdir().context("there is no room for a directory")?;
     let place = place.path();
     let tarball = made
@@ -65,8 +65,8 @@ fn missing() -> Option<String> {
         .map(|error| format!("no user namespace: {error:#}"))
 }
 
-/// Runs a command of sh in `place`, as root of a user namespace. The kernel lets root outside say
-/// which users the namespace has: neither /etc/subuid nor a user of that number is needed.
+/// Runs a command of sh in `place`, as root of a user namespace. The kernel lets the root outside
+/// define which users the namespace has: neither /etc/subuid nor a user of that number is needed.
 fn in_namespace(command: &str, place: &Path) -> Result<()> {
     let inside = format!(
         "echo ready; read -r go; exec setpriv --reuid=0 --regid=0 --clear-groups {command}"

@@ -1,5 +1,5 @@
-//! The licence texts of the crates that are linked into the binary: most ask that their
-//! text goes with every copy.
+//! The licence texts of the crates that are linked into the binary: most licences demand that their
+//! text accompanies every copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::run::{cargo, stdout_of};
 /// Licence files of libraries in C that crates carry and that have other authors: the crate, and the file in it.
 const BUNDLED: [(&str, &str); 1] = [("libmimalloc-sys", "c_src/mimalloc/v2/LICENSE")];
 
-/// One section a crate, sorted by name, with each licence file that the crate carries.
+/// One section per crate, sorted by name, with each licence file that the crate carries.
 pub(super) fn text(processor: Processor) -> Result<String> {
     let metadata = metadata(processor)?;
     let linked = linked(&metadata)?;
@@ -47,7 +47,7 @@ pub(super) fn text(processor: Processor) -> Result<String> {
     Ok(text)
 }
 
-/// What cargo knows of the workspace and its dependencies on the binary's target.
+/// Cargo's metadata of the workspace and its dependencies on the binary's target.
 pub(super) fn metadata(processor: Processor) -> Result<Value> {
     let mut metadata = cargo(["metadata", "--locked", "--format-version=1"]);
     metadata.args(["--filter-platform", &processor.target()]);

@@ -1,4 +1,4 @@
-//! The processors that packages are made for, and the name that each tool has for them.
+//! The processors for which packages are made, and the name that each tool has for them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,7 +51,7 @@ impl Processor {
         format!("{}-unknown-linux-musl", self.name())
     }
 
-    /// Starts `binary`: under an emulator where this machine has another processor.
+    /// Command that starts `binary`: under an emulator if this machine has another processor.
     pub(super) fn start(self, binary: &Path) -> Command {
         if self.is_here() {
             return program(binary);
@@ -104,14 +104,14 @@ impl Processor {
         Ok(())
     }
 
-    /// Has a cross compiler for glibc use musl's headers, as musl-gcc does.
+    /// Flags with which a cross compiler for glibc uses musl's headers, as musl-gcc does.
     fn c_flags(self, compiler: &str) -> Result<String> {
         let own = stdout_of(program(compiler).arg("-print-file-name=include"))?;
         let musl = self.musl_headers()?;
         let atomics = match self {
             Self::X86_64 => "",
-            // Else they are calls into the compiler's own library, which asks glibc what the
-            // processor has.
+            // Otherwise atomics are calls into the compiler's own library, which asks glibc for the
+            // processor's features.
             Self::Aarch64 => " -mno-outline-atomics",
         };
         let [musl, own] = [musl.display().to_string(), own.trim().to_owned()];
@@ -140,7 +140,7 @@ impl Processor {
     }
 }
 
-/// Installs `packages` where one of `tools` is not there.
+/// Installs `packages` if one of `tools` is missing.
 fn provide(tools: &[&str], packages: &[&str]) -> Result<()> {
     if tools.iter().all(|tool| on_path(tool).is_some()) {
         return Ok(());

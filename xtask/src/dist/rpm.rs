@@ -34,7 +34,7 @@ const FILES: [(&str, &str, &str); 6] = [
 ];
 const LICENCES: [&str; 3] = ["LICENSE-MIT", "LICENSE-APACHE", super::stage::NOTICES];
 
-/// Makes the package of what `tree` has; `stage` has room for rpmbuild's own directories.
+/// Makes the package from `tree`; `stage` is a directory for rpmbuild's own directories.
 pub(super) fn make_package(
     processor: Processor,
     tree: &Path,
@@ -66,7 +66,7 @@ pub(super) fn make_package(
     Ok(package)
 }
 
-/// The package has the command and needs nothing but rpm's own features.
+/// Checks that the package has the command and requires nothing but rpm's own features.
 fn check(package: &Path) -> Result<()> {
     let ask = |what: &str| stdout_of(program("rpm").args(["-qp", what]).arg(package));
     let files = ask("-l")?;
@@ -81,7 +81,7 @@ fn check(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What rpmbuild is told: nothing is compiled, stripped or searched for what it needs.
+/// The spec file: nothing is compiled, stripped or searched for dependencies.
 fn spec_file(tree: &Path) -> String {
     let mut install = String::new();
     let mut files = String::new();
@@ -129,7 +129,7 @@ fn spec_file(tree: &Path) -> String {
     )
 }
 
-/// Where a file goes: the directory `to` with the file's own name, or `to` itself.
+/// Destination of a file: the directory `to` with the file's own name, or `to` itself.
 fn full(to: &str, from: &Path) -> String {
     match (to.strip_suffix('/'), from.file_name()) {
         (Some(directory), Some(name)) => format!("{directory}/{}", name.to_string_lossy()),

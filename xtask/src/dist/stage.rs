@@ -1,4 +1,4 @@
-//! What comes with the binary: manual, scripts for shells, licences, README.
+//! Files that accompany the binary: manual, scripts for shells, licences, README.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ pub(super) const SCRIPTS: [(&str, &str); 5] = [
     ("powershell", "membound.ps1"),
 ];
 
-/// Files of the workspace that everybody gets.
+/// Files of the workspace that every package contains.
 pub(super) const DOCUMENTS: [&str; 4] =
     ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "CHANGELOG.md"];
 
 /// The licences of everything that is linked in.
 pub(super) const NOTICES: &str = "THIRD-PARTY-LICENSES";
 
-/// Fills `tree`, which has the binary.
+/// Adds the files to `tree`, which has the binary.
 pub(super) fn fill(processor: Processor, tree: &Path) -> Result<()> {
     let binary = tree.join("membound");
     let [manual, scripts] = ["man/man1", "completions"].map(|name| tree.join(name));

@@ -1,8 +1,8 @@
-//! The Python wheel: the binary as a script of the environment, and the package `membound`, which runs it and makes
-//! data frames of what it says (`packaging/python/membound`).
+//! The Python wheel: the binary as a script of the environment, and the package `membound`, which
+//! runs it and makes data frames of its output (`packaging/python/membound`).
 //!
-//! By the binary distribution format of packaging.python.org. The binary is static, so the
-//! oldest platforms that installers know are named.
+//! Follows the binary distribution format of packaging.python.org. The binary is static, so the
+//! wheel names the oldest platforms that installers know.
 
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) const EXTRAS: [(&str, &str); 3] = [
     ("polars", "polars>=1.0.0"),
 ];
 
-/// Makes the wheel of what `tree` has.
+/// Makes the wheel from `tree`.
 pub(super) fn make_wheel(processor: Processor, tree: &Path, into: &Path) -> Result<PathBuf> {
     let begin = format!("membound-{VERSION}");
     let info = format!("{begin}.dist-info");
@@ -63,7 +63,7 @@ pub(super) fn make_wheel(processor: Processor, tree: &Path, into: &Path) -> Resu
     Ok(path)
 }
 
-/// The files of the Python package by name: its modules, and the mark that says that they are typed.
+/// The files of the Python package by name: its modules, and the marker for typed packages.
 fn package_files() -> Result<Vec<PathBuf>> {
     let directory = root().join(PACKAGE);
     let entries = std::fs::read_dir(&directory)
@@ -104,12 +104,12 @@ fn metadata(readme: &str) -> String {
     )
 }
 
-/// The platforms by the names that installers compare with their own.
+/// The names of the platforms, as installers compare them with their own.
 fn platforms(processor: Processor) -> [String; 2] {
     ["manylinux_2_17", "musllinux_1_1"].map(|libc| format!("{libc}_{}", processor.name()))
 }
 
-/// The file WHEEL, with one tag a platform.
+/// The file WHEEL, with one tag per platform.
 fn tags(processor: Processor) -> String {
     let mut text = format!(
         "Wheel-Version: 1.0\nGenerator: membound-xtask {VERSION}\nRoot-Is-Purelib: false\n"
@@ -120,12 +120,12 @@ fn tags(processor: Processor) -> String {
     text
 }
 
-/// Who may do what with a file that is unpacked.
+/// Permissions of an unpacked file.
 #[derive(Clone, Copy)]
 enum Mode {
-    /// Read by everyone.
+    /// Readable by everyone.
     Plain = 0o644,
-    /// Also executed.
+    /// Also executable.
     Executable = 0o755,
 }
 
@@ -150,7 +150,7 @@ impl Wheel {
     }
 
     fn put(&mut self, name: &str, data: &[u8], mode: Mode) -> Result<()> {
-        // Files are all of 1980, so that the same content makes the same archive.
+        // All files are dated 1980, so that the same content makes the same archive.
         let options = SimpleFileOptions::DEFAULT
             .compression_level(Some(9))
             .unix_permissions(mode as u32);

@@ -1,7 +1,8 @@
-//! Batches of programs that are drawn at random: what a harvest makes of them, against the kernel's scheduling.
+//! Batches of randomly drawn programs: a harvest of them against the kernel's scheduling.
 //!
-//! Every batch runs one after another and as a harvest on one CPU, and side by side and as a harvest on all. The first
-//! harvest of a batch knows no program; the others follow the plans that it made. The seed decides what is drawn.
+//! Every batch runs one program after another and as a harvest on one CPU, and side by side and as
+//! a harvest on all CPUs. The first harvest of a batch knows no program; the others follow the
+//! plans that it made. The seed decides which programs are drawn.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,16 +22,17 @@ use crate::campaign::outcome::Ending;
 use crate::random::Random;
 use crate::run::{note, say};
 
-/// Programs of a batch.
+/// Number of programs in a batch.
 const PROGRAMS: std::ops::RangeInclusive<u64> = 2..=4;
-/// Time after which a batch is ended.
+/// Timeout of a batch.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Files in a program's directory that its preparation and earlier runs left, and that no run reads.
+/// Files that a program's preparation and earlier runs left in its directory, and that no run
+/// reads.
 const OF_RUNS: [&str; 5] = [".prepared", ".stdout", ".stderr", "stdout", "stderr"];
-/// The most that a harvest may take of the kernel's time.
+/// Maximum time of a harvest, relative to the kernel's scheduling.
 const MOST: f64 = 1.03;
 
-/// How a batch is run.
+/// Method of running a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
@@ -57,7 +59,7 @@ impl Way {
     ];
 }
 
-/// What came of a batch: medians in seconds.
+/// Times of a batch: medians in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     programs: Vec<String>,
@@ -79,7 +81,7 @@ impl Row {
     }
 }
 
-/// What batches are run with.
+/// Parameters of running batches.
 pub(super) struct Setting<'a> {
     pub(super) membound: &'a Path,
     pub(super) machine: &'a Path,
@@ -88,7 +90,7 @@ pub(super) struct Setting<'a> {
     pub(super) rounds: usize,
 }
 
-/// Draws and runs batches; prints a line of each, and what they come to.
+/// Draws and runs batches; prints a line for each, and a summary.
 pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>> {
     let programs = programs(entries)?;
     ensure!(programs.len() > 1, "fewer than two programs can be drawn");
@@ -144,11 +146,11 @@ struct Program {
     name: String,
     words: Vec<String>,
     work: PathBuf,
-    /// Whether its stdout is always the same.
+    /// Whether its stdout is the same in every run.
     is_constant: bool,
 }
 
-/// The programs that end by themselves and need nothing before a run, prepared.
+/// The programs that end by themselves and need nothing before a run, after their preparation.
 fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -171,20 +173,20 @@ fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Some of the programs, perhaps one several times.
+/// Some of the programs, possibly one several times.
 fn draw<'a>(programs: &'a [Program], random: &mut Random) -> Vec<&'a Program> {
     let count = random.between(*PROGRAMS.start(), *PROGRAMS.end());
     (0..count).map(|_| random.pick(programs)).collect()
 }
 
-/// A directory that has the files of all programs of a batch.
+/// A directory with the files of all programs of a batch.
 struct Bed<'a> {
     batch: &'a [&'a Program],
     room: tempfile::TempDir,
 }
 
 impl<'a> Bed<'a> {
-    /// `None` where two programs have different files of one name.
+    /// `None` if two programs have different files of one name.
     fn new(batch: &'a [&'a Program]) -> Result<Option<Self>> {
         let room = tempfile::tempdir()?;
         let files = room.path().join("files");

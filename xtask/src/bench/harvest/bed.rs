@@ -1,4 +1,5 @@
 //! Runs programs for the parts of the bench: alone, harvested, and with plans that are made once.
+//!
 //! Everything, membound included, runs on one processor, with a timeout. Every run is kept for the
 //! raw results.
 

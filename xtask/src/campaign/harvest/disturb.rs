@@ -1,4 +1,4 @@
-//! Signals from outside, to a process and to its threads, and what is left of one that has ended.
+//! Sends signals from outside to a process and to its threads, and examines what is left of it.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use membound_platform::stat::Stat;
 use super::draw::{Case, Storm};
 use crate::random::Random;
 
-/// The primary of a run, while it is there.
+/// The primary of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     /// Its executable.
@@ -19,7 +19,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Its process, if it has begun and not ended.
+    /// The number of its process, if it has begun and not ended.
     pub(super) fn process(self) -> Option<u32> {
         children(self.parent).into_iter().find(|child| {
             std::fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == self.path)
@@ -27,7 +27,7 @@ impl Target<'_> {
     }
 }
 
-/// All processes.
+/// Numbers of all processes.
 fn processes() -> impl Iterator<Item = u32> {
     std::fs::read_dir("/proc")
         .into_iter()
@@ -42,7 +42,8 @@ pub(super) fn children(parent: u32) -> Vec<u32> {
     processes().filter(is_child).collect()
 }
 
-/// Whether a process handles and ignores what it is to: before, a signal would be its end.
+/// Whether a process handles and ignores the signals of `storm`: before that, a signal would end
+/// it.
 fn is_ready(process: u32, storm: &Storm) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let holds = |name: &str, signals: &[i32]| {
@@ -55,7 +56,7 @@ fn is_ready(process: u32, storm: &Storm) -> bool {
     holds("SigCgt:", &storm.handled) && holds("SigIgn:", &storm.ignored)
 }
 
-/// Threads of a process that are its own: none of membound's, which hide nothing from `/proc`.
+/// Threads of a process without those of membound, which are visible in `/proc` too.
 fn threads(process: u32) -> Vec<u32> {
     let directory = format!("/proc/{process}/task");
     std::fs::read_dir(&directory)
@@ -76,33 +77,34 @@ fn number(id: u32) -> libc::pid_t {
 /// Sends a signal to a process, or to one thread of it.
 fn send(process: u32, thread: Option<u32>, signal: i32) {
     match thread {
-        // SAFETY: it touches no memory; whose process it is was just seen.
+        // SAFETY: it touches no memory; the process was just observed to be the primary.
         None => unsafe {
             libc::kill(number(process), signal);
         },
-        // SAFETY: as above; a thread that has ended meanwhile is an error, which is none here.
+        // SAFETY: as above; a thread that has ended meanwhile causes an error, which is ignored.
         Some(thread) => unsafe {
             libc::syscall(libc::SYS_tgkill, number(process), number(thread), signal);
         },
     }
 }
 
-/// Ends a process and all of its group.
+/// Kills a process and all of its group.
 pub(super) fn end_group(leader: u32) {
-    // SAFETY: it touches no memory; the leader is a child that nobody has waited for.
+    // SAFETY: it touches no memory; the leader is a child that has not been waited for.
     unsafe { libc::kill(-number(leader), libc::SIGKILL) };
 }
 
-/// What was sent to a primary.
+/// Signals that were sent to a primary.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Disturbed {
-    /// Signals.
+    /// Number of signals.
     pub(super) signals: u64,
-    /// Whether the one was among them that the case kills it by: it may have ended before.
+    /// Whether the signal that kills the case's primary was sent; the primary may have ended
+    /// before.
     pub(super) is_killed: bool,
 }
 
-/// Sends what a case says for as long as `goes_on`.
+/// Sends the signals of a case for as long as `goes_on` returns true.
 pub(super) fn disturb(
     case: &Case,
     target: Target<'_>,
@@ -125,7 +127,7 @@ pub(super) fn disturb(
             if let (Some(mean), Some(storm)) = (case.signals, &case.primary.storm)
                 && is_ready(process, storm)
             {
-                // In bursts: to look for the process takes longer than a short pause.
+                // In bursts, because finding the process takes longer than a short pause.
                 for _ in 0..20 {
                     sent.signals += send_one(process, storm, &mut random);
                     std::thread::sleep(mean.mul_f64(2.0 * random.below(1000) as f64 / 1000.0));
@@ -140,7 +142,7 @@ pub(super) fn disturb(
 
 fn send_one(process: u32, storm: &Storm, random: &mut Random) -> u64 {
     if random.once_in(40) {
-        // SIGCONT follows always: nobody is left stopped.
+        // SIGCONT always follows, so that no process stays stopped.
         send(process, None, libc::SIGSTOP);
         std::thread::sleep(Duration::from_micros(random.below(5000)));
         send(process, None, libc::SIGCONT);
@@ -159,7 +161,7 @@ fn send_one(process: u32, storm: &Storm, random: &mut Random) -> u64 {
     1
 }
 
-/// What hangs, in words: where each thread of a process and of its children is.
+/// Describes what hangs: the state and stack of each thread of a process and of its children.
 pub(super) fn stacks(process: u32) -> String {
     let mut text = String::new();
     let mut wanted = vec![process];

@@ -1,4 +1,4 @@
-//! What a run is: drawn from its seed and from nothing else.
+//! The description of a run, drawn from its seed and from nothing else.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use crate::random::Random;
 /// One run of the campaign.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    /// The number that all of it comes from.
+    /// The seed from which everything is drawn.
     pub(super) seed: u64,
     pub(super) primary: Primary,
     pub(super) scavengers: Vec<Scavenger>,
     /// Options of `membound harvest run`.
     pub(super) options: Vec<String>,
-    /// Of how many loads in 1000 one yields, in the primary and in scavengers.
+    /// Number of loads in 1000 that yield, in the primary and in scavengers.
     pub(super) densities: [u64; 2],
-    /// Mean time between two signals from outside; `None`: none are sent.
+    /// Mean time between two signals from outside; `None` if none are sent.
     pub(super) signals: Option<Duration>,
-    /// When the primary is killed, and by which signal.
+    /// Time after which the primary is killed, and the signal.
     pub(super) killed: Option<(Duration, i32)>,
 }
 
 /// The program whose stalls are harvested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Primary {
-    /// Its name: of `bench/harvest/`, or a fixture's.
+    /// Its name: of a program of `bench/harvest/`, or of a fixture.
     pub(super) name: &'static str,
     pub(super) words: Vec<String>,
-    /// Its trouble, as `bench/harvest/storm.c` reads it.
+    /// Disturbances that it makes itself, as `bench/harvest/storm.c` reads them.
     pub(super) storm: Option<Storm>,
 }
 
-/// See `bench/harvest/storm.c`.
+/// Disturbances that `bench/harvest/storm.c` adds to a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Storm {
-    /// Signals that it handles, and that it ignores.
+    /// Signals that it handles, and signals that it ignores.
     pub(super) handled: Vec<i32>,
     pub(super) ignored: Vec<i32>,
     flags: u64,
@@ -43,7 +43,7 @@ pub(super) struct Storm {
     threads: u64,
 }
 
-/// A program that is to run in them.
+/// A program that runs in the primary's stalls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scavenger {
     pub(super) name: &'static str,
@@ -51,11 +51,11 @@ pub(super) struct Scavenger {
     /// Whether it is built as a shared object.
     pub(super) is_object: bool,
     pub(super) end: End,
-    /// Whether what it prints is the same in every run.
+    /// Whether its output is the same in every run.
     pub(super) is_known: bool,
 }
 
-/// Signals that programs have no other use for here.
+/// Signals that the programs do not use otherwise.
 const SIGNALS: [i32; 10] = [
     libc::SIGUSR1,
     libc::SIGUSR2,
@@ -66,11 +66,11 @@ const SIGNALS: [i32; 10] = [
     libc::SIGWINCH,
     libc::SIGURG,
     libc::SIGIO,
-    // A real-time one, of which none is dropped.
+    // A real-time signal, of which none is dropped.
     37,
 ];
 
-/// Fixtures that are primaries, and the words that they are called with.
+/// Fixtures that are primaries, with their arguments.
 const FIXTURES: [(&str, &str); 38] = [
     ("processes.c", "fork"),
     ("processes.c", "vfork"),
@@ -112,10 +112,11 @@ const FIXTURES: [(&str, &str); 38] = [
     ("filters.c", "vfork"),
 ];
 
-/// How a program ends by itself, with a code or by a signal; `None`: it does not.
+/// How a program ends by itself: with an exit code or by a signal; `None` if it does not.
 type End = Option<Result<i32, i32>>;
 
-/// Modes of the scavengers' fixture: how they end, and whether their output is known.
+/// Modes of the scavengers' fixture: how they end, and whether their output is the same in every
+/// run.
 const MODES: [(&str, End, bool); 19] = [
     ("work", Some(Ok(0)), true),
     ("exit", Some(Ok(7)), true),
@@ -131,7 +132,7 @@ const MODES: [(&str, End, bool); 19] = [
     ("calls", Some(Ok(0)), true),
     ("vectors", Some(Ok(0)), true),
     ("rounding", Some(Ok(0)), true),
-    // What is refused here is done alone.
+    // The calls that are refused in a harvest succeed alone.
     ("refused", Some(Ok(0)), false),
     ("load", Some(Ok(0)), true),
     ("eat", Some(Ok(0)), false),
@@ -139,7 +140,7 @@ const MODES: [(&str, End, bool); 19] = [
     ("hunger", Some(Ok(0)), false),
 ];
 
-/// What a scavenger does that meddles with its process; alone it would do it indeed.
+/// Modes of a scavenger that interferes with its process; alone, it would really do so.
 const MEDDLING: [&str; 12] = [
     "interval",
     "timer",
@@ -199,7 +200,7 @@ impl Primary {
                 storm: None,
             };
         }
-        // Threads of the server block often: what is stolen is stolen from them.
+        // Threads of the server block often, so scavengers are stolen from them.
         let name = *random.pick(&["chase", "kv", "join", "server", "server", "other"]);
         let threads = random.between(1, 6);
         let words = match name {
@@ -241,8 +242,8 @@ impl Primary {
             words,
             storm: (!random.once_in(5)).then(|| {
                 let storm = Storm::draw(random);
-                // The alternate stacks that Rust's library gives its threads hold one frame of the kernel's:
-                // a second signal there ends a program with or without scavengers.
+                // The alternate stacks that Rust's library gives its threads have room for one
+                // signal frame: a second signal on them ends a program with or without scavengers.
                 if name == "join" {
                     storm.one_at_a_time_on_its_stack()
                 } else {
@@ -252,13 +253,13 @@ impl Primary {
         }
     }
 
-    /// Whether its scavengers end before it does: where it becomes another program, or puts itself behind a
+    /// Whether its scavengers end before it does: where it executes another program, or installs a
     /// filter of its system calls.
     pub(super) fn ends_scavengers(&self) -> bool {
         self.name == "processes.c" && self.words == ["exec"] || self.name == "filters.c"
     }
 
-    /// Whether everything that it prints is known, and not the lines of some names only.
+    /// Whether all of its output is known, instead of the lines with certain names only.
     pub(super) fn is_fixture(&self) -> bool {
         self.name.contains('.')
     }
@@ -290,9 +291,9 @@ impl Storm {
         }
     }
 
-    /// Handlers on an alternate stack block all signals.
+    /// Makes handlers on an alternate stack block all signals.
     fn one_at_a_time_on_its_stack(mut self) -> Self {
-        // As `bench/harvest/storm.c` has them.
+        // Flags of `bench/harvest/storm.c`.
         const ON_STACK: u64 = 1;
         const BLOCK_ALL: u64 = 2;
         if self.flags & ON_STACK != 0 {
@@ -301,12 +302,12 @@ impl Storm {
         self
     }
 
-    /// A set as the kernel has it.
+    /// A set of signals as the kernel's bit mask.
     pub(super) fn mask(signals: &[i32]) -> u64 {
         signals.iter().map(|signal| 1 << (signal - 1)).sum()
     }
 
-    /// As the environment says it.
+    /// The value of the environment variable.
     pub(super) fn text(&self) -> String {
         format!(
             "{:x} {:x} {} {} {} {}",
@@ -422,7 +423,8 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
         ];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
     }
-    // They stand for a core: scavengers come and go between the command's threads and their own.
+    // The CPUs are declared siblings of one core: scavengers come and go between the command's
+    // threads and their own.
     let has_two = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
     if random.once_in(2) && has_two {
         words.extend(["--siblings", "0,1", "--smt", "on"].map(str::to_owned));

@@ -1,4 +1,4 @@
-//! Where runs take place: programs built once, their loads, and what they print alone.
+//! The environment of runs: programs built once, their loads, and their outputs alone.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::campaign::outcome::{Ending, Outcome};
 use crate::random::Random;
 use crate::run::{program, root, stdout_of};
 
-/// Sources of fixtures, and whether each is a scavenger as well.
+/// Sources of fixtures, and whether each is also a scavenger.
 const FIXTURES: [(&str, bool); 10] = [
     ("processes.c", false),
     ("threads.c", false),
@@ -33,7 +33,7 @@ const FIXTURES: [(&str, bool); 10] = [
 ];
 const MEDDLING: &str = "meddling.c";
 
-/// Lines of which the values are known beforehand: of others they are measurements.
+/// Names of lines whose values are known beforehand; the values of other lines are measurements.
 const KNOWN: [&str; 11] = [
     "hops",
     "checksum",
@@ -100,7 +100,7 @@ impl Field {
         })
     }
 
-    /// A directory of its own for a run, empty.
+    /// Creates an empty directory for one run.
     pub(super) fn room(&self, seed: u64) -> Result<PathBuf> {
         let room = self.scratch.path().join(format!("run-{seed:x}"));
         if room.exists() {
@@ -110,14 +110,14 @@ impl Field {
         Ok(room)
     }
 
-    /// The file of a primary.
+    /// The executable of a primary.
     pub(super) fn primary(&self, primary: &Primary) -> &Path {
         self.fixtures
             .get(&(primary.name, false))
             .unwrap_or_else(|| &self.built.programs[primary.name])
     }
 
-    /// The file of a scavenger.
+    /// The executable or shared object of a scavenger.
     pub(super) fn scavenger(&self, scavenger: &Scavenger) -> &Path {
         let of_bench = if scavenger.is_object {
             &self.built.objects
@@ -129,7 +129,7 @@ impl Field {
             .unwrap_or_else(|| &of_bench[scavenger.name])
     }
 
-    /// `membound harvest run` as a case asks for it.
+    /// The `membound harvest run` command of a case.
     pub(super) fn command(&self, case: &Case, room: &Path) -> Result<Command> {
         let mut random = Random::new(!case.seed);
         let mut command = self.environment(&self.membound, room, case.primary.storm_text());
@@ -168,7 +168,7 @@ impl Field {
         Ok(command)
     }
 
-    /// The primary of a case by itself.
+    /// The command of a case's primary, without membound.
     pub(super) fn alone(&self, case: &Case, room: &Path) -> Command {
         let primary = self.primary(&case.primary);
         let mut command = self.environment(primary, room, case.primary.storm_text());
@@ -176,7 +176,7 @@ impl Field {
         command
     }
 
-    /// What a scavenger prints by itself.
+    /// Output of a scavenger that runs by itself.
     pub(super) fn output_of(&self, scavenger: &Scavenger, room: &Path) -> Result<Vec<u8>> {
         let path = self.scavenger(&Scavenger {
             is_object: false,
@@ -201,7 +201,7 @@ impl Field {
         Ok(stdout)
     }
 
-    /// A command in the environment that all have, alone and with scavengers.
+    /// A command in the environment that all runs have, alone and with scavengers.
     fn environment(&self, path: &Path, room: &Path, storm: Option<String>) -> Command {
         let mut command = Command::new(path);
         command
@@ -218,7 +218,7 @@ impl Field {
         command
     }
 
-    /// Writes a plan in which so many of 1000 loads of a file yield.
+    /// Writes a plan in which `density` of 1000 loads of a file yield.
     fn plan(
         &self,
         path: &Path,
@@ -242,7 +242,7 @@ impl Field {
             .filter(|_| random.below(1000) < density)
             .map(|&address| (address, YieldKind::Primary))
             .collect();
-        // The others are for the time between two.
+        // The other yields are bound yields.
         let bounds = |random: &mut Random| role == HarvestRole::Scavenger && random.once_in(3);
         let sites: Vec<_> = sites
             .into_iter()
@@ -266,7 +266,7 @@ impl Primary {
         self.storm.as_ref().map(super::draw::Storm::text)
     }
 
-    /// What of its output is the same in every run.
+    /// The lines of its output that are the same in every run.
     pub(super) fn kept(&self, text: &[u8]) -> Vec<String> {
         let text = String::from_utf8_lossy(text);
         let is_known = |line: &&str| {
@@ -276,8 +276,8 @@ impl Primary {
     }
 }
 
-/// Whether a function is one of the program's sources, rather than of what Rust links in: there is no
-/// room for yields at all loads of that.
+/// Whether a function comes from the program's sources, rather than from Rust's libraries: there is
+/// no room for yields at all loads of those.
 fn is_own(path: &Path, function: Option<&str>) -> bool {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let of_storm = ["handle", "chase", "come_and_go"];
@@ -308,7 +308,7 @@ fn fixture(directory: &Path, source: &str, is_object: bool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A file of a run for what is written to a stream.
+/// Creates a file of a run for an output stream.
 pub(super) fn stream(room: &Path, name: &str) -> Result<File> {
     let path = room.join(name);
     File::create(&path).with_context(|| format!("cannot write {}", path.display()))

@@ -1,4 +1,4 @@
-//! One run: the primary alone, then with its scavengers while it is disturbed, and what differs.
+//! One run: the primary alone, then with its scavengers and under signals, and the differences.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -15,29 +15,29 @@ use super::field::{Field, stream};
 use crate::campaign::outcome::{Ending, first_difference};
 use crate::run::shown;
 
-/// How long whatever is left of a run may take to go.
+/// Time that processes left over from a run have to end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub(super) struct Trial {
-    /// What is wrong with it, each in a line; empty when nothing is.
+    /// What is wrong with the run, one failure each; empty if nothing is.
     pub(super) failures: Vec<String>,
-    /// The command, as a shell would take it.
+    /// The command, as a shell would accept it.
     pub(super) command: String,
     /// How the primary ended.
     pub(super) ending: String,
-    /// What was sent to it.
+    /// Signals that were sent to the primary.
     pub(super) sent: Disturbed,
     pub(super) elapsed_s: f64,
-    /// What `harvest run` said of it.
+    /// The document of `harvest run`.
     pub(super) document: Option<HarvestRun>,
-    /// Where everything that hung was.
+    /// State and stacks of everything that hung.
     pub(super) stacks: Option<String>,
 }
 
 impl Trial {
-    /// Of a case, in a directory that is its own.
+    /// Runs a case in a directory of its own.
     pub(super) fn run(field: &Field, case: &Case, room: &Path) -> Result<Self> {
         let mut trial = Self::default();
         let alone = trial.alone(field, case, room)?;
@@ -80,7 +80,7 @@ impl Trial {
         Ok(Ending::Hung)
     }
 
-    /// Runs `membound harvest run` to its end, and disturbs what it has started.
+    /// Runs `membound harvest run` to its end, and sends signals to its primary.
     fn finish(
         &mut self,
         command: &mut Command,
@@ -125,7 +125,7 @@ impl Trial {
         Ok(ending)
     }
 
-    /// Whoever loses its parent is our child: there may be none.
+    /// Processes that lose their parent become children of this process: none may be left.
     fn hold_that_all_is_gone(&mut self) {
         let begun = Instant::now();
         loop {
@@ -141,7 +141,7 @@ impl Trial {
                 let told: String = left.iter().map(|process| stacks(*process)).collect();
                 self.stacks.get_or_insert_default().push_str(&told);
                 for process in left {
-                    // SAFETY: it touches no memory; it is a child that nobody has waited for.
+                    // SAFETY: it touches no memory; it is a child that has not been waited for.
                     unsafe { libc::kill(process.cast_signed(), libc::SIGKILL) };
                 }
                 return;
@@ -179,7 +179,7 @@ impl Trial {
         }
     }
 
-    /// Holds scavengers to how they end, and to what they print alone.
+    /// Checks how scavengers ended, and compares their outputs with those of runs alone.
     fn hold(
         &mut self,
         field: &Field,
@@ -205,8 +205,8 @@ impl Trial {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`: {why}"));
             }
-            // Who dies of a signal has no end at which others could finish, and one that comes while they
-            // do ends that with the primary's own exit code.
+            // A primary that dies of a signal has no end at which scavengers could finish, and a
+            // signal that arrives while they finish ends that with the primary's own exit code.
             let is_over = document.primary.exit_code.is_some()
                 && !is_killed
                 && document.options.finish
@@ -230,7 +230,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Everything but the outputs.
+    /// Everything except the outputs.
     pub(super) fn raw(&self, case: &Case) -> Value {
         let document = self.document.as_ref();
         let sum = |of: fn(&Reported) -> bool| {
@@ -261,7 +261,7 @@ impl Trial {
     }
 }
 
-/// What is wrong with how a scavenger ended that ends so by itself.
+/// What is wrong with how a scavenger ended, if `expected` is its end alone.
 fn wrong_end(reported: &Reported, expected: Option<Result<i32, i32>>) -> Option<String> {
     let found = match (reported.state, reported.exit_code, reported.signal) {
         (ScavengerState::Unfinished, ..) => return None,
@@ -272,7 +272,7 @@ fn wrong_end(reported: &Reported, expected: Option<Result<i32, i32>>) -> Option<
     (Some(found) != expected).then(|| format!("it ended with {found:?}, alone with {expected:?}"))
 }
 
-/// A command as a shell takes it, with what it has in the environment.
+/// A command as a shell accepts it, with the variables that it needs.
 fn line(command: &Command) -> String {
     let quoted = |word: &std::ffi::OsStr| {
         let word = word.to_string_lossy();
@@ -294,7 +294,7 @@ fn line(command: &Command) -> String {
         .join(" ")
 }
 
-/// Waits for `child`; `None`: it did not end.
+/// Waits for `child` for at most `patience`; `None` if it did not end.
 fn wait(child: &mut Child, patience: Duration) -> Result<Option<Ending>> {
     let begun = Instant::now();
     while begun.elapsed() < patience {
