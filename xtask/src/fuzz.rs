@@ -1,11 +1,10 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing of the parsers, with the stable compiler.
 //!
-//! The fuzzers under `fuzz/` are linked with LLVM's libFuzzer, which is C++. What it needs
-//! to see of the program's way is emitted by LLVM's own pass, asked for with code
-//! generation options instead of the unstable `-Zsanitizer`; without a sanitizer only
-//! panics, failed assertions, hangs and excessive memory are found, which is what safe
-//! code can do. An input that fails is kept in `fuzz/artifacts`; what was tried and found
-//! worth keeping, in `fuzz/corpus`.
+//! The fuzzers under `fuzz/` are linked with LLVM's libFuzzer, which is C++. LLVM's own pass emits
+//! the coverage instrumentation that it needs, requested by code generation options instead of the
+//! unstable `-Zsanitizer`. Without a sanitizer only panics, failed assertions, hangs and excessive
+//! memory are found, which is all that safe code can do wrong. Failing inputs are kept in
+//! `fuzz/artifacts`, and inputs that reached new code in `fuzz/corpus`.
 
 mod seeds;
 
@@ -74,7 +73,7 @@ impl Target {
         }
     }
 
-    /// Directory with the files that the fuzzer begins with.
+    /// Directory with the initial inputs of the fuzzer.
     fn seeds(self) -> Result<PathBuf> {
         match self {
             Self::Input => Ok(root().join("crates/membound-input/tests/data")),
@@ -87,7 +86,7 @@ impl Target {
         }
     }
 
-    /// Words of the formats, which a fuzzer would take long to spell.
+    /// Dictionary of the format's words, which a fuzzer would take long to find.
     fn dictionary(self) -> PathBuf {
         let name = match self {
             Self::Input => "input",
@@ -112,7 +111,7 @@ impl Target {
     }
 }
 
-/// What libFuzzer steers by: a counter at every edge, and the operands of comparisons.
+/// Instrumentation that guides libFuzzer: a counter at every edge, and the operands of comparisons.
 const INSTRUMENTATION: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -124,7 +123,7 @@ const INSTRUMENTATION: [&str; 5] = [
 /// Longest time for one input, in seconds.
 const TIMEOUT_S: u32 = 10;
 
-/// Most memory, in MiB.
+/// Maximum memory, in MiB.
 const MEMORY_MIB: u32 = 2048;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -158,13 +157,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Builds all fuzzers into `target/fuzz` and gives the directory they are in.
+/// Builds all fuzzers into `target/fuzz` and returns their directory.
 fn build(triple: &str) -> Result<PathBuf> {
     let directory = root().join("target/fuzz");
     let mut flags = INSTRUMENTATION.map(str::to_owned).to_vec();
     flags.push("--cfg=fuzzing".to_owned());
-    // With a target named, the flags are kept from build scripts and procedural macros,
-    // which could not be linked with them.
+    // With an explicit target, the flags do not apply to build scripts and procedural macros, which
+    // could not be linked with them.
     let mut command = cargo(["build", "--release", "--bins", "--manifest-path"]);
     command
         .arg(root().join("fuzz/Cargo.toml"))
@@ -186,7 +185,7 @@ fn host() -> Result<String> {
         .context("`rustc -vV` names no host")
 }
 
-/// Runs one fuzzer; says whether it found nothing.
+/// Runs one fuzzer; returns true if it found nothing.
 fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
     let name = target.name();
     let corpus = root().join("fuzz/corpus").join(name);
@@ -196,7 +195,7 @@ fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let mut command = program(built.join(name));
-    // What is found goes to the first directory, the second is only read.
+    // New inputs go to the first directory; the second is only read.
     command.arg(&corpus).arg(target.seeds()?);
     command
         .arg(format!("-dict={}", target.dictionary().display()))

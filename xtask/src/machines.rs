@@ -1,9 +1,9 @@
 //! `cargo xtask machines`: the command for other processors is built, linked and tried.
 //!
-//! Debian's cross compilers link it for aarch64 and powerpc64le, qemu's user emulation runs
-//! the tests that execute kernels, and then the command itself: everything that must work
-//! there, and what only x86-64 has and must be refused with a reason. What the emulator
-//! takes is no figure of any machine, so only what is said is looked at.
+//! Debian's cross compilers link it for aarch64 and powerpc64le; qemu's user emulation runs the
+//! tests that execute kernels, and then the command itself: everything that must work there, and
+//! features of x86-64 that must be refused with a reason. Times under the emulator mean nothing, so
+//! only the output is checked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::run::{cargo, note, on_path, program, root, say, shown, stdout_of, succeed};
 
-/// The profile in which everything is built: quickly.
+/// The profile in which everything is built, which compiles quickly.
 const PROFILE: &str = "emulated";
 
 /// Arguments of `machines`.
@@ -24,14 +24,14 @@ pub(crate) struct Args {}
 /// A kind of machine that can be emulated.
 struct Machine {
     target: &'static str,
-    /// Begins the names of Debian's cross tools and of the directory of its libraries.
+    /// Prefix of Debian's cross tools, and name of the directory of its libraries.
     triple: &'static str,
     emulator: &'static str,
     timer: &'static str,
     kernels: Kernels,
 }
 
-/// What measures there.
+/// Kind of the kernels that measure there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernels {
     Emitted,
@@ -55,7 +55,7 @@ const MACHINES: [Machine; 2] = [
     },
 ];
 
-/// Debian packages that bring the tools of all of them.
+/// Debian packages with the tools for all machines.
 pub(crate) const PACKAGES: &[&str] = &[
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
@@ -64,7 +64,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "qemu-user",
 ];
 
-/// Whether everything is there that [`PACKAGES`] bring.
+/// Whether the tools of [`PACKAGES`] are installed.
 pub(crate) fn present() -> bool {
     MACHINES.iter().all(|machine| machine.missing().is_none())
 }
@@ -74,7 +74,7 @@ pub(crate) fn run(_: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds for every machine whose tools are here, and tries what was built.
+/// Builds for every machine whose tools are installed, and tries the binaries.
 pub(crate) fn check() -> Result<()> {
     let mut here = Vec::new();
     for machine in &MACHINES {
@@ -104,7 +104,7 @@ pub(crate) fn check() -> Result<()> {
         PROFILE,
     ]);
     succeed(with_tools(build).args(&targets))?;
-    // What executes emitted code, or reads the processor's counter.
+    // The tests that execute emitted code or read the processor's counter.
     let test = cargo([
         "test",
         "--locked",
@@ -119,8 +119,8 @@ pub(crate) fn check() -> Result<()> {
     try_all(&here)
 }
 
-/// Tries the command on all machines at once: an emulator has one processor to do, and nothing
-/// that is asked depends on time.
+/// Tries the command on all machines at once: each emulator keeps one processor busy, and no check
+/// depends on time.
 fn try_all(machines: &[&Machine]) -> Result<()> {
     let attempt = |machine: &Machine| {
         let done = Trial::new(machine).and_then(|trial| trial.everything());
@@ -143,7 +143,8 @@ fn try_all(machines: &[&Machine]) -> Result<()> {
     outcomes.into_iter().collect()
 }
 
-/// Tries a binary that was built elsewhere for one of the emulated machines; it writes in `place`.
+/// Tries a binary that was built elsewhere for one of the emulated machines, with the directory
+/// `place` for its files.
 pub(crate) fn try_binary(emulator: &str, binary: &Path, place: &Path) -> Result<()> {
     let machine = MACHINES.iter().find(|it| it.emulator == emulator);
     let trial = Trial {
@@ -154,7 +155,7 @@ pub(crate) fn try_binary(emulator: &str, binary: &Path, place: &Path) -> Result<
     trial.everything()
 }
 
-/// Why there is no standard library for `target`, after one was asked for.
+/// Why there is no standard library for `target`, even after an attempt to install it.
 pub(crate) fn without_standard_library(target: &str) -> Option<String> {
     let is_there = || {
         let find = ["--print", "target-libdir", "--target", target];
@@ -173,7 +174,7 @@ pub(crate) fn without_standard_library(target: &str) -> Option<String> {
 }
 
 impl Machine {
-    /// Which tool is not there.
+    /// The first missing tool or library.
     fn missing(&self) -> Option<String> {
         let tools = [format!("{}-gcc", self.triple), self.emulator.to_owned()];
         let absent = tools.into_iter().find(|tool| on_path(tool).is_none());
@@ -191,7 +192,7 @@ impl Machine {
         Path::new("/usr").join(self.triple)
     }
 
-    /// Tells cargo, and the build scripts that compile C, what to use for this machine.
+    /// Sets the tools of this machine for cargo and for the build scripts that compile C.
     fn name_tools(&self, command: &mut Command) {
         let compiler = format!("{}-gcc", self.triple);
         let name = self.target.replace('-', "_");
@@ -210,7 +211,7 @@ impl Machine {
 struct Trial<'a> {
     machine: &'a Machine,
     binary: PathBuf,
-    /// Where it writes.
+    /// Directory for its files.
     place: PathBuf,
 }
 
@@ -218,7 +219,7 @@ impl<'a> Trial<'a> {
     fn new(machine: &'a Machine) -> Result<Self> {
         let built = root().join("target").join(machine.target).join(PROFILE);
         let place = built.join("trial");
-        // What an earlier run left.
+        // Files of an earlier run.
         drop(fs::remove_dir_all(&place));
         fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
         Ok(Self {
@@ -255,7 +256,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// Chains of dependent loads, as the chase, its patterns and lat_mem_rd's columns show them.
+    /// Chains of dependent loads: the chase, its patterns, and lat_mem_rd's columns.
     fn latency(&self) -> Result<()> {
         let small = [
             "measure",
@@ -361,7 +362,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// What only x86-64 has, and what the emulator has not.
+    /// Features that only x86-64 has, or that the emulator lacks.
     fn refusals(&self) -> Result<()> {
         let run = self.place.join("run").display().to_string();
         self.refused(
@@ -382,7 +383,7 @@ impl<'a> Trial<'a> {
             .arg(self.machine.libraries())
             .arg(&self.binary)
             .args(words)
-            // Profiles of the machine that this runs on are none of the emulated one's.
+            // Profiles of the host must not be used for the emulated machine.
             .env("XDG_CACHE_HOME", self.place.join("cache"))
             .env("XDG_DATA_HOME", self.place.join("data"));
         command
@@ -392,7 +393,7 @@ impl<'a> Trial<'a> {
         stdout_of(&mut self.command(words))
     }
 
-    /// What a command writes with `--json -`.
+    /// The document that a command writes with `--json -`.
     fn document(&self, words: &[&str]) -> Result<Value> {
         let words: Vec<&str> = words.iter().copied().chain(["--json", "-"]).collect();
         let text = self.output(&words)?;
@@ -400,7 +401,7 @@ impl<'a> Trial<'a> {
             .with_context(|| format!("`{}` wrote no document", words.join(" ")))
     }
 
-    /// The command must fail in one line that has `reason` in it.
+    /// Checks that the command fails with a line that contains `reason`.
     fn refused(&self, words: &[&str], reason: &str) -> Result<()> {
         let mut command = self.command(words);
         let name = shown(&command);

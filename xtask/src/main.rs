@@ -1,14 +1,14 @@
 //! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|readers|python|dist`.
 //!
-//! `ci` is what the continuous integration runs, here and there alike. `test` also brings
-//! in what the tests need. `machines` builds and tries the command for other processors. `schema`
-//! writes the JSON Schemas under `docs/formats/` from the types. `book` checks the links of all
-//! documents and builds the book. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
-//! command with its targets and keeps raw results; timing is judged nowhere else.
-//! `campaign` runs large programs with everything patched. `field` runs foreign programs under
-//! membound and compares cost and findings with the truth. `readers` has exports read by the programs that they are
-//! for. `python` tests the Python package with each Python that it is for. `dist` makes what is installed where there
-//! is no toolchain.
+//! `ci` runs all checks of continuous integration, locally as well. `test` also installs what the
+//! tests need. `machines` builds and tries the command for other processors. `schema` writes the
+//! JSON Schemas under `docs/formats/` from the types. `book` checks the links of all documents and
+//! builds the book. `fuzz` fuzzes the parsers. `bench` compares the finished command with its
+//! targets and keeps raw results; no other command judges times. `campaign` runs large programs
+//! with all their accesses patched. `field` runs foreign programs under membound and compares cost
+//! and findings with the truth. `readers` reads exports with the programs for which they are meant.
+//! `python` tests the Python package with each supported Python. `dist` makes packages for machines
+//! without a toolchain.
 
 mod architecture;
 mod bench;

@@ -1,9 +1,8 @@
-//! What the tests need from the system, and bringing it in.
+//! What the tests need from the system, and its installation.
 //!
-//! Debian packages are installed where that is permitted: as root, with apt-get. The
-//! guest's kernel is only downloaded and unpacked under `target/guest/`; nothing of it
-//! touches the running system. Whatever cannot be had is named, and the tests that need it
-//! report themselves as skipped.
+//! Debian packages are installed where that is permitted: as root, with apt-get. The guest's kernel
+//! is only downloaded and unpacked under `target/guest/` and does not touch the running system.
+//! Missing needs are named, and the tests that need them report themselves as skipped.
 
 use std::path::{Path, PathBuf};
 
@@ -82,18 +81,18 @@ const NEEDS: [Need; 10] = [
     },
 ];
 
-/// The Debian package that always depends on the newest cloud kernel.
+/// The Debian package that depends on the newest cloud kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
-/// The release of Debian that is unpacked where this system is none.
+/// The Debian release that is unpacked if this system is not Debian.
 const USUAL_SUITE: &str = "stable";
 
-/// Where the guest's kernel is unpacked.
+/// Directory in which the guest's kernel is unpacked.
 pub(crate) fn guest_directory() -> PathBuf {
     root().join("target/guest")
 }
 
-/// Brings in what is missing when `install` says so and it is permitted; names the rest.
+/// Installs what is missing if `install` is set and it is permitted; names the rest.
 pub(crate) fn provide(install: bool) {
     let missing: Vec<&Need> = NEEDS.iter().filter(|need| !(need.present)()).collect();
     let kernel_missing = cfg!(target_arch = "x86_64") && !has_kernel(&guest_directory());
@@ -103,7 +102,8 @@ pub(crate) fn provide(install: bool) {
     let has_apt = on_path("apt-get").is_some();
     if install && has_apt {
         if is_root() {
-            // Package lists of a fresh container are empty; a failure shows in what follows.
+            // Package lists of a fresh container are empty. If this fails, the next step reports
+            // it.
             report("package lists not refreshed", apt(&["update", "-qq"]));
             let packages: Vec<&str> = missing
                 .iter()
@@ -147,7 +147,7 @@ pub(crate) fn install_packages(packages: &[&str]) -> Result<()> {
     apt(&words)
 }
 
-/// The name of the release of Debian that this is.
+/// Code name of this system's Debian release.
 pub(crate) fn debian_suite() -> String {
     let told = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = told
@@ -164,14 +164,14 @@ fn report(what: &str, outcome: Result<()>) {
     }
 }
 
-/// Whether this process runs as root, by the owner of its own entry under /proc.
+/// Whether this process runs as root, determined by the owner of its entry under /proc.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }
 
-/// apt-get that never asks, never waits for long, gives up on a dead network, and speaks
-/// only when it fails.
+/// Runs apt-get so that it never asks, never waits for long, gives up on a dead network, and prints
+/// its output only when it fails.
 fn apt(words: &[&str]) -> Result<()> {
     stdout_of(
         program("apt-get")
@@ -207,7 +207,7 @@ fn unpack_kernel() -> Result<()> {
         .with_context(|| format!("apt-cache names no kernel behind {KERNEL}"))?;
     let directory = guest_directory();
     let download = directory.join("download");
-    // What an earlier run left half done.
+    // Incomplete files of an earlier run.
     drop(std::fs::remove_dir_all(&download));
     std::fs::create_dir_all(&download)
         .with_context(|| format!("cannot create {}", download.display()))?;
@@ -236,7 +236,7 @@ fn unpack_kernel() -> Result<()> {
     let Some(archive) = archive else {
         bail!("apt-get downloaded no package to {}", download.display());
     };
-    // Only a kernel that was unpacked whole comes to its place; the guest loads no modules.
+    // Only a completely unpacked kernel is moved to its place; the guest loads no modules.
     let unpacked = download.join("unpacked");
     succeed(program("dpkg-deb").arg("-x").args([&archive, &unpacked]))?;
     let boot = directory.join("boot");

@@ -1,12 +1,12 @@
-//! Whether every crate can be packaged: it says what it is, and cargo packs it.
+//! Whether every crate can be packaged: its metadata is complete, and cargo packs it.
 
 use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::run::{cargo, stdout_of, succeed};
 
-/// What a crate says of itself beside name and version. There is no `repository` as long as the project
-/// has no public address.
+/// Required metadata of a crate besides name and version. There is no `repository` as long as the
+/// project has no public address.
 const FIELDS: [&str; 6] = [
     "description",
     "license",
@@ -15,12 +15,13 @@ const FIELDS: [&str; 6] = [
     "keywords",
     "categories",
 ];
-/// Keywords and categories that crates.io takes of one crate.
+/// Maximum number of keywords, and of categories, that crates.io accepts for a crate.
 const MOST: usize = 5;
-/// Letters of a keyword that it takes.
+/// Maximum letters of a keyword.
 const KEYWORD_LETTERS: usize = 20;
 
-/// The step of `cargo xtask ci`. The packages are not built: `launch` builds the agent from the crate beside it.
+/// Step of `cargo xtask ci`. The packages are not built: `launch` builds the agent from the crate
+/// beside it.
 pub(crate) fn check() -> Result<()> {
     let metadata = stdout_of(&mut cargo(["metadata", "--no-deps", "--format-version=1"]))?;
     let metadata = serde_json::from_str(&metadata)?;
@@ -40,7 +41,7 @@ pub(crate) fn check() -> Result<()> {
     ]))
 }
 
-/// Fields that crates lack; xtask is packaged by nobody.
+/// Fields that crates lack; xtask is not packaged.
 fn missing(metadata: &Value) -> Vec<String> {
     let mut missing = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -56,7 +57,7 @@ fn missing(metadata: &Value) -> Vec<String> {
     missing
 }
 
-/// Metadata that `cargo package` takes and crates.io refuses.
+/// Metadata that `cargo package` accepts and crates.io refuses.
 fn refused(metadata: &Value) -> Vec<String> {
     let mut refused = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {

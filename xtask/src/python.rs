@@ -1,8 +1,10 @@
-//! `cargo xtask python`: the Python package is tested with each Python that it is for, and its notebook is executed.
+//! `cargo xtask python`: tests the Python package with each supported Python, and executes its
+//! notebook.
 //!
-//! Each Python gets an environment of its own under `target/python`, made by uv, which comes from PyPI. The tests run
-//! the release build of the command on programs that know what they do. One environment more has the oldest libraries
-//! that the package declares. A Python that cannot be had is named: `skipped: reason`.
+//! Each Python gets an environment of its own under `target/python`, made by uv, which comes from
+//! PyPI. The tests run the release build of the command on programs that measure themselves. One
+//! more environment has the oldest libraries that the package declares. A Python that is not
+//! available is reported: `skipped: reason`.
 
 mod bench;
 mod interpreters;
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Executes the notebook with the newest Python that is here.
+/// Executes the notebook with the newest installed Python.
 pub(crate) fn execute_notebook() -> Result<Notebook> {
     let bench = Bench::new(command()?)?;
     let found = VERSIONS.iter().rev().find_map(|version| {
@@ -104,8 +106,8 @@ pub(crate) fn execute_notebook() -> Result<Notebook> {
     bench.execute_notebook(&environment)
 }
 
-/// The command that is tested: the binary that the package's own variable names, else the release build, made if need
-/// be.
+/// The tested command: the binary that the package's own variable names, else the release build,
+/// built if necessary.
 fn command() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(COMMAND) {
         let named = PathBuf::from(named);

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudo-random numbers that are the same for the same seed.
 
 /// Steele, Lea and Flood's SplitMix64 (OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// From 0 up to `limit`, which is left out and not 0.
+    /// From 0 up to, but not including, `limit`, which must not be 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
@@ -27,12 +27,12 @@ impl Random {
         least + self.below(most - least + 1)
     }
 
-    /// Once in `of` times.
+    /// True once in `of` times on average.
     pub(crate) fn once_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
 
-    /// One of `of`, which is not empty.
+    /// One element of `of`, which must not be empty.
     pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         let count = u64::try_from(of.len()).expect("a length is a number");
         let at = usize::try_from(self.below(count)).expect("it is below a length");

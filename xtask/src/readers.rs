@@ -1,7 +1,9 @@
-//! `cargo xtask readers`: the programs that membound's exports are for read what the tests wrote.
+//! `cargo xtask readers`: the programs for which membound's exports are meant read what the tests
+//! wrote.
 //!
-//! They come from package registries, through the clients that are configured here, into `target/readers`, where the
-//! tests look for them. Where one cannot be had, the tests that need it say so and count as skipped.
+//! They come from package registries, through the configured clients, into `target/readers`, where
+//! the tests look for them. If a reader is not available, the tests that need it report that and
+//! count as skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -24,13 +26,13 @@ const PYTHON: [&str; 5] = [
 /// Packages of Node.js: the code of the Firefox Profiler and of speedscope.
 const NODE: [&str; 2] = ["@firefox-devtools/profiler-cli@0.10.0", "speedscope@1.25.0"];
 
-/// Go's pprof, and an older one for the Go of older Debians.
+/// Go's pprof, and an older version for the Go of older Debians.
 const PPROF: [&str; 2] = [
     "github.com/google/pprof@v0.0.0-20261105003125-4bf881d7fb0b",
     "github.com/google/pprof@v0.0.0-20230602150820-91b7bce49751",
 ];
 
-/// Flame graphs of folded stacks.
+/// Flame graphs from folded stacks.
 const INFERNO: [&str; 3] = ["inferno", "--version", "0.12.8"];
 
 /// Arguments of `readers`.
@@ -41,7 +43,7 @@ pub(crate) struct Args {
     no_tests: bool,
 }
 
-/// A reader: what it reads, what it is made of, and how it is brought in.
+/// A reader: the formats that it reads, its packages, and how they are installed.
 struct Reader {
     what: &'static str,
     made_of: &'static [&'static str],
@@ -80,13 +82,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the readers lie.
+/// Directory of the readers.
 fn directory() -> PathBuf {
     root().join("target/readers")
 }
 
-/// Brings in the readers that are missing or of other versions when `install` says so; names those that are not there
-/// then.
+/// Installs readers that are missing or of other versions if `install` is set; names those that are
+/// still missing.
 pub(crate) fn provide(install: bool) {
     for reader in &READERS {
         if let Err(error) = reader.provide(install) {
@@ -99,7 +101,8 @@ pub(crate) fn provide(install: bool) {
 }
 
 impl Reader {
-    /// A note of what it is made of is written when it is whole.
+    /// Installs the reader unless its stamp is current; the stamp is written when the reader is
+    /// complete.
     fn provide(&self, install: bool) -> Result<()> {
         let directory = directory();
         let stamp = directory.join(format!("{}.made", self.made_of[0].replace('/', "-")));
@@ -116,7 +119,7 @@ impl Reader {
     }
 }
 
-/// Runs to its end in silence.
+/// Runs a command to its end without showing its output.
 fn quietly(command: &mut Command) -> Result<()> {
     stdout_of(command).map(drop)
 }
@@ -130,7 +133,7 @@ fn python(directory: &Path) -> Result<()> {
 }
 
 fn node(directory: &Path) -> Result<()> {
-    // The one that came with the Python packages, with its own npm.
+    // The Node.js that came with the Python packages, with its own npm.
     let libraries = directory.join("python/lib");
     let package = std::fs::read_dir(&libraries)
         .with_context(|| format!("cannot read {}", libraries.display()))?
@@ -159,7 +162,7 @@ fn go(directory: &Path) -> Result<()> {
         let mut install = program("go");
         install.args(["install", version]);
         install.env("GOBIN", directory.join("bin"));
-        // Not another Go from elsewhere.
+        // Prevents the download of another Go.
         quietly(install.env("GOTOOLCHAIN", "local"))
     };
     build(PPROF[0]).or_else(|_| build(PPROF[1]))
@@ -168,7 +171,7 @@ fn go(directory: &Path) -> Result<()> {
 fn inferno(directory: &Path) -> Result<()> {
     let mut install = cargo(["install", "--quiet", "--locked"]);
     install.args(INFERNO).arg("--root").arg(directory);
-    // Warnings of others are no errors here.
+    // Warnings in foreign crates must not be errors here.
     install.env_remove("RUSTFLAGS");
     quietly(&mut install)
 }

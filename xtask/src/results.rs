@@ -1,7 +1,7 @@
 //! Raw results under `bench/results/`: written with machine, date and commit, read again for pages.
 //!
-//! A result says which code it is of, so only those of a clean commit are kept. That is checked
-//! before anything is measured: hours of measuring that end in a refusal help nobody.
+//! A result names the commit of its code, so only results of a clean commit are kept. That is
+//! checked before anything is measured, so that hours of measuring do not end in a refusal.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use crate::run::{program, root, say, stdout_of};
 
-/// Where results are, and the page that is written from them: a run of its own changes both.
+/// Paths that keeping a result changes itself: the results, and the page that is written from them.
 const WRITTEN: [&str; 2] = ["bench/results", "docs/field.md"];
 
-/// The end of a result's name.
+/// Suffix of a result's file name.
 const ENDING: &str = ".json.gz";
 
-/// What a bench found.
+/// Result of a bench.
 pub(crate) struct Kept {
     /// The bench's name.
     pub(crate) bench: &'static str,
@@ -29,15 +29,15 @@ pub(crate) struct Kept {
     pub(crate) machine: MachineInfo,
     /// The rows of the table.
     pub(crate) summary: Value,
-    /// Everything they were computed from.
+    /// Everything that the rows were computed from.
     pub(crate) raw: Value,
 }
 
 impl Kept {
-    /// Result of runs of everything: one profile for each run.
+    /// Result of runs that each measured everything: one profile per run.
     ///
     /// # Errors
-    /// Without a profile.
+    /// When there is no profile.
     pub(crate) fn of_profiles(
         bench: &'static str,
         summary: Vec<Value>,
@@ -52,13 +52,13 @@ impl Kept {
     }
 }
 
-/// Whether and for which commit results are kept.
+/// Whether results are kept, and for which commit.
 pub(crate) struct Store {
     commit: Option<String>,
 }
 
 impl Store {
-    /// Prepares to keep results of the present commit; with `dry`, to keep none.
+    /// Prepares to keep results of the current commit; with `dry`, to keep none.
     ///
     /// # Errors
     /// Without `dry`, when the checkout differs from its commit.
@@ -90,7 +90,7 @@ impl Store {
             kept.bench
         ));
         let mut machine = kept.machine.clone();
-        // Whose machine it was is nobody's business.
+        // The host's name is not kept.
         machine.host = String::new();
         let text = json!({
             "bench": kept.bench,
@@ -110,7 +110,7 @@ impl Store {
     }
 }
 
-/// Adds a row to the list of results in `directory`. What the result says in words is for whoever keeps it to add.
+/// Adds a row to the list of results in `directory`. A description in words is added by hand.
 fn list(directory: &Path, path: &Path, kept: &Kept, commit: &str) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (date, time) = kept.machine.date.split_at_checked(10).unwrap_or_default();
@@ -139,7 +139,7 @@ pub(crate) fn is_of(path: &Path, bench: &str) -> bool {
 /// Every result of `bench` in `directory`, the oldest first, each with its file's name.
 ///
 /// # Errors
-/// When one cannot be read, or is another document.
+/// When a file cannot be read, or is another document.
 pub(crate) fn all_of<T: serde::de::DeserializeOwned>(
     directory: &Path,
     bench: &str,
@@ -178,7 +178,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     encoder.finish().map(drop)
 }
 
-/// The commit of the checkout at `root`, which has no changes but new results.
+/// The commit of the checkout at `root`; an error if anything but results has changed.
 fn clean_commit(root: &Path) -> Result<String> {
     let mut status = program("git");
     status.current_dir(root).args(["status", "--porcelain"]);
@@ -210,7 +210,7 @@ fn without_paths(text: &str, checkout: &str, home: &str) -> String {
     }
 }
 
-/// `text` as a part of a file's name: lower-case letters and digits, single hyphens.
+/// `text` as part of a file name: lower-case letters and digits, single hyphens.
 fn slug(text: &str) -> String {
     text.split(|letter: char| !letter.is_ascii_alphanumeric())
         .filter(|word| !word.is_empty())
@@ -241,7 +241,7 @@ mod tests {
         let commit = clean_commit(root).unwrap();
         assert!(commit.len() >= 7, "{commit}");
 
-        // What an earlier run kept is no difference.
+        // Files that an earlier run kept do not count as changes.
         std::fs::create_dir_all(root.join("bench/results")).unwrap();
         std::fs::write(root.join("bench/results/x.json.gz"), "").unwrap();
         assert_eq!(clean_commit(root).unwrap(), commit);

@@ -1,4 +1,4 @@
-//! Where the workspace is, and running programs in it.
+//! Path of the workspace, and running programs in it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -15,12 +15,12 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask lies one directory below the workspace's root")
 }
 
-/// A line to stdout. A reader that went away is no error.
+/// Prints a line to stdout. A reader that has gone away is no error.
 pub(crate) fn say(text: impl fmt::Display) {
     drop(writeln!(io::stdout(), "{text}"));
 }
 
-/// A line to stderr.
+/// Prints a line to stderr.
 pub(crate) fn note(text: impl fmt::Display) {
     drop(writeln!(io::stderr(), "{text}"));
 }
@@ -76,7 +76,7 @@ pub(crate) fn stdout_of(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{name}` wrote other than UTF-8"))
 }
 
-/// The command as a person would type it.
+/// The command as a person would type it, without the directory of the program.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
@@ -87,7 +87,7 @@ pub(crate) fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Where `name` is found along `PATH`.
+/// The path of `name` along `PATH`.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|directory| directory.join(name))

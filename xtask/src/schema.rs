@@ -1,6 +1,6 @@
-//! `cargo xtask schema`: the JSON Schemas of everything that the command writes, from the
-//! types that write it. `--check` compares instead, so that a changed type cannot leave
-//! its page behind.
+//! `cargo xtask schema`: the JSON Schemas of everything that the command writes, from the types
+//! that write it. `--check` compares instead, so that a changed type cannot leave its page
+//! outdated.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when a schema under `docs/formats/` is not what its type says, and names it.
+/// Fails when a schema under `docs/formats/` differs from its type's, and names it.
 pub(crate) fn check() -> Result<()> {
     let mut stale = Vec::new();
     for (path, text) in all()? {
@@ -126,7 +126,7 @@ fn part<P: JsonSchema>(name: &str) -> Schema {
     schema::<Document<P>>(&format!("membound measure {name}"))
 }
 
-/// The schema of `T` as it is written, which is what a reader of our files meets.
+/// The schema of `T` as serialised, which is what readers of the files see.
 fn schema<T: JsonSchema>(title: &str) -> Schema {
     let mut schema = SchemaSettings::draft2020_12()
         .for_serialize()
@@ -157,7 +157,7 @@ mod tests {
         serde_json::from_str(block.split("```").next().unwrap()).unwrap()
     }
 
-    /// The page's example is a `T` and says all that a `T` says, under the same names.
+    /// Checks that the page's example is a `T` and has all fields of a `T`, under the same names.
     fn check<T: Serialize + DeserializeOwned>(page: &str) {
         let written = example(page);
         let read: T = serde_json::from_value(written.clone()).unwrap();

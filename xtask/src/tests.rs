@@ -1,10 +1,10 @@
-//! `cargo xtask test`: brings in what the tests need, runs all of them, and counts.
+//! `cargo xtask test`: installs what the tests need, runs all of them, and counts.
 //!
-//! A test that the machine cannot run prints `skipped: reason` and returns, which libtest takes
-//! for a pass. Such lines are found in the captured output, and compared with the list of skips
-//! that are expected on this kind of machine (`expected.rs`). A test whose probe found the machine
-//! disturbed, before or while it measured, prints `inconclusive: reason`; a few of these are
-//! permitted. One that fails is run again, alone, so that its output tells whether it is unsteady;
+//! A test that the machine cannot run prints `skipped: reason` and returns, which libtest counts as
+//! passed. Such lines are found in the captured output, and compared with the list of skips that
+//! are expected on this kind of machine (`expected.rs`). A test whose probe found the machine
+//! perturbed, before or while it measured, prints `inconclusive: reason`; a few of these are
+//! permitted. A failed test is run again, alone, so that its output shows whether it is unsteady;
 //! that is a failure too, unless it is quarantined (`quarantine.rs`).
 
 mod binaries;
@@ -31,16 +31,17 @@ use self::report::{Failure, Unsteady};
 use crate::run::{note, say};
 use crate::{needs, readers};
 
-/// Failed tests of one binary that are run again; where more fail, it is not the moment's fault.
+/// Maximum number of failed tests of one binary that are run again; if more fail, chance is not the
+/// cause.
 const MOST_AGAIN: usize = 5;
 
-/// Times that each of these has to pass alone to be called unsteady.
+/// Times that each of these must pass alone to count as unsteady.
 const AGAIN: usize = 2;
 
 /// Slowest tests whose durations are printed.
 const SLOWEST_SHOWN: usize = 20;
 
-/// What `--fast` runs besides the unit tests: no program is patched, profiled or measured there.
+/// Binaries that `--fast` runs besides the unit tests: they patch, profile and measure no program.
 const FAST: [&str; 5] = [
     "membound-analyze/it",
     "membound-harvest/walks",
@@ -73,8 +74,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Runs every test of the workspace and prints the count, after bringing in what they need
-/// when `install` says so.
+/// Runs every test of the workspace and prints the count; first installs what they need if
+/// `install` is set.
 pub(crate) fn run_all(install: bool) -> Result<Report> {
     needs::provide(install);
     readers::provide(install);
@@ -91,7 +92,7 @@ pub(crate) fn run_all(install: bool) -> Result<Report> {
     Ok(report)
 }
 
-/// Runs unit tests and quick suites; the lists are not compared, since the tests that they name
+/// Runs unit tests and quick suites. The lists are not compared, because the tests that they name
 /// may be among the others.
 fn run_fast() -> Result<Report> {
     let quarantine = Quarantine::read()?;
@@ -102,7 +103,7 @@ fn run_fast() -> Result<Report> {
     Ok(report)
 }
 
-/// What one binary came to.
+/// Result of one binary.
 struct Done<'a> {
     binary: &'a Binary,
     report: Report,
@@ -141,7 +142,7 @@ fn run_one<'a>(binary: &'a Binary, show: &mut dyn FnMut(&str)) -> Result<Done<'a
     })
 }
 
-/// Runs the failed tests of a binary again, and tells the unsteady ones from the others.
+/// Runs the failed tests of a binary again, and separates the unsteady ones from the others.
 fn repeated(done: Done<'_>, quarantine: &Quarantine, today: &str) -> Result<Report> {
     let mut found = done.report;
     let failures = std::mem::take(&mut found.failures);
@@ -160,7 +161,7 @@ fn repeated(done: Done<'_>, quarantine: &Quarantine, today: &str) -> Result<Repo
     Ok(found)
 }
 
-/// Whether a test that failed passes each time that it is run with none beside it.
+/// Whether a failed test passes each time that it runs alone.
 fn passes_alone(binary: &Binary, failure: &Failure) -> Result<bool> {
     let test = failure.test.strip_prefix(&binary.name);
     let test = test.unwrap_or(&failure.test);

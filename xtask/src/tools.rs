@@ -1,4 +1,5 @@
-//! Tools that checks need and few people have: cargo builds each once, into `target/tools`.
+//! Tools that checks need and that are rarely installed: cargo builds each once, into
+//! `target/tools`.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use crate::run::{cargo, note, on_path, root, succeed};
 /// A crate with one binary of the same name.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// The version that is built where there is none.
+    /// The version that is built if none is installed.
     pub(crate) version: &'static str,
     /// Further arguments of `cargo install`.
     pub(crate) options: &'static [&'static str],

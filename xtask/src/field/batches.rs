@@ -248,7 +248,7 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// Starts a program as it is.
+    /// Starts a program without membound.
     fn start(&self, index: usize, program: &Program, on_one: bool) -> Result<Group> {
         let mut command = on(on_one, Path::new(&program.words[0]));
         let out = std::fs::File::create(self.room.path().join(format!("alone-{index}")))?;
@@ -287,7 +287,8 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// Whether what the programs wrote in the last harvest is what they wrote alone, where that is always the same.
+    /// Whether the programs' outputs in the last harvest equal their outputs alone, where these
+    /// never vary.
     fn has_same_output(&self) -> bool {
         let same = |(index, program): (usize, &&Program)| {
             let read = |name: String| std::fs::read(self.room.path().join(name)).ok();
@@ -316,7 +317,7 @@ fn quiet(mut command: Command) -> Command {
     command
 }
 
-/// A word as a shell would read it.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     pub(crate) needs: Vec<String>,
     #[serde(default)]
     pub(crate) obtain: Obtain,
-    /// Shell scripts that make the inputs, once for each text of the entry.
+    /// Shell scripts that make the inputs; they run again only when the entry or its inputs change.
     #[serde(default)]
     pub(crate) prepare: Vec<String>,
     pub(crate) run: Option<Run>,
@@ -40,11 +40,11 @@ pub(crate) struct Entry {
     #[serde(default)]
     pub(crate) output: Output,
     pub(crate) truth: Option<Truth>,
-    /// What must be found, where that is known.
+    /// What a profile must find, if that is known.
     pub(crate) expect: Option<Expect>,
-    /// Processes that a run starts; the cost of a process is judged then.
+    /// Number of processes that a run starts; if given, the cost per process is judged.
     pub(crate) processes: Option<u32>,
-    /// Time after which a run is ended, in seconds.
+    /// Timeout of a run, in seconds.
     #[serde(default = "default_limit_s")]
     pub(crate) limit_s: u64,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
     Truth,
 }
 
-/// How the program uses the processors, which decides the limit that it is judged by.
+/// How the program uses the processors, which decides the limit for its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Threads {
@@ -79,7 +79,7 @@ pub(crate) enum Threads {
     ShortProcesses,
 }
 
-/// Where the program comes from.
+/// Sources from which the program is installed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Obtain {
@@ -116,9 +116,9 @@ pub(crate) struct Server {
     pub(crate) environment: BTreeMap<String, String>,
     /// Shell script before every start, not timed.
     pub(crate) before: Option<String>,
-    /// Shell script that ends with 0 as soon as the server answers.
+    /// Shell script that exits with 0 as soon as the server answers.
     pub(crate) ready: String,
-    /// Shell script that makes the load and says what it measured.
+    /// Shell script that generates the load and prints its measurements.
     pub(crate) load: String,
     /// Signal that stops the server.
     #[serde(default)]
@@ -140,7 +140,7 @@ pub(crate) enum StopSignal {
     Int,
 }
 
-/// What of the program's output is compared with the run without membound.
+/// Which parts of the program's output are compared with the run without membound.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Output {
@@ -162,7 +162,7 @@ impl Default for Output {
     }
 }
 
-/// What is known of the share of CPU time that waits for memory, and how.
+/// What is known of the share of CPU time that waits for memory, and its source.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Truth {
@@ -176,21 +176,21 @@ pub(crate) enum Truth {
         /// remaining time may have any share.
         phase_s: String,
     },
-    /// The program runs both sizes, or phases, and says the share of its time itself.
+    /// The program runs both sizes, or phases, and prints the share of its time itself.
     OwnStopwatch {
         /// Regular expression: the share, 0 to 1, of the phase's time, on stdout.
         share: String,
         /// Regular expression: seconds of the phase, on stdout; the whole run without it.
         phase_s: Option<String>,
     },
-    /// Cachegrind's misses, each at the most that one can cost: an upper bound.
+    /// Cachegrind's misses, each multiplied by its maximum cost: an upper bound.
     Cachegrind {
         /// A shorter run of the program.
         command: Vec<String>,
     },
-    /// A build without the fault: the share is at least what the fault costs.
+    /// A build without the fault: the share is at least the cost of the fault.
     PairedBuild {
-        /// The mended program, which does the same work.
+        /// The repaired program, which does the same work.
         mended: Vec<String>,
     },
 }
@@ -217,7 +217,7 @@ pub(crate) struct Expect {
     pub(crate) object: Option<String>,
 }
 
-/// Which changed files concern which entries.
+/// Which changed files affect which entries.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Areas {
@@ -270,8 +270,8 @@ pub(crate) fn areas() -> Result<Areas> {
 }
 
 impl Areas {
-    /// Entries that the changed files concern. A change to an entry concerns that entry; one
-    /// to a file of no area, in a crate, concerns every entry.
+    /// Entries that the changed files affect. A change to an entry affects that entry; a change to
+    /// a file of no area, in a crate, affects every entry.
     pub(crate) fn concerned<'a>(&self, entries: &'a [Entry], changed: &[String]) -> Vec<&'a Entry> {
         let mut names = BTreeSet::new();
         let mut touched = BTreeSet::new();
@@ -306,7 +306,7 @@ impl Areas {
 }
 
 impl Entry {
-    /// Whether the entry is consistent, beyond its form.
+    /// Checks that the entry is consistent.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(
             self.run.is_some() != self.server.is_some(),

@@ -1,4 +1,4 @@
-//! The figures that the field is to reach, and whether it does.
+//! The targets of the field, and whether they are met.
 
 use membound_model::stats::median;
 use serde::Serialize;
@@ -6,16 +6,16 @@ use serde::Serialize;
 use super::entry::{Entry, Threads};
 use super::session::{Mode, Row};
 
-/// A figure to reach, and the worst that was found.
+/// A target, and the worst value found.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) what: String,
     pub(crate) limit: f64,
-    /// `None` where no entry says anything of it.
+    /// `None` if no entry has a value.
     pub(crate) found: Option<f64>,
-    /// The entry that is worst.
+    /// The entry with the worst value.
     pub(crate) entry: Option<String>,
-    /// How `limit` and `found` are written.
+    /// Unit of `limit` and `found`.
     pub(crate) unit: &'static str,
     pub(crate) met: bool,
 }
@@ -32,7 +32,7 @@ impl Figure {
         }
     }
 
-    /// The limit and what was found, as a person reads them.
+    /// The limit and the found value, formatted for people.
     pub(crate) fn shown(&self) -> [String; 2] {
         let write = |value: f64| match self.unit {
             "%" => format!("{:.1} %", value * 100.0),
@@ -45,7 +45,7 @@ impl Figure {
     }
 }
 
-/// The figures of `rows`; `entries` says how each uses the processors.
+/// The figures of `rows`; `entries` define how each program uses the processors.
 pub(crate) fn judge(entries: &[Entry], rows: &[Row]) -> Vec<Figure> {
     let threads = |row: &Row| {
         entries
@@ -123,7 +123,7 @@ pub(crate) fn judge(entries: &[Entry], rows: &[Row]) -> Vec<Figure> {
     figures
 }
 
-/// How often intervals hold the truth, and how far the shares are from it.
+/// How often intervals contain the truth, and how far the shares are from it.
 fn coverage(rows: &[Row]) -> Vec<Figure> {
     let held: Vec<&Row> = rows.iter().filter(|row| row.held.is_some()).collect();
     if held.is_empty() {
@@ -152,7 +152,7 @@ fn coverage(rows: &[Row]) -> Vec<Figure> {
     ]
 }
 
-/// How far predicted savings are from those of mended builds.
+/// How far predicted savings are from those of repaired builds.
 fn savings(rows: &[Row]) -> Option<Figure> {
     let both: Vec<(&Row, (f64, f64))> = rows
         .iter()
@@ -177,7 +177,7 @@ fn savings(rows: &[Row]) -> Option<Figure> {
     })
 }
 
-/// A mended build that saves less than this part of its time saves nothing.
+/// Share of its time below which a repaired build counts as saving nothing.
 const NO_SAVING: f64 = 0.03;
 
 #[cfg(test)]

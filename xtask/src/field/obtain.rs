@@ -1,5 +1,5 @@
-//! Bringing in the programs of the field: packages of Debian into the system where that is
-//! permitted, everything else into `target/field`.
+//! Installs the programs of the field: packages of Debian into the system where that is permitted,
+//! everything else into `target/field`.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(crate) fn missing(entry: &Entry, place: &Place) -> Option<String> {
     })
 }
 
-/// Installs what the entry needs, and says what failed.
+/// Installs what the entry needs, and reports failures.
 pub(crate) fn install(entry: &Entry, place: &Place) {
     if missing(entry, place).is_none() {
         return;
@@ -44,7 +44,7 @@ fn tried(entry: &Entry, place: &Place) -> Result<()> {
     if !obtain.pip.is_empty() {
         let venv = target.join("venv");
         if !venv.exists() {
-            // A python3 of pyenv is a script; its processes would be the ones profiled.
+            // A python3 of pyenv is a script, and its processes would be profiled instead.
             let system = Path::new("/usr/bin/python3");
             let python = if system.exists() {
                 system

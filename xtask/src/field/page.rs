@@ -128,7 +128,7 @@ fn text(entries: &[Entry], runs: &[Kept]) -> String {
     out
 }
 
-/// What a profile of everything says of an entry.
+/// The cells of an entry's row: findings of a profile of everything, and the truth.
 fn said(row: &Row) -> Vec<String> {
     let recorded = row.recorded.as_ref();
     let share = recorded.and_then(|it| it.share);
@@ -238,7 +238,7 @@ pub(crate) fn figures(figures: &[Figure]) -> String {
     out
 }
 
-/// A row of a table; bars would end a cell.
+/// Appends a row to a table; bars are escaped, because they would end a cell.
 fn add(out: &mut String, cells: &[String]) {
     let cells: Vec<String> = cells
         .iter()

@@ -1,4 +1,4 @@
-//! Where an entry's files lie, and its commands with the places filled in.
+//! Paths of an entry's files, and its commands with the placeholders filled in.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,13 +10,13 @@ use anyhow::{Context as _, Result};
 use super::entry::{Entry, folder};
 use crate::run::root;
 
-/// Ports of the servers, one for each entry of a run.
+/// First port of the servers; each entry of a run has its own.
 const FIRST_PORT: u16 = 18_400;
 
-/// Where an entry's files lie.
+/// Paths and port of an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// `target/field`: what was obtained.
+    /// `target/field`, with the installed programs.
     pub(crate) target: PathBuf,
     /// The entry's own directory.
     pub(crate) work: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place of the entry `name`, which is the `index`th of its run.
+    /// The place of the entry `name`, which has the number `index` in its run.
     pub(crate) fn of(name: &str, index: usize) -> Self {
         let target = root().join("target/field");
         Self {
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// `text` with the places filled in.
+    /// `text` with the placeholders filled in.
     pub(crate) fn filled(&self, text: &str) -> String {
         text.replace("{inputs}", &folder().join("inputs").to_string_lossy())
             .replace("{target}", &self.target.to_string_lossy())
@@ -52,7 +52,7 @@ impl Place {
             .replace("{port}", &self.port.to_string())
     }
 
-    /// The words of a command with the places filled in.
+    /// The words of a command with the placeholders filled in.
     pub(crate) fn words(&self, words: &[String]) -> Vec<String> {
         words.iter().map(|word| self.filled(word)).collect()
     }
@@ -89,7 +89,7 @@ impl Place {
         self.command(&words, &BTreeMap::new(), stdout, stderr)
     }
 
-    /// Text of a file in the entry's directory; empty where there is none.
+    /// Text of a file in the entry's directory; empty if the file does not exist.
     pub(crate) fn text(&self, name: &str) -> String {
         let bytes = std::fs::read(self.work.join(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -101,8 +101,8 @@ impl Place {
     }
 }
 
-/// Text that stands for what an entry's inputs were made from: its file and the folder of
-/// shared inputs.
+/// Hash of everything from which an entry's inputs are made: its scripts, its sources and the
+/// shared inputs that the scripts mention.
 pub(crate) fn stamp(entry: &Entry) -> String {
     use sha2::{Digest as _, Sha256};
     let mut digest = Sha256::new();

@@ -1,5 +1,5 @@
-//! One process group, watched from outside: how long the program in it ran, how much memory
-//! it had, and that nothing of it is left.
+//! One process group, watched from outside: how long its program ran, how much memory it had, and
+//! that no process is left.
 //!
 //! Under membound the program is the first descendant that runs another executable. Its own
 //! time is from there to its end, so that what membound does before the program's start and
@@ -14,16 +14,16 @@ use anyhow::{Context as _, Result};
 
 use crate::campaign::outcome::Ending;
 
-/// Time between two looks at a process.
+/// Time between two polls of a process.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Looks between two readings of the memory of all processes.
+/// Polls between two readings of the memory of all processes.
 const POLLS_PER_MEMORY_READING: u32 = 20;
 
-/// A process group that runs.
+/// A running process group.
 pub(crate) struct Group {
     child: Child,
     begun: Instant,
-    /// The executable that is not the program: membound.
+    /// Membound's executable, which is not the program.
     recorder: Option<PathBuf>,
     program: Option<Program>,
     peak_kb: u64,
@@ -36,7 +36,7 @@ struct Program {
     ended: Option<Instant>,
 }
 
-/// What a process group left.
+/// Result of a process group.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     pub(crate) ending: Ending,
@@ -67,7 +67,7 @@ impl Group {
         })
     }
 
-    /// Looks once; how it ended, when it has.
+    /// Polls once; returns how the group's leader ended, if it has.
     pub(crate) fn poll(&mut self) -> Result<Option<Ending>> {
         let status = self.child.try_wait()?;
         let root = self.child.id();
@@ -105,7 +105,7 @@ impl Group {
         Ok(status.map(Ending::from))
     }
 
-    /// Waits until everything has ended, `limit` at most; then ends it.
+    /// Waits until everything has ended, for at most `limit`; then kills the rest.
     pub(crate) fn wait(mut self, limit: Duration) -> Result<Left> {
         let begun = Instant::now();
         let ending = loop {
@@ -144,7 +144,7 @@ impl Group {
         send(i64::from(pid), signal);
     }
 
-    /// Ends what is left: the group, and descendants that have groups of their own.
+    /// Kills what is left: the group, and descendants that have groups of their own.
     fn end(&mut self) {
         let root = self.child.id();
         let left = descendants(root);
@@ -154,7 +154,7 @@ impl Group {
                 send(i64::from(pid), libc::SIGKILL);
             }
         }
-        // The group's leader may have ended already; nothing else can go wrong here.
+        // The group's leader may have ended already; no other error is possible here.
         drop(self.child.wait());
     }
 }
@@ -177,7 +177,7 @@ fn executable(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Whether the process runs: it exists and is no zombie.
+/// Whether the process runs: it exists and is not a zombie.
 fn is_alive(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -202,7 +202,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// `pid` and everything below it.
+/// `pid` and all its descendants.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut found = vec![pid];
     let mut next = 0;
@@ -247,7 +247,7 @@ mod tests {
             .trim()
             .parse()
             .unwrap();
-        // The killed child is waited for by whatever process adopted it.
+        // The process that adopted the killed child waits for it.
         let begun = Instant::now();
         while is_alive(pid) && begun.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(POLL_INTERVAL);

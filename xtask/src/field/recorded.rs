@@ -1,17 +1,17 @@
-//! What is taken from a run's report.
+//! What the field keeps of a run's report.
 //!
-//! The document is read without its types: fields that a build does not have yet stay empty
-//! instead of failing a field run that took an hour.
+//! The document is read without its types: fields that a build does not have yet stay empty instead
+//! of failing a field run that took an hour.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a profile says of an entry.
+/// Findings of a profile of an entry.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recorded {
     /// Share of CPU time that waits for memory, with its interval.
     pub(crate) share: Option<[f64; 3]>,
-    /// Part of the share of which nothing is known.
+    /// Part of the share that is unknown.
     pub(crate) unknown: Option<f64>,
     /// Line with the largest stall, and its share of CPU time.
     pub(crate) top_line: Option<(String, f64)>,
@@ -19,24 +19,24 @@ pub(crate) struct Recorded {
     pub(crate) top_function: Option<String>,
     /// Object with the largest stall, and its share of CPU time.
     pub(crate) top_object: Option<(String, f64)>,
-    /// Longest stop of the program's threads, in milliseconds, where the build says it.
+    /// Longest stop of the program's threads, in milliseconds, if the build reports it.
     pub(crate) longest_stop_ms: Option<f64>,
-    /// The first advice.
+    /// Text of the first finding.
     pub(crate) advice: Option<String>,
     /// Largest saving that a finding predicts.
     pub(crate) predicted_gain: Option<f64>,
-    /// What is missing, and why, without debug information of system libraries.
+    /// Missing tables with reasons, except missing debug information.
     pub(crate) missing: Vec<String>,
-    /// The document's own account of its cost.
+    /// The document's figures of its own cost.
     pub(crate) overhead: Value,
     pub(crate) samples: Option<f64>,
     pub(crate) timed_accesses: Option<f64>,
-    /// Whether the document says that the recording is not whole.
+    /// Whether the document says that the recording is incomplete.
     pub(crate) incomplete: bool,
 }
 
 impl Recorded {
-    /// Takes from a report's document what the field keeps.
+    /// Extracts from a report's document what the field keeps.
     pub(crate) fn of(document: &Value) -> Self {
         let bound = &document["memory_bound"];
         let numbers = |names: [&str; 3]| -> Option<[f64; 3]> {
@@ -70,7 +70,7 @@ fn stall(row: &Value) -> f64 {
     row["stall_fraction"].as_f64().unwrap_or_default()
 }
 
-/// The row with the largest stall, where any row has one.
+/// The row with the largest stall, if any row has one.
 fn largest(rows: &Value) -> Option<&Value> {
     rows.as_array()?
         .iter()
@@ -82,7 +82,7 @@ fn named(row: &Value) -> String {
     row["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The longest stop, by whichever of its names the document has.
+/// The longest stop in milliseconds, under any of the names that builds have used.
 fn longest_stop(overhead: &Value) -> Option<f64> {
     [
         (&overhead["longest_stop_ms"], 1.0),

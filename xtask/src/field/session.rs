@@ -21,15 +21,15 @@ use super::truth::{Band, PlainRun, band, saved};
 use crate::campaign::outcome::Ending;
 use crate::run::stdout_of;
 
-/// Time after which the preparation of an entry is ended.
+/// Timeout of the preparation of an entry.
 const PREPARATION_LIMIT: Duration = Duration::from_secs(600);
-/// Time after which a server must answer and, later, have ended.
+/// Timeout for a server to answer and, later, to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
-/// A report that takes longer is ended.
+/// Timeout of a report.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
-/// Runs of a truth's other command.
+/// Maximum number of runs of a truth's other command.
 const OTHER_RUNS: usize = 3;
-/// Cachegrind slows a program by fifty and more.
+/// Timeout of a simulation: cachegrind slows a program by a factor of fifty and more.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(150);
 const READY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -62,7 +62,7 @@ impl Mode {
 /// How entries are run.
 pub(crate) struct Plan {
     pub(crate) membound: PathBuf,
-    /// Profile of the machine; membound's own where there is none.
+    /// Profile of the machine; `None` for membound's own default.
     pub(crate) machine: Option<PathBuf>,
     pub(crate) pairs: usize,
     pub(crate) modes: Vec<Mode>,
@@ -81,13 +81,13 @@ pub(crate) struct Once {
     pub(crate) throughput: Option<f64>,
     pub(crate) p99: Option<f64>,
     pub(crate) recorded: Option<Recorded>,
-    /// What went wrong with the report.
+    /// Why there is no report, if it failed.
     pub(crate) trouble: Option<String>,
     #[serde(skip)]
     stdout: String,
 }
 
-/// What the runs of an entry in one mode say together.
+/// Results of an entry's runs in one mode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) entry: String,
@@ -101,29 +101,29 @@ pub(crate) struct Row {
     pub(crate) wall_cost: Option<Interval>,
     /// Ratio of the requests' 99th percentile, minus 1.
     pub(crate) p99_cost: Option<Interval>,
-    /// Additional time of a process, in milliseconds, where an entry is many processes.
+    /// Additional time per process, in milliseconds, if the entry starts many processes.
     pub(crate) process_ms: Option<f64>,
     /// Additional memory at the peak, in MiB.
     pub(crate) memory_mb: Option<f64>,
     pub(crate) same_output: bool,
     pub(crate) same_ending: bool,
     pub(crate) longest_stop_ms: Option<f64>,
-    /// Of the run whose share is the median.
+    /// The profile of the run whose share is the median.
     pub(crate) recorded: Option<Recorded>,
     pub(crate) truth: Option<Band>,
     pub(crate) truth_kind: Option<String>,
     pub(crate) held: Option<bool>,
     pub(crate) error: Option<f64>,
-    /// Part of its time that the mended build saves: see [`super::truth::saved`].
+    /// Share of its time that the repaired build saves: see [`super::truth::saved`].
     #[serde(default)]
     pub(crate) saved: Option<f64>,
-    /// Whether the function and object are those that are expected.
+    /// Whether the profile names the expected function and object.
     pub(crate) expected: Option<bool>,
     pub(crate) trouble: Option<String>,
 }
 
 impl Row {
-    /// What the profile promises of mending, and what the mended build saves, at least nothing.
+    /// Saving that the profile predicts, and saving of the repaired build, at least 0.
     pub(crate) fn savings(&self) -> Option<(f64, f64)> {
         let recorded = self.recorded.as_ref()?;
         let promised = recorded.predicted_gain.unwrap_or(0.0);
@@ -131,13 +131,13 @@ impl Row {
     }
 }
 
-/// An entry's rows, and the runs that they were computed from.
+/// An entry's rows, and the runs from which they were computed.
 pub(crate) struct Found {
     pub(crate) rows: Vec<Row>,
     pub(crate) raw: Value,
 }
 
-/// Makes the inputs, where they are not there already.
+/// Makes the inputs unless they exist already.
 pub(crate) fn prepare(entry: &Entry, place: &Place) -> Result<()> {
     let mark = place.work.join(".prepared");
     let stamp = stamp(entry);
@@ -166,7 +166,7 @@ pub(crate) fn prepare(entry: &Entry, place: &Place) -> Result<()> {
 /// Runs an entry as the plan says.
 pub(crate) fn measure(entry: &Entry, place: &Place, plan: &Plan) -> Result<Found> {
     prepare(entry, place)?;
-    // Files that the first run reads come from the disk; no later run pays for that.
+    // Files that the first run reads come from the disk; later runs find them in the page cache.
     let first = once(entry, place, plan, None)?;
     ensure!(
         first.ending == Ending::Exited(0).to_string() || entry.server.is_some(),
@@ -174,7 +174,7 @@ pub(crate) fn measure(entry: &Entry, place: &Place, plan: &Plan) -> Result<Found
         first.ending,
         tail(&place.text(".stderr"))
     );
-    // One pair is a look, not a measurement: the first run has to do.
+    // One pair is a trial, not a measurement, so the first run is used.
     let mut alone: Vec<Once> = if plan.pairs == 1 {
         vec![first]
     } else {
@@ -242,7 +242,7 @@ impl Once {
     }
 }
 
-/// Runs of the command beside the entry's own that its truth needs.
+/// Runs the truth's other command, besides the entry's own.
 fn other_runs(entry: &Entry, place: &Place, truth: &Truth, pairs: usize) -> Result<Vec<PlainRun>> {
     let environment = entry
         .run
@@ -273,7 +273,7 @@ fn other_runs(entry: &Entry, place: &Place, truth: &Truth, pairs: usize) -> Resu
             .collect(),
         Truth::Cachegrind { command } => {
             let native = one(command, limit)?;
-            // The simulation takes long and gives the same each time.
+            // The simulation takes long and gives the same result each time.
             let kept = place
                 .work
                 .join(format!(".cachegrind-{:.12}", hash(&command.join(" "))));
@@ -392,7 +392,7 @@ fn once(entry: &Entry, place: &Place, plan: &Plan, mode: Option<Mode>) -> Result
     Ok(once)
 }
 
-/// The report of a recording, as a document.
+/// The report of a recording, as a JSON document.
 fn report(plan: &Plan, place: &Place, recording: &Path) -> Result<Value> {
     ensure!(
         recording.exists(),
@@ -406,8 +406,8 @@ fn report(plan: &Plan, place: &Place, recording: &Path) -> Result<Value> {
     serde_json::from_str(&text).context("the report is no JSON")
 }
 
-/// Starts a server, waits until it answers, loads it and stops it; what the load generator
-/// wrote.
+/// Starts a server, waits until it answers, loads it and stops it; returns the output of the load
+/// generator.
 fn serve(
     server: &Server,
     place: &Place,
@@ -445,7 +445,7 @@ fn serve(
         if let Some(ending) = load.poll()? {
             break ending;
         }
-        // What the server ends with is seen when it is waited for.
+        // The server's exit is checked when it is waited for.
         group.poll()?;
         if loaded.elapsed() > limit {
             break Ending::Hung;
@@ -467,7 +467,7 @@ fn serve(
     Ok((left, text))
 }
 
-/// A hash of what the program wrote, as far as it must be the same in every run.
+/// A hash of those parts of the program's output that must be the same in every run.
 fn fingerprint(output: &Output, place: &Place, stdout: &str, serves: bool) -> Result<String> {
     let ignore = output
         .ignore
@@ -502,7 +502,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The end of a text, in one line.
+/// The end of a text, on one line.
 fn tail(text: &str) -> String {
     const KEPT: usize = 300;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -510,7 +510,7 @@ fn tail(text: &str) -> String {
     words.chars().skip(skipped).collect()
 }
 
-/// What the runs in a mode say beside those alone.
+/// Computes the row of the runs in a mode, compared with those alone.
 fn row(
     entry: &Entry,
     mode: Mode,
@@ -545,7 +545,7 @@ fn row(
     let truth = truth.and_then(|truth| truth.as_ref().ok()).copied();
     let recorded = middle(runs).cloned();
     let share = recorded.as_ref().and_then(|it| it.share);
-    // Samples alone say nothing of the share.
+    // Samples alone do not give the share.
     let judged = truth.filter(|_| mode == Mode::All);
     Row {
         entry: entry.name.clone(),

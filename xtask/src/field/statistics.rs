@@ -1,4 +1,4 @@
-//! Medians of few pairs, with the interval that ranks give.
+//! Medians of few pairs, with intervals from ranks.
 
 use membound_model::stats::median;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
-//! What share of its CPU time a program really waits for memory, from something other than
+//! The true share of CPU time for which a program waits for memory, from sources other than
 //! membound.
 //!
-//! Every truth is a band, not a number: what the source leaves open (the time outside of the
-//! timed phase, the spread of repeated runs, a bound that has one side only) widens the band.
-//! An interval of a profile holds the truth when the two meet; the error is the distance of
-//! the profile's share from the band.
+//! Every truth is a band, not a number: uncertainty of the source (the time outside of the timed
+//! phase, the spread of repeated runs, a one-sided bound) widens the band. A profile's interval
+//! holds the truth if the interval and the band overlap; the error is the distance of the profile's
+//! share from the band.
 
 use anyhow::{Context as _, Result, bail};
 use membound_model::stats::median;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Truth, number};
 
-/// Most that one access may cost which misses the last-level cache: a latency of DRAM with a
-/// walk of the page table, in nanoseconds.
+/// Maximum cost of an access that misses the last-level cache: a DRAM latency with a walk of the
+/// page table, in nanoseconds.
 const MEMORY_NS: f64 = 150.0;
-/// Most that an access may cost which only misses the first cache, in nanoseconds.
+/// Maximum cost of an access that only misses the first cache, in nanoseconds.
 const LAST_LEVEL_NS: f64 = 30.0;
 
-/// A share that is known within limits.
+/// A share that is known within bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Band {
     pub(crate) low: f64,
@@ -33,7 +33,7 @@ impl Band {
         }
     }
 
-    /// Whether the interval of a share with its ends meets the band.
+    /// Whether the interval of a share overlaps the band.
     pub(crate) fn is_held_by(self, [_, low, high]: [f64; 3]) -> bool {
         low <= self.high && high >= self.low
     }
@@ -50,14 +50,14 @@ pub(crate) struct PlainRun {
     pub(crate) program_s: f64,
 }
 
-/// The band of `truth`. `plain` are the entry's own runs without membound, `other` is
-/// `other_command`'s runs; of cachegrind, the first of them is native and the second's
-/// stdout holds what cachegrind said.
+/// The band of `truth`. `plain` are the entry's own runs without membound, `other` those of the
+/// truth's other command; for cachegrind, the first of these is native and the second's stdout
+/// holds cachegrind's output.
 ///
-/// `recorded_s` are the times of the program's recorded runs. A profile describes the run that was
-/// recorded, and recording can make a fight for a line milder: the faulty build is then faster than alone,
-/// and less of its time is lost. The band of a paired build therefore reaches down to the fastest of all
-/// runs of the faulty build. A run that recording makes slower changes nothing.
+/// `recorded_s` are the times of the program's recorded runs. A profile describes the recorded run,
+/// and recording can reduce the contention for a line: the faulty build is then faster than alone,
+/// and loses less of its time. The band of a paired build therefore reaches down to the fastest of
+/// all runs of the faulty build. A run that recording slows down changes nothing.
 pub(crate) fn band(
     truth: &Truth,
     plain: &[PlainRun],
@@ -121,8 +121,8 @@ pub(crate) fn band(
     }
 }
 
-/// The part of its time that the mended build saves, negative where it takes longer; `None` where there is no
-/// such build.
+/// Share of its time that the repaired build saves, negative if it takes longer; `None` without
+/// such a build.
 pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Option<f64> {
     if !matches!(truth, Truth::PairedBuild { .. }) {
         return None;
@@ -134,7 +134,7 @@ pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Op
     Some(1.0 - middle(other)? / middle(plain)?)
 }
 
-/// The least and the largest.
+/// Minimum and maximum.
 fn ends(values: &[f64]) -> Result<(f64, f64)> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,5 +1,5 @@
-//! What the fuzzers of executables, code and plans begin with: `fuzz/seeds.cpp` compiled in
-//! several ways, and what is made of it.
+//! Initial inputs of the fuzzers of executables, code and plans: `fuzz/seeds.cpp` compiled with
+//! several flags, and functions and plans extracted from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use membound_testkit::perf_data::memory_recordings;
 
 use crate::run::{program, root, succeed};
 
-/// Flags of the seeds: languages' forms, kinds of files, one that is no x86-64 code.
+/// Flags of the seeds: language features, kinds of files, and one file that is not x86-64 code.
 const FLAVOURS: [(&str, &str); 8] = [
     ("shared", "-O2 -shared -fPIC -DWITH_EXCEPTIONS"),
     ("plain", "-O0 -shared -fPIC -DWITH_EXCEPTIONS"),
@@ -32,7 +32,7 @@ const FLAVOURS: [(&str, &str); 8] = [
     ("object", "-O2 -c -fno-exceptions"),
 ];
 
-/// Flags of the seeds with debug information: its versions, packed and not.
+/// Flags of the seeds with debug information: versions of DWARF, compressed and not, and split.
 const DEBUG_FLAVOURS: [(&str, &str); 4] = [
     ("lines5", "-O2 -g -shared -fPIC -DWITH_EXCEPTIONS"),
     (
@@ -48,7 +48,7 @@ const SCRIPT: &str = "a b 12/13 [001]  2.5: 250000 cpu-clock: \n\tffffffff8158e7
     ([kernel.kallsyms])\n\t ac50 main+0x1 (/bin/a)\n\nx 7 3.000001: 1 cpu/mem-loads/P: 7f00 68100142 \
     |OP LOAD|LVL L1 hit|SNP None|TLB L1 or L2 hit|LCK No 57 55d0a1b2 main+0x12 (/bin/a)\n";
 
-/// What a fuzzer reads.
+/// Kind of a fuzzer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Whole files, and their beginnings.
@@ -61,7 +61,7 @@ pub(super) enum Form {
     Debug,
 }
 
-/// Builds the seeds of `form` and gives the directory they are in.
+/// Builds the seeds of `form` and returns their directory.
 pub(super) fn built(form: Form) -> Result<PathBuf> {
     let directory = root().join("target/fuzz/seeds");
     let (name, out) = match form {
@@ -89,8 +89,7 @@ pub(super) fn built(form: Form) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Writes recordings of other profilers, as files, pipes and text, and gives the directory they are
-/// in.
+/// Writes recordings of other profilers, as files, pipes and text, and returns their directory.
 pub(super) fn recordings() -> Result<PathBuf> {
     let out = root().join("target/fuzz/seeds/recordings");
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -125,7 +124,7 @@ fn compiled<'a>(directory: &Path, flavours: &[(&'a str, &str)]) -> Result<Vec<(&
     Ok(files)
 }
 
-/// The file, and the file cut off where something follows that it speaks of.
+/// The file, and truncated copies that end before parts to which their headers refer.
 fn beginnings(file: Vec<u8>) -> Vec<Vec<u8>> {
     let cuts = [64, file.len() / 3, file.len() * 4 / 5];
     let mut seeds: Vec<Vec<u8>> = cuts.iter().map(|cut| file[..*cut].to_vec()).collect();
@@ -146,7 +145,7 @@ fn functions(file: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Plans of a body that needs little and of one that needs much.
+/// Plans with a body that needs few registers and with one that needs many.
 fn plans(file: &[u8]) -> Vec<Vec<u8>> {
     let Ok(image) = Image::parse(file) else {
         return Vec::new();

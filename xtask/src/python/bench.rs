@@ -8,22 +8,22 @@ use anyhow::{Context as _, Result, ensure};
 use super::interpreters::{self, directory};
 use crate::run::{note, program, root, stdout_of, succeed};
 
-/// Where the package and its tests are.
+/// Directory of the package and its tests.
 const PACKAGE: &str = "packaging/python";
-/// Names the binary that the package runs.
+/// Environment variable with the path of the binary that the package runs.
 pub(super) const COMMAND: &str = "MEMBOUND_COMMAND";
-/// The oldest Python that installers give the wheel to: the command and rows are tried with it.
+/// The oldest Python for which installers accept the wheel: the command and rows are tried with it.
 const OLDEST: &str = "3.9";
-/// Makes environments, many times faster than pip.
+/// Tool that makes environments, many times faster than pip.
 const UV: &str = "uv==0.13.9";
-/// What the tests need beside the libraries of frames.
+/// Packages that the tests need besides the data frame libraries.
 const TOOLS: [&str; 4] = [
     "pytest==9.2.0",
     "mypy==2.4.1",
     "pandas-stubs==3.1.0.261029",
     "typing-extensions",
 ];
-/// What the notebook needs beside these.
+/// Packages that the notebook needs besides these.
 const NOTEBOOK: [&str; 4] = [
     "nbconvert==7.17.2",
     "nbclient==0.11.0",
@@ -31,17 +31,17 @@ const NOTEBOOK: [&str; 4] = [
     "matplotlib==3.11.2",
 ];
 
-/// Libraries of frames in an environment.
+/// Data frame libraries in an environment.
 #[derive(Clone, Copy)]
 pub(super) enum Libraries {
-    /// Those that the registry serves today, pinned.
+    /// Pinned current versions.
     Current,
-    /// The oldest that the wheel's extras admit.
+    /// The oldest versions that the wheel's extras allow.
     Oldest,
 }
 
 impl Libraries {
-    /// What uv is told to install.
+    /// Requirements for uv.
     fn requirements(self) -> Vec<String> {
         match self {
             Self::Current => ["pandas==3.1.1", "polars==2.1.0", "pyarrow==26.0.1"]
@@ -55,9 +55,9 @@ impl Libraries {
     }
 }
 
-/// The notebook after it was executed.
+/// The executed notebook.
 pub(crate) struct Notebook {
-    /// The copy that holds what its cells showed; its program and its run lie beside it.
+    /// The copy with the output of its cells; its program and its run are beside it.
     pub(crate) path: PathBuf,
     /// The Python that executed it.
     pub(crate) python: PathBuf,
@@ -65,7 +65,7 @@ pub(crate) struct Notebook {
     pub(crate) command: PathBuf,
 }
 
-/// What all tests share: uv, the command, and what was recorded.
+/// What all tests share: uv, the command, and the recorded data.
 pub(super) struct Bench {
     pub(super) uv: PathBuf,
     command: PathBuf,
@@ -77,7 +77,7 @@ impl Bench {
     pub(super) fn new(command: PathBuf) -> Result<Self> {
         let directory = directory();
         let data = directory.join("data");
-        // What another build of the command recorded.
+        // Data that another build of the command recorded.
         drop(std::fs::remove_dir_all(&data));
         std::fs::create_dir_all(&data)
             .with_context(|| format!("cannot make {}", data.display()))?;
@@ -98,7 +98,7 @@ impl Bench {
         Ok(Self { uv, command, data })
     }
 
-    /// Runs the tests with one Python; its environment.
+    /// Runs the tests with one Python; returns its environment.
     pub(super) fn test(
         &self,
         version: &str,
@@ -112,14 +112,14 @@ impl Bench {
         Ok(environment)
     }
 
-    /// The lowest Python with the oldest libraries: newer Pythons have no builds of these.
+    /// Tests the lowest Python with the oldest libraries: newer Pythons have no builds of these.
     pub(super) fn test_oldest_libraries(&self, version: &str) -> Result<()> {
         let python = interpreters::find(version, &self.uv)?;
         let name = format!("{version}-oldest");
         self.test(&name, &python, Libraries::Oldest).map(drop)
     }
 
-    /// The command and rows with a Python for which there are no tests, without any library.
+    /// Tries the command and rows with a Python for which there are no tests, without any library.
     pub(super) fn try_oldest_python(&self) -> Result<()> {
         const TRY: &str = "import membound, sys\n\
                            rows = membound.open(sys.argv[1], backend='rows').stalls(by='line')\n\
@@ -200,7 +200,7 @@ impl Bench {
         stdout_of(install.args(packages)).map(drop)
     }
 
-    /// A Python of an environment that finds the package, the command and the data.
+    /// A Python of an environment, with variables for the package, the command and the data.
     fn python(&self, environment: &Path) -> Command {
         let mut python = program(environment.join("bin/python"));
         self.surround(&mut python);

@@ -1,4 +1,5 @@
-//! Finding Pythons: along `PATH`, where pyenv keeps them, by uv's download, and from Debian's next release.
+//! Finding Pythons: along `PATH`, in pyenv's directory, by uv's download, and from Debian's next
+//! release.
 
 use std::fmt;
 use std::fs;
@@ -10,12 +11,12 @@ use anyhow::{Context as _, Result};
 use crate::needs::install_packages;
 use crate::run::{note, on_path, program, root, stdout_of};
 
-/// Where Pythons, environments, data and results lie.
+/// Directory of Pythons, environments, data and results.
 pub(super) fn directory() -> PathBuf {
     root().join("target/python")
 }
 
-/// A Python that is not here and cannot be had.
+/// The error that a Python is neither installed nor obtainable.
 #[derive(Debug)]
 pub(super) struct Absent(String);
 
@@ -37,7 +38,7 @@ pub(super) fn find(version: &str, uv: &Path) -> Result<PathBuf> {
     by_debian.map_err(|error| Absent(format!("not installed, and not to be had: {error:#}")).into())
 }
 
-/// A Python of this version that is installed.
+/// An installed Python of this version.
 pub(super) fn find_installed(version: &str) -> Result<PathBuf> {
     let name = format!("python{version}");
     let mut candidates: Vec<PathBuf> = on_path(&name).into_iter().collect();
@@ -45,7 +46,7 @@ pub(super) fn find_installed(version: &str) -> Result<PathBuf> {
     candidates.push(wrapper(version));
     candidates
         .into_iter()
-        // A shim of pyenv is along PATH also where it leads nowhere.
+        // A shim of pyenv is along PATH even if its version is not installed.
         .find(|python| is_of(python, version))
         .ok_or_else(|| Absent(format!("there is no {name} here")).into())
 }
@@ -55,7 +56,7 @@ fn is_of(python: &Path, version: &str) -> bool {
     stdout_of(program(python).args(["-c", tell])).is_ok_and(|told| told.trim() == version)
 }
 
-/// What pyenv has of this version.
+/// Pythons of this version in pyenv's directory.
 fn of_pyenv(version: &str) -> Vec<PathBuf> {
     let home = std::env::var_os("PYENV_ROOT")
         .map(PathBuf::from)
@@ -84,17 +85,18 @@ fn download(version: &str, uv: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(told.trim()))
 }
 
-/// Where a Python of Debian's unstable distribution is unpacked.
+/// Directory for a Python of Debian's unstable distribution.
 fn unpacked(version: &str) -> PathBuf {
     directory().join(format!("debian-{version}"))
 }
 
-/// Starts the Python that was unpacked there.
+/// Script that starts the unpacked Python.
 fn wrapper(version: &str) -> PathBuf {
     unpacked(version).join(format!("usr/bin/python{version}-here"))
 }
 
-/// Unpacks this Python with the libraries that it needs, beside the system and not into it.
+/// Unpacks this Python with the libraries that it needs into a directory of its own, not into the
+/// system.
 fn unpack(version: &str) -> Result<PathBuf> {
     if on_path("mmdebstrap").is_none() {
         install_packages(&["mmdebstrap"])?;
@@ -106,12 +108,12 @@ fn unpack(version: &str) -> Result<PathBuf> {
     drop(fs::remove_dir_all(&place));
     let mut make = program("mmdebstrap");
     make.args(["--quiet", "--variant=extract", "--format=directory"]);
-    // Mirrors that keep a day of it serve lists that have expired.
+    // Mirrors that are kept for a day serve lists that have expired.
     make.arg("--aptopt=Acquire::Check-Valid-Until \"false\"");
     make.arg(format!("--include=python{version}"));
     stdout_of(make.args(["sid".as_ref(), place.as_os_str()]))?;
-    // Its C library is newer than the system's: it is started by its own loader. The name that it is called by leads it
-    // to its modules and to those of an environment.
+    // Its C library is newer than the system's, so its own loader starts it. The name by which it
+    // is called leads it to its modules and to those of an environment.
     let script = format!(
         "#!/bin/sh\nexec {root}/usr/lib64/ld-linux-x86-64.so.2 --argv0 \"$0\" --library-path \
          {root}/usr/lib/x86_64-linux-gnu {root}/usr/bin/python{version} \"$@\"\n",

@@ -1,4 +1,4 @@
-//! The test binaries of the workspace: which there are, building them, running one.
+//! The test binaries of the workspace: listing, building and running them.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use super::start::undisturbed;
 use super::times::Ends;
 use crate::run::cargo;
 
-/// Where proptest reads its seed. Without one it draws another every time, and the same
-/// tree would pass today and fail tomorrow; looking for new cases is a campaign's business.
+/// The environment variable with proptest's seed. Without a seed it draws another every time, and
+/// the same tree would pass today and fail tomorrow; looking for new cases is left to campaigns.
 const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20181109");
 
-/// Something that runs tests and tells of them as libtest does.
+/// A program that runs tests and reports them as libtest does.
 pub(super) struct Binary {
-    /// What its tests' names begin with: `PACKAGE/TARGET`; of a package's own unit tests
-    /// `PACKAGE`; `doc` for all examples in documentation.
+    /// Prefix of its tests' names: `PACKAGE/TARGET`; `PACKAGE` for a package's own unit tests;
+    /// `doc` for all examples in documentation.
     pub(super) name: String,
     kind: Kind,
 }
@@ -30,13 +30,13 @@ pub(super) struct Binary {
 enum Kind {
     File {
         path: PathBuf,
-        /// The directory of its package, where cargo starts it.
+        /// The directory of its package, in which cargo starts it.
         directory: PathBuf,
     },
     Documentation,
 }
 
-/// What cargo says of something that it built.
+/// Cargo's message about something that it built.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -57,12 +57,12 @@ struct Profile {
     test: bool,
 }
 
-/// Builds all test binaries of the workspace, in the order in which they are to run.
+/// Builds all test binaries of the workspace and returns them in the order in which they run.
 ///
 /// # Errors
-/// When one cannot be built; cargo has said why.
+/// When one cannot be built; cargo has printed the reason.
 pub(super) fn build() -> Result<Vec<Binary>> {
-    // Not the examples: no test starts one, and clippy compiles them.
+    // Not the examples: no test starts them, and clippy compiles them.
     let mut command = cargo([
         "test",
         "--workspace",
@@ -86,7 +86,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// Builds and runs the examples in the documentation.
+/// The examples in the documentation, which are built and run together.
 pub(super) fn documentation() -> Binary {
     Binary {
         name: "doc".to_owned(),
@@ -95,7 +95,7 @@ pub(super) fn documentation() -> Binary {
 }
 
 impl Binary {
-    /// The test binary that this line of cargo's is about, if it is about one.
+    /// The test binary that this line of cargo's output describes, if it describes one.
     fn of(line: &str) -> Result<Option<Self>> {
         let message: Message = serde_json::from_str(line)
             .with_context(|| format!("cargo wrote what is no message: {line}"))?;
@@ -121,8 +121,8 @@ impl Binary {
         }))
     }
 
-    /// Runs its tests with `words` for libtest, and reads what they say; `show` takes the lines of it that
-    /// are to be shown.
+    /// Runs its tests with `words` for libtest, and reads their output; `show` receives the lines
+    /// to be shown.
     ///
     /// # Errors
     /// When it cannot be started or read.
@@ -165,7 +165,7 @@ impl Binary {
     }
 }
 
-/// How many tests libtest runs beside each other when it is given `words`.
+/// Number of tests that libtest runs in parallel when it is given `words`.
 fn threads(words: &[&str]) -> usize {
     let asked = (words.iter()).find_map(|word| word.strip_prefix("--test-threads="));
     let set = std::env::var("RUST_TEST_THREADS").ok();
@@ -176,7 +176,7 @@ fn threads(words: &[&str]) -> usize {
         .unwrap_or(1)
 }
 
-/// What a process of libtest says of its tests, and when they ended.
+/// Reads the output of a process of libtest, and when its tests ended.
 fn follow(
     stdout: impl Read,
     name: &str,

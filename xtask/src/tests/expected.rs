@@ -9,7 +9,7 @@ use crate::run::{read, root};
 
 const LIST: &str = "xtask/expected-skips.toml";
 
-/// Skips of a run that may be unexpected.
+/// Maximum number of unexpected skips in a run that is no fault.
 const UNEXPECTED_QUOTA: usize = 3;
 
 #[derive(Debug, Deserialize)]
@@ -22,22 +22,23 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Any of these kinds.
+    /// Kinds of machine, of which any suffices.
     when: Vec<String>,
-    /// Names of tests, `PACKAGE/BINARY::PATH`; one that ends with `*` stands for all that begin so.
+    /// Names of tests, `PACKAGE/BINARY::PATH`; a name that ends with `*` matches all names that
+    /// begin so.
     tests: Vec<String>,
 }
 
 /// The list, for one machine.
 pub(super) struct Expected {
-    /// The kinds of this machine that an entry names, and its tests.
+    /// The kinds of this machine that an entry names, and the entry's tests.
     here: Vec<(String, Vec<String>)>,
     /// The tests of entries for other machines.
     elsewhere: Vec<String>,
 }
 
 impl Expected {
-    /// Reads the list as far as it concerns `machine`.
+    /// Reads the list for `machine`.
     ///
     /// # Errors
     /// When it cannot be read, or names a kind of machine that is not known.
@@ -67,9 +68,9 @@ impl Expected {
         Ok(expected)
     }
 
-    /// Holds a run of all tests to the list: skips that are not expected are told, and faults where there are
-    /// more than [`UNEXPECTED_QUOTA`]; an entry that names no test is a fault; an expected skip that did not
-    /// come is only told.
+    /// Compares a run of all tests with the list: unexpected skips are remarks, or faults if there
+    /// are more than [`UNEXPECTED_QUOTA`]; an entry that names no test is a fault; an expected skip
+    /// that did not happen is only a remark.
     pub(super) fn compare(&self, report: &mut Report) {
         let mut faults = Vec::new();
         for Excuse { test, reason } in &report.skipped {
@@ -80,7 +81,7 @@ impl Expected {
                 ));
             }
         }
-        // Few are told: what a machine lacks may be found out by a test alone.
+        // A few are only remarks: a test may be the first to find out what a machine lacks.
         if faults.len() <= UNEXPECTED_QUOTA {
             report.remarks.append(&mut faults);
         }

@@ -1,4 +1,4 @@
-//! Kinds of machine, decided by facts that are found before any test runs.
+//! Kinds of machine, decided by facts that are determined before any test runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Fact(Fact),
     /// `no-program NAME`: the program is not on the path.
     NoProgram(String),
-    /// `no-file PATH`: nothing is there; relative to the root of the workspace.
+    /// `no-file PATH`: the file does not exist; relative to the root of the workspace.
     NoFile(String),
 }
 
@@ -34,12 +34,12 @@ pub(super) enum Fact {
     OneCpu,
     /// Cores with several hardware threads.
     Smt,
-    /// No such cores.
+    /// No cores with several hardware threads.
     NoSmt,
     NotRoot,
-    /// The processor's window is in no published table that membound knows.
+    /// membound knows no published reorder buffer of the processor.
     NoPublishedWindow,
-    /// Huge pages lie in the kernel's pool.
+    /// The kernel's pool has huge pages.
     HugePool,
     /// The kernel has no transparent huge pages.
     NoHugePages,
@@ -88,7 +88,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Determines the facts of this machine.
     pub(super) fn here() -> Self {
         let system = Root::system();
         let cpu = cpu::read(&system);

@@ -9,7 +9,7 @@ use crate::run::{read, root};
 
 const LIST: &str = "xtask/quarantine.toml";
 
-/// Entries that the list may hold.
+/// Maximum number of entries in the list.
 const MOST: usize = 7;
 
 #[derive(Debug, Deserialize)]
@@ -22,13 +22,13 @@ pub(crate) struct Quarantine {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// `PACKAGE/BINARY::PATH`; ending with `*`, all that begin so.
+    /// `PACKAGE/BINARY::PATH`; with `*` at the end, all names that begin so.
     name: String,
     /// Day on which it was listed, `2026-11-25`.
     since: String,
     /// The last day on which it may be unsteady.
     until: String,
-    /// What is known of it, and who looks.
+    /// What is known of it, and who investigates.
     reason: String,
 }
 
@@ -36,7 +36,7 @@ impl Quarantine {
     /// Reads the list.
     ///
     /// # Errors
-    /// When it cannot be read, is too long, or holds what is no date.
+    /// When it cannot be read, is too long, or contains an invalid date.
     pub(crate) fn read() -> Result<Self> {
         Self::parse(&read(&root().join(LIST))?).with_context(|| LIST.to_owned())
     }
@@ -71,7 +71,7 @@ impl Quarantine {
         lines.collect()
     }
 
-    /// A line for each entry whose time was over before the day that `today` begins with.
+    /// A line for each entry that expired before the day with which `today` begins.
     pub(crate) fn expired(&self, today: &str) -> Vec<String> {
         let expired = self.test.iter().filter(|entry| entry.is_over(today));
         expired
@@ -84,12 +84,12 @@ impl Quarantine {
             .collect()
     }
 
-    /// Whether this test may be unsteady on the day that `today` begins with.
+    /// Whether this test may be unsteady on the day with which `today` begins.
     pub(super) fn holds(&self, test: &str, today: &str) -> bool {
         (self.test.iter()).any(|entry| matches(&entry.name, test) && !entry.is_over(today))
     }
 
-    /// Holds the list to a run of all tests: an entry without a test is a fault.
+    /// Compares the list with a run of all tests: an entry without a test is a fault.
     pub(super) fn compare(&self, report: &mut Report) {
         for entry in &self.test {
             let name = &entry.name;
@@ -111,7 +111,7 @@ impl Entry {
     }
 }
 
-/// Whether `text` has the form `2026-11-25`; of two such texts the later day is the greater.
+/// Whether `text` has the form `2026-11-25`; such texts sort by date.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());

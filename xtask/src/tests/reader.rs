@@ -1,10 +1,10 @@
-//! Reading what libtest writes.
+//! Reads the output of libtest.
 
 use super::report::{Excuse, Failure, Report};
 
-/// Follows the lines of one process of libtest, or of several one after the other.
+/// Reads the lines of one process of libtest, or of several one after the other.
 pub(super) struct Reader<'a> {
-    /// What stands before the names of its tests.
+    /// Prefix of the names of its tests.
     binary: &'a str,
     report: Report,
     section: Section,
@@ -12,23 +12,23 @@ pub(super) struct Reader<'a> {
     test: String,
     /// Names that libtest lists as passed.
     passed: Vec<String>,
-    /// Output of tests that failed in the run that is read.
+    /// Output of the failed tests of the current run.
     said: Vec<(String, Vec<String>)>,
-    /// Their names.
+    /// Names of the failed tests.
     names: Vec<String>,
-    /// A run has begun and not told its result yet.
+    /// A run has begun and has not printed its result yet.
     runs: bool,
 }
 
-/// What is being read of a run's output.
+/// The section of a run's output that is being read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Section {
-    /// A line for each test, or none of this.
+    /// A line for each test, or output outside of the other sections.
     #[default]
     Tests,
     /// The captured output of tests that passed, and their names.
     Successes,
-    /// That of those that failed, and their names.
+    /// The captured output of tests that failed, and their names.
     Failures,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes one line; says whether it is to be shown.
+    /// Handles one line; returns true if it is to be shown.
     pub(super) fn take(&mut self, line: &str) -> bool {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.take_result(counts);
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         self.section != Section::Successes
     }
 
-    /// What was read, when nothing comes any more.
+    /// The report, when there are no more lines.
     pub(super) fn end(mut self) -> Report {
         self.end_run();
         self.report
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
             let test = self.name(&test);
             self.report.returned.push(test);
         }
-        // Output of children between the names may have hidden one.
+        // Output of child processes between the names may have hidden one.
         for number in 1..=unlisted {
             let test = self.name(&format!("unlisted test {number}"));
             self.report.returned.push(test);
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a line that is no heading; says whether it is to be shown.
+    /// Handles a line that is no heading; returns true if it is to be shown.
     fn take_output(&mut self, line: &str) -> bool {
         let begins = line
             .strip_prefix("---- ")
@@ -174,7 +174,7 @@ impl<'a> Reader<'a> {
         };
         let test = self.name(test);
         let reason = format!("ignored{rest}");
-        // libtest does not count it as passed, the report takes it off.
+        // libtest does not count it as passed; the report subtracts skipped tests.
         self.report.returned.push(test.clone());
         self.report.skipped.push(Excuse { test, reason });
     }
@@ -192,7 +192,7 @@ fn count(counts: &str, what: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// Reads `text`, gives the report and the lines that are shown.
+    /// Reads `text`; returns the report and the lines that are shown.
     fn read(text: &str) -> (Report, Vec<&str>) {
         let mut reader = Reader::new("x/it");
         let shown = text.lines().filter(|line| reader.take(line)).collect();

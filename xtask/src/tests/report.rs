@@ -1,4 +1,4 @@
-//! What a run of the tests came to: counts, and everything that makes it red.
+//! Result of a run of the tests: counts, and everything that makes it fail.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use super::times::Time;
 /// Lines of a failed test's output that are shown once more at the end.
 const LINES_SHOWN: usize = 40;
 
-/// Tests of one run that may be inconclusive, because a probe found the machine disturbed before
-/// or while they measured; where more are, the run says nothing about what they test.
+/// Maximum number of inconclusive tests in one run, which a probe found perturbed before or while
+/// they measured; with more, the run says nothing about what they test.
 pub(crate) const INCONCLUSIVE_QUOTA: usize = 3;
 
-/// Quarantined tests of one run that may be unsteady.
+/// Maximum number of quarantined tests in one run that may be unsteady.
 pub(crate) const UNSTEADY_QUOTA: usize = 3;
 
-/// What a run of tests came to. Tests are named `PACKAGE/BINARY::PATH`.
+/// Result of a run of tests. Tests are named `PACKAGE/BINARY::PATH`.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// Tests that libtest took for passed, the skipped ones among them.
+    /// Tests that libtest counted as passed, including the skipped ones.
     pub(super) returned: Vec<String>,
     pub(super) failures: Vec<Failure>,
     /// One entry for every reason given.
@@ -25,15 +25,15 @@ pub(crate) struct Report {
     pub(super) inconclusive: Vec<Excuse>,
     /// Tests that failed and then passed alone.
     pub(super) unsteady: Vec<Unsteady>,
-    /// What is wrong with the lists of quarantined tests and expected skips.
+    /// Errors in the lists of quarantined tests and expected skips.
     pub(super) faults: Vec<String>,
-    /// What is said of these lists without being wrong.
+    /// Remarks on these lists that are no errors.
     pub(super) remarks: Vec<String>,
-    /// How long each test took, in the order of names within a binary.
+    /// Duration of each test, in the order of names within a binary.
     pub(super) times: Vec<Time>,
 }
 
-/// A test that did not test, or a part of it, and its reason.
+/// A test that was skipped or inconclusive, wholly or in part, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Excuse {
     pub(super) test: String,
@@ -44,7 +44,7 @@ pub(super) struct Excuse {
 #[derive(Clone, Debug)]
 pub(super) struct Unsteady {
     pub(super) failure: Failure,
-    /// It stands in the quarantine list, and its time there is not over.
+    /// It is in the quarantine list, and has not expired there.
     pub(super) is_quarantined: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Unsteady {
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) test: String,
-    /// The name is a test's, not what became of several.
+    /// The name is that of a test, instead of a description of several.
     pub(super) is_named: bool,
     /// The lines that it wrote.
     pub(super) said: Vec<String>,
@@ -79,7 +79,7 @@ impl fmt::Display for Failure {
 }
 
 impl Report {
-    /// Whether nothing makes the run red.
+    /// Whether nothing makes the run fail.
     pub(crate) fn succeeded(&self) -> bool {
         self.failures.is_empty()
             && self.faults.is_empty()
@@ -96,7 +96,7 @@ impl Report {
             .map(String::as_str)
     }
 
-    /// Takes in what another run came to.
+    /// Adds the results of another run.
     pub(super) fn add(&mut self, other: Self) {
         self.returned.extend(other.returned);
         self.failures.extend(other.failures);
@@ -108,7 +108,7 @@ impl Report {
         self.times.extend(other.times);
     }
 
-    /// Everything but the counts, a line or more each.
+    /// Everything except the counts, in one or more lines each.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let excuses = [
@@ -143,7 +143,7 @@ impl Report {
     }
 }
 
-/// How many tests gave at least one of these reasons.
+/// Number of tests that gave at least one of these reasons.
 fn tests(excuses: &[Excuse]) -> usize {
     let mut names: Vec<&str> = excuses.iter().map(|it| it.test.as_str()).collect();
     names.sort_unstable();

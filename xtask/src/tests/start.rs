@@ -1,9 +1,9 @@
-//! Starting a test binary so that it finds the same wherever the tests are started: under
+//! Starts a test binary so that it finds the same environment wherever the tests are started: under
 //! `nohup`, in a container, from an editor.
 //!
-//! The standard library gives every child an empty signal mask. Signals that the parent ignores
-//! stay ignored, though, and its environment and limits are inherited: `env` and `prlimit` put
-//! these right, without code of our own between fork and exec.
+//! The standard library gives every child an empty signal mask. But signals that the parent ignores
+//! stay ignored, and its environment and limits are inherited: `env` and `prlimit` reset these,
+//! without code of our own between fork and exec.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,9 +12,9 @@ use std::sync::LazyLock;
 
 use crate::run::{note, program};
 
-/// What stands before a program so that it starts with every signal's default action, no core
-/// files, the usual number of descriptors and the usual stack. Limits are the soft ones: whoever
-/// needs more can raise them.
+/// Words before a program so that it starts with every signal's default action, no core files, the
+/// usual number of descriptors and the usual stack. The limits are soft ones: a test that needs
+/// more can raise them.
 const WORDS: [&str; 6] = [
     "env",
     "--default-signal",
@@ -24,7 +24,7 @@ const WORDS: [&str; 6] = [
     "--stack=8388608:",
 ];
 
-/// Variables that are kept; those that begin so, too, where they end with `*`.
+/// Variables that are kept; a name that ends with `*` matches all names that begin so.
 const KEPT: [&str; 15] = [
     "PATH",
     "HOME",
@@ -69,7 +69,7 @@ pub(super) fn undisturbed(path: &Path, directory: &Path) -> Command {
     command
 }
 
-/// Whether `env` and `prlimit` can do it; says so where they cannot.
+/// Whether `env` and `prlimit` can do this; a note is printed if they cannot.
 static RESETS: LazyLock<bool> = LazyLock::new(|| {
     let mut trial = program(WORDS[0]);
     let can = trial
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!(names, ["PATH", "CARGO_HOME"]);
     }
 
-    /// As under `nohup`: whoever starts the tests ignores SIGHUP.
+    /// As under `nohup`: the process that starts the tests ignores SIGHUP.
     #[test]
     fn an_ignored_signal_has_its_default_action_again() {
-        // Those behind the first 31 are the C library's own, which `env` leaves as they are.
+        // Signals after the first 31 are used by the C library, and `env` leaves them as they are.
         const STANDARD: u64 = (1 << 31) - 1;
         if !*RESETS {
             membound_testkit::skipped("no env --default-signal, or no prlimit");

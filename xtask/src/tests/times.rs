@@ -1,15 +1,15 @@
-//! How long each test took, without libtest's help: its option for that is unstable.
+//! Durations of the tests, without libtest's help: its option for that is unstable.
 //!
 //! libtest starts tests in the order of their names and always keeps the same number of them
-//! running, so a test begins when an earlier one ends. Which one follows from the order in which
-//! the results come.
+//! running, so a test begins when an earlier one ends. The order in which the results arrive shows
+//! which one.
 
 use std::time::Duration;
 
-/// When the tests of one process of libtest ended.
+/// When the tests of one libtest process ended.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// Tests that run beside each other.
+    /// Number of tests that run in parallel.
     threads: usize,
     /// Names in the order in which the tests ended, each with the time since the process began.
     ends: Vec<(String, Duration)>,
@@ -30,15 +30,15 @@ impl Ends {
         }
     }
 
-    /// Takes a line that libtest wrote `since` the process began.
+    /// Handles a line that libtest wrote `since` after the process began.
     pub(super) fn take(&mut self, line: &str, since: Duration) {
         if let Some(test) = ended(line) {
             self.ends.push((test.to_owned(), since));
         }
     }
 
-    /// The duration of every test, `binary` before its name. Where a test's result was hidden by
-    /// the output of its children, a neighbour's duration is that of both.
+    /// The duration of every test, with `binary` before its name. If the output of a test's
+    /// children hid its result, a neighbour's duration is that of both.
     pub(super) fn times(&self, binary: &str) -> Vec<Time> {
         let mut in_order: Vec<&(String, Duration)> = self.ends.iter().collect();
         in_order.sort_by(|one, other| one.0.cmp(&other.0));
@@ -55,7 +55,7 @@ impl Ends {
     }
 }
 
-/// The test that `test NAME ... ok` is about; an ignored one never ran.
+/// The test that `test NAME ... ok` describes; an ignored test never ran.
 fn ended(line: &str) -> Option<&str> {
     let (test, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let test = test.strip_suffix(" - should panic").unwrap_or(test);
