@@ -45,7 +45,7 @@ pub unsafe trait ChaseLoop: Send + Sync {
     /// Follows the chain for `iterations` iterations and returns the element that it reached.
     ///
     /// # Safety
-    /// As the trait says.
+    /// As for [`ChaseLoop`].
     unsafe fn walk(&self, start: *mut u8, iterations: u64, base: *mut u8, key: u64) -> *mut u8;
 
     /// Core cycles per load that arithmetic adds to the load's own latency.

@@ -28,15 +28,15 @@ does not fit the level (write twice, copy 3/2, triad 4/3; read and nt-write unch
 /// What to measure: the product of all lists.
 #[derive(Clone, Debug)]
 pub struct BandwidthConfig {
-    /// Kernels.
+    /// Kernels to measure.
     pub kernels: Vec<BandwidthKernel>,
     /// Bytes that each thread works on, all arrays together; rounded down so that every
     /// kernel's arrays are whole. `None` for a set inside each of three usual cache levels
     /// and one beyond the declared caches.
     pub sizes: Option<Vec<u64>>,
-    /// Numbers of threads.
+    /// Numbers of threads that run at the same time, each at least 1.
     pub threads: Vec<u32>,
-    /// Page kinds.
+    /// Page kinds of the arrays.
     pub pages: Vec<PageKind>,
     /// Node policies; `local` is local to each thread.
     pub nodes: Vec<NodePolicy>,

@@ -82,7 +82,7 @@ unsafe impl Send for Chase {}
 impl Chase {
     /// Key that scrambles offsets, so that they do not look like addresses.
     const KEY: u64 = 0x5bd1_e995_9d1b_58d3 & !7;
-    /// Prefetch distance for the random elements, in insertions.
+    /// Prefetch distance for the random elements, in insertions or removals.
     const LOOK_AHEAD: u64 = 24;
 
     /// A chain of one element at `base`.

@@ -51,7 +51,7 @@ pub enum Error {
         "only {percent:.0} % of the pages lie where `{node}` asked for them (is that node's memory used up?)"
     )]
     Placement {
-        /// Policy asked for.
+        /// The requested policy.
         node: NodePolicy,
         /// Share of the pages on the requested nodes, in percent.
         percent: f64,
@@ -62,7 +62,7 @@ pub enum Error {
     /// More copies than CPUs.
     #[error("{threads} copies were asked for and there are {cpus} CPUs to pin them to")]
     TooManyThreads {
-        /// Copies asked for.
+        /// Number of requested copies.
         threads: u32,
         /// CPUs that may be used.
         cpus: usize,
@@ -72,7 +72,7 @@ pub enum Error {
     Copy {
         /// CPU it should have run on.
         cpu: CpuId,
-        /// Why it failed.
+        /// Why it failed, as a lower-case fragment.
         reason: String,
     },
     /// The processor has no emitted kernels here yet, or may not run them.

@@ -35,9 +35,9 @@ pub struct LatencyConfig {
     pub patterns: Vec<Pattern>,
     /// Whether the chase is clean, dirty or measured both ways.
     pub accesses: Vec<Access>,
-    /// Page kinds.
+    /// Page kinds of the buffers.
     pub pages: Vec<PageKind>,
-    /// Node policies.
+    /// NUMA policies of the buffers; `local` is local to each copy.
     pub nodes: Vec<NodePolicy>,
     /// Numbers of copies that run at the same time.
     pub threads: Vec<u32>,

@@ -14,9 +14,9 @@ use crate::{Error, Session, room};
 pub struct RegionConfig {
     /// Usable bytes; [`Region::new`] rounds them up to whole pages.
     pub bytes: usize,
-    /// Page kind.
+    /// Kind of the pages behind the buffer.
     pub page: PageKind,
-    /// NUMA policy.
+    /// NUMA policy of the pages.
     pub node: NodePolicy,
     /// CPU whose node the policy `local` means.
     pub cpu: CpuId,
@@ -367,7 +367,7 @@ mod tests {
             let error = make(config(1 << 46, page, NodePolicy::LOCAL)).unwrap_err();
             assert!(matches!(error, Error::Map { .. }), "{error}");
             assert!(error.to_string().contains("reserve some"), "{error}");
-            // Whoever shows an error with its causes shall not say it twice.
+            // An error shown with its causes must not repeat the reason.
             assert!(std::error::Error::source(&error).is_none());
         }
     }

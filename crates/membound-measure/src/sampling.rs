@@ -88,6 +88,7 @@ pub(crate) fn take_batches_if<T>(
         let watch = BatchWatch::begin(cpu);
         let (found, undisturbed) = batch(core_hz);
         let clean = watch.end(&mut disturbed) && undisturbed;
+        // When as many tries are left as batches are missing, perturbed ones must do.
         if clean || tries <= count - taken.len() {
             taken.push(found);
             disturbed.kept_batches += u32::from(!clean);
@@ -352,6 +353,7 @@ pub(crate) fn run_rounds_as<K>(
         longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
         between(round, slots);
         let spent = begun.elapsed().as_secs_f64();
+        // A further round is made only if most of it fits into the budget.
         let over = spent + longest_round * 0.7 > budget.as_secs_f64();
         let enough = match exactly {
             Some(rounds) => round + 1 >= u64::from(rounds),

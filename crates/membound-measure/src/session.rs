@@ -62,13 +62,13 @@ impl Progress for Silent {
 pub struct Session<'a> {
     /// File system root with sysfs and procfs.
     pub root: &'a Root,
-    /// NUMA nodes.
+    /// NUMA nodes of the machine.
     pub topology: Topology,
     /// Kernels for this processor.
     pub backend: Box<dyn Backend>,
     /// Why the kernels are the portable ones, if they are.
     pub portable_because: Option<String>,
-    /// Timer.
+    /// Calibrated clock for all timing.
     pub clock: Clock,
     /// Measures the core clock.
     pub core: CoreClock,
@@ -78,13 +78,13 @@ pub struct Session<'a> {
     pub cpus: Vec<CpuId>,
     /// Groups of CPUs that share a core; empty without SMT.
     pub siblings: Vec<Vec<CpuId>>,
-    /// CPU that measures.
+    /// CPU of the measuring thread.
     pub cpu: CpuId,
     /// How much time may be spent.
     pub effort: Effort,
     /// Set from outside to end the run early.
     pub cancel: &'a AtomicBool,
-    /// Receiver of progress.
+    /// Receiver of progress reports.
     pub progress: &'a dyn Progress,
 }
 

@@ -115,7 +115,8 @@ fn summarize_sorted(sorted: &[f64]) -> Summary {
             high: sorted[count - 1],
         };
     }
-    // Normal approximation of the binomial(count, 1/2) rank, rounded outwards.
+    // Normal approximation of the binomial(count, 1/2) rank: 1.96 of its standard deviations
+    // √count / 2, rounded outwards.
     let half_width = 0.98 * (count as f64).sqrt();
     let low = (count as f64 / 2.0 - half_width).floor().max(0.0) as usize;
     let high = (count as f64 / 2.0 + half_width)

@@ -3,7 +3,7 @@
 //! A random chase visits one line on each of P pages; another visits P lines that are
 //! packed into a few pages and fill the caches alike. The difference is translation: it
 //! rises where P exceeds what a level of the TLB holds. Levels are found from the points
-//! by `membound-model`. Then several chases run at once over so many pages that
+//! by `membound-model`. Then several chases run at once over enough pages that
 //! translations miss: when the difference per load shrinks, misses overlap.
 
 mod ground;

@@ -30,7 +30,7 @@ pub enum Event {
     LastLevelMiss,
     /// Loads whose translation missed the first data TLB.
     DataTlbMiss,
-    /// Core clock cycles.
+    /// Cycles of the core clock.
     Cycles,
     /// Page faults. Counted by the kernel, so that no PMU is needed.
     PageFaults,
@@ -64,7 +64,7 @@ impl fmt::Display for Event {
 /// Count of one event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// The event.
+    /// The event that was counted.
     pub event: Event,
     /// Its count since the last reset, scaled up by the share of the time during which the kernel
     /// had it on a counter; missing if that share is zero.

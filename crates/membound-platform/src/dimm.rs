@@ -23,12 +23,12 @@ pub struct Slot {
     pub module: Option<Module>,
 }
 
-/// A memory module.
+/// A memory module as the firmware describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     /// Capacity; `None` where the firmware does not know it.
     pub size_bytes: Option<u64>,
-    /// `DDR4`, `DDR5`, …
+    /// Memory type, such as `DDR4` or `DDR5`.
     pub kind: String,
     /// Rated speed in millions of transfers per second.
     pub rated_mts: Option<u32>,

@@ -98,7 +98,7 @@ pub enum Error {
     /// The kernel or a seccomp filter refuses the call altogether.
     #[error("{call} is denied: {source}{}", semicolon(self.remedy()))]
     Denied {
-        /// The system call.
+        /// Name of the system call.
         call: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -106,15 +106,15 @@ pub enum Error {
     /// No prefetcher of this machine has that name.
     #[error("unknown prefetcher `{name}` (known: {known})")]
     NoSuchPrefetcher {
-        /// The requested name.
+        /// The requested prefetcher.
         name: String,
-        /// The existing names.
+        /// The names of this machine's prefetchers, as a list.
         known: String,
     },
     /// The guard process, which would restore the changes, did not start; nothing was changed.
     #[error("cannot start the guard process {}: {source}", program.display())]
     Guard {
-        /// The program.
+        /// The guard's program.
         program: PathBuf,
         /// Why it did not start.
         source: io::Error,
@@ -133,13 +133,13 @@ pub enum Error {
     /// None of the examined pages is in memory.
     #[error("none of the {pages} pages that were looked at has been touched")]
     NotResident {
-        /// Number of pages.
+        /// Number of examined pages.
         pages: usize,
     },
     /// The range is not mapped.
     #[error("addresses {start:#x} to {end:#x} are not mapped")]
     NotMapped {
-        /// First byte.
+        /// Address of the first byte.
         start: usize,
         /// One past the last byte.
         end: usize,

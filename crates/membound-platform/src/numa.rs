@@ -8,10 +8,10 @@ pub use placement::{inherited, permitted, place, placed_share};
 
 use crate::{Error, Root, affinity, list};
 
-/// One node.
+/// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its number.
+    /// Number of the node.
     pub id: NodeId,
     /// Online CPUs of the node, ascending; a node may have none.
     pub cpus: Vec<CpuId>,

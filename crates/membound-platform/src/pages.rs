@@ -35,7 +35,7 @@ pub struct Thp {
     pub medium_kib: Vec<u64>,
 }
 
-/// State of khugepaged.
+/// Settings and counters of khugepaged; a field is `None` where sysfs does not give it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Khugepaged {
     /// Whether it may wait for a huge page.
@@ -49,7 +49,7 @@ pub struct Khugepaged {
 }
 
 impl Thp {
-    /// Reads the settings.
+    /// Reads the settings from sysfs.
     #[must_use]
     pub fn read(root: &Root) -> Self {
         let enabled = match root.attribute(format!("{THP}/enabled")) {
@@ -86,7 +86,7 @@ impl Thp {
     }
 }
 
-/// Sizes in KiB below the huge page whose own setting is not `never`; `inherit` stands for the
+/// Sizes in KiB below the huge page whose own setting is not `never`; `inherit` means the
 /// general setting.
 fn medium(root: &Root) -> Vec<u64> {
     let huge_kib = root

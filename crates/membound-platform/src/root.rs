@@ -12,7 +12,7 @@ use crate::Error;
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The machine itself.
+    /// The machine itself: the root directory `/`.
     #[must_use]
     pub fn system() -> Self {
         Self(PathBuf::from("/"))

@@ -162,7 +162,7 @@ impl Fixtures {
     }
 }
 
-/// A file name that tells builds apart. It must not need quoting in a shell.
+/// A file name that differs between builds. It must not need quoting in a shell.
 fn file_name(compiler: Compiler, source: &str, words: &str) -> String {
     let stem = source.split('.').next().expect("split gives one part");
     let ending = if words.contains("-shared") { ".so" } else { "" };

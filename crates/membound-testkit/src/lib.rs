@@ -1,6 +1,6 @@
 //! Helpers that the tests of every crate share. Only for `[dev-dependencies]`.
 //!
-//! A test that this machine cannot run says why through [`skipped`] and returns. `cargo
+//! A test that this machine cannot run reports the reason through [`skipped`] and returns. `cargo
 //! xtask test` finds these lines in the test's captured output, takes the test out of the
 //! count of those that passed, and shows the reasons at the end.
 

@@ -138,7 +138,7 @@ pub mod sample_type {
     pub const RAW: u64 = 1 << 10;
     /// Latency, as the sample's weight.
     pub const WEIGHT: u64 = 1 << 14;
-    /// Source of data.
+    /// Cache or memory that served the data.
     pub const DATA_SRC: u64 = 1 << 15;
     /// Identifier at the beginning of the sample.
     pub const IDENTIFIER: u64 = 1 << 16;

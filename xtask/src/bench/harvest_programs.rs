@@ -360,7 +360,7 @@ mod tests {
         for (name, words) in REFUSED {
             check_refused(program(&built.programs[name]).args(words));
             if let Some(object) = built.objects.get(name) {
-                // main's exit code comes back through whoever called it.
+                // `alone` calls the object's main and returns its exit code.
                 let mut command = program(&built.programs["alone"]);
                 command.args(["0", "any"]).arg(object).args(words);
                 assert_eq!(output(&mut command).status.code(), Some(2), "{command:?}");

@@ -16,7 +16,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// All of them.
+    /// The paths of all files.
     pub(super) fn files(&self) -> [&Path; 6] {
         let files = [&self.tarball, &self.deb, &self.rpm];
         let [tarball, deb, rpm] = files.map(PathBuf::as_path);

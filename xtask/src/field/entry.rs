@@ -32,7 +32,8 @@ pub(crate) struct Entry {
     pub(crate) needs: Vec<String>,
     #[serde(default)]
     pub(crate) obtain: Obtain,
-    /// Shell scripts that make the inputs; they run again only when the entry or its inputs change.
+    /// Shell scripts that make the inputs; they run again only when
+    /// the scripts, the sources or the inputs change.
     #[serde(default)]
     pub(crate) prepare: Vec<String>,
     pub(crate) run: Option<Run>,

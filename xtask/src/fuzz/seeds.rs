@@ -145,7 +145,7 @@ fn functions(file: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Plans with a body that needs few registers and with one that needs many.
+/// Plans with a body that needs little code and state and with one that needs much.
 fn plans(file: &[u8]) -> Vec<Vec<u8>> {
     let Ok(image) = Image::parse(file) else {
         return Vec::new();

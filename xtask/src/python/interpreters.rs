@@ -16,7 +16,7 @@ pub(super) fn directory() -> PathBuf {
     root().join("target/python")
 }
 
-/// The error that a Python is neither installed nor obtainable.
+/// The error for a Python that is not available.
 #[derive(Debug)]
 pub(super) struct Absent(String);
 

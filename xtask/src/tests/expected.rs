@@ -9,7 +9,7 @@ use crate::run::{read, root};
 
 const LIST: &str = "xtask/expected-skips.toml";
 
-/// Maximum number of unexpected skips in a run that is no fault.
+/// Maximum number of unexpected skips in a run that count as remarks, not as faults.
 const UNEXPECTED_QUOTA: usize = 3;
 
 #[derive(Debug, Deserialize)]

@@ -80,7 +80,7 @@ fn chains_in_registers_and_in_slots_all_advance() {
 #[repr(align(64))]
 struct Array([f64; 1024]);
 
-/// Runs a bandwidth kernel over the first half of three arrays and looks at all of them.
+/// Runs a bandwidth kernel over the first half of three arrays and checks all of them.
 pub(in crate::arch) fn check_stream(stream: &dyn StreamLoop, kernel: BandwidthKernel, what: &str) {
     let value = match kernel {
         BandwidthKernel::Read => 1.0,
@@ -129,7 +129,7 @@ fn every_bandwidth_kernel_leaves_what_it_should_in_the_arrays() {
 #[repr(align(64))]
 struct Lines([[f64; 8]; 64]);
 
-/// Makes `rounds` rounds and looks at every line.
+/// Makes `rounds` rounds and checks every line.
 pub(in crate::arch) fn check_inject(
     inject: &dyn InjectLoop,
     mix: TrafficMix,

@@ -111,7 +111,7 @@ fn the_largest_set_leaves_room_for_everybody_else_with_all_threads() {
         let most = largest_set_bytes(session, &config);
         let available = membound_platform::memory::available_bytes(session.root);
         assert!(most > 0 && most * u64::from(cpus) <= available / 5 * 4);
-        // The sets that nobody gave are among those that fit.
+        // The default sets are among those that fit.
         let streams = vec![(
             BandwidthKernel::Read,
             session

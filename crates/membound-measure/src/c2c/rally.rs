@@ -197,6 +197,7 @@ impl Rally {
         loop {
             for _ in 0..Self::SPINS {
                 let value = line.load(Ordering::Acquire);
+                // Until this batch has begun, the line may hold `END` from its previous batch.
                 if value == Self::END && seen != 0 {
                     return true;
                 }

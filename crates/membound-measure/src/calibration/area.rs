@@ -12,9 +12,9 @@ pub struct Area {
     pub name: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Page kind.
+    /// Page kind of the memory.
     pub page: PageKind,
-    /// NUMA policy.
+    /// NUMA policy of the memory.
     pub node: NodePolicy,
     /// CPU whose caches hold its lines modified whenever they are loaded.
     pub modified_on: Option<CpuId>,

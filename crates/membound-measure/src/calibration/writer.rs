@@ -109,6 +109,7 @@ fn run(laps: &Laps, cpu: CpuId, start: Lines, lines: u64) {
             unsafe { word.cast::<u64>().write_volatile(asked) };
         }
         done = asked;
+        // Release: a thread that reads this count also sees the modified lines.
         laps.done.0.store(done, Ordering::Release);
     }
 }

@@ -19,7 +19,7 @@ pub enum PmuKind {
     Uncore,
     /// Events that the kernel itself makes: clocks, faults, breakpoints, tracepoints.
     Kernel,
-    /// Anything else.
+    /// Any other PMU.
     Other,
 }
 

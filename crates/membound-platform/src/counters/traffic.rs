@@ -36,7 +36,7 @@ pub struct TrafficCounter {
     pub cpu: u32,
     /// Number of its package.
     pub package: u32,
-    /// What it counts.
+    /// Kind and direction of the counted transfers.
     pub moved: Moved,
     /// Bytes of one count.
     pub bytes: f64,

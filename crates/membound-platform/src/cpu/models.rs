@@ -6,7 +6,7 @@
 
 use super::CoreType;
 
-/// A microarchitecture.
+/// A microarchitecture with its published reorder buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Microarchitecture {
     /// Its name, with the product line where that is better known.

@@ -1,4 +1,4 @@
-//! Whole machines as trees, and what the doctor says of them.
+//! Whole machines as test trees, and the findings and capabilities of the doctor on them.
 
 use membound_types::{Capability, CapabilityState, Doctor, NodeId, Timer};
 

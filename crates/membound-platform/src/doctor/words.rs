@@ -1,6 +1,6 @@
 //! Formats sizes, rates and counts for people.
 
-/// `48 KiB`, `1.5 MiB`, `31.3 GiB`: the largest unit of which there is at least one.
+/// `48 KiB`, `1.5 MiB`, `31.3 GiB`: in the largest unit that gives at least 1.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -21,7 +21,7 @@ pub(super) fn rate(hz: f64) -> String {
     }
 }
 
-/// `150 %`.
+/// A share as a whole percentage: `150 %`.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

@@ -34,7 +34,7 @@ pub struct GuardCommand {
 }
 
 impl GuardCommand {
-    /// `program args…`.
+    /// The command `program args…`.
     pub fn new(
         program: impl Into<PathBuf>,
         args: impl IntoIterator<Item = impl Into<OsString>>,

@@ -1,4 +1,4 @@
-//! Every setting in turn on trees with register files and attributes, and back each time.
+//! Every setting in turn on trees with register files and attributes; each is undone again.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};

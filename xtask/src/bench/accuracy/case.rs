@@ -12,7 +12,7 @@ pub(super) struct Case {
     /// `GROUP/…`, for `--only`.
     pub(super) name: String,
     pub(super) program: Program,
-    /// Its arguments.
+    /// Arguments of the program.
     pub(super) words: Vec<String>,
     pub(super) way: Way,
     /// Additional arguments of `membound profile`.

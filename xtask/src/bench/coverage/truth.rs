@@ -25,7 +25,7 @@ pub(super) enum Violation {
     NoEdge { from: u64, to: u64 },
     /// A jump from the middle of a block.
     InsideBlock { from: u64, to: u64 },
-    /// A call that is taken not to return did return.
+    /// A call that the decoder takes as not returning did return.
     Returned(u64),
 }
 

@@ -12,9 +12,9 @@ use crate::random::Random;
 /// The primary of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
-    /// Its executable.
+    /// Executable of the primary.
     pub(super) path: &'a Path,
-    /// Its parent.
+    /// Process number of its parent.
     pub(super) parent: u32,
 }
 

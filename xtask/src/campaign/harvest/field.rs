@@ -61,7 +61,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Builds everything.
+    /// Builds all programs and fixtures.
     pub(super) fn new(membound: PathBuf, patience: Duration) -> Result<Self> {
         let scratch = tempfile::tempdir().context("cannot create a temporary directory")?;
         let directory = scratch.path();

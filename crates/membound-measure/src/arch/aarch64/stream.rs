@@ -11,7 +11,7 @@ use crate::arch::StreamLoop;
 /// Holds 3.0 in every lane: the triad's scalar and the value that stores write.
 const SCALAR: V = V(31);
 
-/// One kernel.
+/// The emitted loop of one kernel.
 pub(super) struct Stream {
     code: OwnedCode,
 }
