@@ -31,17 +31,17 @@ pub enum Error {
     Map {
         /// Size of the buffer in bytes.
         bytes: usize,
-        /// Page kind asked for.
+        /// Requested page kind.
         page: PageKind,
         /// The kernel's error number; it is part of the message, so it is not also the source.
         errno: rustix::io::Errno,
         /// Remedy as ` (…)`, or empty.
         remedy: &'static str,
     },
-    /// The kernel ignored the page kind that was asked for.
+    /// The kernel gave no page of the requested kind.
     #[error("the kernel gave none of the {page} pages that were asked for{remedy}")]
     Pages {
-        /// Page kind asked for.
+        /// Requested page kind.
         page: PageKind,
         /// Remedy as ` (…)`, or empty.
         remedy: &'static str,
@@ -59,7 +59,7 @@ pub enum Error {
     /// A value that this measurement cannot use.
     #[error("{0}")]
     Invalid(String),
-    /// More copies than CPUs.
+    /// More copies were requested than there are CPUs that may be used.
     #[error("{threads} copies were asked for and there are {cpus} CPUs to pin them to")]
     TooManyThreads {
         /// Number of requested copies.

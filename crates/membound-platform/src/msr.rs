@@ -49,7 +49,7 @@ impl MsrFiles {
     /// Whether registers of `cpu` can be opened for reading and writing.
     ///
     /// # Errors
-    /// Why not, and what would change that.
+    /// The reason why they cannot, and what would change that.
     pub fn access(&self, cpu: CpuId) -> Result<(), NotMeasured> {
         let path = self.path(cpu);
         match open(&path, Direction::Both) {

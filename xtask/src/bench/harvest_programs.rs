@@ -367,7 +367,7 @@ mod tests {
             }
         }
         check_counts(&built, directory.path());
-        // Without an amount they work for ever, and are left working.
+        // Without an amount they work for ever: `alone` ends after 20 ms while they still work.
         for (name, object) in &built.objects {
             let words: &[&str] = match *name {
                 "graph" => &["1024"],

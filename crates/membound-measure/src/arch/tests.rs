@@ -13,7 +13,7 @@ fn backends() -> Vec<Box<dyn Backend>> {
     ]
 }
 
-/// Elements of 64 bytes in a ring of `count`, each linked to the next but two.
+/// Elements of 64 bytes in a ring of `count`, each linked to the third after it.
 fn ring(count: usize, link: Link, key: u64) -> Vec<[u64; 8]> {
     let mut elements = vec![[0_u64; 8]; count];
     let base = elements.as_ptr() as u64;

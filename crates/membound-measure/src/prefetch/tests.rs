@@ -377,7 +377,7 @@ fn settings_are_had_in_turn_and_those_that_cannot_be_had_are_named() {
             found.skipped,
             ["dscr=5: dscr=5 does not stay off (ask the host)"]
         );
-        // An error ends it, with everything back.
+        // After an error no other setting is measured, and all settings are restored.
         fake.log.borrow_mut().clear();
         let failed = in_settings(session, Ok(&fake), &settings, |setting, _| match setting {
             PrefetchState::Default => Ok(()),

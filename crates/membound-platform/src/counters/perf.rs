@@ -224,7 +224,7 @@ pub fn paranoid(root: &Root) -> Option<i32> {
 /// Whether a thread of this process can count core cycles on a hardware counter.
 ///
 /// # Errors
-/// Why not, and what would change that.
+/// The reason why it cannot, and what would change that.
 pub fn hardware_cycles() -> Result<(), NotMeasured> {
     Group::lead(
         Event::Cycles,
@@ -239,7 +239,7 @@ pub fn hardware_cycles() -> Result<(), NotMeasured> {
 /// Whether the kernel's CPU-clock event, which samples without a PMU, can be opened.
 ///
 /// # Errors
-/// Why not, and what would change that.
+/// The reason why it cannot, and what would change that.
 pub fn software_clock() -> Result<(), NotMeasured> {
     let attr = attributes(
         Code {
