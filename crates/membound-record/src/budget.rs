@@ -1,51 +1,52 @@
-//! What recording may cost the program, and what it is taken to cost.
+//! The budget: how much CPU time recording may cost the programs, and how much it is assumed to cost.
 //!
-//! The costs of patches here are guesses on the high side. They decide only for how long and how
-//! often patches stand in the text; no figure of a run is computed from them. The recorder's own CPU
-//! time is measured. It counts as far as the program loses by it: see [`Processors::lost_beside`].
+//! The costs of patches here are guesses on the high side. They only decide how long and how often
+//! patches are in the text; no figure of a run is computed from them. The recorder's own CPU time is
+//! measured, and counts as far as the programs lose time by it: see [`Processors::lost_beside`].
 
 use membound_launch::Processors;
 
 use crate::groups::Threads;
 
-/// Nanoseconds that an execution of a patched site costs when it is not sampled.
+/// Nanoseconds per execution of a patched site that is not sampled.
 const UNTAKEN_NS: f64 = 1.0;
-/// The same where threads that run at once count down in one line, which goes to and fro between
-/// their cores: stores queue up behind it until the core has no room for more.
+/// The same where concurrent threads decrement a counter in one line. The line moves between their
+/// cores, and stores queue up behind it until the store buffer is full.
 const CONTENDED_NS: f64 = 60.0;
-/// The same where executions are counted by locked operations.
+/// The same where executions are counted with locked instructions.
 const LOCKED_NS: f64 = 12.0;
-/// Nanoseconds that an exchange of patches costs: its pages become the process's own, cores are interrupted so that they
-/// see the new text, and threads come to traps meanwhile. Measured with a compiler of 25 MB.
+/// Nanoseconds per exchange of patches: text pages are copied for the process, cores are interrupted so that
+/// they refetch the text, and threads run into traps meanwhile. Measured with a compiler of 25 MB.
 pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
-/// Nanoseconds that a recorded execution costs: fences, time stamps, a call into the agent.
+/// Nanoseconds per recorded execution: fences, time stamps, a call into the agent.
 const TAKEN_NS: f64 = 250.0;
-/// Nanoseconds that may be spent before the program has run for long.
+/// Nanoseconds that may be spent before the program has earned any.
 const ADVANCE_NS: f64 = 12e6;
-/// The most that the rest of recording may take of what there is. What is left stays for windows:
-/// a recorder that is slow would find out nothing at all without them.
+/// Share of the earned budget that recording outside windows may use up. The rest stays reserved for windows:
+/// without them, a slow recorder would find out nothing.
 const MOST_OTHERWISE: f64 = 0.5;
-/// The most that may have been lost when what can also be done after the end is gone on with: samples themselves take
-/// as much again.
+/// Share of the earned budget that may be lost before work that can wait until the programs have ended is put
+/// off. Samples themselves take about as much again.
 const MOST_BEFORE_END: f64 = 0.3;
-/// Programs that lose more than this part of what is done beside them have nearly all processors.
+/// Share of the recorder's CPU time that programs lose, above which they count as using nearly all
+/// processors.
 const IN_THE_WAY: f64 = 0.5;
 
-/// What stands in the text.
+/// The kind of patches that a window puts into the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
-    /// Counting, and timing some.
+    /// Count executions, and time some of them.
     Time,
-    /// Counting without losing any among threads.
+    /// Count executions exactly, also among concurrent threads.
     Count,
-    /// Counting basic blocks, in the same way.
+    /// Count basic blocks, likewise.
     Blocks,
-    /// Recording every execution.
+    /// Record every execution.
     Record,
 }
 
 impl Work {
-    /// Nanoseconds that `executions` cost, of which `taken` were recorded.
+    /// Nanoseconds that `executions` cost, of which `taken` were timed or recorded.
     pub(crate) fn cost_ns(self, threads: Threads, executions: f64, taken: f64) -> f64 {
         let each = match (self, threads) {
             (Self::Time, Threads::Several) => CONTENDED_NS,
@@ -56,18 +57,18 @@ impl Work {
     }
 }
 
-/// What has been spent of what may be.
+/// What patches and the rest of recording have spent, against what they may spend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Share of the program's CPU time.
+    /// Share of the programs' CPU time that may be spent.
     share: f64,
     spent_ns: f64,
-    /// What the program has lost by the rest of recording: the recorder's own CPU time, samples, allocations.
+    /// CPU time lost to recording outside windows: the recorder's own, samples, allocations.
     otherwise_ns: f64,
 }
 
 impl Budget {
-    /// Nothing spent yet of this share of the program's time.
+    /// A budget of this share of the programs' CPU time, nothing spent yet.
     pub(crate) const fn new(share: f64) -> Self {
         Self {
             share,
@@ -76,7 +77,7 @@ impl Budget {
         }
     }
 
-    /// Nanoseconds that may be spent now, after the program ran for `cpu_ns`.
+    /// Nanoseconds that may be spent now, after the programs ran for `cpu_ns`; negative when overspent.
     pub(crate) fn left_ns(&self, cpu_ns: u64) -> f64 {
         if self.share <= 0.0 {
             return 0.0;
@@ -85,43 +86,43 @@ impl Budget {
         earned_ns - self.spent_ns - self.otherwise_ns.min(MOST_OTHERWISE * earned_ns)
     }
 
-    /// The program has lost so much by the rest of recording, in all.
+    /// Sets the total lost to recording outside windows, in nanoseconds.
     pub(crate) const fn lost_otherwise(&mut self, lost_ns: f64) {
         self.otherwise_ns = lost_ns;
     }
 
-    /// CPU time of the programs, in nanoseconds, in which as much may be spent as this.
+    /// CPU time of the programs, in nanoseconds, in which `cost_ns` is earned.
     pub(crate) fn earned_within_ns(&self, cost_ns: f64) -> u64 {
         (cost_ns / self.share) as u64
     }
 
-    /// They were spent.
+    /// Adds to what was spent.
     pub(crate) fn spend(&mut self, cost_ns: f64) {
         self.spent_ns += cost_ns;
     }
 }
 
-/// Nanoseconds that may have been spent when programs ran for `cpu_ns`.
+/// Nanoseconds that may have been spent in all when programs ran for `cpu_ns`.
 fn earned_ns(share: f64, cpu_ns: u64) -> f64 {
     ADVANCE_NS + share * cpu_ns as f64
 }
 
-/// What is known at one moment, in nanoseconds since the run began.
+/// The totals at one moment, in nanoseconds since the run began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) t_ns: u64,
     /// CPU time of the programs.
     pub(crate) cpu_ns: u64,
-    /// For how long their threads could run and had no processor.
+    /// Time for which their threads were runnable and had no processor.
     pub(crate) waited_ns: u64,
     /// The recorder's own CPU time.
     pub(crate) own_ns: u64,
-    /// Processors that others use.
+    /// Number of processors that other processes use.
     pub(crate) others: f64,
 }
 
 impl Look {
-    /// What has come since another.
+    /// Difference to an earlier reading.
     const fn since(&self, before: &Self) -> Self {
         Self {
             t_ns: self.t_ns.saturating_sub(before.t_ns),
@@ -133,25 +134,25 @@ impl Look {
     }
 }
 
-/// Follows what the recorder does beside the program.
+/// Estimates how much CPU time programs lose to the recorder running beside them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     processors: Processors,
     /// Share of the program's CPU time that recording may cost.
     share: f64,
     last: Option<Look>,
-    /// Part of own time that the programs lost lately.
+    /// Share of the recorder's CPU time that the programs lost in the last interval.
     part: f64,
     lost_ns: f64,
 }
 
 impl Beside {
-    /// Between two looks: processes' clocks are too coarse for less.
+    /// Shortest interval between two readings: the clocks of processes are too coarse for less.
     const EVERY_NS: u64 = 20_000_000;
-    /// Processors that a program uses which runs at all.
+    /// Processors that a running program uses at least; below, it counts as idle.
     const HARDLY_BUSY: f64 = 0.1;
 
-    /// Where programs have these.
+    /// For programs that share these processors with the recorder.
     pub(crate) const fn new(processors: Processors, share: f64) -> Self {
         Self {
             processors,
@@ -162,24 +163,24 @@ impl Beside {
         }
     }
 
-    /// Whether what can also be done after the end may be done now, when the recorder has taken `own_ns` of CPU time.
+    /// True if work that can wait for the end may be done now, after `own_ns` of the recorder's CPU time.
     pub(crate) fn may_go_on(&self, own_ns: u64) -> bool {
         let last = self.last.unwrap_or_default();
         let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
         self.lost_ns + since_ns * self.part <= MOST_BEFORE_END * earned_ns(self.share, last.cpu_ns)
     }
 
-    /// Whether the recorder takes processors from programs that use all of them, and has taken as much as it may.
+    /// True if programs use nearly all processors and have lost as much to the recorder as they may.
     pub(crate) fn is_in_the_way(&self, own_ns: u64) -> bool {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
     }
 
-    /// Whether programs wanted nearly all processors when it was last looked at.
+    /// True if programs wanted nearly all processors in the last interval.
     pub(crate) fn lacks_processors(&self) -> bool {
         self.last.is_some() && self.part > IN_THE_WAY
     }
 
-    /// What the programs have lost until now, in nanoseconds, by what is known now.
+    /// CPU time in nanoseconds that the programs have lost so far.
     pub(crate) fn lost_ns(&mut self, now: Look) -> f64 {
         let first = Look { own_ns: 0, ..now };
         let passed = now.since(self.last.get_or_insert(first));

@@ -1,48 +1,49 @@
-//! Which accesses are worth a patch: those that time was lately lost at.
+//! Chooses the accesses worth a patch: those at which time was recently lost.
 
 use membound_run::SiteId;
 use rustc_hash::FxHashMap;
 
-/// Time after which a sample counts half.
+/// Time after which a sample's weight has halved.
 const HALF_LIFE_NS: f64 = 1e9;
-/// Share of the time lost at memory that the chosen sites hold together.
+/// Share of the time lost at memory that the chosen sites have together.
 const ENOUGH: f64 = 0.95;
-/// Share of it below which a site is left alone.
+/// Share of it below which a site is not chosen.
 const LEAST: f64 = 0.003;
-/// Sites at once.
+/// Sites chosen at most.
 const MOST: usize = 256;
-/// Share of the sampled time at beginnings of blocks, with no access to wait for, from which on
-/// interrupts are taken to be put off until a block begins, as emulators do. Processors take them
-/// behind any instruction.
+/// Share of the sampled time at block beginnings with no access to wait for, above which timer
+/// interrupts are assumed to be put off until a block begins, as emulators do. Processors take interrupts
+/// after any instruction.
 const PUT_OFF: f64 = 0.8;
-/// What is colder than this many nanoseconds is forgotten.
+/// Weight in nanoseconds below which a site is forgotten.
 const COLD_NS: f64 = 1e3;
 
-/// Sums up what samples waited for, the recent ones more.
+/// Sums the time that samples waited for each site, with exponential decay.
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     heat: FxHashMap<SiteId, f64>,
-    /// The same of accesses in the blocks before those at whose beginnings samples lie.
+    /// The same for accesses in the blocks before sampled block beginnings.
     before: FxHashMap<SiteId, f64>,
-    /// Time of those samples.
+    /// Decayed time of samples at block beginnings.
     before_ns: f64,
-    /// Time of all samples of the program's own code.
+    /// Decayed time of all samples of the program's own code.
     all_ns: f64,
     cooled_ns: u64,
 }
 
 impl Chooser {
-    /// A sample's part that waited for a site.
+    /// Adds the part of a sample that waited for `site`.
     pub(crate) fn add(&mut self, site: SiteId, weight_ns: f64) {
         *self.heat.entry(site).or_default() += weight_ns;
     }
 
-    /// A sample of the program's own code.
+    /// Adds a sample of the program's own code.
     pub(crate) fn sampled(&mut self, weight_ns: f64) {
         self.all_ns += weight_ns;
     }
 
-    /// It lies where a block begins and tells no access; `sites` are those of the blocks before.
+    /// Adds a sample at a block's beginning, which shows no access; `sites` are those of the blocks before
+    /// it.
     pub(crate) fn add_before(&mut self, sites: &[SiteId], weight_ns: f64) {
         self.before_ns += weight_ns;
         for site in sites {
@@ -50,12 +51,12 @@ impl Chooser {
         }
     }
 
-    /// Whether samples tell no more than blocks, since interrupts are put off until one begins.
+    /// True if interrupts are put off until a block begins, so that samples only show blocks.
     pub(crate) fn puts_off(&self) -> bool {
         self.before_ns > PUT_OFF * self.all_ns
     }
 
-    /// Lets time pass.
+    /// Applies the decay since the last call.
     pub(crate) fn cool(&mut self, now_ns: u64) {
         let passed = now_ns.saturating_sub(self.cooled_ns) as f64;
         self.cooled_ns = now_ns;
@@ -70,8 +71,8 @@ impl Chooser {
         self.all_ns *= factor;
     }
 
-    /// The sites that hold nearly all of the time, hottest first, with their shares of it. Where
-    /// interrupts are put off, all accesses of a hot block are alike.
+    /// The sites that have nearly all of the lost time, hottest first, with their shares. Where
+    /// interrupts are put off, all accesses of a hot block count alike.
     pub(crate) fn hot(&self) -> Vec<(SiteId, f64)> {
         let mut all = self.heat.clone();
         if self.puts_off() {

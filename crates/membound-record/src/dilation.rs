@@ -1,18 +1,17 @@
-//! How much of the CPU time in a window the patches took themselves.
+//! Estimates how much of the CPU time in a window the patches took themselves.
 //!
-//! Counts are set against CPU time, and a patch in a tight loop takes more of it than the loop.
-//! Samples show that in two ways. A patch that stands before a patched instruction is sampled as
-//! such (perf's samples tell, the agent's only which instruction it is); but much of that time is
-//! the program's as well, whose own misses go on behind it, so that this is the most that it can
-//! be. And patched accesses are waited for in more samples than without patches: with g their
-//! share outside of windows and s inside, a part p = (s - g) / (1 - g) of the windows' time went into patches. A
-//! window has few samples, so those of all windows in which the same was patched go together, and
-//! windows wait for those that come soon after them.
+//! Counts are divided by CPU time, and a patch in a tight loop takes more of it than the loop. Samples show
+//! the share of patches in two ways:
 //!
-//! A core overlaps patches with the program, and a sample tells neither by how much. So each
-//! window's time comes with bounds: at most all of it was the program's, and at least what is left
-//! when the other instructions of the program are taken to have needed little longer than ever and
-//! an execution of a patch no longer than [`MOST_TIMES_COST`] allows.
+//! First, samples lie in patches (perf's samples show that; the agent's only show at which instruction). But
+//! the program's own misses go on while a patch executes, so that this share is an upper bound. Second, more
+//! samples than usual wait for patched accesses: with g their share outside of windows and s inside, a share
+//! p = (s - g) / (1 - g) of the windows' time went into patches. One window has few samples, so the samples
+//! of all windows with the same patches are pooled, and a window waits for windows that follow soon.
+//!
+//! A core overlaps patches with the program, and samples do not show by how much. So each window's time has
+//! bounds. The upper bound: all of it was the program's. The lower bound: the program's other instructions
+//! took little longer than usual, and an execution of a patch no longer than [`MOST_TIMES_COST`] allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,17 +20,17 @@ use rustc_hash::FxHashMap;
 
 use crate::budget::Work;
 
-/// Fewer samples say nothing.
+/// Samples below which no share is estimated.
 const FEWEST: u32 = 10;
-/// The largest part of a window's time that patches are taken to have had.
+/// Upper limit of the patches' share of a window's time.
 const MOST: f64 = 0.95;
-/// An execution of a patch takes at most so many times the guess that the budget is kept by.
+/// Upper limit of the cost of a patch, as a multiple of the budget's guess.
 const MOST_TIMES_COST: f64 = 3.0;
-/// Instructions between patches take up to so many times as long as without.
+/// Upper limit of the slowdown of instructions between patches.
 const MOST_TIMES_SLOWER: f64 = 1.25;
 /// Standard errors of a share of samples to the end of its interval.
 const Z95: f64 = 1.96;
-/// How long windows wait for others that tell of the same.
+/// How long windows wait for others with the same patches.
 const HOLD_NS: u64 = 2_000_000_000;
 
 /// A window that waits for its samples.
@@ -40,24 +39,24 @@ pub(crate) struct Waiting {
     pub(crate) work: Work,
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
-    /// Those that were patched.
+    /// The patched sites.
     pub(crate) sites: BTreeSet<SiteId>,
     pub(crate) executions: Vec<Executions>,
     pub(crate) blocks: Vec<BlockCount>,
-    /// What patches cost at most.
+    /// Upper guess of the patches' cost, from the budget.
     cost_ns: f64,
     at_patches_ns: f64,
     in_patches_ns: f64,
-    /// Time in trampolines at the program's own instructions, by these.
+    /// Time in trampolines at displaced instructions of the program, by instruction.
     displaced_ns: BTreeMap<FrameId, f64>,
     all_ns: f64,
     samples: u32,
-    /// Whether its samples are all there and among those of its kind.
+    /// Whether its samples are complete and were added to the pool.
     pooled: bool,
 }
 
 impl Waiting {
-    /// One without samples yet.
+    /// A closed window without samples yet.
     pub(crate) fn new(
         work: Work,
         (from_ns, to_ns): (u64, u64),
@@ -84,7 +83,7 @@ impl Waiting {
     }
 }
 
-/// Samples of all windows in which the same was patched.
+/// The samples of all windows with the same patches.
 #[derive(Clone, Debug, Default)]
 struct Pool {
     samples: u32,
@@ -108,32 +107,32 @@ impl Pool {
     }
 }
 
-/// In whose code a sample lay.
+/// Whose code a sample lay in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// In a patch of a window, or in the agent while one is open.
+    /// A patch of a window, or the agent while a window is open.
     Patch,
-    /// In the agent while nothing is patched in a window: what that costs is no window's.
+    /// The agent while no window is open: an allocation hook, which is charged to no window.
     Hook,
-    /// In a trampoline, at an instruction of the program's.
+    /// A trampoline, at a displaced instruction of the program.
     Trampoline,
-    /// In the program's.
+    /// The program's own text.
     Program,
 }
 
-/// The part of a window's time that went into patches.
+/// The share of a window's time that went into patches: the estimate and its upper bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Part {
     likely: f64,
     most: f64,
 }
 
-/// What samples tell of patches.
+/// What a sample shows about patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Telling {
-    /// Whether they lay in one.
+    /// Whether it lay in a patch.
     Patches,
-    /// At which instruction only, and whether in the agent.
+    /// Only the instruction of the program, and whether it lay in the agent.
     Instructions,
 }
 
@@ -142,11 +141,11 @@ pub(crate) enum Telling {
 pub(crate) struct Dilation {
     telling: Telling,
     waiting: Vec<Waiting>,
-    /// By what was done, at which sites.
+    /// By kind of work and patched sites.
     pools: FxHashMap<(Work, BTreeSet<SiteId>), Pool>,
-    /// Time in patches beyond what they were taken to cost.
+    /// Time in patches beyond the budget's guess, not charged yet.
     unforeseen_ns: f64,
-    /// By site that samples waited for, outside of windows.
+    /// Time outside of windows, by the site that samples waited for.
     usual_ns: FxHashMap<SiteId, f64>,
     /// The same by sampled instruction.
     usual_at_ns: FxHashMap<FrameId, f64>,
@@ -154,7 +153,7 @@ pub(crate) struct Dilation {
 }
 
 impl Dilation {
-    /// One without windows.
+    /// No windows yet.
     pub(crate) fn new(telling: Telling) -> Self {
         Self {
             telling,
@@ -167,12 +166,12 @@ impl Dilation {
         }
     }
 
-    /// A window closed.
+    /// Adds a closed window.
     pub(crate) fn wait(&mut self, window: Waiting) {
         self.waiting.push(window);
     }
 
-    /// A sample: the instruction and the site that it waited for; they come in the order of time.
+    /// Adds a sample, with its instruction and the site that it waited for. Samples come in time order.
     pub(crate) fn sample(
         &mut self,
         t_ns: u64,
@@ -194,7 +193,7 @@ impl Dilation {
                 window.at_patches_ns += weight;
             }
         } else if inside == Inside::Patch {
-            // On a busy machine patches stand in the text for long before a window and after it.
+            // On a busy machine patches stay in the text long before a window opens and after it closes.
             self.unforeseen_ns += weight;
         } else if inside == Inside::Program || inside == Inside::Trampoline {
             if let Some(site) = waited {
@@ -205,8 +204,8 @@ impl Dilation {
         }
     }
 
-    /// Windows that closed long enough before `horizon_ns`, until which all samples are there;
-    /// their CPU time without that of the patches.
+    /// Removes windows that closed long enough before `horizon_ns`, until which samples are complete, and
+    /// subtracts the patches' share from their CPU time.
     pub(crate) fn settle(&mut self, horizon_ns: u64) -> Vec<Waiting> {
         for window in &mut self.waiting {
             if !window.pooled && window.to_ns < horizon_ns {
@@ -227,8 +226,8 @@ impl Dilation {
         let mut done: Vec<Waiting> = done;
         for window in &mut done {
             let part = self.part(window);
-            // The kernel's count of what others take stands still between its ticks, which may
-            // be as long as a window; samples are as fine as their period.
+            // The kernel's accounting of CPU time stands still between its ticks, which may be as long as a
+            // window; samples have the resolution of their period.
             let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
             let enough = window.samples >= FEWEST;
             for row in &mut window.executions {
@@ -246,12 +245,12 @@ impl Dilation {
         done
     }
 
-    /// Time that samples saw in patches beyond what they were taken to cost, once.
+    /// Time in patches beyond the budget's guess, since the last call.
     pub(crate) const fn take_unforeseen(&mut self) -> f64 {
         std::mem::replace(&mut self.unforeseen_ns, 0.0)
     }
 
-    /// The part of a window's time that is taken to have gone into patches.
+    /// The share of a window's time that went into patches.
     fn part(&self, window: &Waiting) -> Part {
         let key = (window.work, window.sites.clone());
         let none = Pool::default();
@@ -268,8 +267,8 @@ impl Dilation {
         let usual_ns = window.sites.iter().filter_map(|it| self.usual_ns.get(it));
         let usual = usual_ns.sum::<f64>() / self.usual_all_ns;
         let here = pool.at_patches_ns / pool.all_ns;
-        // What displaced instructions take beyond their usual time is the patches' as well: they
-        // wait for what these do before them.
+        // Displaced instructions wait for the patch before them: the time beyond their usual share
+        // belongs to the patches.
         let displaced = pool.displaced_ns.values().sum::<f64>() / pool.all_ns;
         let usually = pool.displaced_ns.keys();
         let usually = usually.filter_map(|it| self.usual_at_ns.get(it));
@@ -285,12 +284,12 @@ impl Dilation {
         } else {
             likely(samples, here, usual, most)
         };
-        // The other instructions went on at most this much slower.
+        // The lower bound assumes that the other instructions were at most this much slower.
         let patched = (pool.in_patches_ns / pool.all_ns + displaced)
             .max(here)
             .min(1.0);
         let before = usual.max(usually).min(1.0);
-        // Two more of each kind (Agresti and Coull, 1998): none seen does not mean never.
+        // Two more of each kind (Agresti and Coull, 1998): none observed does not mean never.
         let share = (patched * samples + 2.0) / (samples + 4.0);
         let high = share + Z95 * (share * (1.0 - share) / (samples + 4.0)).sqrt();
         let progress = (1.0 - high).max(0.0) / (1.0 - before).max(1e-9);
@@ -302,9 +301,9 @@ impl Dilation {
     }
 }
 
-/// The mean of what p may be, up to `most`, after `samples` of which a share `here` lay at
-/// patches. Where nearly all samples lie there in any case they hardly tell, and the largest
-/// p that fits best would make counts many times too high.
+/// The posterior mean of p with a uniform prior on 0 to `most`, after `samples` of which a share `here` lay
+/// at patches. The maximum-likelihood p is not used: where nearly all samples lie at patches in any case,
+/// they hardly constrain p, and the best fit would make counts many times too high.
 fn likely(samples: f64, here: f64, usual: f64, most: f64) -> f64 {
     const STEPS: u32 = 64;
     let steps = || (0..=STEPS).map(|step| most * f64::from(step) / f64::from(STEPS));

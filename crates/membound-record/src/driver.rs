@@ -1,9 +1,8 @@
-//! Puts together what the samplers and the launcher tell, in the order of time, and decides
-//! what is patched when.
+//! Merges what samplers and the launcher report in time order, and decides what is patched when.
 //!
-//! Samples, accesses and allocations come from different rings and a little late. They wait
-//! until nothing earlier can come any more; only then are addresses looked up, so that a
-//! block that was freed a moment later is still found, and one that came later is not.
+//! Samples, accesses and allocations come from different rings and a little late. They are held back until no
+//! earlier event can arrive; only then are addresses looked up. So a block that was freed a moment later is
+//! still found, and a block allocated later is not.
 
 mod allocation_cost;
 mod ending;
@@ -60,49 +59,50 @@ use allocation_cost::AllocationCost;
 use pending::Pending;
 use unseen::Unseen;
 
-/// How long events wait for earlier ones that come later.
+/// How long an event is held back for earlier events that arrive later.
 const DELAY_NS: u64 = 50_000_000;
-/// How long events wait at most for what perf tells of processes until then: which program a process ran decides whose
-/// the events are. A sampler that gets no processor is late.
+/// Upper limit of that delay while perf's reports of processes lag behind: which program a process ran at
+/// that time decides to whom an event belongs. A sampler that gets no processor reports late.
 const LONGEST_DELAY_NS: u64 = 2_000_000_000;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
-/// Between two turns.
+/// Longest time between two iterations of the driver's loop.
 const TURN: Duration = Duration::from_millis(8);
-/// The same while programs are only sampled.
+/// The same while programs are only sampled, not patched.
 const CALM_TURN: Duration = Duration::from_millis(40);
-/// The same while a window is open or about to be: it is to close in time.
+/// Shortest time between two iterations, while a window is open or opening: the window must close in time.
 const SHORT_TURN: Duration = Duration::from_millis(1);
-/// The same while the program makes a trial, which a turn would disturb.
+/// The same while the program makes a trial: each iteration takes a processor, which perturbs the trial.
 const TRIAL_TURN: Duration = Duration::from_millis(8);
-/// Events that are gone on with in a millisecond's turn while a window is open.
+/// Events processed per millisecond between two iterations while a window is open.
 const SETTLED_A_MS: usize = 500;
-/// Between two looks at what programs lose.
+/// Interval at which the programs' loss of CPU time is updated.
 const BESIDE_EVERY_NS: u64 = 25_000_000;
-/// Between two transactions.
+/// Interval between two transactions on the file.
 const WRITE_EVERY_NS: u64 = 500_000_000;
-/// The same while somebody reads the file to plan a harvest of the program.
+/// The same while a harvest is planned from the file as it is written.
 const PLANNED_WRITE_EVERY_NS: u64 = 150_000_000;
-/// Between two looks at processes and threads.
+/// Interval at which processes and threads are polled.
 const TIDY_EVERY_NS: u64 = 100_000_000;
-/// Processes whose threads are looked at in one turn.
+/// Processes whose threads are read in one such poll.
 const LOOKED_AT: usize = 64;
-/// Threads that were sampled this long ago run at the same time as those sampled now.
+/// Threads of one process that were both sampled within this time count as running concurrently.
 const TOGETHER_NS: u64 = 500_000_000;
 
-/// What costs are reckoned with.
+/// Figures from which the cost of recording is computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Costs {
-    /// CPU time that a sample takes of a thread, in nanoseconds.
+    /// CPU time that one sample takes from the sampled thread, in nanoseconds.
     pub(crate) sample_ns: f64,
-    /// The recorder's CPU time before it began.
+    /// CPU time of this process before recording began.
     pub(crate) own_cpu_before_ns: u64,
 }
 
-/// Something that happened.
+/// An event that waits to be processed.
 #[derive(Debug)]
 enum Happened {
-    /// With the address that it waited for, and since when no patch stood in the text.
+    /// A sample, the address that it waited for, and since when no patch had been in the text (`None`: one
+    /// was).
     Sampled(Box<Taken>, Option<Effective>, Option<u64>),
     Accessed(Access),
     /// Process, number and return addresses of a call chain.
@@ -135,35 +135,37 @@ pub(crate) struct Driver {
     trials: Trials,
     chooser: Chooser,
     cpu_time: CpuTime,
-    /// What the program loses by what is done beside it, and own CPU time before that.
+    /// How the recorder's own CPU time costs the programs time, and this process's CPU time before that count
+    /// began.
     beside: Beside,
     own_before_ns: u64,
-    /// What the program has lost by that until now.
+    /// CPU time that the programs have lost so far to the recorder running beside them.
     lost_beside_ns: f64,
     waited: Waited,
     others: Others,
     allocation_cost: AllocationCost,
-    /// When it was last looked at what the programs lose.
+    /// When that loss was updated last.
     looked_beside_ns: u64,
-    /// Programs use all processors, and have lost as much by what is done beside them as they may.
+    /// True while programs use all processors and have lost to the recorder as much as they may.
     in_the_way: bool,
-    /// CPU time that programs lost by setting timers at each switch of threads.
+    /// CPU time that programs lost because the kernel sets the sampling timer at each context switch.
     switching_ns: f64,
-    /// CPU time of samples that lay in the agent while nothing was patched in windows: what following allocations costs.
+    /// CPU time of samples in the agent while no window had patches in the text: the cost of following
+    /// allocations.
     in_hooks_ns: f64,
-    /// CPU time in samples at which the names of sampled modules are read next.
+    /// Sampled CPU time at which the names of sampled modules are read next.
     read_names_at_ns: u64,
     pending: Pending<Happened>,
     sources: Vec<PathBuf>,
     source_modules: FxHashMap<usize, Arc<Module>>,
-    /// When each thread was sampled last.
+    /// When each thread was sampled last, and its process.
     recent: FxHashMap<ThreadId, (u64, ProcessId)>,
     stays: Stays,
     sampled_ns: u64,
-    /// What samples of the agent's should stand for.
+    /// CPU time that samples of the agent's timers should account for.
     covered: CpuTime,
     covered_ns: u64,
-    /// Until when all samples are there.
+    /// Time until which all samples have arrived.
     sampled_until_ns: u64,
     unseen: Unseen,
     written_ns: u64,
@@ -175,17 +177,17 @@ pub(crate) struct Driver {
     sampled_interval_bytes: u64,
     /// Timed accesses in the file.
     pub(crate) accesses: u64,
-    /// Whether everything that was sampled has ended.
+    /// True once everything that was sampled has ended.
     over: bool,
-    /// When recording ended although programs went on.
+    /// When recording ended, if programs continued after it.
     elapsed_ns: Option<u64>,
-    /// Everything that was recorded is in the file, which is complete.
+    /// True once everything that was recorded is in the file, and the file is complete.
     pub(crate) is_complete: bool,
     pub(crate) costs: Costs,
 }
 
 impl Driver {
-    /// One that has nothing yet.
+    /// Creates a driver that has received nothing yet.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is another party of the recording"
@@ -216,7 +218,7 @@ impl Driver {
             TimerKind::AgentTimer => Telling::Instructions,
             TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => Telling::Patches,
         };
-        // Those of perf say how far they are.
+        // Perf's batches report up to when they are complete; the agent's samples need no such wait.
         let sampled_until_ns = match sampling {
             Some(_) => 0,
             None => u64::MAX,
@@ -287,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// Drives until `stop` is set, or the time asked for is over, which `ended` then says.
+    /// Runs until `stop` is set; sets `ended` when all programs have ended or the requested duration is over.
     pub(crate) fn run(&mut self, stop: &AtomicBool, ended: &AtomicBool, cut_off: &CutOff) {
         while !stop.load(Ordering::Acquire) {
             self.wait();
@@ -309,7 +311,7 @@ impl Driver {
         self.halt();
     }
 
-    /// Between two transactions.
+    /// Interval between two transactions on the file.
     const fn write_every_ns(&self) -> u64 {
         match self.options.harvest {
             Some(_) => PLANNED_WRITE_EVERY_NS,
@@ -317,12 +319,12 @@ impl Driver {
         }
     }
 
-    /// The next turn while a window is open, or about to be.
+    /// Time until the next iteration while a window is open or opening.
     fn window_turn(&self) -> Duration {
         self.windows.until_look().clamp(SHORT_TURN, TURN)
     }
 
-    /// Lets some time pass, and takes what perf's samples have told meanwhile.
+    /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
     fn wait(&mut self) {
         let turn = if self.trials.is_trying() {
             TRIAL_TURN
@@ -339,8 +341,8 @@ impl Driver {
             Some(sampling) => sampling.batches.recv_timeout(turn),
             None => Err(RecvTimeoutError::Disconnected),
         };
-        // Who has nothing more to tell is not waited for: without a pause, looking after a
-        // program that is about to be gone would keep the kernel from letting go of it.
+        // A disconnected sampler is not waited for, but the pause stays: polling a program that is about to
+        // exit without a pause would keep the kernel from releasing it.
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             std::thread::sleep(turn);
         }
@@ -357,12 +359,13 @@ impl Driver {
         }
     }
 
-    /// One turn: takes what was told, goes on with what is old enough, exchanges patches.
+    /// One iteration: drains the inbox, processes events that are old enough, exchanges patches.
     fn turn(&mut self) {
         let reading = Reading::take();
         self.clock.refine(reading);
         let now_ns = self.clock.of_raw(reading.raw_ns);
-        // First, and with what was known a turn ago: what takes long keeps no window open.
+        // Windows first, with the data of the previous iteration, so that slow work below keeps no window
+        // open.
         if self.elapsed_ns.is_none() {
             self.step_windows(now_ns);
         }
@@ -378,10 +381,10 @@ impl Driver {
         }
         self.look(now_ns);
         let horizon_ns = horizon_ns(now_ns, self.sampled_until_ns);
-        // What a sample waited for is looked for among the blocks that there were then.
+        // A sample is matched with the blocks of its own time: events do not overtake unexamined samples.
         let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
         self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
-        // In a trial threads read the line themselves, which is no access of the program's.
+        // In a trial held threads read the line themselves; that is no access of the program's.
         let may_begin = !self.trials.is_trying();
         let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
         if let Some(watching) = watching.filter(|it| may_begin || it.is_watching()) {
@@ -403,7 +406,7 @@ impl Driver {
         }
     }
 
-    /// Puts what is known into the file.
+    /// Writes all pending rows, the traffic counters and the metadata to the file.
     pub(crate) fn write(&mut self, now_ns: u64) {
         self.pages
             .look(&self.world, now_ns, &mut self.rows, &mut self.gaps);
@@ -439,7 +442,7 @@ impl Driver {
         world.tidy(now_ns);
         let alive = world.alive();
         if alive.is_empty() {
-            // What is attached to has ended, where no sampler says so.
+            // An attached program has ended, and no sampler reports it.
             self.over |= world.images() > 0;
             return;
         }
@@ -451,7 +454,8 @@ impl Driver {
     }
 }
 
-/// Until when events can be gone on with at `now_ns`, when all that perf has told until `told_until_ns` was taken.
+/// Time until which events can be processed at `now_ns`, when perf's reports until `told_until_ns` were
+/// received.
 fn horizon_ns(now_ns: u64, told_until_ns: u64) -> u64 {
     let told_ns = told_until_ns.max(now_ns.saturating_sub(LONGEST_DELAY_NS));
     now_ns.saturating_sub(DELAY_NS).min(told_ns)

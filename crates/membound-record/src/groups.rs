@@ -1,6 +1,6 @@
-//! Hot sites by function, and what there is to find out about each.
+//! Groups hot sites by function, and decides what the next window of each group is for.
 //!
-//! Groups once made stay as they are, so that their plans and places are used again.
+//! A group is never remade, so that its plans and patched places are reused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,90 +17,90 @@ use crate::modules::Module;
 use crate::patcher::Patcher;
 use crate::sites::Sites;
 
-/// CPU time of a window whose sites' rates are not known.
+/// CPU time of a window with sites of unknown rates.
 pub(crate) const FIRST_NS: u64 = 10_000_000;
-/// The same of one in which sites are counted without losing any, which costs much. How fast a
-/// program runs changes while other programs take its cache: many short windows see more of that
-/// than few long ones.
+/// The same with exact counting, which is expensive. A program's speed changes while other programs use
+/// its cache: many short windows show more of that than few long ones.
 pub(crate) const COUNT_NS: u64 = 12_000_000;
-/// The same of others.
+/// The same of all other windows.
 pub(crate) const USUAL_NS: u64 = 40_000_000;
-/// Mean executions between two samples in a site's first window.
+/// Mean executions per sample in a site's first window.
 pub(crate) const FIRST_PERIOD: u32 = 1000;
-/// The same of a site that no window has seen executed. What it is timed is bounded all the same.
+/// The same for a site that no window has seen executed. The number of its samples is limited anyway.
 const RARE_PERIOD: u32 = 16;
-/// Accesses of a site that are timed in one window. About ten windows make an estimate; where
-/// they lie is up to when time is lost at the site.
+/// Accesses of a site timed in one window. About ten windows make an estimate; when those windows come
+/// depends on when time is lost at the site.
 const WANTED: u32 = 250;
-/// Part of a window in which those are wanted: rates change.
+/// Share of a window in which these samples should be reached, as rates change.
 const EARLY: f64 = 0.7;
 const MOST_PERIOD: f64 = 1e6;
-/// How long a group rests that could not be placed, longer each time but the first.
+/// Back-off of a group that could not be placed, times its failures before this one.
 const REST_NS: u64 = 200_000_000;
-/// Times that a group is tried.
+/// Failures after which a group is given up.
 pub(crate) const TRIES: u32 = 3;
-/// Times that a group grows by sites that became hot later. Each takes another plan.
+/// Times that a group may grow by sites that became hot later. Each growth needs another plan.
 const MOST_GROWN: u32 = 4;
-/// Sampled time lost at a group from one of its windows to the next: at least, and as a part of
-/// all that was lost there so far. So every phase in which a group is hot has its windows, and a
-/// long run has not many more of them than a short one.
+/// Sampled time lost at a group between two of its windows: at least this, and at least this share of
+/// all that was lost there so far. So every phase in which a group is hot gets windows, and a long run gets
+/// only a few more of them than a short one.
 const AGAIN_NS: f64 = 10e6;
 const AGAIN_PART: f64 = 1.0 / 20.0;
-/// Blocks are counted again after so many windows.
+/// Windows of a group between two that count its blocks.
 const BLOCKS_EVERY: u64 = 16;
-/// Blocks of one function that are counted.
+/// Blocks of one function that are counted, at most.
 const MOST_BLOCKS: usize = 1024;
-/// Accesses of one function that are recorded in bursts.
+/// Accesses of one function that are recorded in a burst, at most.
 const MOST_RECORDED: usize = 2048;
 
-/// Whether counts of one process may race.
+/// Whether plain counters of one process may race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// One thread runs at a time.
+    /// One thread of the process runs at a time.
     One,
-    /// Several do.
+    /// Several threads run concurrently.
     Several,
 }
 
-/// Whether something beside latencies is wanted.
+/// Whether an optional kind of data is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// It is.
+    /// Record it.
     Yes,
-    /// It is not.
+    /// Do not.
     No,
 }
 
-/// Sites of one function.
+/// Sites of one function that are patched together.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Its module and first address.
+    /// The function's module and its first address.
     pub(crate) function: (ModuleId, u64),
     module: Arc<Module>,
     file: Identity,
-    /// Whether a plan by choice of the file takes milliseconds, when [`Groups::ask_ready`] last asked.
+    /// Whether the file's plan is prepared, so that a choice from it takes milliseconds, as of
+    /// [`Groups::ask_ready`].
     is_ready: bool,
     /// Sorted by address.
     pub(crate) sites: Vec<(u64, SiteId)>,
-    /// The function's blocks, where they were counted.
+    /// The function's blocks, once they are to be counted.
     pub(crate) blocks: Vec<CodeBlock>,
     choices: FxHashMap<Work, Choice>,
-    /// Executions of all its sites in a nanosecond of CPU time, when it was last executed.
+    /// Executions of all its sites per nanosecond of CPU time, when it was last executed.
     rate: Option<f64>,
-    /// The same by site, when it was last timed.
+    /// The same by site address, when the site was last timed.
     rates: FxHashMap<u64, f64>,
     /// The same of all its blocks.
     block_rate: Option<f64>,
     /// Sampled time that was lost at its sites.
     lost_ns: f64,
-    /// Of that, what came after its last window.
+    /// The part of `lost_ns` since the group's last timing window.
     new_ns: f64,
-    /// Windows that it had.
+    /// Windows that the group has had.
     pub(crate) windows: u64,
     since_blocks: u64,
-    /// Until when it rests, having failed.
+    /// End of its back-off after a failure.
     rests_until_ns: u64,
-    /// Times that it could not be placed.
+    /// Consecutive windows in which it could not be placed.
     pub(crate) failures: u32,
     /// Times that sites were added.
     grown: u32,
@@ -137,11 +137,11 @@ impl Group {
         })
     }
 
-    /// Sites of the same function are patched with the others from now on.
+    /// Adds sites of the same function, which are patched with the others from now on.
     fn grow(&mut self, sites: Vec<(u64, SiteId)>) {
         self.sites.extend(sites);
         self.sites.sort_unstable();
-        // Blocks stay as they are: they do not depend on sites.
+        // The choice of blocks stays: it does not depend on sites.
         self.choices.retain(|work, _| *work == Work::Blocks);
         self.grown += 1;
         self.rate = None;
@@ -150,17 +150,17 @@ impl Group {
         self.next = Work::Time;
     }
 
-    /// A sample waited for one of its sites.
+    /// Adds a sample that waited for one of its sites.
     fn lost(&mut self, weight_ns: f64) {
         self.lost_ns += weight_ns;
         self.new_ns += weight_ns;
     }
 
-    /// Whether a window is to be opened for it. A window whose plan takes longer than milliseconds would delay the
+    /// Whether its next window is due. A window whose plan takes longer than milliseconds would delay the
     /// exchange, and with it all other groups.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let more = match self.next {
-            // What an earlier window was only the half of.
+            // Completes what an earlier timing window began.
             Work::Count | Work::Blocks => true,
             Work::Time | Work::Record => {
                 self.rate.is_none() || self.new_ns >= AGAIN_NS.max(AGAIN_PART * self.lost_ns)
@@ -169,7 +169,7 @@ impl Group {
         more && self.is_ready && self.failures < TRIES && self.rests_until_ns <= now_ns
     }
 
-    /// What is to be patched for this.
+    /// What is patched for this kind of window; the same choice every time.
     pub(crate) fn choice(&mut self, work: Work, threads: Threads) -> &Choice {
         if work == Work::Blocks && self.blocks.is_empty() {
             let code = self.module.code();
@@ -217,8 +217,8 @@ impl Group {
         })
     }
 
-    /// How each site is to be sampled when its patches stand for `length_ns` of CPU time, by
-    /// address.
+    /// How each site is to be sampled, by address, when its patches are in the text for `length_ns` of
+    /// CPU time.
     pub(crate) fn paces(&self, length_ns: u64) -> Vec<(u64, Pace)> {
         let unknown = match self.rate {
             Some(_) => RARE_PERIOD,
@@ -235,7 +235,7 @@ impl Group {
         self.sites.iter().map(pace).collect()
     }
 
-    /// Executions of these counts that are taken to have been sampled, with those paces.
+    /// Executions of these counts that were sampled with these paces, by estimate.
     pub(crate) fn taken(paces: &[(u64, Pace)], counts: &FxHashMap<u64, u64>) -> f64 {
         let taken = paces.iter().map(|(address, pace)| {
             let count = counts.get(address).copied().unwrap_or(0);
@@ -244,8 +244,7 @@ impl Group {
         taken.sum()
     }
 
-    /// Nanoseconds that a nanosecond of CPU time in a window costs; `None` when it was never
-    /// counted.
+    /// Cost of a window, in nanoseconds per nanosecond of CPU time; `None` if the group was never counted.
     pub(crate) fn cost(&self, work: Work, threads: Threads) -> Option<f64> {
         match work {
             Work::Time => {
@@ -259,8 +258,8 @@ impl Group {
         }
     }
 
-    /// They were counted in so much CPU time. What was not executed at all keeps the rate that it
-    /// had: it was in another phase.
+    /// Updates the rates from counts over `cpu_ns`. A group that was not executed at all keeps its rate: the
+    /// program was in another phase.
     pub(crate) fn counted(&mut self, work: Work, counts: &FxHashMap<u64, u64>, cpu_ns: u64) {
         if cpu_ns == 0 {
             return;
@@ -274,8 +273,8 @@ impl Group {
                 let executed = counts.iter().filter(|(_, count)| **count > 0);
                 let rates = executed.map(|(at, count)| (*at, *count as f64 / cpu_ns as f64));
                 for (at, rate) in rates {
-                    // Counting without losing any slows loops down, manyfold under emulators:
-                    // paces are those of windows in which accesses are timed.
+                    // Exact counting slows loops down, manyfold under emulators: paces use the rates of
+                    // timing windows.
                     if work == Work::Time {
                         self.rates.insert(at, rate);
                     } else {
@@ -288,7 +287,7 @@ impl Group {
         }
     }
 
-    /// Decides what the window after one for `done` is for.
+    /// Decides what the next window is for, after one for `done`.
     pub(crate) fn next_window(&mut self, done: Work, threads: Threads, blocks: Wanted) {
         self.windows += 1;
         self.since_blocks += 1;
@@ -309,10 +308,10 @@ impl Group {
         }
     }
 
-    /// It could not be placed: it rests, or is given up, which is said.
+    /// Notes that it could not be placed, and sets the back-off. True if the group is given up by that.
     pub(crate) fn put_off(&mut self, work: Work, now_ns: u64) -> bool {
         if matches!(work, Work::Blocks | Work::Record) {
-            // What it is there for can be had all the same.
+            // Latencies are still to be had without it.
             self.next = Work::Time;
             self.since_blocks = 0;
             return false;
@@ -327,18 +326,18 @@ impl Group {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     pub(crate) all: Vec<Group>,
-    /// The latest group of each function.
+    /// Index of the newest group of each function.
     growing: FxHashMap<(ModuleId, u64), usize>,
     of_site: FxHashMap<SiteId, usize>,
 }
 
 impl Groups {
-    /// The group that has a site.
+    /// Index of the group of a site.
     pub(crate) fn of(&self, site: SiteId) -> Option<usize> {
         self.of_site.get(&site).copied()
     }
 
-    /// Asks `patcher` which files have become ready, of the groups whose file was not ready so far.
+    /// Asks `patcher` which files of groups have become ready.
     pub(crate) fn ask_ready(&mut self, patcher: &impl Patcher) {
         let mut asked: FxHashMap<Identity, bool> = FxHashMap::default();
         for group in self.all.iter_mut().filter(|group| !group.is_ready) {
@@ -349,19 +348,19 @@ impl Groups {
         }
     }
 
-    /// The number of groups that had no window because their file was not ready.
+    /// Number of groups that had no window because their file was not ready.
     pub(crate) fn unready(&self) -> u64 {
         self.all.iter().filter(|group| !group.is_ready).count() as u64
     }
 
-    /// A sample waited for a site.
+    /// Adds a sample that waited for `site`.
     pub(crate) fn lost(&mut self, site: SiteId, weight_ns: f64) {
         if let Some(group) = self.of(site) {
             self.all[group].lost(weight_ns);
         }
     }
 
-    /// Makes groups of sites that are in none yet.
+    /// Adds sites that have no group yet to a group of their function.
     pub(crate) fn add(&mut self, hot: &[(SiteId, f64)], sites: &Sites) {
         let mut new: BTreeMap<(ModuleId, u64), Vec<(u64, SiteId)>> = BTreeMap::new();
         let mut warm: Vec<SiteId> = Vec::new();
@@ -369,8 +368,8 @@ impl Groups {
             .iter()
             .filter(|(site, _)| !self.of_site.contains_key(site))
         {
-            // What few samples met beside it will be met again: each patched function takes
-            // time to plan, so its other accesses come along.
+            // Other accesses of the same function are likely to become hot: planning a patched function
+            // takes time, so they join at once.
             warm.push(*site);
             warm.extend(
                 sites

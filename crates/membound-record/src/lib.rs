@@ -2,8 +2,9 @@
 //!
 //! Timer samples come from perf events where the kernel permits them and from the agent's
 //! timers where it does not; hot sites are patched live to get executions, addresses and
+//! timers where it does not; hot sites are patched live to get executions, addresses and
 //! latencies; allocations, pages' nodes and hardware watchpoints name what was accessed.
-//! What it means is `membound-analyze`'s business.
+//! Interpreting the run is left to `membound-analyze`.
 
 mod budget;
 mod bursts;
@@ -59,7 +60,7 @@ pub use options::{
 };
 pub use recorder::{Ended, Over, Recorder, Stopper, Summary, can_sample};
 
-/// Locks; what a thread that panicked left is as good as anything that is recorded.
+/// Locks `mutex`, also after a thread panicked while holding it: what is recorded so far stays usable.
 pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()

@@ -1,10 +1,9 @@
 //! Windows in which hot sites are patched.
 //!
-//! A window opens when every program has exchanged its patches, counts are read then and
-//! again before it closes, and the text is put back. So what is counted belongs to a time in
-//! which the patches were there throughout; the times are taken where the counts are read, since
-//! on a busy machine milliseconds pass between any two lines of this file. Sites of a function
-//! are patched together.
+//! A window opens when every program has exchanged its patches. Counts are read then, and again
+//! before the window closes and the text is restored: so a count covers a time in which the patches were
+//! there throughout. Times are taken where the counts are read, because on a busy machine milliseconds may
+//! pass between any two lines of this file. Sites of a function are patched together.
 
 mod counting;
 mod opening;
@@ -23,26 +22,27 @@ use crate::groups::{Groups, Threads, Wanted};
 use crate::patcher::Patcher;
 use crate::sites::Sites;
 
-/// Part of what patches may cost that is spent on windows in which everything is recorded: the rest is for latencies and counts.
+/// Share of the budget for bursts (windows in which everything is recorded); the rest is for latencies and
+/// counts.
 const BURST_SHARE: f64 = 0.5;
-/// How long programs are waited for to exchange their patches, planning included: at first, and
-/// at most, after times that it was not enough.
+/// How long programs may take to exchange their patches, planning included: at first, and at most
+/// after timeouts.
 const PATIENCE_NS: u64 = 3_000_000_000;
 const MOST_PATIENCE_NS: u64 = 48_000_000_000;
-/// Between a closed window and the next.
+/// Pause between a closed window and the next.
 const PAUSE_NS: u64 = 5_000_000;
-/// The same after one that failed: at first, and at most, after others that failed before it.
+/// The same after a failed window: at first, and at most after consecutive failures.
 const PAUSE_AFTER_FAILURE_NS: u64 = 500_000_000;
 const MOST_PAUSE_NS: u64 = 60_000_000_000;
-/// What an exchange is taken to cost at most: plans are made beside the program.
+/// Upper limit of what an exchange is charged: plans are made beside the program.
 const MOST_TAKEN_NS: u64 = 10_000_000;
-/// Part of the time that programs have been exchanging their patches for until they are looked at again: while a
-/// file is planned for them that lasts for seconds.
+/// While programs exchange their patches, they are polled again after this fraction of the time that has
+/// passed since the exchange began: if a file has to be planned, that takes seconds.
 const LOOKS_OPENING: u64 = 8;
-/// Share of its CPU time that a program is taken to lose by sites of unknown rates.
+/// Assumed cost of sites of unknown rates, as a share of CPU time.
 const UNKNOWN_COST: f64 = 1.0;
 
-/// What is wanted beside latencies.
+/// What is to be recorded beside latencies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
     pub(crate) blocks: Wanted,
@@ -59,34 +59,33 @@ pub(crate) struct Windows {
     burst_due_ns: u64,
     /// The same in CPU time of all programs.
     burst_due_cpu_ns: u64,
-    /// When the last window was opened in which everything is recorded, until somebody asks.
+    /// When the last burst was opened, until [`Self::take_burst`] fetches it.
     burst_since_ns: Option<u64>,
-    /// The exchange that takes patches out, until programs have done it.
+    /// The exchange that removes patches, until programs have made it.
     clearing: Option<u64>,
-    /// When the text was last as it is without patches: from, and before.
+    /// The last time without patches in any text: its start and its end.
     clear_ns: (u64, u64),
-    /// How long programs are waited for next.
+    /// Time that programs get for the next exchange.
     patience_ns: u64,
-    /// CPU time that they took while they exchanged their patches, the last times.
+    /// CPU time that programs took during the last three exchanges.
     exchanges_ns: [u64; 3],
-    /// Windows that failed one after the other: refused, not exchanged in time, or closed because
-    /// programs made no progress.
+    /// Consecutive failed windows: not exchanged in time, or closed because programs made no progress.
     failures: u32,
     progress: Progress,
-    /// Before the next look at the programs.
+    /// Time until the next poll of the programs.
     until_look: Duration,
     /// Windows that were closed because programs made no progress.
     pub(crate) stuck: u64,
-    /// Windows whose programs did not exchange their patches in time.
+    /// Exchanges that were not finished in time.
     pub(crate) unsettled: u64,
-    /// Windows in which the machine was too busy to read counts in time.
+    /// Parts of windows whose counts were read too late to be of use: the machine was busy.
     pub(crate) blurred: u64,
-    /// Sites that could be placed nowhere.
+    /// Sites that could be patched in no program.
     pub(crate) given_up: u64,
 }
 
 impl Windows {
-    /// None yet; patches may cost this share of the programs' time.
+    /// No window yet; patches may cost `max_overhead`, a share of the programs' CPU time.
     pub(crate) fn new(max_overhead: f64, wants: Wants) -> Self {
         Self {
             groups: Groups::default(),
@@ -110,17 +109,17 @@ impl Windows {
         }
     }
 
-    /// A sample waited for a site, for so long.
+    /// Adds the time of a sample that waited for `site`.
     pub(crate) fn lost(&mut self, site: SiteId, weight_ns: f64) {
         self.groups.lost(site, weight_ns);
     }
 
-    /// Patches have cost so much more than they were taken to.
+    /// Charges cost beyond what windows were charged.
     pub(crate) fn spend(&mut self, cost_ns: f64) {
         self.budget.spend(cost_ns);
     }
 
-    /// The program has lost so much by the rest of recording, in all.
+    /// Sets what the programs have lost to recording outside windows so far, in nanoseconds.
     pub(crate) const fn lost_otherwise(&mut self, lost_ns: f64) {
         self.budget.lost_otherwise(lost_ns);
     }
@@ -130,25 +129,25 @@ impl Windows {
         self.groups.unready()
     }
 
-    /// Whether patches stand in the text, or are about to.
+    /// True while patches are in the text or an exchange is putting them there.
     pub(crate) const fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)
     }
 
-    /// How long nothing is to be done for the window that is open, or about to be: each look takes processors' time, which
-    /// programs may want.
+    /// How long nothing needs to be done for the window that is open or opening. Each poll takes processor
+    /// time that programs may want.
     pub(crate) const fn until_look(&self) -> Duration {
         self.until_look
     }
 
-    /// The same, found anew.
+    /// Computes that time.
     fn look_after(&self, now: Now) -> Duration {
         Duration::from_nanos(match &self.phase {
             Phase::Opening { window, .. } => {
                 now.t_ns.saturating_sub(window.since_ns) / LOOKS_OPENING
             }
-            // Not all at once: how fast programs get on changes, and a window is not to be much longer than it
-            // may be.
+            // Half of the expected time: the speed of programs changes, and a window must not last much
+            // longer than planned.
             Phase::Open {
                 until_cpu_ns,
                 until_ns,
@@ -162,19 +161,18 @@ impl Windows {
         })
     }
 
-    /// Since when no patch stood in any text, at a moment not long ago; `None` where one did,
-    /// as far as is known.
+    /// Since when no patch had been in any text, at a recent time; `None` if one was or may have been.
     pub(crate) fn clear_since_ns(&self, t_ns: u64) -> Option<u64> {
         let (since_ns, until_ns) = self.clear_ns;
         (since_ns..until_ns).contains(&t_ns).then_some(since_ns)
     }
 
-    /// When a window was opened in which everything is recorded, once for each.
+    /// When the last burst was opened; each is returned once.
     pub(crate) const fn take_burst(&mut self) -> Option<u64> {
         self.burst_since_ns.take()
     }
 
-    /// Whether no patch stands in the text, or is about to.
+    /// True if no patch is in the text or about to be.
     pub(crate) fn is_clear(&self) -> bool {
         self.clearing.is_none() && matches!(self.phase, Phase::Closed { .. })
     }
@@ -184,14 +182,15 @@ impl Windows {
         self.phase = Phase::Lent;
     }
 
-    /// Goes on with windows.
+    /// Opens windows again, after [`Self::lend`].
     pub(crate) fn give_back(&mut self, now: Now) {
         self.phase = Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         };
     }
 
-    /// Goes on; what came of a window that was closed. `hot` are the sites that are worth it.
+    /// Advances the state machine; returns the results of a window that closed. `hot` are the sites worth
+    /// patching.
     pub(crate) fn step(
         &mut self,
         patcher: &impl Patcher,
@@ -244,8 +243,7 @@ impl Windows {
                 self.phase = if patcher.settled(exchange) {
                     self.patience_ns = PATIENCE_NS;
                     if now.threads == Threads::Several {
-                        // Whoever works on an exchange takes the processor of a thread that
-                        // could run.
+                        // The thread that makes the exchange takes a processor from a thread that could run.
                         let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MOST_TAKEN_NS);
                         self.budget.spend(took_ns as f64);
                     }
@@ -255,8 +253,8 @@ impl Windows {
                 } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
                     Phase::Opening { exchange, window }
                 } else {
-                    // A program may stand still, or a large file take long to plan: that says
-                    // nothing of these groups, and the next time there is more patience.
+                    // A program may stand still, or a large file may take long to plan. That is no fault of
+                    // these groups: the next timeout is longer.
                     self.unsettled += 1;
                     self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
                     self.fail(patcher, now)
@@ -285,9 +283,9 @@ impl Windows {
             } => {
                 let closed = self.end(patcher, from, now, &before, &window);
                 if window.work == Work::Record {
-                    // Everything was recorded from when the first program had its patches on.
-                    // Where exchanges take long, that is far more than the window, and bursts
-                    // would be all that is ever paid for.
+                    // Executions were recorded from when the first program had its patches. Where
+                    // exchanges take long, that is far more than the window, and bursts would use up the
+                    // whole budget.
                     let stood_ns = now.cpu_ns.saturating_sub(window.since_cpu_ns) as f64;
                     let spent_ns = stood_ns * UNKNOWN_COST;
                     let earned_ns = self.budget.earned_within_ns(spent_ns / BURST_SHARE);
@@ -300,7 +298,7 @@ impl Windows {
         None
     }
 
-    /// Ends whatever is going on.
+    /// Removes all patches for good; returns the results of an open window.
     pub(crate) fn stop(&mut self, patcher: &impl Patcher, now: Now) -> Option<Closed> {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed { until_ns: u64::MAX });
         let closed = match phase {
@@ -317,13 +315,13 @@ impl Windows {
         closed
     }
 
-    /// Patches are about to stand in the text.
+    /// Notes that patches are about to be put into the text.
     fn stand(&mut self, now: Now) {
         self.clearing = None;
         self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
     }
 
-    /// Has programs take their patches out. The exchange that put them in is paid for as well.
+    /// Makes programs remove their patches. Charged twice: for this exchange and the one that installed them.
     fn clear(&mut self, patcher: &impl Patcher) {
         self.budget.spend(2.0 * EXCHANGE_NS);
         self.clearing = Some(patcher.exchange(Vec::new()));
@@ -336,7 +334,7 @@ impl Windows {
         }
     }
 
-    /// The same after something went wrong: the more often in a row, the later it is tried again.
+    /// The same after a failure: the pause doubles with each consecutive failure.
     fn fail(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
         let pause_ns = PAUSE_AFTER_FAILURE_NS << self.failures.min(16);
         self.failures += 1;

@@ -1,28 +1,28 @@
-//! What following allocations costs the recorder, told apart from all else that it does in a turn.
+//! Estimates what following allocations costs the recorder, apart from its other work in an iteration.
 
-/// What keeping account of an allocation or its end costs, in nanoseconds of CPU time.
+/// CPU time to process one allocation or its end, in nanoseconds.
 ///
-/// Samples and new call chains, which stand among them, cost many times as much. What a turn takes is put down to
-/// allocations only where it had hardly anything else.
+/// Samples and new call chains, which come among allocations, cost many times as much. So the cost is updated
+/// only from iterations in which nearly all events were allocations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AllocationCost {
     each_ns: f64,
 }
 
 impl Default for AllocationCost {
-    /// What it is taken to be before a turn has shown it.
+    /// An assumed 500 ns, until an iteration allows an estimate.
     fn default() -> Self {
         Self { each_ns: 500.0 }
     }
 }
 
 impl AllocationCost {
-    /// Fewer events in a turn show nothing.
+    /// Events below which an iteration gives no estimate.
     const LEAST_EVENTS: usize = 1000;
-    /// Part of a turn's events that have to be allocations.
+    /// Share of an iteration's events that must be allocations.
     const NEARLY_ALL: f64 = 0.99;
 
-    /// What `allocations` cost, in a turn of so many `events` that took `spent_ns`.
+    /// Nanoseconds that `allocations` cost, in an iteration with `events` events in all that took `spent_ns`.
     pub(super) fn of(&mut self, allocations: usize, events: usize, spent_ns: f64) -> f64 {
         let nearly_all = allocations as f64 >= Self::NEARLY_ALL * events as f64;
         if events >= Self::LEAST_EVENTS && nearly_all {

@@ -1,4 +1,4 @@
-//! Ends a recording, or goes on without it where programs do.
+//! Ends a recording: halts patching and sampling, drains what is on its way, and completes the file.
 
 use membound_platform::cpu_time;
 use membound_run::TimerKind;
@@ -7,11 +7,11 @@ use super::patching::now;
 use super::{DELAY_NS, Driver};
 use crate::patcher::Running;
 
-/// How long after the end of a recording what was recorded may still come.
+/// How long after the end of recording events from before it may still arrive.
 const LATEST_NS: u64 = 4 * DELAY_NS;
 
 impl Driver {
-    /// Ends recording although programs go on, and completes the file when all that was recorded has come.
+    /// Ends recording while programs go on, and completes the file once all that was recorded has arrived.
     pub(super) fn end_early(&mut self) {
         let now_ns = self.clock.now_ns();
         match self.elapsed_ns {
@@ -31,7 +31,7 @@ impl Driver {
         }
     }
 
-    /// Writes everything that was recorded until then, with names and code.
+    /// Writes everything that was recorded until `until_ns`, with names and code.
     pub(crate) fn write_all(&mut self, until_ns: u64) {
         self.write(until_ns);
         self.complete();
@@ -47,7 +47,7 @@ impl Driver {
         self.is_complete = true;
     }
 
-    /// Ends what changes programs and what samples them.
+    /// Removes all patches, and ends sampling, trials and watchpoints.
     pub(super) fn halt(&mut self) {
         let now_ns = self.clock.now_ns();
         self.look_beside(now_ns);
@@ -115,7 +115,7 @@ impl Driver {
         self.gaps.count("latencies", reason, None, given_up);
     }
 
-    /// Says how much CPU time the kernel counted that no sample stands for.
+    /// Reports CPU time that the kernel counted but no sample accounts for.
     pub(super) fn unsampled(&mut self, counted_ns: u64) {
         const NOTED: f64 = 0.05;
         let missing = counted_ns.saturating_sub(self.sampled_ns);
@@ -128,7 +128,7 @@ impl Driver {
         }
     }
 
-    /// Takes everything that is still on its way.
+    /// Processes everything that has arrived or is still held back.
     pub(crate) fn drain(&mut self) {
         let now_ns = self.clock.now_ns();
         let told = self.inbox.take();

@@ -1,4 +1,4 @@
-//! Looking at samples that wait, as many as the program can be made to pay for, and at what it pays.
+//! Limits the cost of finding what samples waited for, and tracks what programs lose to the recorder.
 
 use membound_platform::cpu_time;
 
@@ -6,19 +6,19 @@ use super::Driver;
 use crate::Latencies;
 use crate::budget::Look;
 
-/// Time in samples before they are looked at for the first time: a program so young may end at any moment.
+/// CPU time in samples before the first are examined: a younger program may end at any moment.
 const FIRST_LOOK_NS: u64 = 80_000_000;
-/// The same where a program hardly runs.
+/// Time from which on samples are examined even if the program has hardly run.
 const LATEST_LOOK_NS: u64 = 1_000_000_000;
-/// More samples than this do not wait, whatever it costs.
+/// Samples that are held back at most, whatever examining them costs.
 const MOST_SAMPLES: usize = 50_000;
-/// While more other events than this wait for the samples, no sample waits either.
+/// Other events held back behind them at most, likewise.
 const MOST_EVENTS: usize = 200_000;
-/// CPU time for which samples are looked at in a turn.
+/// CPU time for which samples are examined in one iteration.
 const TURN_NS: u64 = 20_000_000;
 
 impl Driver {
-    /// Looks at samples, as many as the program can be made to pay for now.
+    /// Examines as many held samples as the program can be charged for now.
     pub(super) fn look(&mut self, now_ns: u64) {
         if self.unseen.len() == 0 {
             return;
@@ -39,15 +39,15 @@ impl Driver {
         }
     }
 
-    /// Looks at all samples that wait.
+    /// Examines all held samples.
     pub(super) fn look_at_all(&mut self) {
         while let Some((taken, clear_since_ns)) = self.unseen.pop() {
             self.find_wait(taken, clear_since_ns);
         }
     }
 
-    /// Whether nothing is done to the program that depends on what its samples waited for: what is patched, held and
-    /// watched next does.
+    /// True if nothing done to the program depends on what its samples waited for. The next patches, trials
+    /// and watchpoints do.
     fn can_wait(&self) -> bool {
         self.options.latencies == Latencies::Off && self.watching.is_none()
     }
@@ -60,7 +60,8 @@ impl Driver {
             || self.pending.len() > MOST_EVENTS
     }
 
-    /// Takes into account what was done beside the programs.
+    /// Updates the programs' loss to the recorder, and holds the launcher's planning back where it is too
+    /// high.
     pub(super) fn look_beside(&mut self, now_ns: u64) {
         self.looked_beside_ns = now_ns;
         let now = super::patching::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
@@ -73,19 +74,20 @@ impl Driver {
             own_ns,
             others: self.others.processors(now_ns, now.cpu_ns + own_ns),
         });
-        // A window can wait, and a plan that takes long would not be there before a short program ends.
+        // Hold planning back only while programs run: a window can wait, but a plan that starts late would
+        // not be ready before a short program ends.
         self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
         membound_launch::hold_planning(self.in_the_way);
         membound_launch::lack_processors(!self.over && self.beside.lacks_processors());
     }
 
-    /// CPU time in nanoseconds that the programs have lost by what was not done in their own code: by the recorder
-    /// beside them, and by the kernel's timers and samples.
+    /// CPU time in nanoseconds that the programs have lost outside their patched code: to the recorder
+    /// running beside them, and to the kernel's timers and samples.
     pub(super) fn lost_outside_ns(&self) -> f64 {
         self.lost_beside_ns + self.switching_ns + self.samples as f64 * self.costs.sample_ns
     }
 
-    /// Until when all samples have come and were looked at.
+    /// Time until which all samples have arrived and were examined.
     pub(super) fn seen_until_ns(&self) -> u64 {
         let before_first = self.unseen.first_ns().map(|t_ns| t_ns.saturating_sub(1));
         before_first.map_or(self.sampled_until_ns, |t_ns| {

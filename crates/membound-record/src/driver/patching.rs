@@ -1,4 +1,4 @@
-//! Decides what is patched when, by what samples waited for.
+//! Decides what is patched when, from what samples waited for.
 
 use std::sync::Mutex;
 
@@ -16,7 +16,7 @@ use crate::watching::Watching;
 use crate::windows::{Closed, Now};
 use crate::world::World;
 
-/// Time in samples before sites are chosen for the first time.
+/// CPU time in samples before sites are chosen for the first time.
 const FIRST_CHOICE_NS: u64 = 100_000_000;
 
 impl Driver {
@@ -26,7 +26,7 @@ impl Driver {
             return;
         }
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        // One budget for all: windows have what samples and allocations leave of it.
+        // One budget for everything: windows get what samples and allocations leave of it.
         self.windows
             .lost_otherwise(self.lost_outside_ns() + self.in_hooks_ns);
         let running = Running {
@@ -40,8 +40,8 @@ impl Driver {
             }
             return;
         }
-        // Where it takes long to plan a program's libraries, what the loader does meanwhile is hot
-        // long before anything can be patched. That says nothing against its accesses.
+        // While a program's libraries are being planned, the loader's code is hot, long before anything
+        // can be patched. That must not count as a failure of its sites.
         if !self.windows.is_open() && !remote.takes_part() {
             return;
         }
@@ -64,7 +64,7 @@ impl Driver {
         }
     }
 
-    /// What came of a window waits until its samples are there.
+    /// Hands a closed window to the dilation estimate, where it waits for its samples.
     pub(super) fn closed(&mut self, closed: Closed) {
         let (from_ns, to_ns) = (closed.from_ns, closed.to_ns);
         if closed.work == Work::Record {
@@ -97,13 +97,13 @@ impl Driver {
         self.dilation.wait(waiting);
     }
 
-    /// Whether programs make trials: not with scavengers inside, which they would hold as well.
+    /// Whether programs make trials. Not while they have scavengers inside: a trial would hold those as well.
     const fn may_try(&self) -> bool {
         self.options.harvest.is_none()
     }
 }
 
-/// The present moment for windows.
+/// The present moment, as windows need it: CPU time of all programs, and whether threads run concurrently.
 pub(super) fn now(
     world: &Mutex<World>,
     cpu_time: &mut CpuTime,

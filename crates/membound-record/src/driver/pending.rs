@@ -1,16 +1,16 @@
-//! Events that wait until nothing earlier can come any more.
+//! Holds events back until no earlier event can arrive.
 //!
-//! There may be hundreds of thousands while a window is open, of which some are gone on with every
-//! millisecond: nothing here looks at all of them.
+//! Hundreds of thousands may be held while a window is open, and some are processed every
+//! millisecond: no operation here goes through all of them.
 
 use std::collections::VecDeque;
 
 /// Events with their times in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Pending<T> {
-    /// In the order of time; of the same time, in that in which they came.
+    /// Sorted by time; events of equal time stay in the order of arrival.
     sorted: VecDeque<(u64, T)>,
-    /// Those that came since the last were taken.
+    /// Events that arrived since the last merge, in the order of arrival.
     new: Vec<(u64, T)>,
 }
 
@@ -24,18 +24,18 @@ impl<T> Default for Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Something happened.
+    /// Adds an event.
     pub(super) fn push(&mut self, t_ns: u64, happened: T) {
         self.new.push((t_ns, happened));
     }
 
-    /// How many wait.
+    /// Number of events held.
     pub(super) fn len(&self) -> usize {
         self.sorted.len() + self.new.len()
     }
 
-    /// Takes out what happened until `horizon_ns`, in the order of time, `most` of it; and whether
-    /// that is all.
+    /// Removes at most `most` events with times up to `horizon_ns`, in time order. The flag is true if
+    /// no event up to `horizon_ns` is left.
     pub(super) fn take_until(&mut self, horizon_ns: u64, most: usize) -> (Vec<(u64, T)>, bool) {
         self.merge();
         let due = self.sorted.partition_point(|(t_ns, _)| *t_ns <= horizon_ns);
@@ -49,7 +49,7 @@ impl<T> Pending<T> {
         let Some((first_ns, _)) = new.first() else {
             return;
         };
-        // What came late lies a few milliseconds back at most, so this is short.
+        // Late arrivals lie a few milliseconds back at most, so the tail is short.
         let later = self.sorted.partition_point(|(t_ns, _)| t_ns <= first_ns);
         let mut tail: Vec<(u64, T)> = self.sorted.drain(later..).collect();
         tail.append(&mut new);

@@ -1,4 +1,4 @@
-//! What happened becomes rows, in the order of time.
+//! Turns events into rows, in time order.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::watch::Wrote;
 const LATEST_NS: u64 = 2_000_000_000;
 
 impl Driver {
-    /// Goes on with what happened until `horizon_ns`, `most` events of it.
+    /// Processes at most `most` of the events up to `horizon_ns`.
     pub(crate) fn settle(&mut self, horizon_ns: u64, most: usize) {
         let (due, all) = self.pending.take_until(horizon_ns, most);
         let begun_ns = cpu_time::of_this_thread();
@@ -50,7 +50,7 @@ impl Driver {
         if !all {
             return;
         }
-        // Those wait for all their samples, which come late where the machine is busy.
+        // Closed windows wait for all their samples, which arrive late where the machine is busy.
         let sampled_ns = self
             .seen_until_ns()
             .max(horizon_ns.saturating_sub(LATEST_NS));
@@ -86,7 +86,7 @@ impl Driver {
                 .at(&self.world, taken.process, it.address, taken.t_ns)
         });
         let inside = match taken.patched {
-            // Allocations enter the agent whether anything is patched in windows or not.
+            // Allocation hooks enter the agent whether a window is open or not.
             Patched::Agent if clear_since_ns.is_some() => Inside::Hook,
             Patched::Agent => Inside::Patch,
             Patched::Trampoline => Inside::Trampoline,
@@ -97,7 +97,7 @@ impl Driver {
             self.suspect_sample(taken, address);
         }
         let waited = self.sites.likeliest(taken.leaf);
-        // The agent's own thread takes no time of the program's.
+        // The agent's own thread takes no time from the program's threads.
         if taken.whose == Whose::Program {
             if inside == Inside::Hook {
                 self.in_hooks_ns += taken.weight_ns as f64;
@@ -119,7 +119,8 @@ impl Driver {
         });
     }
 
-    /// Compares a sample with the one before it. The kernel works for what the thread was at.
+    /// Compares a sample with the thread's previous one, to count loop iterations. Kernel time is only added
+    /// up: the thread was inside the same loop meanwhile.
     fn count_laps(&mut self, taken: &Taken, clear_since_ns: Option<u64>) {
         if let Some((module, address, _)) = &taken.code {
             let seen = laps::Seen {
@@ -149,7 +150,7 @@ impl Driver {
             return;
         };
         let (process, thread) = self.who(access, t_ns);
-        // What is only a part of a long run of accesses needs no name of its own.
+        // A single access of a burst gets no row and no object of its own.
         if access.burst {
             let recorded = Recorded {
                 t_ns,
@@ -185,7 +186,7 @@ impl Driver {
         });
     }
 
-    /// The program and the thread that made an access.
+    /// The process and the thread that made an access.
     fn who(&self, access: &Access, t_ns: u64) -> (ProcessId, ThreadId) {
         let mut world = crate::lock(&self.world);
         let process = world.image(access.pid, t_ns);

@@ -1,4 +1,4 @@
-//! Which lines threads may fight over: trials and watchpoints depend on it.
+//! Passes accesses to the detectors of contended lines: trials and watchpoints.
 
 use membound_run::{ProcessId, ThreadId};
 
@@ -8,7 +8,7 @@ use crate::sampling::Taken;
 use crate::watch::{Seen, Wrote};
 
 impl Driver {
-    /// A sample waited for an access of this address.
+    /// Notes the access of `address` that a sample waited for.
     pub(super) fn suspect_sample(&mut self, taken: &Taken, address: u64) {
         let (leaf, process, thread) = (taken.leaf, taken.process, taken.thread);
         let site = self
@@ -23,7 +23,7 @@ impl Driver {
         self.watch(process, thread, (address, bytes), wrote);
     }
 
-    /// Takes an access into account where threads may fight over its line.
+    /// Notes an access for trials, which need lines that several threads use.
     pub(super) fn may_hold(
         &mut self,
         process: ProcessId,
@@ -44,7 +44,7 @@ impl Driver {
         });
     }
 
-    /// Takes an access into account where lines are watched; it is given by its address and its number of bytes.
+    /// Notes an access for watchpoints; it is given by its address and its number of bytes.
     pub(super) fn watch(
         &mut self,
         process: ProcessId,

@@ -1,4 +1,4 @@
-//! Takes what samplers and the launcher tell, and lets it wait until its turn has come.
+//! Accepts what samplers and the launcher report, and holds it back until it can be processed.
 
 use membound_run::TimerKind;
 use rustc_hash::FxHashMap;
@@ -38,7 +38,7 @@ impl Driver {
             self.gaps
                 .note("samples", format!("process {pid}: {reason}"), None);
         }
-        // Perf tells both by itself.
+        // Perf reports process starts and CPU time itself.
         if self.meta.timer == TimerKind::AgentTimer {
             for (pid, since) in told.begun {
                 let t_ns = now_ns.saturating_sub(since.elapsed().as_nanos() as u64);
@@ -48,8 +48,8 @@ impl Driver {
             let ask = |pid: u32| covered.get(&pid).copied();
             self.covered_ns = self.covered.of_with(covered.keys().copied(), ask);
         }
-        // A chain belongs to the program that allocated by it, which may have been started so
-        // lately that perf has not told of it yet.
+        // A chain belongs to the program that first allocated through it, and perf may not have reported
+        // that program's start yet: the chain gets the time of that allocation.
         let mut first: FxHashMap<(u32, u32), u64> = FxHashMap::default();
         for (pid, event) in &told.allocations {
             first.entry((*pid, event.chain)).or_insert(event.tsc);
@@ -76,14 +76,14 @@ impl Driver {
         }
     }
 
-    /// Takes a sample.
+    /// Accepts a sample.
     pub(super) fn sampled(&mut self, taken: Taken) {
-        // What scavengers inside a command do says nothing of the command.
+        // What scavengers inside the process do is not part of the command's profile.
         if self.elapsed_ns.is_some() || taken.whose == Whose::Guest {
             return;
         }
         self.sampled_ns += taken.weight_ns;
-        // The agent's thread executes no patches: no count races with it.
+        // The agent's thread executes no patches, so no count races with it.
         if taken.whose == Whose::Program {
             self.recent
                 .insert(taken.thread, (taken.t_ns, taken.process));
@@ -95,7 +95,8 @@ impl Driver {
         self.unseen.push(taken, clear_since_ns);
     }
 
-    /// Finds out what a sample waited for: what is patched next depends on it.
+    /// Finds out what a sample waited for, on which the next patches depend; then holds the sample back as an
+    /// event.
     pub(super) fn find_wait(&mut self, taken: Taken, clear_since_ns: Option<u64>) {
         let mut effective = None;
         if let Some((module, address, bias)) = &taken.code {
@@ -109,8 +110,8 @@ impl Driver {
                     self.windows.lost(site, weight_ns);
                 }
             }
-            // What lies in a patch is of our making, and blocks begin behind it that are none
-            // of the program's.
+            // A sample in a patch is not in the program's own code, and blocks that begin behind a patch are
+            // not the program's blocks.
             let clear = taken.patched == Patched::No && clear_since_ns.is_some();
             if clear && !waits.is_empty() {
                 let weight_ns = taken.weight_ns as f64;

@@ -1,19 +1,20 @@
-//! Samples whose accesses are not found yet.
+//! Holds samples back whose accesses are not found yet.
 //!
-//! What a sample waited for is found by decoding the function that it lies in. That takes a millisecond for the first
-//! one in a function, and a hundred for the first one in a large library. A program that has all processors would pay
-//! for it: where nothing is patched, samples wait until the recording may cost that much, or the program has ended.
+//! What a sample waited for is found by decoding its function. That takes a millisecond for the first sample
+//! in a function, and a hundred for the first one in a large library. A program that uses all processors
+//! would pay for that: where nothing is patched, samples are held until the recording may cost that much, or
+//! the program has ended.
 
 use std::collections::VecDeque;
 
 use crate::sampling::Taken;
 
-/// Samples that wait, in the order in which they came.
+/// Held samples, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// Each with the moment since when no patch stood in the text, where none did.
+    /// Each with the time since when no patch had been in the text (`None`: one was).
     samples: VecDeque<(Taken, Option<u64>)>,
-    /// CPU time in all samples that came.
+    /// CPU time in all samples that have arrived.
     pub(super) came_ns: u64,
 }
 
@@ -23,17 +24,17 @@ impl Unseen {
         self.samples.push_back((taken, clear_since_ns));
     }
 
-    /// When the first was taken that waits.
+    /// Time of the first held sample.
     pub(super) fn first_ns(&self) -> Option<u64> {
         self.samples.front().map(|(taken, _)| taken.t_ns)
     }
 
-    /// Takes out the first.
+    /// Removes the first held sample.
     pub(super) fn pop(&mut self) -> Option<(Taken, Option<u64>)> {
         self.samples.pop_front()
     }
 
-    /// How many wait.
+    /// Number of held samples.
     pub(super) fn len(&self) -> usize {
         self.samples.len()
     }

@@ -1,4 +1,4 @@
-//! What is counted in a window: read when it opens, and again before it closes.
+//! Reads the counters of a window, when it opens and again before it closes.
 
 use membound_run::Executions;
 
@@ -9,11 +9,11 @@ use crate::groups::{Group, Threads};
 use crate::patcher::{Counts, Patcher};
 use crate::sites::Sites;
 
-/// A window lasts at most so many times the CPU time that it is open for.
+/// Upper limit of a window's wall time, as a multiple of its CPU time.
 const IDLE_TIMES: u64 = 2;
 
 impl Windows {
-    /// All programs have the patches: the window is open.
+    /// Starts a window, once all programs have its patches.
     pub(super) fn begin(
         &mut self,
         patcher: &impl Patcher,
@@ -23,7 +23,7 @@ impl Windows {
     ) -> Phase {
         let mut placed = Vec::new();
         for part in window.parts {
-            // Bodies that record do not count; that they were planned shows in what they refuse.
+            // `Record` bodies have no counters; that they were planned is visible in their refusals.
             let executed = patcher.executed(&part.choice);
             let refused = patcher.refused(&part.choice);
             if executed.is_none() && (window.work != Work::Record || refused.is_none()) {
@@ -67,7 +67,7 @@ impl Windows {
         }
     }
 
-    /// Reads what was counted in a window that is about to close.
+    /// Reads the counters of a window that is about to close, and turns the differences into results.
     pub(super) fn end(
         &mut self,
         patcher: &impl Patcher,
@@ -76,7 +76,7 @@ impl Windows {
         before: &[Counts],
         window: &Window,
     ) -> Closed {
-        // All of them first: what is done with them takes its time.
+        // Read all counters before the results are computed, which takes time.
         let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
         let after: Vec<Counts> = window.parts.iter().map(read).collect();
         let ends = |counts: &[Counts]| {
@@ -97,7 +97,7 @@ impl Windows {
             sites: Vec::new(),
         };
         let length_ns = closed.to_ns.saturating_sub(closed.from_ns).max(1) as f64;
-        // Counts that race are too low: they serve for the rate, and for no figure.
+        // Plain counts of concurrent threads are too low: they are used for rates, but not reported.
         let counts_true = window.work == Work::Count || now.threads == Threads::One;
         for ((part, before), after) in window.parts.iter().zip(before).zip(&after) {
             let group = &mut self.groups.all[part.group];

@@ -1,4 +1,4 @@
-//! What the next window is for: the hottest groups that are due, as many as can be paid for.
+//! Chooses what the next window is for: the hottest groups that are due, as many as the budget allows.
 
 use membound_run::SiteId;
 use rustc_hash::FxHashSet;
@@ -9,22 +9,22 @@ use crate::budget::Work;
 use crate::groups::{COUNT_NS, FIRST_NS, USUAL_NS, Wanted};
 use crate::patcher::Patcher;
 
-/// A window that cannot be this long is not opened.
+/// Shortest window that is opened, in nanoseconds of CPU time.
 const LEAST_NS: u64 = 4_000_000;
-/// Length of a window in which everything is recorded.
+/// Length of a burst, in which every access is recorded.
 const BURST_NS: u64 = 5_000_000;
-/// CPU time of the programs before the first of those. What was short is told by the rest.
+/// CPU time of the programs before the first burst. Shorter programs have the other windows only.
 const BURST_AFTER_CPU_NS: u64 = 400_000_000;
-/// Between two of those, or this part of the time that was recorded for.
+/// Interval between two bursts: at least this, and at least this fraction of the time recorded so far.
 const BURST_EVERY_NS: u64 = 500_000_000;
 const BURST_PART: u64 = 120;
-/// Functions whose accesses are recorded together.
+/// Functions recorded in one burst.
 const BURST_FUNCTIONS: usize = 16;
-/// Groups in one window.
+/// Groups in one window at most.
 const AT_ONCE: usize = 64;
 
 impl Windows {
-    /// Chooses what the next window is for, and has programs exchange their patches.
+    /// Chooses what the next window is for, and makes programs exchange their patches.
     pub(super) fn open(
         &mut self,
         patcher: &impl Patcher,
@@ -36,7 +36,7 @@ impl Windows {
         };
         let left_ns = self.budget.left_ns(now.cpu_ns);
         let chosen = match self.burst(now, hot) {
-            // Short windows would spend whatever there is before it is enough.
+            // Wait: shorter windows now would keep the budget from ever sufficing for the burst.
             Some(_) if !self.affords_burst(left_ns) => None,
             Some(groups) => {
                 self.burst_due_ns = now.t_ns + BURST_EVERY_NS.max(now.t_ns / BURST_PART);
@@ -47,8 +47,8 @@ impl Windows {
         let Some((work, groups, length_ns)) = chosen else {
             return closed;
         };
-        // Patches stand in the text before everybody is known to have them. Exchanges in which
-        // something was planned take longer than that: the shortest counts.
+        // Patches are executed before all programs are known to have them. Exchanges that include planning
+        // take longer, so the shortest of the last three counts.
         let stands_ns = USUAL_NS.max(self.exchanges_ns.into_iter().min().unwrap_or(0));
         let mut parts = Vec::new();
         for index in groups {
@@ -84,13 +84,13 @@ impl Windows {
         }
     }
 
-    /// Whether a window can be paid for in which everything is recorded. The first is had in
-    /// any case: without one, nothing is known of traffic.
+    /// Whether the budget suffices for a burst. The first is always granted: without one, nothing is
+    /// known of traffic.
     fn affords_burst(&self, left_ns: f64) -> bool {
         self.burst_due_ns == 0 || left_ns >= BURST_NS as f64 * UNKNOWN_COST
     }
 
-    /// The hottest functions when it is time to record everything that they access.
+    /// The hottest functions, if a burst is due.
     fn burst(&self, now: Now, hot: &[(SiteId, f64)]) -> Option<Vec<usize>> {
         if self.wants.bursts == Wanted::No
             || now.t_ns < self.burst_due_ns
@@ -102,7 +102,7 @@ impl Windows {
         }
         let mut functions = FxHashSet::default();
         let groups = self.hot_groups(hot);
-        // Latencies and counts come first: only what had its windows is recorded.
+        // Latencies and counts come first: only groups that had their windows are recorded.
         let chosen: Vec<usize> = groups
             .filter(|group| {
                 let group = &self.groups.all[*group];
@@ -114,12 +114,12 @@ impl Windows {
         (!chosen.is_empty()).then_some(chosen)
     }
 
-    /// The groups of these sites, as often as they have one of them, in their order.
+    /// The groups of these sites, in the order of the sites; a group comes once for each of its sites.
     fn hot_groups(&self, hot: &[(SiteId, f64)]) -> impl Iterator<Item = usize> {
         hot.iter().filter_map(|(site, _)| self.groups.of(*site))
     }
 
-    /// Whether nothing is known yet of some hot group: nothing else is worth as much as its first window.
+    /// True if some hot group that is due had no window yet: its first window is worth more than a burst.
     fn is_untimed(&self, now: Now, hot: &[(SiteId, f64)]) -> bool {
         self.hot_groups(hot).any(|group| {
             let group = &self.groups.all[group];
@@ -127,9 +127,9 @@ impl Windows {
         })
     }
 
-    /// Groups that are due, the hottest first, as many as can be paid for, and for how long.
-    /// Of each function there is one: two may want the same bytes, and what cannot be placed
-    /// once is barred.
+    /// Groups that are due, the hottest first, as many as the budget allows, and the window's length.
+    /// At most one group of each function: two may need the same bytes, and sites that cannot be placed are
+    /// barred.
     fn due(
         &self,
         now: Now,
@@ -143,7 +143,7 @@ impl Windows {
                 due.push(group);
             }
         }
-        // Those that had the fewest windows first; the order of heat stays among equals.
+        // Groups with the fewest windows first (three and more are equal); among equals, the hottest first.
         due.sort_by_key(|group| self.groups.all[*group].windows.min(3));
         let work = self.groups.all[*due.first()?].next;
         let mut functions = FxHashSet::default();
@@ -157,7 +157,7 @@ impl Windows {
                 continue;
             }
             let more = group.cost(work, now.threads);
-            // All that is unknown together cannot run more often than a processor does.
+            // All sites of unknown rates together cannot execute more than one processor does.
             let unknown_with = if more.is_none() {
                 UNKNOWN_COST
             } else {
@@ -171,7 +171,7 @@ impl Windows {
             functions.insert(group.function);
             chosen.push(index);
         }
-        // A processor's time is all that patches can take of it.
+        // Patches can take no more than all of the processor's time.
         cost = cost.min(UNKNOWN_COST);
         let usual = match work {
             _ if unknown > 0.0 => FIRST_NS,

@@ -1,28 +1,29 @@
-//! Whether programs get on while patches stand in their text, or are put there.
+//! Detects programs that make no progress while patches are in their text or being exchanged.
 
 use super::window::Now;
 
-/// A program has got stuck that takes less than this part of the CPU time that it took before patches
-/// were put in, for so long.
+/// A program is stuck if for this long it takes less than this fraction of the CPU time that it took
+/// without patches.
 const STUCK_PART: f64 = 0.25;
 const STUCK_NS: u64 = 40_000_000;
-/// Programs that took less of a processor than this before wait for others in any case.
+/// Programs that used less of a processor than this without patches are never called stuck: they wait for
+/// other things.
 const LEAST_BUSY: f64 = 0.3;
-/// Time over which it is found out how busy programs are without patches.
+/// Wall time over which the CPU use without patches is measured.
 const BUSY_OVER_NS: u64 = 100_000_000;
 
-/// Tells whether programs get on while patches stand in their text, or are put there.
+/// Compares the programs' CPU use with and without patches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// CPU time in a second without patches.
+    /// Processors in use without patches: CPU time over wall time.
     pub(super) busy: f64,
-    /// Since when that is found out, or since when patches were there: time and CPU time.
+    /// Start of the current interval: time and CPU time.
     since: Option<(u64, u64)>,
     was_clear: bool,
 }
 
 impl Progress {
-    /// Takes a look; whether programs have got stuck. `is_clear`: no patches are in the text.
+    /// Reads the clocks; true if programs are stuck. `is_clear`: no patches are in the text.
     pub(super) fn is_stuck(&mut self, now: Now, is_clear: bool) -> bool {
         let here = (now.t_ns, now.cpu_ns);
         let (since_ns, cpu_ns) = match self.since {

@@ -1,4 +1,4 @@
-//! A window: what it is for, the moments of its beginning and end, its phases, and what came of it.
+//! Data of a window: its purpose, its start and end, its phases, and its results.
 
 use membound_launch::{Choice, Pace};
 use membound_rewrite::stall::CodeBlock;
@@ -11,63 +11,63 @@ use crate::patcher::Counts;
 /// The present moment, as far as windows need it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
-    /// Since the run began.
+    /// Nanoseconds since the run began.
     pub(crate) t_ns: u64,
-    /// CPU time that all programs have taken.
+    /// CPU time of all programs, in nanoseconds.
     pub(crate) cpu_ns: u64,
-    /// Whether threads of one process run at the same time, so that plain counts lose some.
+    /// Whether several threads of one process run concurrently, so that plain counters miss executions.
     pub(crate) threads: Threads,
 }
 
-/// What came of a window.
+/// The results of a window.
 #[derive(Clone, Debug)]
 pub(crate) struct Closed {
     pub(crate) work: Work,
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
-    /// CPU time that all threads took meanwhile, patches included.
+    /// CPU time of all threads in the window, patches included.
     pub(crate) cpu_ns: u64,
-    /// What patches are taken to have cost of that: a guess on the high side.
+    /// The patches' part of that: a guess on the high side.
     pub(crate) cost_ns: f64,
-    /// Sites that were counted.
+    /// Exact counts by site.
     pub(crate) executions: Vec<Executions>,
-    /// Blocks that were counted: their modules, they, and how often.
+    /// Counts by basic block: module, block, executions.
     pub(crate) blocks: Vec<(ModuleId, CodeBlock, u64)>,
     /// Sites that were patched.
     pub(crate) sites: Vec<SiteId>,
 }
 
-/// What is going on.
+/// The state of [`super::Windows`].
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Nothing is patched.
+    /// Nothing is patched; no window opens before `until_ns`.
     Closed { until_ns: u64 },
-    /// The text is to stay as it is for a while ([`super::Windows::lend`]).
+    /// The text stays without patches for a trial ([`super::Windows::lend`]).
     Lent,
-    /// Programs exchange their patches.
+    /// Programs are exchanging their patches.
     Opening { exchange: u64, window: Window },
-    /// Patches are there.
+    /// All programs have the patches.
     Open {
         from: Now,
-        /// CPU time of all programs that ends it.
+        /// CPU time of all programs at which the window closes.
         until_cpu_ns: u64,
-        /// The same in time, for programs that wait.
+        /// Time at which it closes in any case, for programs that wait.
         until_ns: u64,
         before: Vec<Counts>,
         window: Window,
     },
 }
 
-/// Which groups are patched, for what and since when.
+/// What is patched, for what purpose and since when.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) work: Work,
     /// Groups with what is patched for them.
     pub(super) parts: Vec<Part>,
     pub(super) since_ns: u64,
-    /// CPU time of all programs at that time.
+    /// CPU time of all programs at `since_ns`.
     pub(super) since_cpu_ns: u64,
-    /// CPU time that it is open for.
+    /// CPU time for which it stays open.
     pub(super) length_ns: u64,
 }
 
@@ -76,6 +76,6 @@ pub(super) struct Window {
 pub(super) struct Part {
     pub(super) group: usize,
     pub(super) choice: Choice,
-    /// How its sites are sampled.
+    /// How the sites are sampled, by address.
     pub(super) paces: Vec<(u64, Pace)>,
 }
