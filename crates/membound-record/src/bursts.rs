@@ -1,21 +1,21 @@
-//! Accesses that were recorded without gaps, put together by thread.
+//! Assembles accesses that were recorded without gaps into stretches, one thread at a time.
 
 use membound_run::{Burst, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
-/// A stretch shorter than this says little.
+/// Accesses below which a stretch is dropped.
 const SHORTEST: usize = 64;
-/// Accesses of one stretch.
+/// Accesses after which a stretch ends.
 const LONGEST: usize = 1 << 20;
-/// Sites of one stretch, whose numbers have 16 bits.
+/// Distinct sites after which a stretch ends: their numbers have 16 bits.
 const MOST_SITES: usize = 60_000;
-/// A stretch to which nothing was added for so long is over.
+/// A stretch without a new access for this long has ended.
 const OVER_NS: u64 = 500_000_000;
 
-/// Stretches that are being put together.
+/// The stretches that are being assembled.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// When windows were opened in which everything is recorded.
+    /// Times at which windows were opened that record everything.
     windows: Vec<u64>,
     open: FxHashMap<ThreadId, Stretch>,
 }
@@ -26,7 +26,7 @@ struct Stretch {
     numbers: FxHashMap<SiteId, u16>,
 }
 
-/// An access that was recorded.
+/// A recorded access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded {
     pub(crate) t_ns: u64,
@@ -34,17 +34,17 @@ pub(crate) struct Recorded {
     pub(crate) site: SiteId,
     pub(crate) address: u64,
     pub(crate) store: bool,
-    /// Whether some before it are missing.
+    /// True if accesses before it are missing.
     pub(crate) after_gap: bool,
 }
 
 impl Collector {
-    /// Everything is recorded from about then on: what came before is another stretch.
+    /// Notes that a window opened at about `since_ns`; accesses before and after it are different stretches.
     pub(crate) fn window(&mut self, since_ns: u64) {
         self.windows.push(since_ns);
     }
 
-    /// Adds an access; each thread's in their order.
+    /// Adds an access; each thread's accesses come in time order.
     pub(crate) fn add(&mut self, access: Recorded, out: &mut Vec<Burst>) {
         let over = self.open.get(&access.thread).is_some_and(|it| {
             let last = it.burst.to_ns;
@@ -86,7 +86,7 @@ impl Collector {
         }
     }
 
-    /// Ends stretches that nothing was added to for long.
+    /// Ends stretches to which nothing was added for long.
     pub(crate) fn settle(&mut self, horizon_ns: u64, out: &mut Vec<Burst>) {
         let old = |last: u64| last.saturating_add(OVER_NS) < horizon_ns;
         let open = self.open.iter().filter(|(_, it)| old(it.burst.to_ns));

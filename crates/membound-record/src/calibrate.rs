@@ -1,9 +1,8 @@
-//! Calibrates the latency sampler: a program that loads from known levels, patched as any
-//! other.
+//! Calibrates the latency sampler with a program that loads from known levels, patched like any other.
 //!
-//! The program is a process of the command's own (`membound_measure::calibration` is what it
-//! runs). Its one load is patched with the very body that samples; what that records is
-//! sorted by the time at which the program said it was where. Both meet in a directory: the
+//! The program is a process of the command's own; it runs `membound_measure::calibration`. Its one load gets
+//! the same body that samples latencies in a profile. The recorded latencies are sorted by the time at which
+//! the program reported to be in each level. Both sides meet in a directory: the
 //! program waits for the file `GO`, and then writes one [`Stretch`] after another.
 
 use std::collections::BTreeMap;
@@ -26,44 +25,43 @@ use membound_types::{CalibratedLevel, Calibration, TickCount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The file that the program waits for.
+/// Name of the file that the program waits for.
 const GO: &str = "go";
-/// The file that it writes.
+/// Name of the file that the program writes.
 const STRETCHES: &str = "stretches";
-/// Mean number of loads between two that are timed. The fastest chain then stays within what
-/// the rings of records hold between two looks, and the slowest gives some thousands in a
-/// quarter of a second.
+/// Mean number of loads per timed load. So the fastest chain does not overflow the rings of records
+/// between two polls, and the slowest gives some thousands of timed loads in a quarter of a second.
 const PERIOD: u32 = 400;
-/// How long patching may take before it is given up.
+/// How long patching may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long a change that is said to be made may not be there before it is asked for again.
+/// How long after a settled exchange the patch may be missing before the exchange is requested again.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Part of a stretch that is left out at its beginning, as its caches are still filled.
+/// Share of a stretch that is left out at its beginning, while caches are being filled.
 const WARMING: f64 = 0.05;
 /// Timed loads below which a level is not calibrated.
 const FEWEST: u64 = 100;
 
-/// What is to be calibrated, and how.
+/// The request: what is to be calibrated, and how.
 #[derive(Debug)]
 pub struct Calibrate {
-    /// The command that follows chains. The directory is added to its arguments.
+    /// The command that chases pointers. The directory is appended to its arguments.
     pub program: Program,
-    /// Its file, which must be the one that `load` is of.
+    /// The command's executable, which contains `load`.
     pub executable: PathBuf,
-    /// The load: bytes from the beginning of the executable's first segment.
+    /// Address of the load, as an offset in bytes from the executable's lowest address.
     pub load: u64,
-    /// Names and bytes of the levels in the order in which the program visits them.
+    /// Name and area in bytes of each level, in the order in which the program visits them.
     pub levels: Vec<(String, u64)>,
-    /// How long the program may take.
+    /// How long the program may run.
     pub limit: Duration,
-    /// Where plans are kept, if anywhere.
+    /// Where plans are cached, if anywhere.
     pub cache: Option<Cache>,
-    /// Distinguishes plans of other builds.
+    /// Distinguishes cached plans of different builds.
     pub revision: String,
-    /// Where the session's socket is made.
+    /// Directory in which the session's socket and the meeting directory are made.
     pub directory: PathBuf,
-    /// Rate of the time stamp counter.
+    /// Ticks of the time stamp counter per second.
     pub tick_hz: f64,
 }
 
@@ -74,50 +72,50 @@ pub enum CalibrateError {
     /// The program cannot be started.
     #[error(transparent)]
     Launch(#[from] membound_launch::Error),
-    /// Files that both sides use.
+    /// A file that both sides use cannot be read or written.
     #[error("cannot use {}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// What the system reported.
         error: io::Error,
     },
-    /// The executable is not what it should be.
+    /// The load cannot be patched, or is no 8-byte load.
     #[error("the command's own load cannot be patched: {0}")]
     Unpatched(String),
-    /// The program did not do its part.
+    /// The calibrating program failed.
     #[error("the calibrating process {0}")]
     Failed(String),
-    /// Somebody did not want to wait.
+    /// The caller cancelled.
     #[error("interrupted before it was measured")]
     Interrupted,
 }
 
-/// A stretch of time in which all loads were served from one level, or why there is none.
+/// A span of time in which all loads were served from one level, or why there is none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stretch {
-    /// It was there.
+    /// The program stayed in the level.
     Stayed {
-        /// The level.
+        /// Name of the level.
         name: String,
-        /// Latency of its chain without a patch, in nanoseconds.
+        /// Latency of its chase without a patch, in nanoseconds.
         latency_ns: f64,
         /// Time stamp counter at the beginning.
         from_tsc: u64,
         /// Time stamp counter at the end.
         to_tsc: u64,
     },
-    /// It was not.
+    /// The program left the level out.
     Skipped {
-        /// The level.
+        /// Name of the level.
         name: String,
-        /// Why not.
+        /// Why it was left out.
         reason: String,
     },
 }
 
 impl Stretch {
-    /// As a line of the file.
+    /// Formats it as a line of the file, with `\n`.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = String::new();
@@ -159,14 +157,14 @@ impl FromStr for Stretch {
     }
 }
 
-/// The program's side of the directory.
+/// The program's side of the meeting directory.
 #[derive(Debug)]
 pub struct Meeting {
     directory: PathBuf,
 }
 
 impl Meeting {
-    /// In the directory that the program was told.
+    /// Uses the directory that the program was given as its argument.
     #[must_use]
     pub fn at(directory: &Path) -> Self {
         Self {
@@ -174,7 +172,7 @@ impl Meeting {
         }
     }
 
-    /// Waits until the load is patched. Whether it is: the other side may be gone.
+    /// Waits until the load is patched. False if the directory is gone or the wait timed out.
     #[must_use]
     pub fn wait(&self) -> bool {
         let begun = Instant::now();
@@ -187,10 +185,10 @@ impl Meeting {
         false
     }
 
-    /// Says where the program was.
+    /// Appends a stretch to the file.
     ///
     /// # Errors
-    /// What the system says when it cannot be written.
+    /// When the file cannot be written.
     pub fn tell(&self, stretch: &Stretch) -> io::Result<()> {
         let mut file = fs::OpenOptions::new()
             .create(true)
@@ -200,11 +198,11 @@ impl Meeting {
     }
 }
 
-/// Timed loads, as they come.
+/// Collects timed loads as they arrive.
 #[derive(Debug, Default)]
 struct Timed(Mutex<Vec<TimedLoad>>);
 
-/// One of them.
+/// One timed load; latencies in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TimedLoad {
     tsc: u64,
@@ -227,11 +225,11 @@ impl Receiver for Timed {
     }
 }
 
-/// Runs the program, patched, and sorts what its load recorded.
+/// Runs the patched program, and sorts the latencies of its load by level.
 ///
 /// # Errors
-/// When it cannot be run or patched, or does not come to its end. `cancelled` is asked
-/// now and then.
+/// When the program cannot be run or patched, or does not run to its end. `cancelled` is polled
+/// every few milliseconds; if it returns true, the program is killed.
 pub fn calibrate(
     request: Calibrate,
     cancelled: &dyn Fn() -> bool,
@@ -309,7 +307,7 @@ pub fn calibrate(
     Ok(calibration)
 }
 
-/// The load, as something to be patched.
+/// The choice of patches that contains only the load.
 fn choice(executable: &Path, load: u64) -> Result<Choice, CalibrateError> {
     let bytes = fs::read(executable).map_err(|error| CalibrateError::File {
         path: executable.to_owned(),
@@ -332,9 +330,9 @@ fn choice(executable: &Path, load: u64) -> Result<Choice, CalibrateError> {
     Ok(Choice { file, options })
 }
 
-/// The program while it runs; ended when it is let go before its end.
+/// The running program; it is killed when this is dropped before its end.
 struct Running<'a> {
-    /// Something that stays its own when its number is given to another.
+    /// A handle that stays valid for this process when its number is reused.
     process: Option<OwnedFd>,
     session: Option<Session>,
     cancelled: &'a dyn Fn() -> bool,
@@ -373,7 +371,7 @@ impl Running<'_> {
                     PATIENCE.as_secs()
                 )));
             }
-            // A change that found the program at the wrong moment is not made again by itself.
+            // The launcher does not repeat an exchange that found the program at the wrong moment.
             if remote.settled(number) && asked.elapsed() > AGAIN {
                 number = remote.exchange(vec![choice.clone()]);
                 asked = Instant::now();
@@ -396,7 +394,7 @@ impl Running<'_> {
 
     fn kill(&self) {
         if let Some(process) = &self.process {
-            // One that has just ended needs none.
+            // Signalling a process that has just ended fails, which does no harm.
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }
@@ -417,7 +415,7 @@ impl Running<'_> {
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        // It is over, whatever it came to: nothing is left to be killed.
+        // The program is over in any case: nothing is left to be killed.
         if let Some(session) = self.session.take() {
             drop(session.finish());
         }
@@ -442,20 +440,20 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.kill();
-            // Its status is nobody's business any more.
+            // The exit status is not needed any more.
             let _ = session.wait();
             drop(session.finish());
         }
     }
 }
 
-/// A handle of a child that has not been waited for; `None` where the kernel has none.
+/// A handle of a child that has not been waited for; `None` where the kernel does not support it.
 fn handle(pid: u32) -> Option<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// What was timed while the program was in one level.
+/// Histogram of the loads that were timed while the program was in one level.
 fn level(
     name: &str,
     area_bytes: u64,
@@ -503,7 +501,7 @@ fn level(
     })
 }
 
-/// The mean of what was not interrupted; `None` of nothing.
+/// Mean of the values up to four times the median: longer ones were interrupted. `None` of no values.
 fn undisturbed_mean(ticks: impl Iterator<Item = u32>) -> Option<f64> {
     const INTERRUPTED: u32 = 4;
     let mut ticks: Vec<u32> = ticks.collect();
@@ -542,8 +540,8 @@ fn leave_out_evicted(calibration: &mut Calibration) {
     });
 }
 
-/// Leaves out loads of lines that another core modifies which were hits all the same:
-/// something had brought the line before it was asked for.
+/// Removes loads of lines that another core modifies if they were hits all the same: the line had
+/// been brought back before the load.
 fn leave_out_hits(calibration: &mut Calibration) {
     let near = calibration.levels.iter();
     let near = near.filter(|level| ["L1", "L2"].contains(&level.name.as_str()));
@@ -569,7 +567,7 @@ fn leave_out_hits(calibration: &mut Calibration) {
     });
 }
 
-/// The ticks that at least `share` of a level's loads do not exceed.
+/// The smallest number of ticks that at least `share` of a level's loads do not exceed.
 fn quantile(level: &CalibratedLevel, share: f64) -> u32 {
     let mut seen = 0;
     let found = level.ticks.iter().find(|bin| {

@@ -1,7 +1,7 @@
-//! What one process has allocated: blocks and mappings by address, as they come and go.
+//! What one process has allocated: blocks and mappings by address, while they exist.
 //!
-//! Events are applied in the order of time. An allocation over something that is still there
-//! means that its end was missed, and ends it.
+//! Events are applied in time order. An allocation that overlaps an existing block means that the
+//! block's end was missed, and ends it.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use rustc_hash::FxHashMap;
 
 use crate::live::LiveHistory;
 
-/// Blocks of one process that are kept; what is allocated beyond them is not known.
+/// Blocks of one process that are kept; further allocations are only counted.
 const MOST_BLOCKS: usize = 8 << 20;
 
-/// Something that was allocated.
+/// An allocated block or mapping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Block {
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Call chain, as the process numbers it.
+    /// Number of the call chain in this process.
     pub(crate) chain: u32,
-    /// Which function did it.
+    /// The function that allocated it.
     pub(crate) function: AllocationFunction,
-    /// Thread that did it.
+    /// The thread that allocated it, as the kernel numbers it.
     pub(crate) thread: u32,
-    /// When.
+    /// Time of the allocation.
     pub(crate) t_ns: u64,
-    /// How many it stands for.
+    /// Number of allocations that this sampled one represents.
     pub(crate) weight: f32,
-    /// Its number, once something fell into it.
+    /// Number of its object, once an access fell into it.
     pub(crate) object: Option<ObjectId>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) blocks: f64,
-    /// Variance of `blocks`, by Horvitz and Thompson; 0 where all blocks were told of.
+    /// Variance of `blocks` (Horvitz and Thompson); 0 where all blocks were reported.
     pub(crate) blocks_variance: f64,
     pub(crate) bytes: f64,
     pub(crate) freed: f64,
@@ -47,7 +47,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// How many events told of the blocks: the variance is the sum of weight · (weight − 1) over them.
+    /// Number of events behind `blocks`: the variance is the sum of weight · (weight − 1) over them.
     pub(crate) fn events(&self) -> f64 {
         match self.blocks > 0.0 {
             true => self.blocks / (1.0 + self.blocks_variance / self.blocks),
@@ -56,7 +56,7 @@ impl Totals {
     }
 }
 
-/// A block that something fell into was freed.
+/// End of a block that has an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) object: ObjectId,
@@ -66,21 +66,20 @@ pub(crate) struct Ended {
 /// A process's allocations.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
-    /// Of allocators.
+    /// Blocks of allocators, by first address.
     blocks: BTreeMap<u64, Block>,
-    /// Of the kernel; blocks lie inside them.
+    /// Mappings of the kernel, by first address; blocks lie inside them.
     mappings: BTreeMap<u64, Block>,
     /// By call chain and function.
     pub(crate) totals: FxHashMap<(u32, AllocationFunction), Totals>,
     /// Live bytes over time, by the same.
     pub(crate) live: LiveHistory,
-    /// Blocks that found no room.
+    /// Blocks that were not kept for lack of room.
     pub(crate) unkept: u64,
 }
 
 impl Heap {
-    /// Applies an event that happened at `t_ns`. Appends the blocks that ended and that
-    /// something had fallen into.
+    /// Applies an event that happened at `t_ns`. Appends the blocks that ended and have an object.
     pub(crate) fn apply(&mut self, event: &AllocationEvent, t_ns: u64, ended: &mut Vec<Ended>) {
         match (event.action, event.function) {
             (AllocationAction::Allocated, AllocationFunction::Mmap) => {
@@ -102,12 +101,12 @@ impl Heap {
         }
     }
 
-    /// The block of an allocator around an address, with its first address.
+    /// The allocator's block that contains an address, with its first address.
     pub(crate) fn block(&mut self, address: u64) -> Option<(u64, &mut Block)> {
         at(&mut self.blocks, address)
     }
 
-    /// What was mapped around an address, with its first address.
+    /// The mapping that contains an address, with its first address.
     pub(crate) fn mapping(&mut self, address: u64) -> Option<(u64, &mut Block)> {
         at(&mut self.mappings, address)
     }
@@ -145,7 +144,7 @@ impl Heap {
         map.insert(event.address, block);
     }
 
-    /// Ends `bytes` of a block; the whole block when those are all that it has.
+    /// Ends `bytes` of a block: all of it, if it has no more.
     fn end(&mut self, block: &Block, bytes: u64, t_ns: u64, ended: &mut Vec<Ended>) {
         let whole = bytes >= block.size;
         if let Some(totals) = self.totals.get_mut(&(block.chain, block.function)) {
@@ -170,8 +169,8 @@ impl Heap {
         }
     }
 
-    /// Takes addresses out of whatever is mapped there: a mapping may lose its beginning, its
-    /// end, or be cut in two.
+    /// Removes an address range from the mappings there: a mapping may lose its beginning, its end, or a
+    /// piece in the middle.
     fn unmap(&mut self, start: u64, size: u64, t_ns: u64, ended: &mut Vec<Ended>) {
         let end = start.saturating_add(size);
         for first in overlapped(&self.mappings, start, size) {
@@ -195,11 +194,11 @@ impl Heap {
 
 fn at(map: &mut BTreeMap<u64, Block>, address: u64) -> Option<(u64, &mut Block)> {
     let (start, block) = map.range_mut(..=address).next_back()?;
-    // A block of no bytes is still somewhere.
+    // A block of zero bytes still has an address.
     (address - start < block.size.max(1)).then_some((*start, block))
 }
 
-/// First addresses of what overlaps with `size` bytes at `start`.
+/// First addresses of the blocks that overlap `size` bytes at `start`.
 fn overlapped(map: &BTreeMap<u64, Block>, start: u64, size: u64) -> Vec<u64> {
     let end = start.saturating_add(size.max(1));
     let before = map.range(..start).next_back();

@@ -1,5 +1,5 @@
-//! Trials that show what threads cost each other by using the same line: which lines, which
-//! threads, when, and how far a thread got.
+//! Trials that measure how much threads slow each other down by using the same line: chooses lines, threads
+//! and times, and judges how far each thread got.
 //!
 //! The spans are made inside the program (`agent/hold.rs`), while no window is open: a patch in a
 //! loop would change what its threads cost each other.
@@ -15,33 +15,34 @@ use crate::gaps::Gaps;
 use crate::patcher::Running;
 use crate::windows::{Now, Windows};
 
-/// Lines that are remembered.
+/// Lines remembered at most.
 const MOST_LINES: usize = 4096;
-/// Threads of one trial.
+/// Threads in one trial at most.
 const MOST_THREADS: usize = membound_launch::HOLD_THREADS;
-/// Accesses of each thread, and turns of one thread after another, that make a line a candidate.
+/// A line is a candidate for a trial from this many accesses by each of two threads, and this many
+/// changes from one thread to another between consecutive accesses.
 const FEWEST_SEEN: u64 = 4;
 const FEWEST_TURNS: u64 = 4;
-/// Length of a span: with what it takes threads to come, below a millisecond.
+/// Length of a span: below a millisecond, including the time in which threads arrive.
 const SPAN_NS: u32 = 600_000;
-/// What a span takes, all in all.
+/// Duration of a span, with all that goes with it.
 const SPAN_TAKES_NS: u64 = 900_000;
-/// Rounds in one trial: in each, every thread runs alone for a span, and all run in one.
+/// Rounds in one trial. In each, every thread runs alone for one span, and all run together for one.
 const ROUNDS: u32 = 8;
-/// Share of the time that a thread may be held.
+/// Share of the time for which a thread may be held.
 const DUTY: f64 = 0.02;
-/// How long the program is waited for.
+/// How long a trial may take before it is given up.
 const PATIENCE_NS: u64 = 3_000_000_000;
-/// Spans of either kind that are needed to tell a word that counts.
+/// Spans of either kind needed to find a word that counts progress.
 const FEWEST_SPANS: usize = 3;
-/// A word counts if by how much it grows in CPU time varies by this part, where threads are held.
+/// A word counts progress if its growth per CPU time varies by less than this while the thread runs alone …
 const STEADY: f64 = 0.1;
-/// … and grows by this much in a span, so that steps do not matter.
+/// … and its mean growth in a span is at least this, so that its step size does not matter.
 const LEAST_GROWTH: f64 = 30.0;
-/// A word that grows with the clock as evenly as this tells the time.
+/// A word whose growth per nanosecond is this close to 1 is a clock.
 const CLOCK: f64 = 0.01;
 
-/// An access to a line.
+/// An access to a line, by a sample or a timed access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     pub(crate) pid: u32,
@@ -65,7 +66,7 @@ struct User {
     stores: u64,
 }
 
-/// A trial that is to be made.
+/// A trial to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Plan {
     pid: u32,
@@ -73,17 +74,17 @@ struct Plan {
     threads: Vec<(ThreadId, u32)>,
 }
 
-/// Finds lines that threads fight over and has trials made.
+/// Finds lines that threads contend for, and has the agent make trials with them.
 #[derive(Debug)]
 pub(crate) struct Trials {
     line_bytes: u64,
     lines: FxHashMap<(u32, u64), Line>,
-    /// Keys of the lines that threads took turns on often enough. Plans are made from these, at every step: most
-    /// programs have thousands of lines and none of these.
+    /// Keys of the lines that changed between threads often enough. Plans are made from these at every step:
+    /// most programs have thousands of lines and none of these.
     disputed: BTreeSet<(u32, u64)>,
-    /// How often a set of threads was tried.
+    /// How often each set of threads was tried.
     tried: FxHashMap<Vec<ThreadId>, u64>,
-    /// What the program tries, and since when.
+    /// The trial that is being made, and when it was requested.
     trying: Option<(Plan, u64)>,
     due_ns: u64,
     made: u32,
@@ -92,7 +93,7 @@ pub(crate) struct Trials {
 }
 
 impl Trials {
-    /// None yet; lines have so many bytes.
+    /// No line yet; `line_bytes` is the size of a line (64 if unknown).
     pub(crate) fn new(line_bytes: Option<u64>) -> Self {
         const LINE_BYTES: u64 = 64;
         Self {
@@ -108,11 +109,11 @@ impl Trials {
         }
     }
 
-    /// Takes an access into account.
+    /// Notes an access.
     pub(crate) fn note(&mut self, noted: Noted) {
         let key = (noted.pid, noted.address & !(self.line_bytes - 1));
         if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
-            // Those that threads took turns on stay.
+            // Lines that several threads use stay.
             self.lines.retain(|_, line| line.turns > 0);
             if self.lines.len() >= MOST_LINES {
                 return;
@@ -130,12 +131,12 @@ impl Trials {
         }
     }
 
-    /// Whether the program makes a trial: whoever wakes meanwhile takes a processor from it.
+    /// True while a trial is made: any thread that wakes meanwhile takes a processor from it.
     pub(crate) const fn is_trying(&self) -> bool {
         self.trying.is_some()
     }
 
-    /// Goes on; what was measured is appended to `rows`.
+    /// Starts a trial, or ends it when it is finished or timed out; appends what was measured to `rows`.
     pub(crate) fn step(
         &mut self,
         running: &Running<'_>,
@@ -157,14 +158,14 @@ impl Trials {
         windows.spend(cost_ns);
     }
 
-    /// Ends what is going on.
+    /// Ends a trial that is being made, without a result.
     pub(crate) fn stop(&mut self, windows: &mut Windows, now: Now) {
         if self.trying.take().is_some() {
             windows.give_back(now);
         }
     }
 
-    /// Says what could not be had.
+    /// Reports trials without a result, if none gave one.
     pub(crate) fn tell(&self, gaps: &mut Gaps) {
         if self.measured == 0 {
             let reason = "threads that use the same line slept, or did not come in time, whenever \
@@ -174,7 +175,8 @@ impl Trials {
     }
 
     fn begin(&mut self, running: &Running<'_>, windows: &mut Windows, now: Now) {
-        // What threads are held for is bounded by itself, and windows are paid for after it.
+        // Windows need not be charged first: holding threads is limited by `DUTY`, and is charged to the
+        // windows' budget after it.
         if now.t_ns < self.due_ns || !windows.is_clear() {
             return;
         }
@@ -200,8 +202,8 @@ impl Trials {
         self.trying = Some((plan, now.t_ns));
     }
 
-    /// The line that is to be tried next: one that two threads use in turns, of which one writes,
-    /// and that was tried least for what was seen of it.
+    /// The line to be tried next: two or more threads use it alternately, one writes, and it has the most
+    /// changes of threads per trial made so far.
     fn next_plan(&self) -> Option<Plan> {
         let mut best: Option<(f64, Plan)> = None;
         for &(pid, line) in &self.disputed {
@@ -225,7 +227,7 @@ impl Trials {
         best.map(|(_, plan)| plan)
     }
 
-    /// Takes what came of a trial; what it is taken to have cost.
+    /// Turns the result of a trial into rows; returns what it cost, in nanoseconds.
     fn end(&mut self, plan: &Plan, held: Option<Held>, clock: &Clock, rows: &mut Vec<Hold>) -> f64 {
         let (spans, given_up) = match held {
             Some(Held::Measured(spans, given_up)) => (spans, given_up),
@@ -233,7 +235,7 @@ impl Trials {
         };
         self.given_up += u64::from(given_up);
         if spans.is_empty() {
-            // Threads that sleep, or have ended: other lines come first now.
+            // The threads sleep or have ended: prefer other lines for a while.
             *self.tried.entry(plan.key()).or_default() += 3;
         }
         let counting: Vec<Option<Word>> = (0..plan.threads.len())
@@ -291,8 +293,8 @@ impl Line {
     }
 }
 
-/// A word by whose growth one sees how far a thread is: a loop's counter, a pointer that walks, a
-/// sum.
+/// A word of memory or registers whose growth shows a thread's progress: a loop counter, a pointer that
+/// advances, a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word {
     index: usize,
@@ -307,7 +309,7 @@ enum Part {
 }
 
 impl Word {
-    /// By how much it grew.
+    /// Signed growth in a span.
     fn growth(self, span: &HeldSpan) -> i64 {
         let word = span.words.get(self.index).copied().unwrap_or(0);
         match self.part {
@@ -317,8 +319,8 @@ impl Word {
         }
     }
 
-    /// The word that grows most evenly with the CPU time of a thread; its own words first, since one
-    /// of the line may count for several threads.
+    /// The word that grows most evenly with a thread's CPU time. The thread's own words come first, since a
+    /// word of the line may count for several threads.
     fn that_counts(spans: &[HeldSpan], thread: usize) -> Option<Self> {
         let own = |alone: bool| {
             let of_thread = spans.iter().filter(move |it| it.thread == thread);
@@ -348,7 +350,7 @@ impl Word {
         })
     }
 
-    /// How unevenly it grows with CPU time; `None` of one that does not count.
+    /// How unevenly it grows with CPU time; `None` if it does not count progress.
     fn unevenness(self, alone: &[&HeldSpan], together: &[&HeldSpan]) -> Option<f64> {
         let all = || alone.iter().chain(together);
         let up = self.growth(alone.first()?) > 0;
@@ -367,7 +369,7 @@ impl Word {
             .zip(&growths)
             .map(|(span, growth)| growth / span.wall_ns.max(1) as f64)
             .collect();
-        // A word of a clock grows with the time whatever the thread does.
+        // A clock grows with time whatever the thread does.
         let tells_time = by_clock.iter().all(|rate| (rate - 1.0).abs() < CLOCK);
         if mean < LEAST_GROWTH || tells_time {
             return None;
@@ -383,7 +385,7 @@ impl Word {
     }
 }
 
-/// Standard deviation over mean.
+/// Coefficient of variation: standard deviation over mean.
 fn variation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

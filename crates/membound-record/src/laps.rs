@@ -1,12 +1,12 @@
-//! Laps of loops, from registers that samples show.
+//! Counts iterations of loops, from registers in samples.
 //!
-//! Where a loop adds a constant to a register once a lap, two samples of it tell how many laps a
-//! thread made between them, while nothing was patched. Counting patches slow loops of few
-//! instructions down manyfold, and are not needed there.
+//! Where a loop adds a constant to a register in each iteration, two samples of it show how many iterations a
+//! thread made between them, while nothing was patched. Counting patches slow loops of few instructions down
+//! manyfold, and are not needed there.
 //!
-//! A loop that is left and entered again between two samples shows too few laps, or a register
-//! that went back. Only samples that follow each other directly are compared, stretches must go on
-//! steadily, and those of loops whose registers went back often are not believed.
+//! If a loop is left and entered again between two samples, they show too few iterations, or a register that
+//! went back. So only consecutive samples are compared, stretches must have a steady rate, and loops whose
+//! registers went back often are not reported.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use rustc_hash::FxHashMap;
 use crate::modules::Module;
 use crate::sites::Sites;
 
-/// Pairs of samples that a stretch has at least.
+/// Pairs of samples that a stretch must have.
 const FEWEST_PAIRS: u32 = 5;
-/// Pairs for each time that the register went back, at least.
+/// Pairs that a loop must have per time that its register went back.
 const PAIRS_PER_RETURN: u32 = 8;
-/// A longer stretch is told in parts, so that phases show.
+/// A longer stretch is reported in parts, so that phases are visible.
 const LONGEST_NS: u64 = 100_000_000;
-/// The rates of a stretch's pairs differ by this factor at most.
+/// The rates of a stretch's pairs may differ by this factor.
 const STEADY: f64 = 2.0;
-/// No processor makes more laps in a nanosecond.
+/// Upper limit of iterations per nanosecond: no processor makes more.
 const MOST_LAPS_PER_NS: f64 = 8.0;
-/// Times that two samples may be apart, as multiples of the CPU time of the later one. Beyond,
-/// the thread was off the processor, or samples are missing.
+/// Time between two samples, as a multiple of the CPU time that the later one accounts for. Outside of this
+/// range the thread was off the processor, or samples are missing.
 const APART: std::ops::Range<f64> = 0.5..1.5;
 
 /// A sample of the program's own code.
@@ -40,16 +40,16 @@ pub(crate) struct Seen<'a> {
     pub(crate) leaf: FrameId,
     pub(crate) module: &'a Arc<Module>,
     pub(crate) address: u64,
-    /// By their numbers in instructions.
+    /// Values by register number, as instructions encode it.
     pub(crate) registers: &'a [u64; 16],
-    /// Since when no patch stands in the text; `None`: one does.
+    /// Since when no patch had been in the text; `None` if one was.
     pub(crate) clear_since_ns: Option<u64>,
 }
 
 /// A loop or function of a module, by its first address.
 type Place = (ModuleId, u64);
 
-/// Compares samples with those before them.
+/// Compares each sample with the thread's previous one.
 #[derive(Debug, Default)]
 pub(crate) struct LapCounter {
     around: FxHashMap<FrameId, Arc<[Arc<CodeLoop>]>>,
@@ -57,7 +57,7 @@ pub(crate) struct LapCounter {
     loops: FxHashMap<Place, Trust>,
 }
 
-/// A thread's last sample, and the stretches that it is part of.
+/// A thread's last sample, and the stretches that continue from it.
 #[derive(Debug, Default)]
 struct OfThread {
     t_ns: u64,
@@ -69,7 +69,7 @@ struct OfThread {
     open: Vec<Stretch>,
 }
 
-/// How often a loop's register went on and back.
+/// How often a loop's register went on and how often back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trust {
     pairs: u32,
@@ -110,8 +110,8 @@ impl Stretch {
         (self.module.id, self.it.start)
     }
 
-    /// Adds a pair, if its laps fit in with those before.
-    /// Of the time since the one before, `part` was spent in the loop and the rest in the kernel.
+    /// Adds a pair of samples, if its rate fits the earlier ones; false if not. A share `part` of the time
+    /// between them was spent in the loop, the rest in the kernel.
     fn add(&mut self, value: u64, t_ns: u64, laps: f64, part: f64) -> bool {
         let passed_ns = t_ns - self.to_ns;
         let rate = laps / passed_ns as f64;
@@ -130,14 +130,14 @@ impl Stretch {
 }
 
 impl LapCounter {
-    /// The kernel worked for a thread for so long, which interrupts no loop.
+    /// Notes time that the kernel worked for a thread, which does not interrupt a loop.
     pub(crate) fn in_kernel(&mut self, thread: ThreadId, weight_ns: u64) {
         if let Some(thread) = self.threads.get_mut(&thread) {
             thread.in_kernel_ns += weight_ns;
         }
     }
 
-    /// A sample of a thread, in the order of time. What came to an end by it goes into `out`.
+    /// Adds a sample; a thread's samples come in time order. Stretches that end with it go into `out`.
     pub(crate) fn sample(&mut self, seen: &Seen<'_>, sites: &Sites, out: &mut Vec<Laps>) {
         let thread = self.threads.entry(seen.thread).or_default();
         let code = seen.module.code();
@@ -195,7 +195,7 @@ impl LapCounter {
         thread.open = open;
     }
 
-    /// Nothing more comes.
+    /// Ends all stretches.
     pub(crate) fn end(&mut self, sites: &Sites, out: &mut Vec<Laps>) {
         let mut threads: Vec<(ThreadId, OfThread)> =
             std::mem::take(&mut self.threads).into_iter().collect();
@@ -209,7 +209,8 @@ impl LapCounter {
     }
 }
 
-/// What a stretch says of the loop's sites that are known.
+/// Appends a row for each known site of the stretch's loop, if the stretch is long enough and the loop is
+/// trusted.
 fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
     if stretch.pairs < FEWEST_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
         return;

@@ -1,8 +1,8 @@
-//! What addresses of data belong to, by the time at which they were accessed.
+//! Finds the object that an address of data belongs to, at the time of an access.
 //!
 //! Blocks of allocators come first, then the stacks of threads, then what was mapped, then
-//! the variables of modules, then what `/proc/PID/maps` says. Only what something fell into
-//! becomes a row; totals are kept of everything.
+//! the variables of modules, then what `/proc/PID/maps` lists. Only accessed objects become rows; totals are
+//! kept for all allocations.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,21 +18,21 @@ use crate::heap::{Block, Ended, Heap};
 use crate::modules::Module;
 use crate::world::World;
 
-/// How long an answer of `/proc/PID/maps` is believed.
+/// How long an answer from `/proc/PID/maps` is reused.
 const BELIEVED_NS: u64 = 500_000_000;
-/// Forks that are followed back to what was allocated before them.
+/// Forks that are followed back in search of a block that was allocated before them.
 const GENERATIONS: usize = 16;
 
-/// By what objects that nobody allocated are told apart.
+/// Identity of objects that no allocation event of the process itself created.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// First address.
+    /// Process and first address.
     Variable(ProcessId, u64),
-    /// Thread, first address.
+    /// Thread and end of its stack.
     Stack(ThreadId, u64),
-    /// First address and name.
+    /// Process, first address and name.
     Mapping(ProcessId, u64, String),
-    /// A block that was inherited: whose, first address, when it was allocated.
+    /// Inherited block: accessing process, allocating process, first address, time of allocation.
     Inherited(ProcessId, ProcessId, u64, u64),
 }
 
@@ -40,22 +40,22 @@ enum Key {
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     heaps: FxHashMap<ProcessId, Heap>,
-    /// Blocks that a child freed and that its parent may still have.
+    /// Blocks that a forked child freed and that its parent may still have.
     disowned: FxHashMap<ProcessId, FxHashSet<u64>>,
-    /// By process and number there.
+    /// Call chains by process and their number there.
     chains: FxHashMap<(ProcessId, u32), StackId>,
-    /// Rows that may still change.
+    /// Rows of blocks that have not been freed.
     live: FxHashMap<ObjectId, Object>,
     named: FxHashMap<Key, ObjectId>,
-    /// What lies where and is no block: first address to end, object, until when it is believed.
+    /// Cached answers for addresses in no block: first address to end, object, time until which it is valid.
     places: FxHashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
     count: u32,
     changed: BTreeMap<ObjectId, Object>,
-    /// Names of functions beside the usual ones that allocate.
+    /// Names of allocating functions beside the usual ones.
     others: Vec<String>,
 }
 
-/// Where an address lies that is in no block.
+/// What contains an address that is in no block.
 enum Lies {
     Stack(ThreadId, Range<u64>),
     Module(Arc<Module>, u64),
@@ -75,12 +75,12 @@ impl Objects {
         }
     }
 
-    /// A call chain of allocations.
+    /// Adds a call chain of allocations.
     pub(crate) fn chain(&mut self, process: ProcessId, number: u32, stack: StackId) {
         self.chains.insert((process, number), stack);
     }
 
-    /// Something was allocated or freed.
+    /// Applies an allocation or a free.
     pub(crate) fn apply(&mut self, process: ProcessId, event: &AllocationEvent, t_ns: u64) {
         let mut ended = Vec::new();
         let heap = self.heaps.entry(process).or_default();
@@ -103,8 +103,8 @@ impl Objects {
         }
     }
 
-    /// What lies at an address of a process at a time; `None` where nothing is known to be,
-    /// and in memory of membound's.
+    /// The object at an address of a process at a time; `None` if none is known, and in memory of
+    /// membound's own.
     pub(crate) fn at(
         &mut self,
         world: &std::sync::Mutex<World>,
@@ -121,7 +121,7 @@ impl Objects {
         {
             return Some(object);
         }
-        // A thread's stack is more to the point than that it was mapped.
+        // A thread's stack comes before the mapping that it lies in.
         let lies = look(world, process, address, t_ns);
         if !matches!(lies, Some(Lies::Stack(..)))
             && let Some(object) = self.block(world, process, address, Heap::mapping)
@@ -129,7 +129,7 @@ impl Objects {
             return Some(object);
         }
         let (object, range) = self.lying(process, lies?, address);
-        // Found anew, a variable is the same; a mapping may be another.
+        // A variable found again is the same object; a mapping may be another.
         self.places.entry(process).or_default().insert(
             range.start,
             (range.end, object, t_ns.saturating_add(BELIEVED_NS)),
@@ -249,7 +249,7 @@ impl Objects {
         .to_owned()
     }
 
-    /// The object of something that nobody allocated, and how far it reaches.
+    /// The object that contains an address in no block, and the range that the answer is valid for.
     fn lying(&mut self, process: ProcessId, lies: Lies, address: u64) -> (ObjectId, Range<u64>) {
         let (key, kind, name, range, thread) = match lies {
             Lies::Stack(thread, range) => {
@@ -310,7 +310,7 @@ impl Objects {
         std::mem::take(&mut self.changed)
     }
 
-    /// Totals by call chain.
+    /// Totals by process, call chain and function, without blocks whose chains are not known.
     pub(crate) fn totals(&self) -> Vec<Allocations> {
         let mut all = Vec::new();
         for (process, heap) in &self.heaps {
@@ -384,7 +384,7 @@ impl Objects {
     }
 }
 
-/// Asks what is known of a process's memory.
+/// Finds what contains an address in no block: a stack, a module or another mapping.
 fn look(
     world: &std::sync::Mutex<World>,
     process: ProcessId,

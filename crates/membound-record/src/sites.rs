@@ -1,4 +1,4 @@
-//! Instructions that access memory, and which of them sampled instructions waited for.
+//! Sites (instructions that access memory), and which of them sampled instructions waited for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::modules::Module;
 /// An access that a sampled instruction may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Waited {
-    /// The access; `None`: no memory.
+    /// The access; `None` if the instruction did not wait for memory.
     pub(crate) site: Option<SiteId>,
     /// Its address in the file.
     pub(crate) address: u64,
-    /// Share of the instruction's samples.
+    /// Share of the instruction's samples, 0 to 1.
     pub(crate) share: f64,
-    /// How sure that is.
+    /// Confidence in that attribution, 0 to 1.
     pub(crate) confidence: f64,
 }
 
-/// What code says of a sampled instruction.
+/// Result of decoding the code around a sampled instruction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Studied {
     /// What it may have waited for.
     pub(crate) waits: Vec<Wait>,
-    /// The accesses among that by their addresses, as far as they were looked at.
+    /// Data of the accesses among them, by address, as far as they were decoded.
     pub(crate) sites: Vec<(u64, SiteInfo)>,
 }
 
 impl Studied {
-    /// Looks at what the instruction at an address may have waited for, and at the accesses among that.
+    /// Finds what the instruction at `address` may have waited for, and decodes those accesses.
     pub(crate) fn of(function: &CodeFunction, address: u64) -> Self {
         let waits = function.waits(address);
         let sites = waits.iter().filter_map(|wait| wait.site);
@@ -44,7 +44,7 @@ impl Studied {
         }
     }
 
-    /// The access that it most likely waited for, if it was one.
+    /// Address of the access that it most likely waited for; `None` if it did not wait for memory.
     pub(crate) fn likeliest(&self) -> Option<u64> {
         let site = self.waits.first()?.site?;
         self.sites
@@ -53,7 +53,7 @@ impl Studied {
             .then_some(site)
     }
 
-    /// What is known of the access at an address.
+    /// Removes the data of the access at an address.
     fn take(&mut self, address: u64) -> Option<SiteInfo> {
         let at = self.sites.iter().position(|(site, _)| *site == address)?;
         Some(self.sites.swap_remove(at).1)
@@ -66,22 +66,22 @@ pub(crate) struct Sites {
     numbers: BTreeMap<(ModuleId, u64), SiteId>,
     places: Vec<(Arc<Module>, u64)>,
     rows: Vec<Site>,
-    /// Rows from here on are new.
+    /// Index from which on rows are new.
     taken: usize,
-    /// Those whose rows changed after they were taken.
+    /// Sites whose rows changed after they were written.
     changed: Vec<SiteId>,
     /// By the frame of the sampled instruction.
     waits: FxHashMap<FrameId, Arc<[Waited]>>,
-    /// The same for accesses of the blocks before it; `None` where no block begins.
+    /// Accesses of the preceding blocks, by the same; `None` where no block begins.
     before: FxHashMap<FrameId, Option<Arc<[SiteId]>>>,
     attributions: Vec<Attribution>,
-    /// Sampled instructions.
+    /// Sampled instructions, by module and address.
     leaves: Vec<(ModuleId, u64)>,
 }
 
 impl Sites {
-    /// The number of an access at an address of a module's file; `None` when the instruction
-    /// there is none.
+    /// The number of the site at an address of a module's file, added if it is new; `None` if the
+    /// instruction there does not access memory.
     pub(crate) fn of(
         &mut self,
         module: &Arc<Module>,
@@ -91,7 +91,7 @@ impl Sites {
         self.of_known(module, address, frame, || None)
     }
 
-    /// The same where `info` may know what is there.
+    /// The same where `info` may have the data of the site already.
     fn of_known(
         &mut self,
         module: &Arc<Module>,
@@ -114,25 +114,25 @@ impl Sites {
         Some(number)
     }
 
-    /// The number of an access, where it has one.
+    /// The number of a site that was added before.
     pub(crate) fn known(&self, module: ModuleId, address: u64) -> Option<SiteId> {
         self.numbers.get(&(module, address)).copied()
     }
 
-    /// The instructions that were sampled and the accesses, by their addresses.
+    /// Module and address of all sampled instructions and all sites.
     pub(crate) fn met(&self) -> impl Iterator<Item = (ModuleId, u64)> + '_ {
         let accesses = self.numbers.keys().copied();
         self.leaves.iter().copied().chain(accesses)
     }
 
-    /// Where an access is.
+    /// Module and address of a site.
     pub(crate) fn place(&self, site: SiteId) -> Option<(&Arc<Module>, u64)> {
         self.places
             .get(site.index())
             .map(|(module, address)| (module, *address))
     }
 
-    /// All accesses of the same function that are known, itself included.
+    /// All known sites of the same function, itself included.
     pub(crate) fn near(&self, site: SiteId) -> impl Iterator<Item = SiteId> + '_ {
         let place = self.place(site);
         let function = place.and_then(|(module, address)| {
@@ -146,12 +146,12 @@ impl Sites {
         known.chain([site])
     }
 
-    /// As a row.
+    /// The row of a site.
     pub(crate) fn row(&self, site: SiteId) -> Option<&Site> {
         self.rows.get(site.index())
     }
 
-    /// It cannot be patched.
+    /// Notes why a site cannot be patched; the first reason stays.
     pub(crate) fn refuse(&mut self, site: SiteId, reason: String) {
         if let Some(row) = self.rows.get_mut(site.index())
             && row.refused.is_none()
@@ -161,7 +161,7 @@ impl Sites {
         }
     }
 
-    /// Whether it is known what a sampled instruction waited for.
+    /// True if the attribution of a sampled instruction is known.
     pub(crate) fn are_known(&self, sampled: FrameId) -> bool {
         self.waits.contains_key(&sampled)
     }
@@ -182,7 +182,7 @@ impl Sites {
         self.waits_by(sampled, module, address, intern, study)
     }
 
-    /// The same where `study` says what the code tells.
+    /// The same where `study` decodes the code.
     pub(crate) fn waits_by(
         &mut self,
         sampled: FrameId,
@@ -222,7 +222,7 @@ impl Sites {
     }
 
     /// All accesses of the blocks before a sampled instruction; `None` where no block begins, or
-    /// where the instruction tells an access that was waited for.
+    /// where the instruction itself shows the access that was waited for.
     pub(crate) fn before(
         &mut self,
         sampled: FrameId,
@@ -246,7 +246,7 @@ impl Sites {
         sites
     }
 
-    /// Places of sampled instructions and of accesses that were looked at.
+    /// Module and address of all sites and all sampled instructions.
     pub(crate) fn sampled(&self) -> impl Iterator<Item = (ModuleId, u64)> + '_ {
         let sites = self
             .places
@@ -255,7 +255,7 @@ impl Sites {
         sites.chain(self.leaves.iter().copied())
     }
 
-    /// What a sampled instruction most likely waited for, where that was found out.
+    /// What a sampled instruction most likely waited for, if that is known.
     pub(crate) fn likeliest(&self, sampled: FrameId) -> Option<SiteId> {
         self.waits.get(&sampled)?.first()?.site
     }
@@ -268,7 +268,7 @@ impl Sites {
         (first, new)
     }
 
-    /// Sites whose rows changed after they were taken.
+    /// Rows that changed after [`Self::take_new`] returned them.
     pub(crate) fn take_changed(&mut self) -> Vec<(SiteId, Site)> {
         let mut changed = std::mem::take(&mut self.changed);
         let later: Vec<SiteId> = changed
@@ -287,8 +287,8 @@ impl Sites {
     }
 }
 
-/// The address that the likeliest of `waits` accessed, as the registers at the sampled
-/// instruction tell.
+/// The address that the likeliest of `waits` accessed, computed from the registers at the sampled
+/// instruction.
 pub(crate) fn effective(
     waits: &[Waited],
     module: &Module,
