@@ -1,9 +1,8 @@
 //! One clock for a run.
 //!
-//! Accesses and allocations carry the time stamp counter, perf's samples the kernel's
-//! `CLOCK_MONOTONIC_RAW`. Both become nanoseconds since the run began. The rate between them
-//! is found while the run goes on, from pairs of readings: the first is the run's beginning,
-//! and the latest decides the rate.
+//! Accesses and allocations carry the time stamp counter; perf's samples carry the kernel's
+//! `CLOCK_MONOTONIC_RAW`. Both are converted to nanoseconds since the run began. The ratio between them is
+//! measured while the run goes on: from the reading at its beginning to the latest one.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,7 +16,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads both, the nearest of several tries.
+    /// Reads both clocks several times, and takes the reading with the least uncertainty.
     pub(crate) fn take() -> Self {
         const TRIES: usize = 5;
         let tries = (0..TRIES).map(|_| {
@@ -48,8 +47,8 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Begins a run. `tsc_hz` serves until two readings are far enough from each other;
-    /// without it, some time is spent on finding the rate.
+    /// Begins a run. `tsc_hz` is used until two readings are far enough apart; if it is `None`, 2 ms are
+    /// spent on measuring it.
     pub(crate) fn begin(tsc_hz: Option<f64>) -> Self {
         let mut clock = Self::at(Reading::take(), tsc_hz.unwrap_or(0.0));
         if tsc_hz.is_none() {
@@ -66,9 +65,9 @@ impl Clock {
         }
     }
 
-    /// Takes the rate from the run's beginning to `now`, when that is long enough ago.
+    /// Computes the rate from the run's beginning to `now`, if that is long enough.
     pub(crate) fn refine(&mut self, now: Reading) {
-        /// Two readings are some tens of nanoseconds wide: this makes them parts in 10⁵.
+        /// A reading is uncertain by some tens of nanoseconds: over 2 ms, that is a few parts in 10⁵.
         const LEAST_NS: u64 = 2_000_000;
         let ns = now.raw_ns.saturating_sub(self.first.raw_ns);
         let ticks = now.tsc.saturating_sub(self.first.tsc);
@@ -77,23 +76,23 @@ impl Clock {
         }
     }
 
-    /// Ticks a second.
+    /// Ticks of the time stamp counter per second.
     pub(crate) fn tsc_hz(&self) -> f64 {
         1e9 / self.ns_per_tick
     }
 
-    /// Since the run began; what came before it is 0.
+    /// Nanoseconds since the run began; 0 before it.
     pub(crate) fn of_tsc(&self, tsc: u64) -> u64 {
         let ticks = tsc.saturating_sub(self.first.tsc);
         (ticks as f64 * self.ns_per_tick) as u64
     }
 
-    /// The same for `CLOCK_MONOTONIC_RAW`.
+    /// The same from `CLOCK_MONOTONIC_RAW`.
     pub(crate) const fn of_raw(&self, raw_ns: u64) -> u64 {
         raw_ns.saturating_sub(self.first.raw_ns)
     }
 
-    /// Now.
+    /// Nanoseconds since the run began, now.
     pub(crate) fn now_ns(&self) -> u64 {
         self.of_raw(raw_ns())
     }
@@ -105,7 +104,7 @@ fn raw_ns() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The time stamp counter; the kernel's clock where there is none.
+/// The time stamp counter; on other architectures, the kernel's clock.
 fn time_stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,24 +1,24 @@
-//! CPU time that all processes of a run have taken, also those that have ended.
+//! CPU time of all processes of a run, including processes that have ended.
 
 use membound_platform::cpu_time;
 use rustc_hash::FxHashMap;
 
-/// Sums up processes' clocks.
+/// Sums the CPU time of processes.
 #[derive(Debug, Default)]
 pub(crate) struct CpuTime {
-    /// What each process had taken when it was last asked.
+    /// Latest reading of each process.
     running: FxHashMap<u32, u64>,
-    /// What those had taken at last that are gone.
+    /// Last readings of processes whose numbers were reused.
     ended_ns: u64,
 }
 
 impl CpuTime {
-    /// Asks for the time of these processes; the sum, with those that were asked before.
+    /// Reads these processes' CPU time; returns the sum in nanoseconds, with all processes read before.
     pub(crate) fn of(&mut self, pids: impl IntoIterator<Item = u32>) -> u64 {
         self.of_with(pids, cpu_time::of_process)
     }
 
-    /// The same, by another clock.
+    /// The same with readings from `ask`.
     pub(crate) fn of_with(
         &mut self,
         pids: impl IntoIterator<Item = u32>,
@@ -27,7 +27,7 @@ impl CpuTime {
         for pid in pids {
             let Some(cpu_ns) = ask(pid) else { continue };
             let last = self.running.entry(pid).or_default();
-            // A process of the same number that came later begins at 0.
+            // A later process with the same number begins at 0.
             if cpu_ns < *last {
                 self.ended_ns += *last;
             }

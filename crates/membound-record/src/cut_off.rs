@@ -1,13 +1,13 @@
-//! Ends a recording for good while its program goes on: what it was for is known.
+//! Ends a recording for good while its program goes on, as when its purpose is fulfilled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A recording that goes on.
+/// The recording goes on.
 const GOES_ON: u32 = 0;
-/// It is to end.
+/// The recording is to end.
 const WANTED: u32 = 1;
-/// It has.
+/// The recording has ended.
 const DONE: u32 = 2;
 
 /// Ends a recording from any thread. Nothing more is written to its run file, which stays incomplete.
@@ -15,26 +15,26 @@ const DONE: u32 = 2;
 pub struct CutOff(Arc<AtomicU32>);
 
 impl CutOff {
-    /// Has the recording end soon.
+    /// Makes the recording end soon.
     pub fn cut(&self) {
-        // One that has ended stays so.
+        // A recording that has ended keeps its state.
         let _ = self
             .0
             .compare_exchange(GOES_ON, WANTED, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether it has ended: nothing is sampled any more, and its patches have been asked out of the text.
+    /// True once it has ended: nothing is sampled any more, and the removal of its patches was requested.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.0.load(Ordering::Acquire) == DONE
     }
 
-    /// Whether it is to end.
+    /// True if it is to end and has not ended yet.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Acquire) == WANTED
     }
 
-    /// Says that it has ended.
+    /// Notes that it has ended.
     pub(crate) fn is_done(&self) {
         self.0.store(DONE, Ordering::Release);
     }

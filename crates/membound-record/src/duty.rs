@@ -1,50 +1,50 @@
-//! What part of the time timers run.
+//! Decides for what share of the time the sampling timers run.
 //!
-//! The kernel sets a thread's timer each time that it gets a processor, and takes it back when it gives that up. In
-//! a virtual machine both leave the guest: a server whose threads wait for each other hundred thousand times a
-//! second loses a third of its requests by it. Where threads switch that often, timers run in short spans only, and
-//! each of their samples weighs as much more.
+//! The kernel sets a thread's timer at each switch to it, and cancels it at each switch away. In a virtual
+//! machine both leave the guest: a server whose threads wait for each other a hundred thousand times a second
+//! loses a third of its throughput by that. Where threads switch that often, timers run in short spans only,
+//! and each sample gets a higher weight.
 
 use membound_platform::threads::Scheduled;
 use rustc_hash::FxHashMap;
 
-/// What a switch costs a thread whose timer runs, in nanoseconds, as it was measured in virtual machines of two
-/// vendors.
+/// CPU time in nanoseconds that a context switch costs a thread whose timer runs, as measured in virtual
+/// machines of two vendors.
 const SWITCH_COST_NS: f64 = 4000.0;
-/// Part of their CPU time that threads may lose by it.
+/// Share of their CPU time that threads may lose to that.
 const MOST_LOST: f64 = 0.02;
-/// Timers run for at least this part of the time, and always where it would be more than half.
+/// Lower limit of the share of the time that timers run. A share above `MOST_SHARE` becomes 1.
 const LEAST_SHARE: f64 = 0.1;
 const MOST_SHARE: f64 = 0.5;
-/// How long they run at a time.
+/// Length of a span in which timers run.
 const SPAN_NS: u64 = 20_000_000;
-/// How often it is looked at how often threads switch, and at how many of them.
+/// How often context switches are read, and of how many threads.
 const LOOK_EVERY_NS: u64 = 200_000_000;
 const LOOKED_AT: usize = 8;
-/// Part of a turn by which spans between two runs differ, so that they meet no rhythm of the program's.
+/// Golden ratio: varies the pauses between spans, so that they do not align with a period of the program's.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
-/// A thread, by the numbers of its process and of itself.
+/// A thread, by the kernel's numbers of its process and of itself.
 type Thread = (u32, u32);
 
 /// Switches timers on and off.
 #[derive(Debug)]
 pub(crate) struct Duty {
-    /// Part of the time that timers are to run.
+    /// Share of the time that timers run.
     share: f64,
-    /// Part of their CPU time that threads would lose if timers ran always.
+    /// Share of their CPU time that threads would lose if timers always ran.
     lost: f64,
     runs: bool,
-    /// When it last changed, and when it changes next.
+    /// Time of the last change, and of the next.
     since_ns: u64,
     until_ns: u64,
-    /// What a sample weighs.
+    /// Factor from a sample's period to its weight.
     factor: f64,
-    /// Time that no sample stands for yet: spans are never as long as they were meant to be.
+    /// Time that no sample accounts for yet: pauses never last exactly as long as planned.
     carried_ns: f64,
     spans: u64,
     looked_ns: u64,
-    /// Samples of each thread since the last look.
+    /// Samples of each thread since context switches were last read.
     sampled: FxHashMap<Thread, u64>,
     threads: FxHashMap<Thread, Scheduled>,
 }
@@ -68,27 +68,27 @@ impl Default for Duty {
 }
 
 impl Duty {
-    /// How many times its period a sample of now weighs.
+    /// Factor from the period to the weight of a sample taken now.
     pub(crate) const fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// Part of their CPU time that threads lose by running timers, over spans with and without.
+    /// Share of their CPU time that threads lose to timers, averaged over spans and pauses.
     pub(crate) fn lost_part(&self) -> f64 {
         self.lost * self.share
     }
 
-    /// A thread was sampled.
+    /// Counts a sample of a thread.
     pub(crate) fn sampled(&mut self, pid: u32, tid: u32) {
         *self.sampled.entry((pid, tid)).or_default() += 1;
     }
 
-    /// Nanoseconds until there may be something to change.
+    /// Nanoseconds until the timers may have to be switched.
     pub(crate) const fn left_ns(&self, now_ns: u64) -> u64 {
         self.until_ns.saturating_sub(now_ns)
     }
 
-    /// Goes on; whether timers are to run, where that changes.
+    /// Advances; returns whether timers are to run, when that changes.
     pub(crate) fn step(&mut self, now_ns: u64) -> Option<bool> {
         if now_ns >= self.looked_ns + LOOK_EVERY_NS && self.runs {
             self.looked_ns = now_ns;
@@ -97,7 +97,7 @@ impl Duty {
         self.turn(now_ns)
     }
 
-    /// Finds out how often the threads with most samples switch.
+    /// Estimates the loss from the context switches of the threads with the most samples.
     fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
         let mut sampled: Vec<(u64, Thread)> = self
             .sampled
@@ -136,7 +136,7 @@ impl Duty {
             return (!std::mem::replace(&mut self.runs, true)).then_some(true);
         }
         if self.until_ns == u64::MAX {
-            // The first span that ends: so far each sample stood for itself.
+            // The first span: so far, each sample had the weight of its period.
             self.since_ns = now_ns;
             self.until_ns = now_ns;
         }

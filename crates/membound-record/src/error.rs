@@ -1,38 +1,38 @@
-//! Why nothing can be recorded.
+//! Errors of a recording.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a recording cannot begin or be ended in order.
+/// Why a recording cannot begin, or cannot be ended properly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The run file.
+    /// The run file cannot be written.
     #[error("cannot write the run file {}: {reason}", path.display())]
     Output {
-        /// Where it was to be.
+        /// Path of the run file.
         path: PathBuf,
-        /// Why not.
+        /// Why it cannot be written.
         reason: String,
     },
     /// The command cannot be started.
     #[error(transparent)]
     Launch(#[from] membound_launch::Error),
-    /// The process to attach to is not there, or not ours.
+    /// The process to attach to does not exist, or may not be sampled.
     #[error("cannot attach to process {pid}: {reason}")]
     Attach {
-        /// Its number.
+        /// The process number.
         pid: u32,
-        /// Why not, with the remedy if there is one.
+        /// The reason, with the remedy if there is one.
         reason: String,
     },
-    /// What was asked for to sample with cannot be had, or nothing can.
+    /// The requested source of samples is not available, or none is.
     #[error("cannot sample: {reason}")]
     Timer {
-        /// Why not, with the remedy if there is one.
+        /// The reason, with the remedy if there is one.
         reason: String,
     },
-    /// A thread of membound's own.
+    /// A thread of membound's own cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

@@ -1,19 +1,20 @@
-//! The run file while the program runs: what fails is told once, and the program goes on.
+//! The run file while the program runs: after the first failed write nothing more is written, the program
+//! goes on, and [`RunFile::finish`] returns the error.
 
 use membound_run::{Gap, Meta, RunData, Writer};
 
-/// The run file, or what became of it.
+/// The run file, or why it cannot be written any more.
 #[derive(Debug)]
 pub(crate) struct RunFile {
     writer: Option<Writer>,
-    /// Gaps that are in it.
+    /// Number of gaps that are in the file.
     gaps: usize,
-    /// Why nothing is written any more.
+    /// The first error.
     failure: Option<String>,
 }
 
 impl RunFile {
-    /// One that can be written to.
+    /// Wraps a writer that has not failed.
     pub(crate) const fn new(writer: Writer) -> Self {
         Self {
             writer: Some(writer),
@@ -22,7 +23,7 @@ impl RunFile {
         }
     }
 
-    /// Writes, unless that has failed before.
+    /// Writes, unless an earlier write failed.
     pub(crate) fn put(&mut self, put: impl FnOnce(&mut Writer) -> Result<(), membound_run::Error>) {
         if let Some(writer) = &mut self.writer
             && let Err(error) = put(writer)
@@ -39,19 +40,19 @@ impl RunFile {
         self.gaps = gaps.len();
     }
 
-    /// The rows that the writer has kept, if it has and all could be written.
+    /// The rows that the writer has kept, if it keeps them and no write failed.
     pub(crate) fn take_rows(&mut self, meta: &Meta, gaps: &[Gap]) -> Option<RunData> {
         self.put_gaps(gaps);
         self.writer.as_mut()?.take_rows(meta)
     }
 
-    /// Marks it complete although the program goes on: what ends it is said by [`Self::finish`].
+    /// Marks the file complete although the program goes on; [`Self::finish`] adds how the program ended.
     pub(crate) fn complete(&mut self, meta: &Meta, gaps: &[Gap]) {
         self.put_gaps(gaps);
         self.put(|writer| writer.complete(meta));
     }
 
-    /// Completes it.
+    /// Completes the file; returns the first error of all writes.
     pub(crate) fn finish(mut self, meta: &Meta, gaps: &[Gap]) -> Result<(), String> {
         self.put_gaps(gaps);
         match (self.writer, self.failure) {

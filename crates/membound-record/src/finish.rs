@@ -1,5 +1,5 @@
-//! What is added to a run at its end: names and lines, code, totals. With them the run can
-//! be read where the program's files are not.
+//! Adds names, lines, code and totals at the end of a run. With them the run can be read where the
+//! program's files are not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Driver {
         }
     }
 
-    /// Reads symbols and debug information of the modules that were sampled, in idle time: at the end
-    /// the user would wait for it.
+    /// Reads symbols and debug information of sampled modules in idle time: at the end, the user would
+    /// wait for it.
     pub(crate) fn read_names(&self) {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let mut seen = BTreeSet::new();
@@ -60,7 +60,7 @@ impl Driver {
         });
     }
 
-    /// Adds functions and lines of a module's frames.
+    /// Adds functions and lines for a module's frames.
     fn name(&mut self, module: &Arc<Module>, frames: &[(FrameId, u64)]) {
         let Self {
             world, gaps, file, ..

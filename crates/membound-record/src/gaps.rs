@@ -1,4 +1,4 @@
-//! What is missing from a run, and why: each reason once, with how often.
+//! Collects what is missing from a run, and why: each reason once, with a count.
 
 use membound_run::Gap;
 
@@ -9,7 +9,7 @@ pub(crate) struct Gaps {
 }
 
 impl Gaps {
-    /// Something is missing.
+    /// Adds a reason, unless it is known already.
     pub(crate) fn note(&mut self, about: &str, reason: impl Into<String>, remedy: Option<&str>) {
         let reason = reason.into();
         let known = self
@@ -26,7 +26,7 @@ impl Gaps {
         }
     }
 
-    /// So many more are missing.
+    /// Adds `count` to the missing items of a reason; adds the reason if it is new and `count` is not 0.
     pub(crate) fn count(&mut self, about: &str, reason: &str, remedy: Option<&str>, count: u64) {
         if count == 0 {
             return;
@@ -41,7 +41,7 @@ impl Gaps {
         }
     }
 
-    /// What else is missing.
+    /// Adds all reasons and counts of another collection.
     pub(crate) fn add(&mut self, others: Self) {
         for gap in others.all {
             let remedy = gap.remedy.as_deref();
@@ -50,7 +50,7 @@ impl Gaps {
         }
     }
 
-    /// All of them.
+    /// All gaps, in the order in which they were first noted.
     pub(crate) fn all(&self) -> &[Gap] {
         &self.all
     }

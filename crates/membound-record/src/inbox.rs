@@ -1,8 +1,7 @@
-//! What the launcher tells, kept until the driver comes for it.
+//! Buffers everything that the launcher reports until the driver fetches it.
 //!
-//! The launcher's threads drain the programs' rings; they must not wait for whatever the
-//! driver is doing. So everything is only put down here, up to a bound beyond which it is
-//! counted and dropped.
+//! The launcher's threads drain the programs' rings, and must not wait for the driver. So they only
+//! append here; beyond a limit, events are counted and dropped.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +13,19 @@ use membound_launch::{
 };
 use rustc_hash::FxHashMap;
 
-/// Most of each kind that wait. The driver comes every few milliseconds.
+/// Events of each kind that are buffered at most. The driver fetches them every few milliseconds.
 const MOST: usize = 2 << 20;
 
-/// Everything that was told since it was last taken.
+/// Everything that was reported since the last fetch.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Accesses of patched sites.
     pub(crate) accesses: Vec<Access>,
-    /// Files by [`Access::module`], those that are new.
+    /// Paths of new files; [`Access::module`] is an index into all paths so far.
     pub(crate) sources: Vec<PathBuf>,
     /// Programs that have begun to run: process, and since when.
     pub(crate) begun: Vec<(u32, Instant)>,
-    /// CPU time of processes, whatever samples stand for.
+    /// Latest CPU time of each process, which the agent's samples should account for.
     pub(crate) covered: FxHashMap<u32, u64>,
     /// Call chains of allocations: process, number, return addresses.
     pub(crate) chains: Vec<(u32, u32, Vec<u64>)>,
@@ -36,13 +35,13 @@ pub(crate) struct Told {
     pub(crate) sampled_interval_bytes: u64,
     /// Timer samples of the agent's, each with its process.
     pub(crate) samples: Vec<(u32, TimerSample)>,
-    /// Where the agent's timers cannot be had: process, thread, reason.
+    /// Failures to set up the agent's timers: process, thread, reason.
     pub(crate) refused: Vec<(u32, Option<u32>, String)>,
-    /// What found no room.
+    /// Events that were dropped.
     pub(crate) lost: Lost,
 }
 
-/// What was lost on the way.
+/// Numbers of dropped events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) accesses: u64,
@@ -50,18 +49,18 @@ pub(crate) struct Lost {
     pub(crate) samples: u64,
 }
 
-/// Takes what is told.
+/// The receiving end for all of the launcher's reports.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     told: Mutex<State>,
-    /// See [`AllocationReceiver::spent_ns`].
+    /// CPU time for [`AllocationReceiver::spent_ns`].
     spent_on_allocations_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     told: Told,
-    /// Files told so far.
+    /// Number of files reported so far.
     sources: usize,
 }
 
@@ -70,24 +69,24 @@ impl Inbox {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So much CPU time more was spent on allocations.
+    /// Adds CPU time that was spent on allocations.
     pub(crate) fn spent_on_allocations(&self, cpu_ns: u64) {
         self.spent_on_allocations_ns
             .fetch_add(cpu_ns, Ordering::Relaxed);
     }
 
-    /// What was spent on allocations until now, in nanoseconds of CPU time.
+    /// CPU time in nanoseconds spent on allocations so far.
     pub(crate) fn spent_on_allocations_ns(&self) -> u64 {
         self.spent_on_allocations_ns.load(Ordering::Relaxed)
     }
 
-    /// What was told since the last call.
+    /// Fetches everything since the last call.
     pub(crate) fn take(&self) -> Told {
         std::mem::take(&mut self.state().told)
     }
 }
 
-/// How many of `new` find room beside `waiting`.
+/// How many of `new` events may be added to `waiting` ones.
 fn room(waiting: usize, new: usize) -> usize {
     MOST.saturating_sub(waiting).min(new)
 }

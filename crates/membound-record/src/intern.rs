@@ -5,17 +5,17 @@ use std::hash::Hash;
 use membound_run::{Frame, FrameId, Stack, StackId};
 use rustc_hash::FxHashMap;
 
-/// Distinct call chains that are told apart: of what comes later, only the innermost frames
-/// are kept.
+/// Entries of the table of call chains at most: of later chains, only the innermost frame is
+/// kept.
 const MOST_STACKS: usize = 4 << 20;
-/// Frames of one chain.
+/// Frames of one chain that are kept, from the innermost.
 const DEEPEST: usize = 256;
 
-/// Numbers for things in the order in which they were first seen.
+/// Numbers items in the order in which they were first met.
 #[derive(Debug)]
 struct Table<T> {
     numbers: FxHashMap<T, u32>,
-    /// Those that nobody has taken yet.
+    /// New items, until [`Self::take`] returns them.
     fresh: Vec<T>,
 }
 
@@ -37,7 +37,7 @@ impl<T: Copy + Eq + Hash> Table<T> {
         })
     }
 
-    /// What is new since the last call, and the number of its first.
+    /// The items since the last call, and the number of the first.
     fn take(&mut self) -> (u32, Vec<T>) {
         let fresh = std::mem::take(&mut self.fresh);
         let first = self.numbers.len() - fresh.len();
@@ -45,12 +45,12 @@ impl<T: Copy + Eq + Hash> Table<T> {
     }
 }
 
-/// All frames and chains of a run.
+/// Frames and call chains of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
     frames: Table<Frame>,
     stacks: Table<Stack>,
-    /// Chains that were cut to their innermost frames because there were too many.
+    /// Chains that were cut to their innermost frame because there were too many.
     pub(crate) shortened: u64,
 }
 
@@ -60,7 +60,7 @@ impl Interner {
         FrameId(self.frames.number(frame))
     }
 
-    /// The number of a chain, whose frames are given innermost first; `None` of an empty one.
+    /// The number of a chain, whose frames are given innermost first; `None` for an empty chain.
     pub(crate) fn stack(&mut self, frames: &[FrameId]) -> Option<StackId> {
         let full = self.stacks.numbers.len() >= MOST_STACKS;
         let kept = if full {
@@ -96,7 +96,7 @@ impl Interner {
         (FrameId(first), frames)
     }
 
-    /// The same of chains.
+    /// The same for call chains.
     pub(crate) fn take_stacks(&mut self) -> (StackId, Vec<Stack>) {
         let (first, stacks) = self.stacks.take();
         (StackId(first), stacks)

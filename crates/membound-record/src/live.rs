@@ -26,9 +26,9 @@ type Key = (u32, AllocationFunction);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Step {
     number: u32,
-    /// At the end of the step.
+    /// Live bytes at the end of the step.
     pub(crate) bytes: f64,
-    /// The most during the step.
+    /// Most live bytes during the step.
     pub(crate) peak_bytes: f64,
 }
 
@@ -103,7 +103,7 @@ impl LiveHistory {
         }
     }
 
-    /// The history in as many steps as a file has, each with its beginning and its end.
+    /// The history in at most [`STEPS_IN_FILE`] steps per chain, each with its start and end in nanoseconds.
     pub(crate) fn finished(&mut self) -> impl Iterator<Item = (Key, u64, u64, Step)> {
         let last = |series: &Vec<Step>| series.last().map_or(0, |step| step.number);
         while self.series.values().map(last).max().unwrap_or(0) >= STEPS_IN_FILE {

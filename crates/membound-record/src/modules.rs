@@ -1,8 +1,7 @@
-//! Files and other pieces with code, each opened once however many processes use it.
+//! Modules: files and other pieces of code, each opened once for all processes.
 //!
-//! A file stays open from when it is first seen, so that it can be read although it lost its
-//! name meanwhile. What is read out of it (control flow, call frame information, names) is
-//! read when it is first asked for.
+//! A file stays open from when it is first met, so that it can be read even after it was deleted.
+//! Its control flow, call frame information and names are read when they are first requested.
 
 use std::fmt;
 use std::fs::File;
@@ -19,11 +18,11 @@ use membound_symbolize::{Frames, Symbols};
 use memmap2::Mmap;
 use rustc_hash::FxHashMap;
 
-/// Files that are kept open, so that their debug information can be found although they have
-/// no name any more.
+/// Files that are kept open, so that their debug information can be found after they were
+/// deleted.
 const KEPT_OPEN: usize = 256;
 
-/// What a module's bytes are.
+/// Where a module's bytes are.
 #[derive(Clone)]
 enum Bytes {
     File(Arc<Mmap>),
@@ -39,19 +38,19 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// A piece with code.
+/// A piece of code: a file, the vdso, the agent, the kernel, or code made at run time.
 pub(crate) struct Module {
     /// Its number in the run.
     pub(crate) id: ModuleId,
-    /// As it is shown.
+    /// Path or name that reports show.
     pub(crate) path: String,
-    /// What it is.
+    /// Kind of code.
     pub(crate) kind: ModuleKind,
     headers: Option<Headers>,
     bytes: Option<Bytes>,
     file: Option<File>,
     frames: OnceLock<Option<Frames>>,
-    /// Why there is none, where there is none.
+    /// The decoded code, or why there is none.
     code: OnceLock<Result<Code, String>>,
     symbols: OnceLock<Option<Symbols>>,
 }
@@ -63,18 +62,18 @@ impl fmt::Debug for Module {
 }
 
 impl Module {
-    /// Call frame information.
+    /// Call frame information, if it can be read.
     pub(crate) fn frames(&self) -> Option<&Frames> {
         let read = || Frames::of_bytes(self.bytes.clone()?, &self.path).ok();
         self.frames.get_or_init(read).as_ref()
     }
 
-    /// Its code, of files and the vdso only.
+    /// Decoded code; only of files and the vdso.
     pub(crate) fn code(&self) -> Option<&Code> {
         self.read_code().as_ref().ok()
     }
 
-    /// Why its code could not be looked at; `None` where it could, and where nothing asked for it.
+    /// Why its code could not be decoded; `None` if it could, and if it was never requested.
     pub(crate) fn why_no_code(&self) -> Option<&str> {
         self.code.get()?.as_ref().err().map(String::as_str)
     }
@@ -95,8 +94,8 @@ impl Module {
         self.code.get_or_init(read)
     }
 
-    /// Names and lines. A file is read by its name as long as that is still its own, since
-    /// debug information may lie beside it.
+    /// Names and lines. A file is opened by its path as long as the path leads to the same file, since
+    /// debug information may be beside it.
     pub(crate) fn symbols(&self) -> Option<&Symbols> {
         let read = || match (self.kind, &self.bytes) {
             (ModuleKind::File, Some(Bytes::File(map))) => {
@@ -112,7 +111,7 @@ impl Module {
         self.symbols.get_or_init(read).as_ref()
     }
 
-    /// A name by which the file that was mapped can be opened.
+    /// A path by which the mapped file can be opened.
     fn readable(&self) -> Option<PathBuf> {
         let file = self.file.as_ref()?;
         let known = file.metadata().ok()?;
@@ -125,17 +124,17 @@ impl Module {
         })
     }
 
-    /// Its lowest to highest address when it is loaded with `bias`.
+    /// Range from its lowest to its highest address when it is loaded with `bias`.
     pub(crate) fn span(&self, bias: u64) -> Option<Range<u64>> {
         let span = self.headers.as_ref()?.span();
         Some(span.start.wrapping_add(bias)..span.end.wrapping_add(bias))
     }
 
-    /// What is added to the file's addresses where `map` shows it.
+    /// Address in the process minus address in the file, for the mapping `map` of it.
     pub(crate) fn bias(&self, map: &Mapping) -> u64 {
         let headers = self.headers.as_ref();
         let bias = headers.and_then(|headers| headers.bias(map));
-        // Text of a file that is no ELF file (or not this part of it): by offsets.
+        // A mapping that no ELF segment explains is placed by its file offset.
         bias.unwrap_or_else(|| map.range.start.wrapping_sub(map.offset))
     }
 
@@ -145,7 +144,7 @@ impl Module {
         self.headers.as_ref()?.bytes(bytes, address, length)
     }
 
-    /// As a row; what needs the file to be analysed only where it was.
+    /// The row of the module; the identity is filled in only if the code was decoded.
     pub(crate) fn row(&self) -> membound_run::Module {
         use membound_rewrite::image::Identity;
         let hex = |bytes: &[u8]| {
@@ -169,7 +168,7 @@ impl Module {
     }
 }
 
-/// By what modules are told apart.
+/// Identity of modules.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     File {
@@ -177,7 +176,7 @@ enum Key {
         inode: u64,
         changed_ns: i128,
     },
-    /// A file that could not be opened: by its name.
+    /// A file that could not be opened, by its name.
     Named(Vec<u8>),
     Vdso,
     Agent,
@@ -191,17 +190,17 @@ pub(crate) struct Modules {
     known: FxHashMap<Key, Arc<Module>>,
     /// In the order of their numbers.
     all: Vec<Arc<Module>>,
-    /// The agent's own file, by its name in programs.
+    /// Path of the agent's file in the programs.
     agent_path: Option<Vec<u8>>,
 }
 
 impl Modules {
-    /// All, in the order of their numbers.
+    /// All modules, in the order of their numbers.
     pub(crate) fn all(&self) -> &[Arc<Module>] {
         &self.all
     }
 
-    /// The process whose code was made at run time, of a module that stands for that.
+    /// The process of a module of code made at run time.
     pub(crate) fn process_of(&self, id: ModuleId) -> Option<ProcessId> {
         self.known.iter().find_map(|(key, module)| match key {
             Key::Jit(process) if module.id == id => Some(*process),
@@ -209,7 +208,7 @@ impl Modules {
         })
     }
 
-    /// The file that was last seen under a name.
+    /// The module that was last added under a path.
     pub(crate) fn by_path(&self, path: &Path) -> Option<&Arc<Module>> {
         let path = path.as_os_str();
         self.all
@@ -218,8 +217,8 @@ impl Modules {
             .find(|module| module.path.as_str() == path)
     }
 
-    /// The module that an executable mapping of process `pid`, which is `process`, shows, and
-    /// what is added to its addresses.
+    /// The module of an executable mapping of process `pid` (image `process`), and its bias: address in
+    /// the process minus address in the file.
     pub(crate) fn of(&mut self, pid: u32, process: ProcessId, map: &Mapping) -> (Arc<Module>, u64) {
         let name = map.name.as_encoded_bytes();
         if name == b"[vdso]" {
@@ -243,18 +242,18 @@ impl Modules {
         }
     }
 
-    /// The module of a mapping by its name alone, whatever stands in the file.
+    /// The module of a mapping by its name alone; the file is not read.
     pub(crate) fn unread(&mut self, map: &Mapping) -> Arc<Module> {
         self.named(map.name.as_encoded_bytes())
     }
 
-    /// The module with this name, of which nothing is read.
+    /// The module with this name; no file is read for it.
     pub(crate) fn named(&mut self, name: &[u8]) -> Arc<Module> {
         let shown = String::from_utf8_lossy(name).into_owned();
         self.plain(Key::Named(name.to_vec()), &shown, ModuleKind::File)
     }
 
-    /// What stands for all code of one kind.
+    /// The one module for all code of the agent or of the kernel.
     pub(crate) fn special(&mut self, shown: &str, kind: ModuleKind) -> Arc<Module> {
         let key = if kind == ModuleKind::Agent {
             Key::Agent
@@ -268,7 +267,7 @@ impl Modules {
         if let Some(module) = self.known.get(&Key::Vdso) {
             return Arc::clone(module);
         }
-        // Every process has the same one.
+        // Every process has the same vdso.
         let bytes = own_vdso();
         self.add(Key::Vdso, |id| Module {
             headers: bytes.as_deref().and_then(Headers::parse),
@@ -277,8 +276,8 @@ impl Modules {
         })
     }
 
-    /// The agent's file is needed to unwind through it; trampolines and tables count as part
-    /// of it although they have no file.
+    /// The agent's file is needed to unwind through it; trampolines and tables, which have no file,
+    /// count as part of it.
     fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<Module>, u64) {
         if !map.name.as_encoded_bytes().starts_with(b"/memfd:") && self.agent_path.is_none() {
             let opened = open(pid, map);
@@ -308,7 +307,7 @@ impl Modules {
             inode: found.ino(),
             changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
         };
-        // Losing its name changes the time as well.
+        // Deleting a file changes its `ctime`, so a deleted file is recognised by its inode alone.
         let same_inode = self.known.iter().find(|(known, _)| match known {
             Key::File { device, inode, .. } => {
                 (*device, *inode) == (found.dev(), found.ino()) && found.nlink() == 0
@@ -348,7 +347,7 @@ impl Modules {
     }
 }
 
-/// Whether the header of an ELF file says that it is made for 32 bits.
+/// True if an ELF header says that the file is for 32 bits.
 fn is_32_bit(file: &[u8]) -> bool {
     const CLASS: usize = 4;
     const CLASS_32: u8 = 1;
@@ -369,7 +368,7 @@ fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> Module {
     }
 }
 
-/// Whether a mapping holds code of membound's.
+/// True if a mapping with this name contains code of membound's own.
 pub(crate) fn is_ours(name: &[u8]) -> bool {
     let in_our_directory = || {
         let mut parts = name.rsplit(|byte| *byte == b'/');
@@ -381,13 +380,13 @@ pub(crate) fn is_ours(name: &[u8]) -> bool {
     name.starts_with(b"/memfd:membound-") || in_our_directory()
 }
 
-/// The path in a mapping's name.
+/// The path in a mapping's name, without the kernel's mark of deleted files.
 fn without_mark(name: &[u8]) -> &[u8] {
     name.strip_suffix(b" (deleted)").unwrap_or(name)
 }
 
-/// Opens the file behind a mapping of a process, if that is still the one that was mapped.
-/// The executable can be opened even when it has lost its name.
+/// Opens the file behind a mapping of a process, if it is still the mapped one. The executable
+/// can be opened even after it was deleted.
 fn open(pid: u32, map: &Mapping) -> Option<File> {
     use std::os::unix::ffi::OsStrExt;
     let name = without_mark(map.name.as_encoded_bytes());
@@ -402,8 +401,8 @@ fn open(pid: u32, map: &Mapping) -> Option<File> {
         process.join("map_files").join(range),
     ];
     places.into_iter().enumerate().find_map(|(place, path)| {
-        // perf tells no inodes; a name will do then, and for what the kernel itself keeps of the
-        // process also the name that the file had.
+        // perf may report no inode. Then the name must do; for the kernel's links to the process's
+        // files, the name that the file has or had.
         let named = || place < 2 || had_name(&path, name);
         let same_name = map.inode == 0 && named();
         let file = File::open(path).ok()?;
@@ -413,19 +412,19 @@ fn open(pid: u32, map: &Mapping) -> Option<File> {
     })
 }
 
-/// Whether a link of `/proc` says that its file is called `name`, or was.
+/// True if a link under `/proc` leads to a file that is or was called `name`.
 fn had_name(link: &Path, name: &[u8]) -> bool {
     let target = std::fs::read_link(link);
     target.is_ok_and(|target| without_mark(target.as_os_str().as_encoded_bytes()) == name)
 }
 
-/// The bytes of a file.
+/// Maps a file for reading.
 pub(crate) fn map_file(file: &File) -> Option<Mmap> {
-    // SAFETY: whoever truncates a program in use kills that; this one is no exception.
+    // SAFETY: truncating a mapped file would fault here; a file of running code must not be truncated anyway.
     unsafe { Mmap::map(file) }.ok()
 }
 
-/// The kernel's page of system calls as this process has it.
+/// The bytes of this process's vdso.
 fn own_vdso() -> Option<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let own = std::process::id();
@@ -437,7 +436,7 @@ fn own_vdso() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Executable memory for tests.
+/// An executable mapping, for tests.
 #[cfg(test)]
 pub(crate) fn executable(range: Range<u64>, name: &str) -> Mapping {
     Mapping {

@@ -1,5 +1,5 @@
-//! Names and lines of frames, and code of functions: what lets a run be read where the program's files
-//! are not.
+//! Names and lines of frames, and code of functions: with these a run can be read where the program's
+//! files are not.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,17 +14,17 @@ use crate::gaps::Gaps;
 use crate::modules::Module;
 use crate::sites::Sites;
 
-/// Bytes of one function that are kept.
+/// Bytes of one function that are kept, at most.
 const FUNCTION_BYTES: u64 = 64 << 10;
-/// Bytes of code that are kept.
+/// Bytes of code that are kept in all, at most.
 const CODE_BYTES: u64 = 32 << 20;
-/// Locations in one transaction.
+/// Locations written at once.
 const AT_ONCE: usize = 10_000;
 
-/// Frames and their addresses.
+/// Frames and their addresses in the module.
 pub(crate) type Places = Vec<(FrameId, u64)>;
 
-/// The frames that lie in a module, by that.
+/// Groups frames by module; frames in no module are left out.
 pub(crate) fn by_module(
     frames: Vec<(FrameId, Frame)>,
     modules: &[Arc<Module>],
@@ -39,8 +39,8 @@ pub(crate) fn by_module(
         .collect()
 }
 
-/// Gives functions and lines of a module's frames to `put`, some at once. `pid` is the process of code that was
-/// made at run time.
+/// Passes functions and lines of a module's frames to `put`, in batches. `pid` gives the process of code that
+/// was made at run time.
 pub(crate) fn locate(
     module: &Module,
     frames: &[(FrameId, u64)],
@@ -87,7 +87,7 @@ pub(crate) fn locate(
     put(locations);
 }
 
-/// Looks names up in the maps that compilers at run time leave for perf.
+/// Finds names in the map that a JIT compiler writes for perf.
 fn jit(pid: u32, frames: &[(FrameId, u64)], gaps: &mut Gaps) -> Vec<Location> {
     let Some(map) = jit_map(pid) else {
         let reason =
@@ -112,7 +112,7 @@ fn jit(pid: u32, frames: &[(FrameId, u64)], gaps: &mut Gaps) -> Vec<Location> {
         .collect()
 }
 
-/// The map of code made at run time: as the process sees `/tmp`, or as we do.
+/// The perf map of a process: from the `/tmp` that the process sees, else from this one.
 fn jit_map(pid: u32) -> Option<JitMap> {
     let places = [
         format!("/proc/{pid}/root/tmp/perf-{pid}.map"),
@@ -122,7 +122,7 @@ fn jit_map(pid: u32) -> Option<JitMap> {
     JitMap::read(BufReader::new(file)).ok()
 }
 
-/// A place of which nothing is known.
+/// A location without a name.
 pub(crate) fn nameless(frame: FrameId) -> Location {
     Location {
         frame,
@@ -136,7 +136,7 @@ pub(crate) fn nameless(frame: FrameId) -> Location {
     }
 }
 
-/// Notes that a module's code was asked for and could not be decoded.
+/// Notes a gap if a module's code was needed and could not be decoded.
 pub(crate) fn tell_unseen(module: &Module, gaps: &mut Gaps) {
     if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) = (module.kind, module.why_no_code()) {
         let reason = format!("{}: {why}", module.path);
@@ -144,7 +144,7 @@ pub(crate) fn tell_unseen(module: &Module, gaps: &mut Gaps) {
     }
 }
 
-/// The instructions that were sampled or are sites, ascending, and their frames.
+/// The sampled instructions and sites, by ascending module and address, with their frames.
 pub(crate) fn met(
     sites: &Sites,
     mut intern: impl FnMut(Frame) -> FrameId,
@@ -162,7 +162,7 @@ pub(crate) fn met(
     met.collect()
 }
 
-/// Loops around instructions; see [`met`].
+/// Rows of loops around instructions; for `met` see [`met`].
 pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -> Vec<LoopAround> {
     let mut rows = Vec::new();
     for (frame, id, address) in met {
@@ -173,7 +173,7 @@ pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -
     rows
 }
 
-/// Loops around an instruction, which begin at `starts` from the innermost outward, as rows.
+/// Rows of the loops around an instruction, which begin at `starts`, innermost first.
 pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item = LoopAround> {
     (0..).zip(starts).map(move |(level, start)| LoopAround {
         frame,
@@ -182,10 +182,10 @@ pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item 
     })
 }
 
-/// Functions: by the module and the first address, the bytes of each.
+/// Functions: module and first address, and length in bytes.
 pub(crate) type Functions = BTreeMap<(ModuleId, u64), u64>;
 
-/// Functions that were sampled or have sites.
+/// Functions that were sampled or contain sites.
 pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
     let mut functions = Functions::new();
     let mut sampled: Vec<(ModuleId, u64)> = sites.sampled().collect();
@@ -198,7 +198,7 @@ pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
         {
             continue;
         }
-        // Decoded as this function, whatever symbols say.
+        // The bounds found by decoding, which may differ from those of symbols.
         let code = modules.get(id.index()).and_then(|module| module.code());
         if let Some(range) = code.and_then(|code| code.function(address)) {
             functions.insert((id, range.start), range.end - range.start);
@@ -208,7 +208,7 @@ pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
     functions
 }
 
-/// Their code.
+/// Rows of the functions' bytes, as far as they fit the limits.
 pub(crate) fn code(functions: &Functions, modules: &[Arc<Module>]) -> Vec<Code> {
     let mut rows = Vec::new();
     let mut left = CODE_BYTES;

@@ -1,4 +1,4 @@
-//! On which NUMA node pages of a process lie, as the kernel says at the moment.
+//! Reads on which NUMA nodes pages of a process currently are.
 
 use std::io;
 
@@ -6,48 +6,48 @@ use membound_platform::Root;
 use membound_platform::numa::Topology;
 use membound_types::CpuId;
 
-/// Pages that one call asks for.
+/// Pages in one system call.
 const BATCH: usize = 4096;
 
-/// Why pages cannot be asked for.
+/// Why nodes of pages cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The process has ended.
     #[error("process {pid} has ended")]
     Gone {
-        /// Its number.
+        /// The process number.
         pid: u32,
     },
-    /// It is not ours, or a filter forbids the call.
+    /// The process is another user's, or a filter forbids the system call.
     #[error(
         "move_pages is not permitted for process {pid}: run as its user or as root, and in a \
          container allow that system call"
     )]
     Denied {
-        /// Its number.
+        /// The process number.
         pid: u32,
     },
-    /// Something else.
+    /// Any other error.
     #[error("move_pages of process {pid} failed: {error}")]
     System {
-        /// Its number.
+        /// The process number.
         pid: u32,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }
 
-/// The machine's nodes.
+/// The machine's NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// By the CPU's number.
+    /// Node of each CPU, by the CPU's number.
     of_cpus: Vec<u16>,
     ids: Vec<u16>,
 }
 
 impl Nodes {
-    /// Reads them.
+    /// Reads the nodes and their CPUs from sysfs.
     #[must_use]
     pub fn read(root: &Root) -> Self {
         let topology = Topology::read(root);
@@ -62,7 +62,7 @@ impl Nodes {
         }
     }
 
-    /// How many there are.
+    /// Number of nodes.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.ids.len()
@@ -74,11 +74,12 @@ impl Nodes {
         &self.of_cpus
     }
 
-    /// Node of the pages that hold `addresses` in process `pid`; `None` for those that are not in
-    /// memory. Where there is one node the kernel is not asked and all lie on that.
+    /// Writes to `nodes` the node of the page that contains each of `addresses` in process `pid`; `None` for
+    /// pages that are not in memory. On a machine with one node the kernel is not asked: all pages are on
+    /// that node.
     ///
     /// # Errors
-    /// When the kernel does not tell. What `nodes` got before is true.
+    /// When the system call fails. Entries that `nodes` got before are valid.
     pub fn of_pages(
         &self,
         pid: u32,
@@ -97,7 +98,7 @@ impl Nodes {
     }
 }
 
-/// Asks the kernel for up to [`BATCH`] pages.
+/// Asks the kernel for at most [`BATCH`] pages.
 fn ask(pid: u32, addresses: &[u64], nodes: &mut Vec<Option<u16>>) -> Result<(), Error> {
     let page = rustix::param::page_size() as u64;
     let pages: Vec<u64> = addresses
@@ -126,7 +127,7 @@ fn ask(pid: u32, addresses: &[u64], nodes: &mut Vec<Option<u16>>) -> Result<(), 
             _ => Error::System { pid, error },
         });
     }
-    // Negative: the page is not there, or is nobody's.
+    // A negative status is an error: the page is not in memory or not mapped.
     nodes.extend(status.into_iter().map(|node| u16::try_from(node).ok()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is to be recorded, and how.
+//! Options of a recording.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use membound_launch::{Cache, Harvest};
 use membound_types::MachineProfile;
 
-/// What takes timer samples.
+/// The source of timer samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimerChoice {
     /// perf events where they are permitted, else the agent's timers.
@@ -21,19 +21,19 @@ pub enum TimerChoice {
 /// Whether hot sites are patched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Latencies {
-    /// They are: executions, addresses and latencies are known.
+    /// They are: the run has executions, addresses and latencies.
     #[default]
     On,
-    /// The programs' text stays as it is.
+    /// The programs' text is not changed.
     Off,
 }
 
 /// Whether hardware watchpoints confirm that lines are shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watch {
-    /// They do.
+    /// Watchpoints are used.
     On,
-    /// They do not.
+    /// No watchpoints are used.
     #[default]
     Off,
 }
@@ -41,70 +41,70 @@ pub enum Watch {
 /// Whether basic blocks of hot functions are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blocks {
-    /// They are, in short windows.
+    /// Blocks are counted, in short windows.
     #[default]
     On,
-    /// They are not.
+    /// No blocks are counted.
     Off,
 }
 
-/// Whether all accesses of hot functions are recorded for short whiles.
+/// Whether all accesses of hot functions are recorded for short times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bursts {
-    /// They are.
+    /// Bursts are recorded.
     #[default]
     On,
-    /// They are not.
+    /// No bursts are recorded.
     Off,
 }
 
-/// CPU time of a thread between two timer samples. In a guest a sample takes some 20 µs of the
-/// program's time, of which 2 % are not to be more. No round number: a program's own rhythm mostly
-/// is one, and a sampler in step with it sees a few places only.
+/// CPU time of a thread between two timer samples. In a virtual machine a sample takes some 20 µs of the
+/// program's time; this keeps that below 2 %. It is no round number: a program's own period mostly is one,
+/// and a sampler in step with it meets only a few instructions.
 pub const DEFAULT_PERIOD: Duration = Duration::from_micros(1270);
 
 /// How a run is recorded.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What takes timer samples.
+    /// The source of timer samples.
     pub timer: TimerChoice,
     /// CPU time of a thread between two timer samples.
     pub period: Duration,
     /// Whether hot sites are patched.
     pub latencies: Latencies,
-    /// Follow allocations, every block from so many bytes on; `None`: not at all.
+    /// Size in bytes from which on every block is followed; `None`: allocations are not followed.
     pub objects: Option<u64>,
-    /// Functions beside the usual ones that allocate and free: pairs of names.
+    /// Names of further functions: pairs of an allocating and a freeing one.
     pub allocators: Vec<(String, String)>,
-    /// Whether watchpoints are used.
+    /// Whether hardware watchpoints are used.
     pub watch: Watch,
     /// Whether basic blocks are counted.
     pub blocks: Blocks,
     /// Whether bursts of accesses are recorded.
     pub bursts: Bursts,
-    /// Share of the program's time that patches may cost it.
+    /// Upper limit of the CPU time that recording may cost the programs, as a share of theirs.
     pub max_overhead: f64,
     /// The machine profile that goes into the run.
     pub machine: Option<MachineProfile>,
-    /// When recording ends although the program goes on.
+    /// Time after which recording ends although the program goes on.
     pub duration: Option<Duration>,
-    /// The run file.
+    /// Path of the run file.
     pub output: PathBuf,
-    /// Where plans are kept, if anywhere.
+    /// Where plans are cached, if anywhere.
     pub cache: Option<Cache>,
-    /// Distinguishes plans in the cache that different builds made.
+    /// Distinguishes cached plans of different builds.
     pub revision: String,
-    /// Where the session's directory is made.
+    /// Directory in which the session's directory is made.
     pub directory: PathBuf,
-    /// Version that goes into the run.
+    /// membound's version, for the run's metadata.
     pub membound_version: String,
-    /// What runs inside the program, if it is recorded for a harvest that begins while it runs. Scavengers are not
-    /// recorded. Programs then wait for the plans of all their files.
+    /// The scavengers, if a harvest begins while the program is recorded. Scavengers are not recorded.
+    /// Programs then wait for the plans of all their files.
     pub harvest: Option<Harvest>,
 }
 
 impl Options {
-    /// The usual, into `output`.
+    /// Default options, with the run file `output`.
     #[must_use]
     pub fn new(output: PathBuf) -> Self {
         Self {
@@ -129,9 +129,10 @@ impl Options {
     }
 }
 
-/// From how many bytes on every block is followed, unless it is said otherwise: what is
-/// smaller matters by its call chain, of which a part is enough.
+/// Default size in bytes from which on every block is followed. Smaller blocks matter by their call chain,
+/// for
+/// which a sample is enough.
 pub const DEFAULT_OBJECT_BYTES: u64 = 4096;
 
-/// What patches may cost, unless it is said otherwise.
+/// Default upper limit of the cost, as a share of the programs' CPU time.
 pub const DEFAULT_OVERHEAD: f64 = 0.05;

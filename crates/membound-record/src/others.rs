@@ -1,24 +1,25 @@
-//! Processors that are used by programs which are not recorded, as by the clients of a server.
+//! Estimates how many processors programs use that are not recorded, such as the clients of a server.
 
 use membound_platform::{Root, affinity, disturb};
 use membound_types::CpuId;
 
-/// Between two figures: the kernel counts in hundredths of a second.
+/// Shortest interval between two readings: the kernel counts in hundredths of a second.
 const EVERY_NS: u64 = 100_000_000;
 
-/// Follows them.
+/// Compares the processors' busy time with that of the recorded programs.
 #[derive(Debug)]
 pub(crate) struct Others {
     cpus: Vec<CpuId>,
     ns_per_tick: f64,
-    /// Time, what the processors were busy for, and what of that is known, in nanoseconds.
+    /// Last reading in nanoseconds: time, busy time of the processors, and recorded programs' and recorder's
+    /// part of it.
     last: Option<(u64, f64, u64)>,
-    /// How many others use.
+    /// Number of processors that other programs used in the last interval.
     processors: f64,
 }
 
 impl Others {
-    /// Of the processors that may be used here.
+    /// For the processors that this process may use.
     pub(crate) fn here() -> Self {
         Self {
             cpus: affinity::allowed().unwrap_or_default(),
@@ -28,7 +29,8 @@ impl Others {
         }
     }
 
-    /// How many they use, when recorded programs and the recorder have taken `known_ns` until now.
+    /// Number of processors in use by others, when recorded programs and the recorder have taken `known_ns`
+    /// so far.
     pub(crate) fn processors(&mut self, t_ns: u64, known_ns: u64) -> f64 {
         let is_due = self
             .last

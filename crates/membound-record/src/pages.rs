@@ -1,4 +1,4 @@
-//! On which node the accessed pages lie.
+//! Finds the NUMA nodes of accessed pages.
 
 use std::sync::Mutex;
 
@@ -10,16 +10,16 @@ use crate::nodes::{Error, Nodes};
 use crate::rows::Rows;
 use crate::world::World;
 
-/// Bytes of a page as far as its node is concerned.
+/// Bytes for which a node is stored.
 const PAGE: u64 = 4096;
-/// How long an answer is believed: pages move.
+/// How long an answer is reused: pages may move.
 const BELIEVED_NS: u64 = 5_000_000_000;
-/// Pages that are remembered.
+/// Pages remembered at most.
 const MOST: usize = 1 << 20;
-/// Pages that are asked for at a time.
+/// Pages collected at most for the next request.
 const AT_ONCE: usize = 4096;
 
-/// Asks for accessed pages in batches.
+/// Collects accessed pages, and asks the kernel for their nodes in batches.
 #[derive(Debug)]
 pub(crate) struct Pages {
     nodes: Nodes,
@@ -28,7 +28,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// None asked yet.
+    /// No page yet.
     pub(crate) fn new(nodes: Nodes) -> Self {
         Self {
             nodes,
@@ -37,7 +37,7 @@ impl Pages {
         }
     }
 
-    /// Something at `address` was accessed.
+    /// Notes an access, so that the node of its page is asked for.
     pub(crate) fn accessed(&mut self, process: ProcessId, address: u64) {
         let page = (process, address & !(PAGE - 1));
         if self.nodes.count() > 1 && self.wanted.len() < AT_ONCE && !self.known.contains_key(&page)
@@ -46,14 +46,15 @@ impl Pages {
         }
     }
 
-    /// The node of the page that holds an address, as far as it is known.
+    /// The node of the page that contains an address, if known.
     pub(crate) fn node(&self, process: ProcessId, address: u64) -> Option<u16> {
         self.known
             .get(&(process, address & !(PAGE - 1)))
             .map(|(node, _)| *node)
     }
 
-    /// Asks for what was accessed since the last call. On one node there is nothing to ask.
+    /// Asks for the nodes of the pages since the last call, and adds rows. On one node there are no such
+    /// pages.
     pub(crate) fn look(
         &mut self,
         world: &Mutex<World>,

@@ -1,4 +1,4 @@
-//! What windows ask of programs: other patches, and what those have counted, with when that was.
+//! The interface from windows to programs: exchanges of patches, and timed readings of their counters.
 
 use membound_launch::{Choice, Executed, Pace, Remote};
 use membound_rewrite::image::Identity;
@@ -7,14 +7,14 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 
-/// Counts that took this part of a window to be read, or more, say nothing of it.
+/// A reading of counters that took more than this share of the window is too uncertain to be used.
 const WIDEST: f64 = 0.1;
-/// Times that they are read, when something came between.
+/// Times that counters are read, if the readings are interrupted.
 const READS: usize = 3;
-/// A reading in so little time is a good one.
+/// A reading that took less than this is not repeated.
 const NARROW_NS: u64 = 200_000;
 
-/// Changes patches of programs.
+/// Changes and reads the patches of programs.
 pub(crate) trait Patcher {
     /// See [`Remote::is_ready`].
     fn is_ready(&self, file: &Identity) -> bool;
@@ -32,7 +32,7 @@ pub(crate) trait Patcher {
     fn now_ns(&self) -> u64;
 }
 
-/// Programs that run, and the run's clock.
+/// The running programs, and the run's clock.
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     pub(crate) remote: &'a Remote,
@@ -69,18 +69,18 @@ impl Patcher for Running<'_> {
     }
 }
 
-/// What sites had counted at a moment.
+/// Counters of a choice's sites at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) at_ns: u64,
-    /// How long it took to read them.
+    /// Duration of the reading, in nanoseconds.
     width_ns: u64,
-    /// By address.
+    /// Executions by address.
     of: FxHashMap<u64, u64>,
 }
 
 impl Counts {
-    /// What a choice's sites have counted; `None` when it was placed nowhere.
+    /// Reads the counters of a choice's sites, the fastest of a few tries; `None` if it was placed nowhere.
     pub(crate) fn read(patcher: &impl Patcher, choice: &Choice) -> Option<Self> {
         let mut best: Option<Self> = None;
         for _ in 0..READS {
@@ -104,7 +104,7 @@ impl Counts {
         best
     }
 
-    /// What was counted from then until `after`.
+    /// Executions by address between this reading and `after`.
     pub(crate) fn until(&self, after: &Self) -> FxHashMap<u64, u64> {
         let grown = after.of.iter().map(|(address, count)| {
             let known = self.of.get(address).copied().unwrap_or(0);
@@ -113,10 +113,10 @@ impl Counts {
         grown.collect()
     }
 
-    /// Whether it is known well enough when that was.
+    /// True if the times of both readings are precise enough, compared with the time between them.
     pub(crate) fn is_sharp(&self, after: &Self) -> bool {
         let length = after.at_ns.saturating_sub(self.at_ns) as f64;
-        // Either may have been read anywhere in its width.
+        // Each may have been read at any moment of its duration.
         ((self.width_ns + after.width_ns) as f64) < 2.0 * WIDEST * length
     }
 }

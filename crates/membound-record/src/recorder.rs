@@ -1,4 +1,4 @@
-//! The recorder as the command sees it: everything is started and ended here.
+//! The public entry point: starts and ends all parts of a recording.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,82 +27,82 @@ use crate::sampler::Sampling;
 use crate::world::World;
 use crate::{Error, Latencies, Options, TimerChoice};
 
-/// Threads of a program that can record at the same time.
+/// Threads of a program that can record accesses at the same time.
 const RECORDING_THREADS: u32 = 256;
-/// Accesses of a module that are recorded in one go, and how long until there may be more.
+/// Accesses of a module that are recorded in one burst, and the time until the next burst may begin.
 const BURST_ACCESSES: u32 = 16_384;
 const BURSTS_ANEW: Duration = Duration::from_millis(50);
-/// Part of the overhead that following allocations may cost where hot accesses are patched as well.
+/// Share of the overhead limit that following allocations may use where hot accesses are patched as well.
 const OBJECTS_SHARE: f64 = 0.3;
-/// Bytes of text beyond which a file that was never planned is planned while the program runs: planning takes
-/// about 0.1 s a mebibyte, once a file.
+/// Bytes of text beyond which a file that was never planned is planned while the program runs instead of
+/// before its start: planning takes about 0.1 s a mebibyte, once a file.
 const LARGE_TEXT_BYTES: u64 = 2 << 20;
-/// Between two looks of whoever waits.
+/// Poll interval of [`Recorder::wait_attached`].
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How the command's program ended, as far as recording is concerned.
+/// How the recorded program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// A signal with this number killed it.
     Killed(i32),
-    /// It goes on without us.
+    /// It goes on without being recorded.
     Detached,
 }
 
 /// Why waiting for attached processes ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// Somebody asked for it.
+    /// A [`Stopper`] was used.
     Stopped,
-    /// The time asked for is over.
+    /// The requested duration is over.
     Elapsed,
     /// The processes have ended.
     Gone,
 }
 
-/// What was recorded.
+/// Totals of a finished recording.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// The run file.
     pub path: PathBuf,
-    /// Timer samples.
+    /// Number of timer samples.
     pub samples: u64,
-    /// Timed accesses.
+    /// Number of timed accesses.
     pub accesses: u64,
     /// What is missing, and why.
     pub gaps: Vec<Gap>,
 }
 
-/// Ends the waiting of [`Recorder::wait_attached`] from elsewhere.
+/// Makes [`Recorder::wait_attached`] return, from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Stopper(Arc<AtomicBool>);
 
 impl Stopper {
-    /// Ends it.
+    /// Makes it return within one poll interval.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-/// A recording that is going on.
+/// A recording in progress.
 #[derive(Debug)]
 pub struct Recorder {
     session: Option<Session>,
     driver: JoinHandle<Driver>,
-    /// Ends the driver.
+    /// Tells the driver to end.
     stop: Arc<AtomicBool>,
-    /// Lets the driver see at once that it is to end.
+    /// Wakes the sampler's thread, so that the driver notices `stop` at once.
     bell: Option<Arc<Bell>>,
-    /// Says that there is nothing more to be recorded.
+    /// Set by the driver when there is nothing more to record.
     over: Arc<AtomicBool>,
     stopper: Stopper,
     cut_off: CutOff,
     path: PathBuf,
     clock: Clock,
     duration: Option<Duration>,
-    /// The program runs without an agent, since nothing was asked for that needs one.
+    /// The program runs without an agent, since none of the requested data needs one.
     untouched: bool,
 }
 
@@ -114,7 +114,7 @@ impl Recorder {
     /// cannot be started.
     pub fn launch(program: &Program, options: Options) -> Result<Self, Error> {
         let mut gaps = Gaps::default();
-        // Made before the program, so that it is sampled from its first instruction on.
+        // Opened before the program starts, so that the program is sampled from its first instruction.
         let sampler = sampler(&options, &mut gaps)?;
         let timer = match sampler {
             Some(_) => TimerKind::CpuClock,
@@ -143,10 +143,10 @@ impl Recorder {
         parts.start(Some(session), sampling)
     }
 
-    /// Records a process that runs already, and what it starts.
+    /// Records a process that runs already, and its future children.
     ///
     /// # Errors
-    /// When the run file cannot be made, or the process cannot be looked into.
+    /// When the run file cannot be made, or the process cannot be sampled.
     pub fn attach(pid: u32, options: Options) -> Result<Self, Error> {
         let refused = |reason: String| Error::Attach { pid, reason };
         if membound_platform::stat::started(pid).is_err() {
@@ -156,7 +156,7 @@ impl Recorder {
             let reason = "the agent can only be brought into programs that membound starts";
             return Err(refused(reason.to_owned()));
         }
-        // Looked at before a file is made of it.
+        // Attach once before the run file is created, so that a failure leaves no file.
         let config = config(&options);
         drop(Sampler::attach(pid, &config).map_err(|error| refused(error.to_string()))?);
         let timer = TimerKind::CpuClock;
@@ -178,24 +178,24 @@ impl Recorder {
         self.session.as_ref()
     }
 
-    /// Ends [`Self::wait_attached`].
+    /// Gives a handle that ends [`Self::wait_attached`].
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Ends the recording while the program goes on, from any thread.
+    /// Gives a handle that ends the recording while the program goes on; it works from any thread.
     #[must_use]
     pub fn cut_off(&self) -> CutOff {
         self.cut_off.clone()
     }
 
-    /// Ends the session of a program that was started, whether its recording was cut off or not; the run file stays
-    /// as it is.
+    /// Ends the session of a started program, whether its recording was cut off or not. The run file stays as
+    /// it is, incomplete.
     #[must_use]
     pub fn close(self) -> Option<Report> {
         self.end_driver();
-        // What it has recorded is of no use any more.
+        // The driver's rows are not written any more.
         drop(self.driver.join());
         self.session.map(Session::finish)
     }
@@ -205,7 +205,7 @@ impl Recorder {
         self.bell.iter().for_each(|bell| bell.ring());
     }
 
-    /// Waits until the attached processes have ended, the time asked for is over, or a
+    /// Waits until the attached processes have ended, the requested duration is over, or a
     /// [`Stopper`] was used.
     #[must_use]
     pub fn wait_attached(&self) -> Over {
@@ -226,7 +226,7 @@ impl Recorder {
     /// Ends the recording and completes the run file.
     ///
     /// # Errors
-    /// When the run file could not be completed; what it holds stays.
+    /// When the run file could not be completed; the rows that it has stay.
     pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
         let elapsed_ns = self.clock.now_ns();
         self.end_driver();
@@ -236,7 +236,7 @@ impl Recorder {
         };
         let driver = self.driver.join();
         let mut driver = driver.map_err(|_| output("the recorder itself failed".to_owned()))?;
-        // Only now: until then, patches are exchanged and counts read.
+        // Not earlier: until the driver has ended, it exchanges patches and reads counts.
         let report = self.session.map(Session::finish);
         if !driver.is_complete {
             driver.drain();
@@ -269,7 +269,7 @@ impl Recorder {
     }
 }
 
-/// Takes over what the launcher has seen.
+/// Copies the launcher's report into the run.
 fn told_by(report: &Report, driver: &mut Driver) {
     driver.meta.stops.clone_from(&report.stops.counts);
     driver.meta.longest_stop_ns = Some(report.stops.longest_ns);
@@ -296,7 +296,7 @@ fn told_by(report: &Report, driver: &mut Driver) {
     let mut world = crate::lock(world);
     let images = (0..world.images()).filter_map(|index| u32::try_from(index).ok());
     for process in images.map(membound_run::ProcessId) {
-        // What was forked has what its parent has.
+        // A forked process has its parent's patches.
         if world.forked_from(process).is_some() {
             continue;
         }
@@ -308,8 +308,8 @@ fn told_by(report: &Report, driver: &mut Driver) {
     }
 }
 
-/// Why the program `path` of process `pid` was not patched, if it was not. The path is empty where the process
-/// ended before it was looked at.
+/// Why the program `path` of process `pid` was not patched; `None` if it was. `path` is empty if the process
+/// ended before its executable could be read.
 fn why_unpatched(programs: &[RanProgram], pid: u32, path: &str) -> Option<String> {
     let program = programs
         .iter()
@@ -336,13 +336,13 @@ fn config(options: &Options) -> perf::Config {
     }
 }
 
-/// Whether the kernel permits timer samples of programs that are started with these options.
+/// True if the kernel permits timer samples of programs that are started with these options.
 #[must_use]
 pub fn can_sample(options: &Options) -> bool {
     Sampler::for_children(&config(options)).is_ok()
 }
 
-/// What samples programs that the calling thread starts; none where the agent does that itself.
+/// A sampler for programs that the calling thread will start; `None` if the agent takes the samples.
 fn sampler(options: &Options, gaps: &mut Gaps) -> Result<Option<Sampler>, Error> {
     if options.timer == TimerChoice::Agent {
         return match membound_launch::AGENT {
@@ -362,7 +362,7 @@ fn sampler(options: &Options, gaps: &mut Gaps) -> Result<Option<Sampler>, Error>
             }
             Ok(Some(sampler))
         }
-        // Without an agent there is nothing else that could sample.
+        // Without an agent, only perf could take samples.
         Err(error) if options.timer == TimerChoice::Perf || membound_launch::AGENT.is_empty() => {
             Err(Error::Timer {
                 reason: error.to_string(),
@@ -376,7 +376,7 @@ fn sampler(options: &Options, gaps: &mut Gaps) -> Result<Option<Sampler>, Error>
     }
 }
 
-/// What a recording is put together from.
+/// Everything that a recording is built from, before it starts.
 struct Parts {
     options: Options,
     clock: Clock,
@@ -390,7 +390,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Makes the run file; the clock begins.
+    /// Creates the run file and starts the clock.
     fn begin(
         options: Options,
         command: Vec<String>,
@@ -462,8 +462,8 @@ impl Parts {
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,
-                // Bodies that record do so whenever they stand in the text: windows decide. On a
-                // busy machine they stand there for longer than they are wanted.
+                // Recording bodies record whenever they are in the text, which windows decide. On a
+                // busy machine that is longer than wanted, hence these limits.
                 bursts: Some(Bursts {
                     length: BURSTS_ANEW,
                     every: BURSTS_ANEW,
@@ -493,14 +493,14 @@ impl Parts {
         }
     }
 
-    /// Whether nothing that is recorded comes from inside the program.
+    /// True if no requested data comes from inside the program.
     fn needs_no_agent(&self) -> bool {
         self.meta.timer == TimerKind::CpuClock
             && self.options.latencies == Latencies::Off
             && self.options.objects.is_none()
     }
 
-    /// Begins to sample a process, with events that it has inherited where there are some.
+    /// Starts the thread that reads `sampler`'s events.
     fn sample(
         &self,
         sampler: Sampler,
@@ -510,11 +510,11 @@ impl Parts {
         Ok(Sampling::begin(sampler, self.clock, world, remote)?)
     }
 
-    /// Samples a process that runs already.
+    /// Attaches to a process that runs already.
     fn sample_running(&self, pid: u32) -> Result<Sampling, Refused> {
         let sampler = Sampler::attach(pid, &config(&self.options))?;
         {
-            // What was mapped before is not told any more.
+            // The kernel does not report mappings from before the attach: read them now.
             let now_ns = self.clock.now_ns();
             let mut world = crate::lock(&self.world);
             world.threads.begin_at_present(pid);
@@ -584,7 +584,7 @@ impl Parts {
     }
 }
 
-/// Why a process is not sampled.
+/// Why a process cannot be sampled.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Rows on their way into the run file.
+//! Rows that wait to be written to the run file.
 
 use membound_run::{Access, Executions, Hold, Laps, Sample, Watched};
 
@@ -7,7 +7,7 @@ use crate::objects::Objects;
 use crate::sites::Sites;
 use crate::world::World;
 
-/// Rows that wait for the next transaction.
+/// Rows for the next transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     pub(crate) samples: Vec<Sample>,
@@ -19,12 +19,12 @@ pub(crate) struct Rows {
     pub(crate) holds: Vec<Hold>,
     pub(crate) blocks: Vec<membound_run::BlockCount>,
     pub(crate) bursts: Vec<membound_run::Burst>,
-    /// Modules that are in the file.
+    /// Number of modules that are in the file.
     modules: u32,
 }
 
 impl Rows {
-    /// Puts everything that is new into the file and ends the transaction.
+    /// Writes everything that is new and ends the transaction.
     pub(crate) fn write(
         &mut self,
         file: &mut RunFile,

@@ -1,5 +1,5 @@
-//! The thread that takes perf's samples: it follows what processes do and unwinds at once,
-//! since a sample's stack is not kept.
+//! The thread that reads perf's events: it follows processes and unwinds samples at once, since a
+//! sample's stack bytes are not kept.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,37 +17,37 @@ use crate::perf::{self, Bell, Mode, Named, PerfEvent};
 use crate::sampling::{Seen, Taken};
 use crate::world::World;
 
-/// How long samples may lie in their rings.
+/// Poll interval of the rings while patches depend on samples.
 const EVERY: Duration = Duration::from_millis(16);
-/// The same where no patch waits for what samples tell.
+/// The same while no program has an agent.
 const CALM_EVERY: Duration = Duration::from_millis(40);
 
-/// What the thread tells.
+/// What the thread sends to the driver after each poll.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) samples: Vec<Taken>,
-    /// Nothing earlier comes any more, in nanoseconds since the run began.
+    /// Time until which all samples have been sent, in nanoseconds since the run began.
     pub(crate) until_ns: u64,
-    /// Records that found no room.
+    /// Records that were lost for lack of room.
     pub(crate) lost: u64,
-    /// CPU time that threads lost by setting timers at each switch, in nanoseconds.
+    /// CPU time in nanoseconds that threads lost because the kernel sets the timer at each context switch.
     pub(crate) switching_ns: f64,
     /// Everything that was sampled has ended.
     pub(crate) over: bool,
 }
 
-/// A thread that takes samples.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     stop: Arc<AtomicBool>,
     bell: Arc<Bell>,
     thread: JoinHandle<u64>,
-    /// What it tells.
+    /// The receiving end of its batches.
     pub(crate) batches: Receiver<Batch>,
 }
 
 impl Sampling {
-    /// Begins to read `sampler`.
+    /// Starts the thread, which reads `sampler`.
     pub(crate) fn begin(
         sampler: perf::Sampler,
         clock: Clock,
@@ -77,13 +77,13 @@ impl Sampling {
         })
     }
 
-    /// What makes it read, and tell, at once.
+    /// Makes the thread read and send at once.
     pub(crate) fn bell(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
     }
 
-    /// Ends it after it has read what is there; CPU time that the kernel counted, and the
-    /// last that it told.
+    /// Ends the thread after a last reading. Returns the CPU time in nanoseconds that the kernel counted, and
+    /// the batches that were not received yet.
     pub(crate) fn end(self) -> (u64, Vec<Batch>) {
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
@@ -97,7 +97,7 @@ struct Reader {
     clock: Clock,
     world: Arc<Mutex<World>>,
     remote: Option<Remote>,
-    /// CPU time of threads that have ended, as far as it was told.
+    /// CPU time of threads that have ended, summed over CPUs.
     counted: FxHashMap<ThreadId, u64>,
     duty: Duty,
 }
@@ -127,13 +127,14 @@ impl Reader {
         }
     }
 
-    /// What was sampled has been read.
+    /// Switches the timers if that is due; to be called after reading the rings, as samples get the current
+    /// weight.
     fn switch_timers(&mut self) {
         let Some(run) = self.duty.step(self.clock.now_ns()) else {
             return;
         };
         if self.sampler.run_timers(run).is_err() {
-            // They go on as they are; what they take is no more than before.
+            // The timers stay as they are, and cost no more than before.
             self.duty = Duty::default();
         }
     }
@@ -148,7 +149,7 @@ impl Reader {
             duty,
         } = self;
         let mut batch = Batch {
-            // What was sampled before lies in the rings: samples are written as they are taken.
+            // Earlier samples are in the rings already: the kernel writes them as it takes them.
             until_ns: clock.now_ns(),
             ..Batch::default()
         };
@@ -161,7 +162,7 @@ impl Reader {
                     batch.lost += count;
                     world.threads.events_were_lost();
                 }
-                // Threads that the one which started the program made later inherit its events.
+                // Later threads of membound inherit the events of the thread that started the program.
                 other if other.pid() == Some(own) => {}
                 PerfEvent::Sample(sample) => {
                     duty.sampled(sample.pid, sample.tid);
@@ -198,7 +199,7 @@ impl Reader {
     }
 }
 
-/// Processes and threads that come, go, and change.
+/// Updates processes, threads and mappings from an event.
 fn follow(world: &mut World, clock: &Clock, event: &PerfEvent<'_>) {
     match *event {
         PerfEvent::Fork {

@@ -1,4 +1,4 @@
-//! From what a sampler saw to a sample with a call chain.
+//! Turns raw samples into samples with call chains.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,39 +20,39 @@ pub(crate) struct Taken {
     pub(crate) stack: StackId,
     /// The sampled instruction.
     pub(crate) leaf: FrameId,
-    /// Its module, address in the file, and the difference to that in the process, where it is
-    /// an instruction of the program's that may have waited for memory.
+    /// Its module, its address in the file and the bias, if it is an instruction of the program that may
+    /// have waited for memory.
     pub(crate) code: Option<(Arc<Module>, u64, u64)>,
     pub(crate) registers: Registers,
-    /// Whether it stood in a trampoline.
+    /// Whether the thread was in a trampoline or in the agent.
     pub(crate) patched: Patched,
-    /// Whose thread it was.
+    /// The owner of the thread.
     pub(crate) whose: Whose,
 }
 
-/// Whose a thread is.
+/// The owner of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// The program's.
     Program,
-    /// The agent's own.
+    /// The agent itself.
     Agent,
-    /// That of a scavenger inside the program.
+    /// A scavenger inside the program.
     Guest,
 }
 
-/// Whether a sampled thread stood in code of membound's.
+/// Whether a sampled thread was in membound's own code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patched {
-    /// In the program.
+    /// No: in the program.
     No,
-    /// In a trampoline, at an instruction of the program's.
+    /// In a trampoline, at a displaced instruction of the program.
     Trampoline,
-    /// In the agent, or in what a trampoline does before an instruction.
+    /// In the agent, or in the body of a trampoline.
     Agent,
 }
 
-/// What a sampler from outside saw.
+/// A raw sample, taken from outside the process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) pid: u32,
@@ -61,16 +61,16 @@ pub(crate) struct Seen<'a> {
     pub(crate) cpu: Option<u16>,
     pub(crate) weight_ns: u64,
     pub(crate) registers: Option<Registers>,
-    /// The program's instruction where there are no registers: of 32-bit code.
+    /// Address of the program's instruction where there are no registers, as in 32-bit code.
     pub(crate) ip: Option<u64>,
-    /// Memory from the stack pointer on.
+    /// Bytes of the stack, from the stack pointer on.
     pub(crate) stack: &'a [u8],
-    /// Whether the kernel was working for it.
+    /// True if the thread was in the kernel.
     pub(crate) in_kernel: bool,
 }
 
 impl World {
-    /// Takes a sample from outside. `remote` knows where there are trampolines.
+    /// Resolves a raw sample. `remote` knows the trampolines of the programs.
     pub(crate) fn take_seen(&mut self, seen: &Seen<'_>, remote: Option<&Remote>) -> Taken {
         let mut registers = seen.registers.unwrap_or_default();
         let bottom = registers.stack_pointer();
@@ -84,7 +84,7 @@ impl World {
             Standing::Trampoline => Patched::Trampoline,
             Standing::Body | Standing::Called | Standing::Agent => Patched::Agent,
         };
-        // 32-bit code is the program's as well, although nothing but where it stood is known.
+        // Of 32-bit code only the instruction pointer is known; it still is the program's.
         let bare = seen.ip.filter(|_| seen.registers.is_none());
         if let Some(ip) = bare {
             registers.ip = ip;
@@ -93,7 +93,7 @@ impl World {
         let mut callers = Vec::new();
         if seen.registers.is_some() {
             self.with_space(process, seen.t_ns, |space, modules, _| {
-                // An address that nothing is known of may be in what was mapped a moment ago.
+                // An unknown address may be in a new mapping: this reads the mappings again.
                 let _ = space.spot(modules, registers.ip, seen.t_ns);
                 space.unwind(&registers, &mut { read }, &mut callers);
             });
@@ -114,7 +114,7 @@ impl World {
         )
     }
 
-    /// Takes a sample of the agent's, taken at `t_ns`.
+    /// Resolves a sample that the agent took at `t_ns`.
     pub(crate) fn take_told(&mut self, pid: u32, sample: &TimerSample, t_ns: u64) -> Taken {
         let process = self.image(pid, t_ns);
         let patched = if sample.inside {
@@ -160,7 +160,7 @@ impl World {
         let mut code = spot
             .placed
             .map(|it| (it.module, spot.frame.address, it.bias));
-        // Also while the kernel works for the agent.
+        // The agent's thread remains the agent's while it is in the kernel.
         let agents = self
             .threads
             .row(thread)
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// A frame that stands for all code of one kind.
+    /// The one frame for all code of the agent or of the kernel.
     fn special(&mut self, name: &str, kind: ModuleKind) -> FrameId {
         let module = self.modules.special(name, kind).id;
         self.interner.frame(Frame {
@@ -212,15 +212,15 @@ impl World {
         })
     }
 
-    /// Where the stack of a thread is, when its stack pointer has left what was known.
+    /// Updates a thread's stack range if its stack pointer is outside the known range.
     fn find_stack(&mut self, place: &Where, process: ProcessId, thread: ThreadId, pointer: u64) {
         let known = self.threads.stack(thread).cloned();
         let is_inside = |stack: &Range<u64>| stack.contains(&pointer);
         if pointer == 0 || known.as_ref().is_some_and(is_inside) {
             return;
         }
-        // The agent's thread is none of the program's, and its stack may have become one mapping
-        // with the program's memory.
+        // The agent's and scavengers' threads are not the program's, and the kernel may have merged their
+        // stacks with the program's memory.
         let row = self.threads.row(thread);
         if row.is_some_and(|row| row.is_agents(place.pid) || row.is_guests(place.pid)) {
             return;
@@ -237,7 +237,7 @@ impl World {
     }
 }
 
-/// Whose sample it is.
+/// Data of a raw sample that are independent of its source.
 struct Where {
     pid: u32,
     tid: u32,
@@ -248,7 +248,7 @@ struct Where {
     in_kernel: bool,
 }
 
-/// Eight bytes at `address` out of memory that begins at `bottom`.
+/// Reads 8 bytes at `address` from a copy of memory that begins at address `bottom`.
 pub(crate) fn word(memory: &[u8], bottom: u64, address: u64) -> Option<u64> {
     let at = usize::try_from(address.checked_sub(bottom)?).ok()?;
     let bytes = memory.get(at..)?.first_chunk()?;

@@ -1,8 +1,7 @@
-//! One process image: what lies where in it, and how its threads are unwound.
+//! One process image: its mappings, and how its threads are unwound.
 //!
-//! Executable mappings are told by perf as they are made, and read from `/proc` when an
-//! address is met that nothing is known of. Everything else is read from `/proc` when an
-//! address of data is to be named.
+//! perf reports executable mappings as they are made; they are read from `/proc` when an unknown
+//! address is met. All other mappings are read from `/proc` when an address of data is to be named.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,21 +13,21 @@ use membound_symbolize::{Registers, Unwinder};
 use crate::intern::Interner;
 use crate::modules::{self, Module, Modules};
 
-/// Between two looks into `/proc/PID/maps` for addresses that nothing is known of.
+/// Shortest interval between two readings of `/proc/PID/maps`.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 
-/// Largest stack that the C library gives a thread where the limit does not say another size.
+/// Stack size that the C library gives a thread where there is no limit to be read, in bytes.
 const USUAL_STACK_LIMIT: u64 = 8 << 20;
 
-/// A limit above this is none: mappings of data are as large.
+/// A higher limit is no guide to the size of stacks: mappings of data are as large.
 const MOST_STACK_LIMIT: u64 = 64 << 20;
 
-/// Bytes on either side of a stack pointer that are taken for its stack where the bounds of
-/// the stack are not known: frames are seldom larger.
+/// Bytes on either side of a stack pointer that are assumed to be its stack where the stack's bounds
+/// are not known: frames are seldom larger.
 const AROUND_POINTER: u64 = 64 << 10;
 
-/// The size in bytes that a process's threads have for their stacks: its soft limit, which
-/// the C library takes for threads as well.
+/// Size in bytes of the stacks of a process's threads: its soft limit, which the C library uses for
+/// threads as well.
 fn stack_limit(pid: u32) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = limits
@@ -38,12 +37,12 @@ fn stack_limit(pid: u32) -> u64 {
     soft.unwrap_or(USUAL_STACK_LIMIT).min(MOST_STACK_LIMIT)
 }
 
-/// Code in a process.
+/// A mapping of code in a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     /// Addresses in the process.
     pub(crate) range: Range<u64>,
-    /// What lies there.
+    /// The module that is mapped there.
     pub(crate) module: Arc<Module>,
     /// Address in the process minus address in the file.
     pub(crate) bias: u64,
@@ -54,29 +53,29 @@ pub(crate) struct Placed {
 pub(crate) struct Space {
     /// Process number.
     pub(crate) pid: u32,
-    /// Which image of the run.
+    /// The image's number in the run.
     pub(crate) process: ProcessId,
-    /// Sorted, without overlaps.
+    /// Mappings of code, sorted by address, without overlaps.
     code: Vec<Placed>,
     unwinder: Unwinder,
-    /// Everything mapped, as it was last read.
+    /// All mappings, as they were last read from `/proc`.
     maps: Vec<Mapping>,
     looked_ns: Option<u64>,
-    /// Rows of mappings that nobody has taken yet.
+    /// New rows of mappings, until [`Self::take_fresh`] returns them.
     fresh: Vec<membound_run::Mapping>,
 }
 
-/// The place of an instruction.
+/// An instruction, as a frame and by its mapping.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
-    /// As a frame of the run.
+    /// The frame, for the run.
     pub(crate) frame: Frame,
-    /// What lies there, where it is known.
+    /// The mapping that contains it, if known.
     pub(crate) placed: Option<Placed>,
 }
 
 impl Space {
-    /// An image of which nothing is known yet.
+    /// An image without known mappings.
     pub(crate) fn new(pid: u32, process: ProcessId) -> Self {
         Self {
             pid,
@@ -89,7 +88,7 @@ impl Space {
         }
     }
 
-    /// A child that was forked from this one, and has everything where this has it.
+    /// The image of a forked child, which has the same mappings.
     pub(crate) fn forked(&self, pid: u32, process: ProcessId, now_ns: u64) -> Self {
         let mut child = Self::new(pid, process);
         for placed in &self.code {
@@ -99,18 +98,18 @@ impl Space {
         child
     }
 
-    /// Whether nothing is known of it.
+    /// True if no mapping of code is known.
     pub(crate) const fn is_unknown(&self) -> bool {
         self.code.is_empty()
     }
 
-    /// Executable memory was mapped.
+    /// Adds an executable mapping.
     pub(crate) fn map(&mut self, modules: &mut Modules, map: &Mapping, now_ns: u64) {
         let (module, bias) = modules.of(self.pid, self.process, map);
         self.map_as(module, bias, map, now_ns);
     }
 
-    /// Executable memory was mapped that shows `module`.
+    /// Adds an executable mapping of `module`.
     pub(crate) fn map_as(&mut self, module: Arc<Module>, bias: u64, map: &Mapping, now_ns: u64) {
         let placed = Placed {
             range: map.range.clone(),
@@ -120,7 +119,7 @@ impl Space {
         self.put(placed, now_ns);
     }
 
-    /// Executable memory of a file was mapped that is not to be read here.
+    /// Adds an executable mapping of a file that must not be read on this machine.
     pub(crate) fn map_unread(&mut self, modules: &mut Modules, map: &Mapping, now_ns: u64) {
         let placed = Placed {
             range: map.range.clone(),
@@ -151,7 +150,7 @@ impl Space {
         self.code.retain(|it| !overlaps(it));
         for old in cut {
             self.unwinder.remove(old.range.start);
-            // What a new mapping covers only in part stays on either side of it.
+            // The parts of an old mapping beside the new one stay.
             for rest in [old.range.start..start, end..old.range.end] {
                 if rest.start < rest.end {
                     self.insert(Placed {
@@ -182,7 +181,7 @@ impl Space {
         self.code.insert(at, placed);
     }
 
-    /// Reads what is mapped, unless that was done a moment ago.
+    /// Reads `/proc/PID/maps`, unless that was done a moment ago.
     pub(crate) fn look(&mut self, modules: &mut Modules, now_ns: u64) {
         let soon = self
             .looked_ns
@@ -195,7 +194,7 @@ impl Space {
             return;
         };
         if maps.is_empty() {
-            // A process that has ended, and is only waited for.
+            // A process that has ended and was not waited for yet has no mappings.
             return;
         }
         let here = |map: &Mapping| map.executable && map.name != "[vsyscall]";
@@ -216,14 +215,14 @@ impl Space {
         self.maps = maps;
     }
 
-    /// What lies at an address of code, as far as it is known.
+    /// The mapping of code that contains an address, if known.
     pub(crate) fn placed(&self, address: u64) -> Option<&Placed> {
         let after = self.code.partition_point(|it| it.range.start <= address);
         let placed = &self.code[after.checked_sub(1)?];
         placed.range.contains(&address).then_some(placed)
     }
 
-    /// The place of an address of code.
+    /// The frame and the mapping of an instruction's address.
     pub(crate) fn spot(&mut self, modules: &mut Modules, address: u64, now_ns: u64) -> Spot {
         if self.placed(address).is_none() {
             self.look(modules, now_ns);
@@ -233,8 +232,8 @@ impl Space {
         Spot { frame, placed }
     }
 
-    /// Frames of return addresses, innermost first: of the calls before them. Those in the
-    /// agent are left out, since the program does not know of them.
+    /// Frames of the calls before these return addresses, innermost first. Frames in the agent are left out:
+    /// they are not part of the program's chain.
     pub(crate) fn callers(
         &mut self,
         modules: &mut Modules,
@@ -256,7 +255,7 @@ impl Space {
         frames
     }
 
-    /// Return addresses of a thread, innermost first; `read` gives words of its memory.
+    /// Appends the return addresses of a thread to `out`, innermost first; `read` reads words of its memory.
     pub(crate) fn unwind(
         &mut self,
         registers: &membound_launch::Registers,
@@ -267,7 +266,7 @@ impl Space {
             general: registers.general,
             ip: registers.ip,
         };
-        // How it ended is visible in its outermost frame.
+        // Whether unwinding ended properly is visible in the outermost frame.
         let _ = self.unwinder.unwind(&registers, read, out);
     }
 
@@ -278,14 +277,14 @@ impl Space {
         map.range.contains(&address).then_some(map)
     }
 
-    /// What of the mapping at a stack pointer is certainly that thread's stack. The kernel makes
-    /// one mapping of neighbours with the same rights, so that a thread's stack may be listed
-    /// together with any memory above it, or below it where it has no guard page. A mapping
-    /// that is larger than stacks are made, or has no guard page, is cut to the surroundings of
-    /// the pointer, and of those that were `known` where these are near.
+    /// The part of the mapping at a stack pointer that is certainly that thread's stack. The kernel merges
+    /// neighbouring mappings with the same rights: a thread's stack may be listed together with any memory
+    /// above it, or below it where it has no guard page. So a mapping that is larger than stacks are made, or
+    /// has no guard page, is cut to the surroundings of the pointer, joined with the `known` range if that is
+    /// near.
     pub(crate) fn stack_at(&self, pointer: u64, known: Option<&Range<u64>>) -> Option<Range<u64>> {
         let map = self.mapping(pointer)?;
-        // A coroutine's stack may lie anywhere; only what is nothing else counts.
+        // A coroutine's stack may be in any memory; only anonymous memory outside the heap counts.
         if map.inode != 0 || map.name == "[heap]" {
             return None;
         }
@@ -313,8 +312,8 @@ impl Space {
         Some(near.start.max(map.range.start)..near.end.min(map.range.end))
     }
 
-    /// The module in whose memory an address of data lies: its text, its variables, and those
-    /// without a value in the file.
+    /// The module whose memory an address of data lies in: its text, its initialised variables or its
+    /// zero-initialised ones.
     pub(crate) fn owner(&self, address: u64) -> Option<&Placed> {
         self.code.iter().find(|placed| {
             placed.module.kind == ModuleKind::File
@@ -325,19 +324,19 @@ impl Space {
         })
     }
 
-    /// Whether an address is memory of membound's.
+    /// True if an address lies in memory of membound's own.
     pub(crate) fn is_ours(&self, address: u64) -> bool {
         self.mapping(address)
             .is_some_and(|map| modules::is_ours(map.name.as_encoded_bytes()))
     }
 
-    /// Mappings that are new since the last call.
+    /// New rows of mappings since the last call.
     pub(crate) fn take_fresh(&mut self) -> Vec<membound_run::Mapping> {
         std::mem::take(&mut self.fresh)
     }
 }
 
-/// The frame of an address that lies in such a module, if in any.
+/// The frame of an address in the mapping `placed`, or of an address in no known mapping.
 fn frame_at(placed: Option<&Placed>, address: u64) -> Frame {
     Frame {
         module: placed.map(|placed| placed.module.id),

@@ -1,19 +1,19 @@
-//! Which CPU a thread was on, by its samples. Times in nanoseconds since the run began.
+//! CPU residency: which CPU a thread was on, by its samples. Times in nanoseconds since the run began.
 //!
-//! Samples are lost where the recorder is too slow for them. A thread that was on the same CPU
-//! before and after is taken to have been there meanwhile.
+//! Samples are lost where the recorder is too slow for them. A thread that was on the same CPU before and
+//! after a gap is assumed to have been there throughout.
 
 use membound_run::ThreadId;
 use rustc_hash::FxHashMap;
 
-/// Before the first and after the last of its samples, a thread is taken to be on that CPU for so
-/// long.
+/// Before the first and after the last sample of a residency, the thread is assumed to be on that
+/// CPU for this long.
 const NEAR_NS: u64 = 50_000_000;
-/// Between two samples that are this far from each other, a thread may have been anywhere.
+/// Two samples on one CPU that are further apart than this are two residencies.
 const FAR_NS: u64 = 2_000_000_000;
-/// What ended so long ago is asked about no more.
+/// Residencies that ended this long ago are forgotten.
 const OLD_NS: u64 = 10_000_000_000;
-/// Stays of a thread that are kept: those who ask come a little late.
+/// Residencies kept for each thread: requests come a little late.
 const MOST: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +31,12 @@ impl Stay {
     }
 }
 
-/// The latest stays of all threads, the latest last.
+/// The latest residencies of all threads, the latest last.
 #[derive(Debug, Default)]
 pub(crate) struct Stays(FxHashMap<ThreadId, Vec<Stay>>);
 
 impl Stays {
-    /// A sample found a thread on a CPU.
+    /// Notes that a sample found a thread on a CPU.
     pub(crate) fn seen(&mut self, thread: ThreadId, t_ns: u64, cpu: u16) {
         let stays = self.0.entry(thread).or_default();
         if let Some(stay) = stays.last_mut()
@@ -57,14 +57,14 @@ impl Stays {
         });
     }
 
-    /// Where a thread was; `None` when no sample was near.
+    /// The CPU that a thread was on; `None` when no sample is near.
     pub(crate) fn cpu(&self, thread: ThreadId, t_ns: u64) -> Option<u16> {
         let stays = self.0.get(&thread)?;
         let nearest = stays.iter().min_by_key(|stay| stay.distance_ns(t_ns))?;
         (nearest.distance_ns(t_ns) < NEAR_NS).then_some(nearest.cpu)
     }
 
-    /// Forgets what nobody asks about.
+    /// Forgets residencies that ended long ago.
     pub(crate) fn tidy(&mut self, now_ns: u64) {
         self.0.retain(|_, stays| {
             stays.retain(|stay| now_ns.saturating_sub(stay.last_ns) < OLD_NS);

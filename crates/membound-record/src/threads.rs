@@ -1,4 +1,4 @@
-//! Threads of all processes: names, beginnings, ends, CPU time, stacks.
+//! Threads of all processes: names, starts, ends, CPU time, stacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,34 +13,34 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Threads {
     numbers: FxHashMap<(ProcessId, u32), ThreadId>,
     all: Vec<Known>,
-    /// Those whose rows are to be written (again).
+    /// Threads whose rows are to be written (again).
     changed: BTreeSet<ThreadId>,
-    /// By process and first address: end, and whose it is.
+    /// Stacks by process and first address: end, and thread.
     stacks: FxHashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
-    /// CPU time that threads had taken when recording was attached to them, by process and
-    /// thread as the kernel numbers them.
+    /// CPU time that threads had taken before recording attached to them, by the kernel's numbers
+    /// of process and thread.
     before_ns: FxHashMap<(u32, u32), u64>,
 }
 
 #[derive(Debug)]
 struct Known {
     row: Thread,
-    /// Where its stack pointer was seen.
+    /// Range of its stack, from the stack pointers of samples.
     stack: Option<Range<u64>>,
     named_by: NamedBy,
 }
 
-/// Who says what a thread is called.
+/// Source of a thread's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NamedBy {
-    /// `/proc`, which has to be read again and again.
+    /// `/proc`, which has to be read again to notice changes.
     Proc,
-    /// The kernel's events: those of threads that are made, and those of names that change.
+    /// The kernel's events for new threads and for changed names.
     Events,
 }
 
 impl Threads {
-    /// The number of a thread, which is made when it is first met. Its name is read from `/proc` then.
+    /// The number of a thread, which is added if it is new. Its name is then read from `/proc`.
     pub(crate) fn of(&mut self, process: ProcessId, pid: u32, tid: u32, t_ns: u64) -> ThreadId {
         self.known(process, tid).unwrap_or_else(|| {
             let name = name_of(pid, tid).unwrap_or_default();
@@ -48,8 +48,8 @@ impl Threads {
         })
     }
 
-    /// The number of a thread that `maker` has just made: it has its maker's name until an event says another. Where
-    /// nothing is known of the maker, as [`Self::of`].
+    /// The number of a thread that `maker` has just started. It has its maker's name until an event reports
+    /// another; if the maker is not known, its name is read as in [`Self::of`].
     pub(crate) fn made(
         &mut self,
         process: ProcessId,
@@ -70,7 +70,7 @@ impl Threads {
         }
     }
 
-    /// The number of a thread that an event gives this name.
+    /// The number of a thread that an event names; it is added if it is new.
     pub(crate) fn named(
         &mut self,
         process: ProcessId,
@@ -111,17 +111,17 @@ impl Threads {
         number
     }
 
-    /// The number of a thread that was met.
+    /// The number of a thread that was added before.
     pub(crate) fn known(&self, process: ProcessId, tid: u32) -> Option<ThreadId> {
         self.numbers.get(&(process, tid)).copied()
     }
 
-    /// As a row.
+    /// The row of a thread.
     pub(crate) fn row(&self, thread: ThreadId) -> Option<&Thread> {
         self.all.get(thread.index()).map(|known| &known.row)
     }
 
-    /// It has this name now.
+    /// Sets a thread's name.
     pub(crate) fn name(&mut self, thread: ThreadId, name: &[u8]) {
         let name = String::from_utf8_lossy(name);
         self.change(thread, |row| {
@@ -133,12 +133,12 @@ impl Threads {
         });
     }
 
-    /// It ended.
+    /// Notes a thread's end.
     pub(crate) fn end(&mut self, thread: ThreadId, t_ns: u64) {
         self.change(thread, |row| row.end_ns.replace(t_ns).is_none());
     }
 
-    /// The kernel counts so much CPU time of it.
+    /// Sets a thread's CPU time, as the kernel counts it; a lower value is ignored.
     pub(crate) fn ran(&mut self, thread: ThreadId, cpu_ns: u64) {
         self.change(thread, |row| {
             let more = row.cpu_ns.is_none_or(|known| known < cpu_ns);
@@ -149,12 +149,12 @@ impl Threads {
         });
     }
 
-    /// Where its stack is, as far as it was seen.
+    /// Range of a thread's stack, as far as it is known.
     pub(crate) fn stack(&self, thread: ThreadId) -> Option<&Range<u64>> {
         self.all.get(thread.index())?.stack.as_ref()
     }
 
-    /// Its stack is there.
+    /// Sets the range of a thread's stack.
     pub(crate) fn set_stack(&mut self, thread: ThreadId, stack: Range<u64>) {
         let Some(known) = self.all.get_mut(thread.index()) else {
             return;
@@ -171,14 +171,15 @@ impl Threads {
         known.stack = Some(stack);
     }
 
-    /// The thread of a process on whose stack an address lies, the latest first.
+    /// The thread of a process whose stack contains an address; of several with the same range, the one set
+    /// last.
     pub(crate) fn on_stack(&self, process: ProcessId, address: u64) -> Option<ThreadId> {
         let (_, (end, thread)) = self.stacks.get(&process)?.range(..=address).next_back()?;
         (address < *end).then_some(*thread)
     }
 
-    /// Recording begins now for all threads of a process that runs already: their CPU time
-    /// counts from here on.
+    /// Excludes the CPU time that a process's threads have taken until now: recording attaches to them
+    /// now.
     pub(crate) fn begin_at_present(&mut self, pid: u32) {
         for tid in tids(pid) {
             if let Some(cpu_ns) = cpu_ns(pid, tid) {
@@ -187,12 +188,12 @@ impl Threads {
         }
     }
 
-    /// CPU time of a thread since recording began, of what the kernel counts since its start.
+    /// The part of a thread's CPU time that was taken since recording began.
     fn recorded_ns(&mut self, pid: u32, tid: u32, cpu_ns: u64) -> u64 {
         match self.before_ns.get(&(pid, tid)) {
             Some(before_ns) if cpu_ns >= *before_ns => cpu_ns - before_ns,
             Some(_) => {
-                // A thread that came later has the number of one that has ended.
+                // A new thread has the number of one that has ended.
                 self.before_ns.remove(&(pid, tid));
                 cpu_ns
             }
@@ -200,7 +201,7 @@ impl Threads {
         }
     }
 
-    /// Asks the kernel what threads of a process are there and what they took.
+    /// Reads names and CPU time of all threads of a process from `/proc`.
     pub(crate) fn look(&mut self, process: ProcessId, pid: u32, t_ns: u64) {
         for tid in tids(pid) {
             let Some(cpu_ns) = cpu_ns(pid, tid) else {
@@ -217,7 +218,7 @@ impl Threads {
         }
     }
 
-    /// Events were lost, which may have told of other names: the names of the threads that are known are read again.
+    /// Events were lost, which may have reported names: all known threads' names are read from `/proc` again.
     pub(crate) fn events_were_lost(&mut self) {
         for known in &mut self.all {
             known.named_by = NamedBy::Proc;
@@ -245,7 +246,7 @@ impl Threads {
     }
 }
 
-/// The threads of a process, as the kernel numbers them.
+/// The kernel's numbers of a process's threads.
 fn tids(pid: u32) -> impl Iterator<Item = u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();

@@ -1,5 +1,5 @@
-//! Bytes that memory controllers and links between packages move, where the machine has counters for them that may
-//! be read. They count what everything on the machine moves, the program and all others.
+//! Reads counters of the bytes that memory controllers and links between packages move, where the machine has
+//! them and permits reading. They count the traffic of the whole machine, not only of the program.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use membound_run::Traffic;
 use crate::gaps::Gaps;
 use crate::perf::{Attr, Event};
 
-/// Counters of a machine with more packages: it is not known which link leads to which of them.
+/// Packages up to which the target of a link is known: on machines with more, it is not known which link
+/// leads where.
 const MOST_LINKED_PACKAGES: usize = 2;
 
 #[derive(Debug)]
@@ -20,7 +21,7 @@ struct Counter {
     count: u64,
 }
 
-/// Open counters of traffic.
+/// Open traffic counters.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficCounters {
     counters: Vec<Counter>,
@@ -29,7 +30,7 @@ pub(crate) struct TrafficCounters {
 }
 
 impl TrafficCounters {
-    /// Opens what there is; says so where counters are there and may not be read.
+    /// Opens all counters of the machine; notes a gap where counters exist but may not be read.
     pub(crate) fn open(root: &Root, now_ns: u64, gaps: &mut Gaps) -> Self {
         let mut opened = Self {
             read_ns: now_ns,
@@ -59,7 +60,7 @@ impl TrafficCounters {
         opened
     }
 
-    /// What was moved since the last call, by domain.
+    /// Bytes moved since the last call, by domain (a package's DRAM or a link).
     pub(crate) fn read(&mut self, now_ns: u64) -> Vec<Traffic> {
         if self.counters.is_empty() || now_ns <= self.read_ns {
             return Vec::new();
@@ -93,7 +94,7 @@ impl TrafficCounters {
     }
 }
 
-/// The domain that a counter belongs to, on a machine of these packages.
+/// Name of a counter's domain on a machine with these packages; `None` if it is not known.
 fn domain(counter: &TrafficCounter, packages: &[u32]) -> Option<String> {
     let from = counter.package;
     if counter.moved != Moved::Sent {

@@ -1,29 +1,30 @@
-//! Time that programs' threads have waited for a processor, being able to run.
+//! Time that threads of the programs were runnable without having a processor.
 //!
-//! CPU time alone does not show that a program lacks processors: while the recorder has one of two, the program's threads
-//! take turns on the other, and look like a program that needs no more than one.
+//! CPU time alone does not show that a program lacks processors: while the recorder uses one of two
+//! processors, the program's threads alternate on the other, and look like a program that needs no more than
+//! one.
 
 use membound_platform::Root;
 use membound_platform::threads::{self, Scheduled};
 use rustc_hash::FxHashMap;
 
-/// Processes that are looked at, and threads of each. Where there are more, those have most processors anyway.
+/// Processes that are read, and threads of each. Programs with more of them have most processors anyway.
 const PROCESSES: usize = 16;
 const THREADS: usize = 16;
 
-/// A thread, by the numbers of its process and of itself.
+/// A thread, by the kernel's numbers of its process and of itself.
 type Thread = (u32, u32);
 
-/// Sums it up.
+/// Sums the waiting times.
 #[derive(Debug, Default)]
 pub(crate) struct Waited {
-    /// What each thread had waited when it was last looked at.
+    /// Latest reading of each thread.
     threads: FxHashMap<Thread, u64>,
     sum_ns: u64,
 }
 
 impl Waited {
-    /// Looks at these processes; the sum so far.
+    /// Reads these processes' threads; returns the sum so far, in nanoseconds.
     pub(crate) fn of(&mut self, pids: impl IntoIterator<Item = u32>) -> u64 {
         let threads = pids.into_iter().take(PROCESSES).flat_map(|pid| {
             let ids = threads::ids(&Root::system(), pid).into_iter().take(THREADS);

@@ -1,7 +1,6 @@
-//! Hardware watchpoints: who touches a few bytes, told by the processor's debug registers
-//! through perf events. Each hit costs the program microseconds, so that they are armed for
-//! a number of hits and disarmed again. [`Suspects`] says where that is worth it, and [`Patrol`]
-//! does it.
+//! Hardware watchpoints: which threads access a few bytes, reported by the processor's debug registers
+//! through perf events. Each hit costs the program microseconds, so watchpoints are armed for a number
+//! of hits and disarmed again. [`Suspects`] chooses the lines, and [`Patrol`] watches them.
 
 mod patrol;
 mod suspects;
@@ -18,7 +17,7 @@ use crate::perf::{
 pub use patrol::Patrol;
 pub use suspects::{Plan, Seen, Suspects, Wrote};
 
-/// Debug registers for addresses.
+/// Number of debug registers for addresses.
 pub const MOST_POINTS: usize = 4;
 /// Pages of a thread's ring: room for some eighty hits.
 const RING_PAGES: usize = 16;
@@ -26,14 +25,15 @@ const RING_PAGES: usize = 16;
 /// Bytes that are watched together: 1, 2, 4 or 8, and aligned to that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Point {
-    /// The first.
+    /// First address.
     pub address: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u8,
 }
 
 impl Point {
-    /// The smallest point that covers the bytes, or those of their first 8 that lie together.
+    /// The smallest point that covers the bytes; of more than 8, or across an 8-byte boundary, the aligned 8
+    /// bytes at `address`.
     #[must_use]
     pub const fn covering(address: u64, bytes: u32) -> Self {
         let last = address.saturating_add(if bytes > 1 { bytes as u64 - 1 } else { 0 });
@@ -47,8 +47,8 @@ impl Point {
         }
     }
 
-    /// Points for accesses (address and bytes), the most important first: as many as can be
-    /// had, each byte at most once.
+    /// Points for accesses (address and bytes), the most important first: as many as there are debug
+    /// registers, each byte at most once.
     #[must_use]
     pub fn for_accesses(accesses: impl IntoIterator<Item = (u64, u32)>) -> Vec<Self> {
         let mut points: Vec<Self> = Vec::new();
@@ -59,7 +59,7 @@ impl Point {
             }
             if let Some(inside) = points.iter_mut().find(|other| point.contains(**other)) {
                 *inside = point;
-                // Others that it covers too are no use any more.
+                // Remove the other points that the larger one covers as well.
                 let mut first = true;
                 points.retain(|other| {
                     !point.contains(*other) || *other == point && std::mem::take(&mut first)
@@ -80,15 +80,15 @@ impl Point {
 /// An access to a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit<'a> {
-    /// What was accessed.
+    /// The watched bytes.
     pub point: Point,
-    /// The thread behind the access, with the next instruction and a small piece of stack.
+    /// The thread that made the access, with the next instruction and a small part of its stack.
     pub sample: RawSample<'a>,
 }
 
-/// Watchpoints on some threads. They are taken away when it is dropped.
+/// Watchpoints on some threads, removed on drop.
 ///
-/// Debug registers are held only while they are armed, so that a debugger may come.
+/// Debug registers are in use only while the watchpoints are armed, so that a debugger can get them.
 #[derive(Debug)]
 pub struct Watchpoints {
     pid: u32,
@@ -100,7 +100,7 @@ pub struct Watchpoints {
 #[derive(Debug)]
 struct Thread {
     tid: u32,
-    /// Before the event that it belongs to, since it is unmapped first.
+    /// Declared before the event that it belongs to, since it must be unmapped first.
     ring: Ring,
     owner: Event,
     armed: Vec<Event>,
@@ -116,7 +116,7 @@ impl Watchpoints {
     /// [`Error::OtherUser`], [`Error::NotPermitted`] and the like, [`Error::Gone`] when no
     /// thread is left.
     pub fn set(pid: u32, tids: &[u32], points: &[Point]) -> Result<Self, Error> {
-        // Elsewhere the thread is seen before the access, not behind it.
+        // Other processors stop the thread before the access, not after it.
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
                 reason: "watchpoints are used on x86-64 only".to_owned(),
@@ -146,7 +146,7 @@ impl Watchpoints {
                 Err(error) => return Err(error),
             }
         }
-        // Whether they can be had is found out by having them.
+        // The kernel reports whether registers are free only when events are opened.
         let had: Result<Vec<usize>, Error> = watchpoints
             .threads
             .iter()
@@ -158,21 +158,21 @@ impl Watchpoints {
         Ok(watchpoints)
     }
 
-    /// The threads that are watched.
+    /// The kernel's numbers of the watched threads.
     pub fn threads(&self) -> impl Iterator<Item = u32> {
         self.threads.iter().map(|thread| thread.tid)
     }
 
-    /// Arms them until each point has been hit `hits` times by each thread. A thread that
-    /// has ended meanwhile is no error.
+    /// Arms them until each point has been hit `hits` times by each thread. A thread that has
+    /// ended meanwhile is no error.
     ///
     /// # Errors
     /// [`Error::NoWatchpoint`] when a debugger has taken them since, and what the kernel says.
     pub fn arm(&mut self, hits: u32) -> Result<(), Error> {
         self.disarm();
         for thread in &mut self.threads {
-            // Made anew each time: kernels from 6.16 on do not start a breakpoint again that
-            // has stopped at its limit.
+            // Opened anew each time: kernels from 6.16 on do not restart a breakpoint that has stopped at
+            // its limit.
             thread.armed = thread.open(self.pid, &self.points)?;
         }
         for event in self.threads.iter().flat_map(|thread| &thread.armed) {
@@ -184,15 +184,15 @@ impl Watchpoints {
         Ok(())
     }
 
-    /// Disarms them. What they have written can still be read.
+    /// Disarms them. Hits in the rings can still be read.
     pub fn disarm(&mut self) {
         for thread in &mut self.threads {
             thread.armed.clear();
         }
     }
 
-    /// Tells the hits since the last time, thread by thread. Returns how many more there were,
-    /// for which there was no room.
+    /// Passes the hits since the last call to `tell`, thread by thread. Returns the number of hits that
+    /// were lost for lack of room.
     pub fn read(&mut self, tell: &mut dyn FnMut(Hit<'_>)) -> u64 {
         let layout = Layout {
             sample_type: attr(self.points[0]).sample_type,
@@ -239,7 +239,7 @@ impl Thread {
         }))
     }
 
-    /// Opens an event for each point, disabled; none when the thread has ended.
+    /// Opens a disabled event for each point; none when the thread has ended.
     fn open(&self, pid: u32, points: &[Point]) -> Result<Vec<Event>, Error> {
         let mut events = Vec::with_capacity(points.len());
         for &point in points {
@@ -270,7 +270,7 @@ impl Thread {
     }
 }
 
-/// A thread's ring, or a smaller one when no more may be locked.
+/// Maps a thread's ring, or a smaller one where the limit on locked memory is reached.
 fn ring(event: &Event) -> Result<Ring, Error> {
     Ring::map(event, RING_PAGES * page_size())
         .or_else(|_| Ring::map(event, RING_PAGES / 4 * page_size()))
@@ -283,7 +283,7 @@ fn ring(event: &Event) -> Result<Ring, Error> {
         })
 }
 
-/// Whether we may not have it at all, or not of that process.
+/// Tells apart whether this event is refused in general, or only for that process.
 fn why(error: io::Error, pid: u32, attr: &Attr) -> Error {
     match Event::open(attr, Target { tid: 0, cpu: None }) {
         Ok(_) => refused_of(error, pid),

@@ -12,10 +12,10 @@ use crate::sampling::Seen;
 use crate::watch::{self, Patrol, Suspects};
 use crate::world::World;
 
-/// Bytes of a line where the machine profile does not say.
+/// Bytes of a line where there is no machine profile.
 const LINE_BYTES: u64 = 64;
 
-/// Collects suspects and watches them in turn.
+/// Collects suspected lines and watches them in turn.
 #[derive(Debug)]
 pub(crate) struct Watching {
     suspects: Suspects,
@@ -23,7 +23,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Nobody is suspected yet.
+    /// No suspected line yet.
     pub(crate) fn new(line_bytes: Option<u64>) -> Self {
         Self {
             suspects: Suspects::new(line_bytes.unwrap_or(LINE_BYTES)),
@@ -31,17 +31,17 @@ impl Watching {
         }
     }
 
-    /// Takes an access into account.
+    /// Notes an access.
     pub(crate) fn note(&mut self, seen: watch::Seen) {
         self.suspects.note(seen);
     }
 
-    /// Whether watchpoints are set.
+    /// True while watchpoints are armed.
     pub(crate) const fn is_watching(&self) -> bool {
         self.patrol.is_watching()
     }
 
-    /// Goes on; hits are appended.
+    /// Advances; appends the hits of a finished window to `rows`.
     pub(crate) fn step(
         &mut self,
         world: &Mutex<World>,
@@ -59,7 +59,7 @@ impl Watching {
         }
     }
 
-    /// Ends what is being watched.
+    /// Ends the current window; appends its hits to `rows`, and reports lost hits.
     pub(crate) fn end(
         &mut self,
         world: &Mutex<World>,
@@ -79,7 +79,7 @@ impl Watching {
     }
 }
 
-/// A hit is placed as a sample is: the thread may stand in a trampoline.
+/// Turns a hit into a row. It is resolved like a sample, as the thread may be in a trampoline.
 fn row(
     world: &Mutex<World>,
     clock: &Clock,

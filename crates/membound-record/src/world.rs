@@ -1,7 +1,7 @@
-//! All process images of a run, with what is known of each.
+//! All process images of a run.
 //!
-//! Shared between the thread that takes samples and the driver; whatever takes long
-//! (decoding code, reading names) is done without it.
+//! Shared between the thread that reads samples and the driver. Slow work (decoding code, reading names)
+//! is done without the lock.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,17 +16,17 @@ use crate::modules::Modules;
 use crate::space::Space;
 use crate::threads::Threads;
 
-/// How long what is known of an image is kept after its end, for what is still on its way.
+/// How long an image's mappings are kept after its end, for events that arrive late.
 const KEEP_NS: u64 = 3_000_000_000;
 
-/// Everything that is known of processes.
+/// Images, threads, modules and frames of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) modules: Modules,
     pub(crate) interner: Interner,
     pub(crate) threads: Threads,
     images: Vec<Image>,
-    /// Images by process number, with when they began; the last is there now.
+    /// Images by process number, with their start times; the last is the current one.
     of_pid: FxHashMap<u32, Vec<(u64, ProcessId)>>,
     changed: BTreeSet<ProcessId>,
     mappings: Vec<membound_run::Mapping>,
@@ -35,16 +35,16 @@ pub(crate) struct World {
 #[derive(Debug)]
 struct Image {
     row: Process,
-    /// Made when it is first needed; gone some time after the end.
+    /// Created when first needed; dropped some time after the image's end.
     space: Option<Box<Space>>,
     /// The image that it was forked from.
     forked_from: Option<ProcessId>,
-    /// Whether it was told of by [`World::begun`].
+    /// True once [`World::begun`] or [`World::executed`] has reported its start.
     begun: bool,
 }
 
 impl World {
-    /// The image that ran as `pid` at a time; one that nobody has told of begins then.
+    /// The image that ran as `pid` at `t_ns`; if none is known, one that begins then.
     pub(crate) fn image(&mut self, pid: u32, t_ns: u64) -> ProcessId {
         if let Some(process) = self.known_image(pid, t_ns) {
             return process;
@@ -53,24 +53,24 @@ impl World {
         self.begin(pid, parent, None, t_ns)
     }
 
-    /// The image that ran as `pid` at a time, if any was told of.
+    /// The image that ran as `pid` at `t_ns`, if any is known.
     pub(crate) fn known_image(&self, pid: u32, t_ns: u64) -> Option<ProcessId> {
         let images = self.of_pid.get(&pid)?;
         let at = images.iter().rev().find(|(since, _)| *since <= t_ns);
-        // What was on its way when the first was met belongs to it.
+        // An earlier event was still on its way when the first image was met: it belongs to that image.
         let (_, process) = at.or_else(|| images.first())?;
         Some(*process)
     }
 
-    /// A process was forked.
+    /// Begins the image of a forked process.
     pub(crate) fn forked(&mut self, parent: u32, pid: u32, t_ns: u64) -> ProcessId {
         let from = self.image(parent, t_ns);
         self.begin(pid, Some(parent), Some(from), t_ns)
     }
 
-    /// A process has begun to run a program, by the word of somebody who knows of no forks:
-    /// another one than before, unless nothing has told of the process yet, or nobody of this
-    /// run has made it.
+    /// Notes that a process has begun to run a program, as reported by a source that does not report forks.
+    /// It is a new image, unless the process was not known yet, or is known but was neither
+    /// reported before nor started by a process of this run.
     pub(crate) fn begun(&mut self, pid: u32, t_ns: u64) -> ProcessId {
         let known = self.of_pid.get(&pid).and_then(|images| images.last());
         let process = match known.map(|(_, process)| *process) {
@@ -89,9 +89,9 @@ impl World {
         process
     }
 
-    /// A process runs another program from `t_ns` on. Where all that is known of its latest image came later, that image
-    /// is the program: what it allocated and the samples of it come by other ways, and may overtake the event that tells
-    /// of the program.
+    /// Notes that a process runs another program from `t_ns` on. If its latest image was first met after
+    /// `t_ns`, that image is the program: allocations and samples arrive by other ways than this event, and
+    /// may overtake it.
     pub(crate) fn executed(&mut self, pid: u32, t_ns: u64) -> ProcessId {
         if let Some(process) = self.met_after(pid, t_ns) {
             return process;
@@ -106,8 +106,8 @@ impl World {
         self.begin(pid, parent, None, t_ns)
     }
 
-    /// The latest image of a process, if it was first met after `t_ns`, and no event has told of its beginning. It begins
-    /// at `t_ns` then.
+    /// The latest image of a process, if it was first met after `t_ns` and its start was not reported. Its
+    /// start becomes `t_ns`.
     fn met_after(&mut self, pid: u32, t_ns: u64) -> Option<ProcessId> {
         let (since_ns, process) = self.of_pid.get_mut(&pid)?.last_mut()?;
         let image = &mut self.images[process.index()];
@@ -152,7 +152,7 @@ impl World {
         process
     }
 
-    /// An image ended.
+    /// Notes the end of an image.
     pub(crate) fn ended(&mut self, process: ProcessId, t_ns: u64) {
         let row = &mut self.images[process.index()].row;
         if row.end_ns.is_none() {
@@ -161,23 +161,23 @@ impl World {
         }
     }
 
-    /// As a row.
+    /// The row of an image.
     pub(crate) fn row(&self, process: ProcessId) -> &Process {
         &self.images[process.index()].row
     }
 
-    /// The image that one was forked from.
+    /// The image that an image was forked from.
     pub(crate) fn forked_from(&self, process: ProcessId) -> Option<ProcessId> {
         self.images.get(process.index())?.forked_from
     }
 
-    /// Changes a row.
+    /// Changes a row, and marks it to be written again.
     pub(crate) fn change(&mut self, process: ProcessId, change: impl FnOnce(&mut Process)) {
         change(&mut self.images[process.index()].row);
         self.changed.insert(process);
     }
 
-    /// Images that have not ended: number of the process and of the image.
+    /// Images that have not ended, each with the number of its process.
     pub(crate) fn alive(&self) -> Vec<(u32, ProcessId)> {
         let all = self.images.iter().enumerate();
         all.filter(|(_, image)| image.row.end_ns.is_none())
@@ -187,19 +187,19 @@ impl World {
             .collect()
     }
 
-    /// How many images there have been.
+    /// Number of images so far.
     pub(crate) const fn images(&self) -> usize {
         self.images.len()
     }
 
-    /// Executable memory was mapped.
+    /// Adds an executable mapping to an image.
     pub(crate) fn map(&mut self, process: ProcessId, map: &Mapping, t_ns: u64) {
         self.with_space(process, t_ns, |space, modules, _| {
             space.map(modules, map, t_ns)
         });
     }
 
-    /// Works with what is known of an image's memory.
+    /// Gives `work` the mappings of an image, which are read from `/proc` if none are known.
     pub(crate) fn with_space<T>(
         &mut self,
         process: ProcessId,
@@ -221,7 +221,7 @@ impl World {
         let (pid, from) = (image.row.pid, image.forked_from);
         let mut space = Space::new(pid, process);
         space.look(&mut self.modules, t_ns);
-        // It may have ended before anybody could look.
+        // If the process ended before its mappings could be read, it has those of its parent.
         if space.is_unknown()
             && let Some(parent) = from.and_then(|from| self.images[from.index()].space.as_ref())
         {
@@ -230,7 +230,7 @@ impl World {
         Box::new(space)
     }
 
-    /// Lets go of what is known of images that ended long ago, and finds out which have.
+    /// Marks images whose processes have ended, and drops the mappings of images that ended long ago.
     pub(crate) fn tidy(&mut self, t_ns: u64) {
         for (pid, process) in self.alive() {
             let latest = self.of_pid.get(&pid).and_then(|images| images.last());
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// Rows of processes that are new or changed since the last call.
+    /// Rows of images that are new or changed since the last call.
     pub(crate) fn take_changed(&mut self) -> Vec<(ProcessId, Process)> {
         let changed = std::mem::take(&mut self.changed);
         changed
@@ -259,13 +259,13 @@ impl World {
             .collect()
     }
 
-    /// Mappings that are new since the last call.
+    /// Rows of mappings that are new since the last call.
     pub(crate) fn take_mappings(&mut self) -> Vec<membound_run::Mapping> {
         std::mem::take(&mut self.mappings)
     }
 }
 
-/// The executable of a process.
+/// Path of the executable of a process.
 fn executable(pid: u32) -> Option<String> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let path = path.to_string_lossy();
@@ -277,7 +277,7 @@ fn parent_of(pid: u32) -> Option<u32> {
     parent.filter(|parent| *parent != 0)
 }
 
-/// Whether a process runs: one that has ended and was not yet waited for does not.
+/// True if a process runs; false if it has ended, even if it was not waited for yet.
 pub(crate) fn runs(pid: u32) -> bool {
     Stat::of(pid).is_ok_and(|stat| !stat.has_ended())
 }

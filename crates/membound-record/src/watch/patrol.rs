@@ -1,14 +1,14 @@
-//! Watching suspected lines in turn, for short windows and few hits, so that the program hardly
-//! notices.
+//! Watches suspected lines in turn, for short windows and few hits, so that the program is hardly
+//! slowed down.
 
 use super::{Hit, Suspects, Watchpoints};
 use crate::perf::Error;
 
-/// Hits of a point by a thread in one window. Each stops the thread for microseconds.
+/// Hits by one thread on one point in a window, at most. Each stops the thread for microseconds.
 const HITS: u32 = 16;
-/// How long a window lasts at least; it is the caller who looks when it is over.
+/// Shortest length of a window; it ends at the first [`Patrol::step`] after that.
 const WINDOW_NS: u64 = 5_000_000;
-/// From the beginning of one window to that of the next.
+/// Time from the start of one window to the start of the next.
 const EVERY_NS: u64 = 200_000_000;
 
 /// Watches suspects in turn.
@@ -27,7 +27,7 @@ enum State {
         points: Watchpoints,
         until_ns: u64,
     },
-    /// They cannot be had.
+    /// Watchpoints are not available; none are tried any more.
     Over,
 }
 
@@ -38,13 +38,12 @@ impl Patrol {
         matches!(self.state, State::Watching { .. })
     }
 
-    /// Goes on: to be called every few milliseconds. `now_ns` is of the clock of
-    /// [`crate::perf::now_ns`]. Tells the hits of a window that is over, and begins one when
-    /// it is time.
+    /// Advances; to be called every few milliseconds. `now_ns` is of the clock of [`crate::perf::now_ns`].
+    /// Passes the hits of a window that is over to `tell`, and opens the next window when it is due.
     ///
     /// # Errors
-    /// Once, when watchpoints cannot be had: then there will be none any more. A process
-    /// that has ended is no error.
+    /// Once, when watchpoints are not available; then none are set any more. A process that has
+    /// ended is no error.
     pub fn step(
         &mut self,
         now_ns: u64,
@@ -87,7 +86,7 @@ impl Patrol {
         }
     }
 
-    /// Ends a window early, as at the end of a run, and tells its hits.
+    /// Ends a window early, as at the end of a run, and passes its hits to `tell`.
     pub fn end(&mut self, tell: &mut dyn FnMut(Hit<'_>)) {
         if let State::Watching { mut points, .. } = std::mem::take(&mut self.state) {
             points.disarm();
@@ -95,7 +94,7 @@ impl Patrol {
         }
     }
 
-    /// Hits for which there was no room.
+    /// Number of hits that were lost for lack of room.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost

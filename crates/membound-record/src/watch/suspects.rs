@@ -1,56 +1,56 @@
-//! Which lines several threads fight over, as far as single accesses show it: what is worth
-//! a watchpoint.
+//! Chooses lines worth a watchpoint: lines that several threads contend for, as far as single sampled
+//! accesses show.
 
 use super::Point;
 use rustc_hash::FxHashMap;
 
-/// Lines that are remembered; of more, those that were seen least are forgotten.
+/// Lines remembered at most; of more, those with the fewest accesses are forgotten.
 const MOST_LINES: usize = 4096;
-/// Threads that are remembered for one line.
+/// Threads remembered for one line.
 const MOST_KNOWN_THREADS: usize = 64;
-/// Threads that are watched for one line.
+/// Threads watched for one line.
 const MOST_THREADS: usize = 16;
-/// Places in a line that are remembered for each thread.
+/// Positions in a line remembered for each thread.
 const MOST_PLACES: usize = 16;
 
 /// Whether an access wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// It did.
+    /// It wrote.
     Yes,
     /// It only read.
     No,
 }
 
-/// A single access that a sampler saw.
+/// A single access observed by a sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
-    /// The thread.
+    /// Number of the thread.
     pub tid: u32,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u32,
     /// Whether it wrote.
     pub wrote: Wrote,
 }
 
-/// What is to be watched next.
+/// A line to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
     /// First address of the line.
     pub line: u64,
-    /// Threads that were seen there, those with most accesses first.
+    /// Threads that accessed it, those with most accesses first.
     pub tids: Vec<u32>,
-    /// What they accessed: of each thread what was seen most, then of each what comes next.
+    /// The watched bytes: each thread's most frequent position first, then each thread's second, and so on.
     pub points: Vec<Point>,
 }
 
-/// Accesses by line.
+/// Counts accesses by line and thread.
 #[derive(Clone, Debug)]
 pub struct Suspects {
     line_bytes: u64,
@@ -69,12 +69,12 @@ struct Thread {
     tid: u32,
     seen: u64,
     wrote: u64,
-    /// Address, bytes, and how often.
+    /// Address, bytes, and number of accesses.
     places: Vec<(u64, u32, u64)>,
 }
 
 impl Suspects {
-    /// For lines of `line_bytes`, a power of two.
+    /// Counts for lines of `line_bytes`, a power of two.
     #[must_use]
     pub fn new(line_bytes: u64) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Suspects {
         }
     }
 
-    /// Takes an access into account.
+    /// Notes an access.
     pub fn note(&mut self, seen: Seen) {
         let key = (seen.pid, seen.address & !(self.line_bytes - 1));
         if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
@@ -107,15 +107,15 @@ impl Suspects {
         }
     }
 
-    /// The line that is to be watched next: of those with two threads of which one writes, the
-    /// one that was watched least for what was seen of it.
+    /// The line to be watched next: of the lines with two threads and a writer, the one with most
+    /// accesses per time that it was watched.
     pub fn next_plan(&mut self) -> Option<Plan> {
         let (&(pid, address), line) = self
             .lines
             .iter_mut()
             .filter(|(_, line)| line.is_shared())
             .max_by(|(key, line), (other_key, other)| {
-                // Seen over times watched plus 1, without division; ties in a fixed order.
+                // Compares seen / (watched + 1) without division; ties in a fixed order.
                 let this = u128::from(line.seen) * u128::from(other.watched + 1);
                 let that = u128::from(other.seen) * u128::from(line.watched + 1);
                 this.cmp(&that).then(other_key.cmp(key))
@@ -124,8 +124,8 @@ impl Suspects {
         line.threads
             .sort_by_key(|thread| std::cmp::Reverse(thread.seen));
         let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
-        // Of each thread what it was seen at most, then of each what came next: there are few
-        // watchpoints, and a fight has two sides.
+        // Rank positions within each thread first: there are few watchpoints, and contention has two
+        // sides.
         let mut places: Vec<(usize, u64, u32, u64)> = Vec::new();
         for thread in threads {
             let mut own = thread.places.clone();
@@ -150,12 +150,12 @@ impl Suspects {
         })
     }
 
-    /// Leaves out what belongs to a process that has ended or is another program now.
+    /// Forgets the lines of a process that has ended or executes another program.
     pub fn gone(&mut self, pid: u32) {
         self.lines.retain(|(of, _), _| *of != pid);
     }
 
-    /// Makes room: the half that was seen least goes.
+    /// Makes room: forgets the half with the fewest accesses.
     fn forget(&mut self) {
         let mut counts: Vec<u64> = self.lines.values().map(|line| line.seen).collect();
         let middle = counts.len() / 2;
@@ -170,7 +170,7 @@ impl Suspects {
 }
 
 impl Line {
-    /// A thread's part in it; `None` when there are too many already.
+    /// The counts of a thread; `None` when the line has too many threads already.
     fn thread(&mut self, tid: u32) -> Option<&mut Thread> {
         let known = self.threads.iter().position(|thread| thread.tid == tid);
         if known.is_none() && self.threads.len() < MOST_KNOWN_THREADS {
