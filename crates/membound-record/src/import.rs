@@ -1,9 +1,8 @@
-//! Recordings of other profilers as runs.
+//! Imports recordings of other profilers as runs.
 //!
-//! What another profiler recorded is put through the same code as what is recorded here: modules,
-//! call chains, what sampled instructions waited for, names. Nothing is asked of this machine's
-//! processes. Files with code are read where they are here and nothing says that they are others than
-//! the recorded ones (`identity.rs`).
+//! A recording goes through the same code as membound's own data: modules, call chains, attribution of
+//! sampled instructions to accesses, names. No process of this machine is read. Files with code are read if
+//! they exist here, unless something shows that they differ from the recorded ones (`identity.rs`).
 
 mod access;
 mod identity;
@@ -44,32 +43,32 @@ pub use script::script;
 
 /// Rows in one transaction.
 const AT_ONCE: usize = 100_000;
-/// Functions whose rows are written together.
+/// Functions whose rows are written in one transaction.
 const FUNCTIONS_AT_ONCE: usize = 1000;
 
-/// Where a run goes, and what is said of it.
+/// Output and metadata of an import.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// The run file; whatever stands there is replaced.
+    /// Path of the run file; an existing file is replaced.
     pub output: PathBuf,
-    /// Version of membound.
+    /// membound's version, for the metadata.
     pub membound_version: String,
-    /// When it was recorded, where the recording itself does not say: RFC 3339 in UTC.
+    /// Date of the recording, if the recording itself has none: RFC 3339 in UTC.
     pub date: String,
     /// The machine profile that levels and latencies are taken from.
     pub machine: Option<MachineProfile>,
-    /// Gets the run when all of it is known, a while before its file is complete.
+    /// Receives the run once all of it is known, some time before its file is complete.
     pub rows: Option<Sender<RunData>>,
-    /// The process ends soon after, and memory is not given back before.
+    /// The process ends soon after the import: memory is not freed one piece at a time.
     pub ends_soon: bool,
 }
 
-/// What an import came to.
+/// Totals of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Samples that stand for CPU time.
+    /// Number of samples that represent CPU time.
     pub samples: u64,
-    /// Accesses that a processor sampled.
+    /// Number of accesses that a processor sampled.
     pub accesses: u64,
     /// What was left out, and why.
     pub gaps: Vec<Gap>,
@@ -87,14 +86,14 @@ struct Importer {
     images: Images,
     /// Functions that were sampled.
     functions: names::Functions,
-    /// Where loops around instructions begin, from the innermost outward.
+    /// First addresses of the loops around each instruction, innermost first.
     loops: BTreeMap<FrameId, Vec<u64>>,
     mappings: Vec<Mapping>,
     samples: Vec<Sample>,
     accesses: Vec<HardwareAccess>,
     imported: Imported,
     modules_written: usize,
-    /// Finds functions and lines, where the recording does not say them.
+    /// Finds functions and lines, where the recording has none.
     naming: Option<Naming>,
     output: PathBuf,
     rows: Option<Sender<RunData>>,
@@ -102,7 +101,7 @@ struct Importer {
 }
 
 impl Importer {
-    /// Makes the run file.
+    /// Creates the run file.
     fn begin(options: ImportOptions, meta: Meta) -> Result<Self, Error> {
         let meta = Meta {
             membound_version: options.membound_version,
@@ -146,7 +145,7 @@ impl Importer {
         })
     }
 
-    /// Has frames named as they come.
+    /// Starts the thread that names frames as they are added.
     fn name_frames(&mut self) -> Result<(), Error> {
         let naming = Naming::new(self.file.writing());
         self.naming = Some(naming.map_err(|error| Error::Output {
@@ -172,7 +171,7 @@ impl Importer {
         }
     }
 
-    /// Takes in what is known of a function.
+    /// Adds the results of decoding a function.
     fn add_function(&mut self, found: OfFunction) {
         let Self {
             sites, interner, ..
@@ -196,7 +195,7 @@ impl Importer {
         }
     }
 
-    /// Puts what is new into the file.
+    /// Hands all new rows to the thread that writes the file.
     fn write(&mut self) {
         let file = &self.file;
         let modules = self.modules.all();
@@ -240,7 +239,7 @@ impl Importer {
         });
     }
 
-    /// Adds names and code, and ends the file.
+    /// Adds names and code, and completes the file.
     fn finish(mut self) -> Result<Imported, Error> {
         let all: Vec<Arc<Module>> = self.modules.all().to_vec();
         self.write();
@@ -269,7 +268,7 @@ impl Importer {
         self.end()
     }
 
-    /// Names frames of modules of one kind.
+    /// Names the frames in modules of one kind.
     fn name(&mut self, kind: ModuleKind) {
         let Self {
             file,
@@ -292,7 +291,7 @@ impl Importer {
         }
     }
 
-    /// Ends the file as it is.
+    /// Completes the file without adding names.
     fn end(self) -> Result<Imported, Error> {
         let Self {
             file,
@@ -309,8 +308,8 @@ impl Importer {
             ..
         } = self;
         if ends_soon {
-            // The functions of a whole machine that were decoded fill a gigabyte, in millions of pieces. To give them
-            // back one by one takes a tenth of the time of an import, and the kernel takes all of them at once.
+            // A whole machine's decoded functions take a gigabyte in millions of allocations. Freeing them
+            // one by one takes a tenth of the time of an import; at exit the kernel frees all at once.
             std::mem::forget((modules, interner, sites, images));
         }
         imported.gaps = gaps.all().to_vec();
@@ -327,7 +326,7 @@ fn module_id(index: usize) -> ModuleId {
     ModuleId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 
-/// A CPU's number as runs have it.
+/// A CPU's number in the type that runs use.
 fn cpu(number: Option<u32>) -> Option<u16> {
     number.and_then(|number| u16::try_from(number).ok())
 }

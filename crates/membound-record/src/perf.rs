@@ -1,19 +1,19 @@
-//! Timer samples from perf events: the kernel's cpu-clock on every thread of a process and
-//! of its children, with registers and a piece of stack.
+//! Timer samples from perf events: the kernel's cpu-clock on every thread of a process and of its children,
+//! with registers and a part of the stack.
 //!
-//! An inherited event can be mapped only when it is bound to a CPU, so that there is one
-//! event for each thread and CPU, and one ring for each CPU into which all of its events write.
+//! An inherited event can be mapped only if it is bound to a CPU. So there is one event for each thread and
+//! CPU, and one ring for each CPU, into which all events of that CPU write.
 //!
-//! **The kernel's share.** Where it is permitted (root, `CAP_PERFMON`, or
-//! `kernel.perf_event_paranoid` below 2) samples in the kernel come too, with the registers that
-//! the program entered it with ([`Mode::Kernel`]): they belong to the system call, or to the
-//! instruction whose page was missing. Where it is not ([`Kernel::Unseen`]) a timer that
-//! runs out in the kernel gives no sample. What is missing is known all the same, since the
-//! events count all of a thread's CPU time: [`PerfEvent::Counted`] tells it at threads' ends
-//! and [`Sampler::counted_ns`] in sum.
+//! **Time in the kernel.** Where it is permitted (root, `CAP_PERFMON`, or
+//! `kernel.perf_event_paranoid` below 2), timers also take samples in the kernel, with the registers with
+//! which the program entered it ([`Mode::Kernel`]): such a sample belongs to the system call, or to the
+//! instruction that caused the page fault. Where it is not permitted ([`Kernel::Unseen`]), a timer that
+//! expires in the kernel gives no sample. The missing time is known all the same, since the events count all
+//! of a thread's CPU time: [`PerfEvent::Counted`] reports it when a thread ends, and [`Sampler::counted_ns`]
+//! in sum.
 //!
-//! Times are of `CLOCK_MONOTONIC_RAW` ([`now_ns`]): like the time stamp counter it is not
-//! adjusted, so that the two stay a constant factor apart.
+//! Times are of `CLOCK_MONOTONIC_RAW` ([`now_ns`]): like the time stamp counter it is not adjusted, so that
+//! the ratio of the two is constant.
 
 mod attr;
 mod error;
@@ -33,14 +33,14 @@ pub(crate) use registers::RegisterSet;
 pub(crate) use ring::Ring;
 pub use sampler::{Bell, Kernel, Sampler, Waited, sample_cost_ns};
 
-/// What is asked of the events.
+/// What the events are to sample, and their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// CPU time of a thread between two samples, in nanoseconds.
     pub period_ns: u64,
-    /// Bytes of stack that come with a sample. The kernel wants a multiple of 8 below 65528.
+    /// Bytes of stack that are copied with a sample: a multiple of 8, below 65528.
     pub stack_bytes: u32,
-    /// Bytes of a CPU's ring, as many as the limit on locked memory permits.
+    /// Bytes of the ring of one CPU; less where the limit on locked memory does not permit it.
     pub ring_bytes: usize,
 }
 
@@ -48,18 +48,19 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             period_ns: 1_000_000,
-            // Enough for most chains; it is copied at each sample and room is taken for it
-            // even where the stack is shallower.
+            // Enough for most chains. It is copied at each sample, and the ring needs the room even where
+            // the stack is shallower.
             stack_bytes: 8192,
-            // Some 500 samples, as many as a processor takes in half a second: so long may whoever
-            // reads them be kept from it by a large file's call frame information, or by programs
-            // that have all processors. Without privileges the kernel permits 512 KiB.
+            // Some 500 samples, which a processor takes in half a second. The reader may be delayed for that
+            // long by
+            // a large file's call frame information, or by programs that use all processors. Without
+            // privileges the kernel permits 512 KiB.
             ring_bytes: 4 << 20,
         }
     }
 }
 
-/// What perf events tell.
+/// An event from the kernel's rings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
@@ -68,66 +69,65 @@ impl Default for Config {
 pub enum PerfEvent<'a> {
     /// A thread used up its period.
     Sample(RawSample<'a>),
-    /// A thread or process was started by one that is followed, and is followed too.
+    /// A thread or process was started by a sampled one, and is sampled too.
     Fork {
-        /// Its process.
+        /// Process of the new thread.
         pid: u32,
-        /// Its number; that of the process for its first thread.
+        /// Number of the new thread; equal to `pid` for a process's first thread.
         tid: u32,
         /// Process of the thread that started it.
         parent_pid: u32,
-        /// That thread.
+        /// The thread that started it.
         parent_tid: u32,
-        /// When.
+        /// Time of the start.
         t_ns: u64,
     },
     /// A thread ended.
     Exit {
-        /// Its process.
+        /// Process of the thread.
         pid: u32,
-        /// Its number.
+        /// Number of the thread.
         tid: u32,
-        /// When.
+        /// Time of the end.
         t_ns: u64,
     },
     /// A thread has a new name.
     Comm {
-        /// Its process.
+        /// Process of the thread.
         pid: u32,
-        /// Its number.
+        /// Number of the thread.
         tid: u32,
         /// The name, at most 15 bytes.
         name: &'a [u8],
-        /// Why it has it.
+        /// What changed the name.
         cause: Named,
-        /// When.
+        /// Time of the change.
         t_ns: u64,
     },
     /// Executable memory was mapped.
     Mmap(Mmap<'a>),
-    /// CPU time of a thread that has ended, on one CPU: there may be one of these for each
-    /// CPU that it ran on. Time in the kernel is included.
+    /// CPU time of a thread that has ended, on one CPU, time in the kernel included. There may be one such
+    /// event for each CPU that the thread ran on.
     ///
-    /// Of each thread that was attached to and all of its heirs one gets none, mostly the
-    /// attached one itself: the kernel lets related threads exchange their events, and tells
-    /// nothing of those that were opened by us. It is what is missing to
-    /// [`Sampler::counted_ns`].
+    /// For each attached thread, it or one of the threads that inherited its events gets no such event,
+    /// mostly the attached one itself: the kernel lets related threads exchange their events, and does not
+    /// report those that this process opened. [`Sampler::counted_ns`] has that thread's time.
     Counted {
-        /// Its process.
+        /// Process of the thread.
         pid: u32,
-        /// Its number.
+        /// Number of the thread.
         tid: u32,
         /// CPU time in nanoseconds.
         cpu_ns: u64,
-        /// When it ended.
+        /// Time of the end.
         t_ns: u64,
     },
-    /// So many records found no room.
+    /// This many records were lost for lack of room.
     Lost(u64),
 }
 
 impl PerfEvent<'_> {
-    /// The process that it is about, where it is about one.
+    /// The process that the event is about; `None` for lost records.
     #[must_use]
     pub const fn pid(&self) -> Option<u32> {
         match self {
@@ -142,16 +142,16 @@ impl PerfEvent<'_> {
     }
 }
 
-/// Why a thread has a new name.
+/// What changed a thread's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// It executed another program.
+    /// The process executed another program.
     Exec,
-    /// It was given one.
+    /// The name was set, as by `prctl`.
     Set,
 }
 
-/// Where a timer ran out.
+/// Where a timer expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In the program.
@@ -160,29 +160,29 @@ pub enum Mode {
     Kernel,
 }
 
-/// A timer sample as the kernel tells it.
+/// A timer sample or a watchpoint hit, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawSample<'a> {
-    /// The instruction, of the program or the kernel.
+    /// Address of the instruction, in the program or in the kernel.
     pub ip: u64,
-    /// Process.
+    /// Number of the process.
     pub pid: u32,
-    /// Thread.
+    /// Number of the thread.
     pub tid: u32,
-    /// When.
+    /// Time of the sample.
     pub t_ns: u64,
-    /// On which CPU.
+    /// The CPU that the thread ran on.
     pub cpu: u32,
-    /// CPU time that it stands for, in nanoseconds.
+    /// CPU time that it represents, in nanoseconds; 0 for a watchpoint hit.
     pub period_ns: u64,
-    /// First address that is watched, where it is a breakpoint and no timer.
+    /// First watched address, for a watchpoint hit; 0 for a timer sample.
     pub(crate) address: u64,
-    /// Whether the registers are where the timer ran out, or where the kernel was entered.
+    /// Whether `registers` are those at the expiry, or those with which the kernel was entered.
     pub mode: Mode,
-    /// Registers of the program; `None` for a program of 32 bits and for what has no
-    /// program any more.
+    /// Registers of the program; `None` for 32-bit programs, and for threads that have no
+    /// program (any more).
     pub registers: Option<Registers>,
-    /// Memory from the stack pointer on, as far as it could be read.
+    /// Bytes of the stack from the stack pointer on, as far as they could be read.
     pub stack: &'a [u8],
 }
 
@@ -195,28 +195,28 @@ impl RawSample<'_> {
     }
 }
 
-/// Executable memory of a process.
+/// An executable mapping of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mmap<'a> {
-    /// Process.
+    /// Number of the process.
     pub pid: u32,
     /// Thread that mapped it.
     pub tid: u32,
     /// First address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Offset in the file.
     pub offset: u64,
     /// Path, `[vdso]`, `//anon`, …
     pub path: &'a [u8],
-    /// The file's build-id, where it has one and the kernel tells it.
+    /// The file's build-id, where it has one and the kernel reports it.
     pub build_id: Option<&'a [u8]>,
-    /// When.
+    /// Time of the mapping.
     pub t_ns: u64,
 }
 
-/// The time by the clock that perf events are stamped with, in nanoseconds.
+/// Current time of the clock of perf events, in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicRaw);

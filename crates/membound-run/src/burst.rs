@@ -1,11 +1,10 @@
-//! Bursts in few bytes.
+//! Compact encoding of bursts.
 //!
-//! Integers are written in groups of seven bits, the least significant first; every byte but
-//! the last of an integer has its highest bit set. Sites are their identifiers one after the
-//! other. Of an access first stands the position of its site, shifted left by one with 1 for a
-//! store in the bit that became free, then the difference of its address to the one before
-//! of the same position (0 before the first), with the sign in the lowest bit. A loop that walks
-//! through arrays takes 2 or 3 bytes an access.
+//! Integers are written in groups of seven bits, the least significant group first; every byte of an integer
+//! but the last has its highest bit set. Sites are their identifiers, one after the other. An access is two
+//! integers. The first is the position of its site, shifted left by one, with 1 in the lowest bit for a
+//! store. The second is the difference of its address to the previous one of the same position (0 before the
+//! first), with the sign in the lowest bit. A loop over arrays takes 2 or 3 bytes an access.
 
 use crate::SiteId;
 
@@ -37,7 +36,7 @@ pub(crate) fn pack(accesses: &[(u16, u64, bool)]) -> Vec<u8> {
     bytes
 }
 
-/// `None` when the bytes were not made by [`pack`].
+/// Reverses [`pack`]; `None` when the bytes are not valid.
 pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<(u16, u64, bool)>> {
     let mut accesses = Vec::with_capacity(bytes.len() / 2);
     let mut last = Vec::new();
@@ -51,7 +50,7 @@ pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<(u16, u64, bool)>> {
     Some(accesses)
 }
 
-/// The last address of a site.
+/// The previous address of a site, 0 at first.
 fn before(last: &mut Vec<u64>, site: u16) -> &mut u64 {
     let site = usize::from(site);
     if last.len() <= site {
@@ -60,7 +59,7 @@ fn before(last: &mut Vec<u64>, site: u16) -> &mut u64 {
     &mut last[site]
 }
 
-/// Small numbers for differences that are small in either direction.
+/// Zigzag encoding: differences that are small in either direction become small numbers.
 const fn fold(difference: u64) -> u64 {
     (difference << 1) ^ (difference.cast_signed() >> 63).cast_unsigned()
 }
@@ -83,7 +82,7 @@ fn get(bytes: &mut &[u8]) -> Option<u64> {
         let (&byte, rest) = bytes.split_first()?;
         *bytes = rest;
         let bits = u64::from(byte & 0x7f);
-        // The tenth byte holds the one bit that is left.
+        // The tenth byte has only the one bit that is left.
         if shift == 63 && bits > 1 {
             return None;
         }

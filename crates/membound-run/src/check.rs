@@ -4,7 +4,7 @@
 use crate::table::Record;
 use crate::{Gap, ObjectId, RunData};
 
-/// How many there are of each kind that is referred to.
+/// Number of rows in each table that identifiers refer to.
 struct Present {
     processes: usize,
     threads: usize,
@@ -15,7 +15,7 @@ struct Present {
     objects: usize,
 }
 
-/// Keeps what refers only to what is there, and says what went.
+/// Removes rows with missing references, and returns a gap for each table that lost rows.
 pub(crate) fn keep_what_refers(run: &mut RunData) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let mut there = Present {
@@ -27,8 +27,8 @@ pub(crate) fn keep_what_refers(run: &mut RunData) -> Vec<Gap> {
         sites: 0,
         objects: 0,
     };
-    // In an order in which everything comes after what it refers to. Those with positions
-    // are cut, since taking one out would move the others.
+    // Tables come after the tables that they refer to. Tables with positions are cut off at the
+    // first bad row, since removing one row would move the others.
     there.threads = cut(&mut run.threads, &mut gaps, |_, thread| {
         thread.process.index() < there.processes
     });
@@ -56,7 +56,7 @@ pub(crate) fn keep_what_refers(run: &mut RunData) -> Vec<Gap> {
     gaps
 }
 
-/// Those without positions.
+/// Filters the tables without positions.
 fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     let object = |id: Option<ObjectId>| id.is_none_or(|id| id.index() < there.objects);
     pick(&mut run.mappings, gaps, |mapping| {
@@ -124,7 +124,7 @@ fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     });
 }
 
-/// Cuts rows off from the first on that does not satisfy `sound`; how many are left.
+/// Cuts a table off at the first row that does not satisfy `sound`; returns the number of rows left.
 fn cut<R: Record>(
     rows: &mut Vec<R>,
     gaps: &mut Vec<Gap>,

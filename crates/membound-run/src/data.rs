@@ -23,10 +23,10 @@ pub use self::samples::*;
 pub use self::sharing::*;
 pub use self::sites::*;
 
-/// Everything that a run holds.
+/// All data of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunData {
-    /// What the run was.
+    /// How and where it was recorded.
     pub meta: Meta,
     /// Process images, in the order of their starts.
     pub processes: Vec<Process>,
@@ -43,21 +43,21 @@ pub struct RunData {
     pub stacks: Vec<Stack>,
     /// Expiries of the sampling timer, by thread and call chain.
     pub samples: Vec<Sample>,
-    /// Instructions that access memory and were looked at.
+    /// Instructions that access memory and were examined.
     pub sites: Vec<Site>,
     /// Which access each sampled instruction waited for.
     pub attributions: Vec<Attribution>,
-    /// How often sites ran.
+    /// Counts of executions of sites.
     pub executions: Vec<Executions>,
-    /// Laps of loops, as executions of their sites, from registers that count them.
+    /// Iterations of loops, as executions of their sites, from registers that count them.
     pub laps: Vec<Laps>,
     /// Loops around frames and sites.
     pub loops: Vec<LoopAround>,
-    /// Single accesses that the latency sampler saw.
+    /// Single accesses that the latency sampler recorded.
     pub accesses: Vec<Access>,
     /// Bursts in which every access of some sites was recorded.
     pub bursts: Vec<Burst>,
-    /// How often basic blocks ran.
+    /// Counts of executions of basic blocks.
     pub blocks: Vec<BlockCount>,
     /// Objects that samples or accesses fell into.
     pub objects: Vec<Object>,
@@ -69,49 +69,49 @@ pub struct RunData {
     pub locations: Vec<Location>,
     /// Code of functions that were sampled.
     pub code: Vec<Code>,
-    /// NUMA nodes on which pages were found, with the time of each look.
+    /// NUMA nodes of pages, with the times at which the kernel was asked.
     pub pages: Vec<PageNode>,
-    /// Traffic by counters, where there are some.
+    /// Memory traffic from hardware counters, where there are any.
     pub traffic: Vec<Traffic>,
     /// Hits of hardware watchpoints.
     pub watched: Vec<Watched>,
-    /// Spans in which threads were held, or not, to see what they cost each other.
+    /// Spans of trials in which threads were held, or not, to measure what they cost each other.
     pub holds: Vec<Hold>,
-    /// Accesses that a processor sampled itself, out of recordings of other profilers.
+    /// Accesses that a processor sampled itself, from recordings of other profilers.
     pub hardware_accesses: Vec<HardwareAccess>,
     /// What was not recorded, and why.
     pub gaps: Vec<Gap>,
 }
 
-/// What the run was.
+/// How, when and where a run was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// Version of membound that wrote it.
     pub membound_version: String,
-    /// The command; empty when processes were attached to.
+    /// The command with its arguments; empty when processes were attached to.
     pub command: Vec<String>,
     /// Process that was attached to.
     pub attached: Option<u32>,
     /// Host name of the machine that recorded.
     pub host: String,
-    /// When it began, RFC 3339 in UTC.
+    /// Start of the recording, RFC 3339 in UTC.
     pub date: String,
-    /// Whether it was ended in order. Stays false when membound was killed.
+    /// True if the recording was ended properly; it stays false when membound was killed.
     pub complete: bool,
-    /// Wall time in nanoseconds from the start to the program's end (or the last that was seen).
+    /// Wall time in nanoseconds from the start to the program's end, or to the last write before it.
     pub elapsed_ns: u64,
-    /// Exit code of the command, when it ended by itself.
+    /// Exit code of the command, if it exited.
     pub exit_code: Option<i32>,
     /// Signal that ended the command.
     pub signal: Option<i32>,
-    /// What took the timer samples.
+    /// Source of the timer samples.
     pub timer: TimerKind,
-    /// What the run was imported from, where another profiler recorded it.
+    /// Format that the run was imported from, if another profiler recorded it.
     #[serde(default)]
     pub imported: Option<String>,
-    /// Nanoseconds of CPU time between two timer samples, as asked for.
+    /// Requested CPU time between two timer samples, in nanoseconds.
     pub period_ns: u64,
-    /// Mean executions between two samples of a patched site.
+    /// Mean executions per sample of a patched site.
     pub site_period: u32,
     /// Whether hot sites were patched.
     pub latencies: bool,
@@ -119,31 +119,31 @@ pub struct Meta {
     /// is the one that the machine profile was calibrated with.
     #[serde(default)]
     pub patch: String,
-    /// Whether allocations were followed, and from how many bytes on every one.
+    /// Size in bytes from which on every block was followed; `None`: allocations were not followed.
     pub objects_from_bytes: Option<u64>,
-    /// Rate of the time stamp counter.
+    /// Ticks of the time stamp counter per second.
     pub tsc_hz: f64,
-    /// CPUs that the program could run on.
+    /// Number of CPUs that the program could run on.
     pub cpus: u32,
-    /// NUMA nodes of the machine.
+    /// Number of NUMA nodes of the machine.
     pub nodes: u32,
     /// Node of each CPU, by the CPU's number; empty where it could not be read.
     #[serde(default)]
     pub cpu_nodes: Vec<u16>,
     /// CPU time that membound itself took while the program ran, in nanoseconds.
     pub own_cpu_ns: u64,
-    /// Changes of running text by the longest time that a thread of the program stood still or waited for
-    /// each: element `i` counts those of `i` binary digits in microseconds.
+    /// Changes of running text, by the longest time that a thread of the program was stopped or waited for
+    /// each: element `i` counts those whose time in microseconds has `i` binary digits.
     #[serde(default)]
     pub stops: Vec<u64>,
-    /// The longest of those times, in nanoseconds; `None` where no text was to be changed.
+    /// The longest of those times, in nanoseconds; `None` where no text was changed.
     #[serde(default)]
     pub longest_stop_ns: Option<u64>,
-    /// CPU time that the programs lost by recording, in nanoseconds, beside what samples show in
+    /// CPU time that the programs lost to recording, in nanoseconds, apart from what samples show in
     /// membound's code inside them: an estimate.
     #[serde(default)]
     pub lost_cpu_ns: u64,
-    /// Time for which programs were held when they began and when they loaded something, in
+    /// Time for which programs were held at their start and when they loaded libraries, in
     /// nanoseconds.
     #[serde(default)]
     pub held_ns: u64,
@@ -151,7 +151,7 @@ pub struct Meta {
     pub machine: Option<Box<MachineProfile>>,
 }
 
-/// What takes timer samples.
+/// The source of timer samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimerKind {
@@ -160,24 +160,24 @@ pub enum TimerKind {
     CpuClock,
     /// Timers on threads' CPU clocks, served by the agent.
     AgentTimer,
-    /// A counter of core clock cycles, in imported recordings.
+    /// A counter of core clock cycles; only in imported recordings.
     Cycles,
-    /// Nothing: an imported recording has no samples that stand for CPU time.
+    /// None: an imported recording without samples that represent CPU time.
     None,
 }
 
-/// Something that a run lacks.
+/// Data that a run lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// What it is about: `samples`, `latencies`, `objects`, `names`, `nodes`, `bandwidth`,
-    /// `bursts`, `blocks`, `watchpoints`, `processes`, `hardware`; `code`: code whose samples
-    /// could not be attributed to an access; the reason is then the module's path, a colon and why.
+    /// Subject: `samples`, `latencies`, `objects`, `names`, `nodes`, `bandwidth`, `bursts`, `blocks`,
+    /// `watchpoints`, `holds`, `processes`, `hardware`, `events`; `code`: code whose samples could not be
+    /// attributed to an access; the reason is then the module's path, a colon and why.
     pub about: String,
-    /// Why, a lower-case fragment.
+    /// The reason, a lower-case fragment.
     pub reason: String,
-    /// What would change it.
+    /// What the user can do about it.
     pub remedy: Option<String>,
-    /// How many, where it counts something (lost samples).
+    /// Number of missing items, where they can be counted (lost samples).
     pub count: Option<u64>,
 }
 

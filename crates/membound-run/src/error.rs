@@ -7,90 +7,90 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("cannot create the run file {}: {error}", path.display())]
     Create {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// What stands there is no file.
+    /// The path is not a regular file.
     #[error("cannot create the run file {}: it is not a regular file", path.display())]
     NotAFile {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Another recording writes it.
+    /// Another recording is writing the file.
     #[error("cannot create the run file {}: another recording is writing it", path.display())]
     InUse {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// There is no room left, or not for a file of this size.
+    /// The disk is full, or the limit on file sizes is reached.
     #[error(
         "no room is left for the run file {}: what was recorded until then is kept",
         path.display()
     )]
     Full {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It cannot be written.
+    /// SQLite cannot write the file.
     #[error("cannot write the run file {}: {reason}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         reason: String,
     },
-    /// Writing has failed before, and nothing is written any more.
+    /// An earlier write failed, and nothing is written any more.
     #[error("the run file {} is not written any more since it failed", path.display())]
     Stopped {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file cannot be opened.
     #[error("cannot read {}: {error}", path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// Nothing stands in it.
+    /// The file is empty.
     #[error("{} is empty: the recording that was to write it has not begun", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is a document, such as a machine profile.
+    /// The file is a JSON document, such as a machine profile.
     #[error(
         "{} is a JSON document ({kind}), not a run: a run is what `membound profile -o` writes",
         path.display()
     )]
     Document {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its kind, as far as it says one.
+        /// The document's `kind`, if it has one.
         kind: String,
     },
-    /// It is something else.
+    /// The file is neither a database nor a document.
     #[error("{} is not a run: a run is what `membound profile -o` writes", path.display())]
     NotARun {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is another program's database.
+    /// The file is another program's database.
     #[error(
         "{} is an SQLite database of another program, not a run that `membound profile -o` wrote",
         path.display()
     )]
     OtherDatabase {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It was written by a version with another layout.
+    /// The file was written by a version with another layout.
     #[error(
         "{} has layout {found}, and this membound reads layout {}: record it again, or read it \
          with the version that wrote it",
@@ -98,35 +98,35 @@ pub enum Error {
         crate::LAYOUT
     )]
     OtherLayout {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its layout.
+        /// The file's layout.
         found: i64,
     },
-    /// Membound was killed while it wrote, and what it left cannot be put in order here.
+    /// membound was killed during a write, and its journal cannot be applied here.
     #[error(
         "{} was left in the middle of a write, and its journal beside it cannot be applied \
          ({reason}): copy both files to where you may write",
         path.display()
     )]
     Unfinished {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         reason: String,
     },
-    /// Another process holds the file's lock for longer than we wait.
+    /// Another process held the file's lock for longer than the timeout.
     #[error("{} is being written: try again when the recording has ended", path.display())]
     Busy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Not even what the run was can be read.
+    /// Not even the run's metadata can be read.
     #[error("{} is damaged beyond reading: {reason}", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         reason: String,
     },
 }

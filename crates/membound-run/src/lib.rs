@@ -1,12 +1,12 @@
-//! The run file: what `membound profile` recorded.
+//! The run file: the data that `membound profile` recorded.
 //!
-//! [`RunData`] is a run as plain data; what reads it computes with that and nothing else.
-//! On disk a run is an SQLite database (`docs/formats/run.md`) that stays readable whenever
-//! either side is killed. Nothing is interpreted here.
+//! [`RunData`] is a run as plain data; its readers compute from that and nothing else. On disk a run is an
+//! SQLite database (`docs/formats/run.md`), which stays readable when the writer or a reader is killed at any
+//! time. This crate interprets nothing.
 //!
-//! Units: times are nanoseconds since the run began (`t_ns`), unless a name says otherwise;
-//! addresses of code are those of the file (`Frame::address`), addresses of data are those
-//! of the process. Identifiers ([`ThreadId`] and the like) are positions in the vectors of [`RunData`].
+//! Units: times are nanoseconds since the run began (`t_ns`), unless a name says otherwise; addresses of code
+//! are those of the file (`Frame::address`), addresses of data are those of the process. Identifiers
+//! ([`ThreadId`] and the like) are positions in the vectors of [`RunData`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reading a run, whole or as far as it goes.
+//! Reads a run, or the part of a damaged one that is intact.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,12 +10,12 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use crate::table::{self, Key, Record};
 use crate::{APPLICATION, Error, Gap, LAYOUT, Meta, RunData, Thread, check};
 
-/// How long a recording that is going on may keep us waiting.
+/// How long a read waits for the lock of a recording in progress.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What every SQLite database begins with.
+/// First bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Whether the file at `path` is a run whose recording is over, although its program may go on.
+/// True if the file at `path` is a run whose recording is over, even if its program goes on.
 #[must_use]
 pub fn is_complete(path: &Path) -> bool {
     let complete = || -> Result<bool, Error> {
@@ -29,7 +29,7 @@ pub fn is_complete(path: &Path) -> bool {
 }
 
 impl RunData {
-    /// Threads of the programs themselves: all but the agent's.
+    /// Threads of the programs, without the agent's threads.
     pub fn own_threads(&self) -> impl Iterator<Item = &Thread> {
         let pid = |thread: &Thread| self.processes[thread.process.index()].pid;
         self.threads
@@ -39,9 +39,9 @@ impl RunData {
 
     /// Reads a run.
     ///
-    /// Of a damaged one everything is given that can be read and refers to nothing that is
-    /// missing; it is marked incomplete, and [`RunData::gaps`] says what was lost. Every
-    /// identifier in the result is the position of something that is there.
+    /// Of a damaged run, all rows are returned that can be read and refer to no missing row. The run is
+    /// then marked incomplete, and [`RunData::gaps`] says what was lost. Every identifier in the result is a
+    /// valid position.
     ///
     /// # Errors
     /// When the file is no run of this layout, or not even its table `run` can be read.
@@ -74,8 +74,8 @@ impl RunData {
     }
 }
 
-/// Another connection to the file of `first` that sees the same, so that two threads can read; both
-/// are in a transaction from here on. `None` where that is not to be had at once.
+/// A second connection to the file of `first`, so that two threads can read. Both connections are in a
+/// transaction with the same contents from here on. `None` where the lock is not free at once.
 fn second(first: &Connection, path: &Path) -> Option<Connection> {
     let begin = |connection: &Connection| {
         connection.execute_batch("BEGIN")?;
@@ -88,7 +88,7 @@ fn second(first: &Connection, path: &Path) -> Option<Connection> {
     Some(second)
 }
 
-/// A table without lost rows.
+/// Reads a table; `None` if any row cannot be read.
 fn whole<R: Record>(connection: &Connection) -> Option<Vec<R>> {
     let reader = Reader {
         connection,
@@ -99,14 +99,15 @@ fn whole<R: Record>(connection: &Connection) -> Option<Vec<R>> {
     (strange == 0).then_some(rows)
 }
 
-/// Takes rows as far as they can be read.
+/// Reads tables as far as they are intact, and collects gaps.
 struct Reader<'a> {
     connection: &'a Connection,
     gaps: Vec<Gap>,
 }
 
 impl Reader<'_> {
-    /// Everything but samples and locations: as many accesses are read in the same time.
+    /// Reads all tables but samples and locations, which take about as long as the rest and are read on
+    /// another thread.
     fn all_but_largest(&mut self, meta: Meta) -> RunData {
         let reader = self;
         RunData {
@@ -140,7 +141,7 @@ impl Reader<'_> {
         }
     }
 
-    /// All rows of a table, or those up to the damage.
+    /// All rows of a table, or the rows before the damage.
     fn rows<R: Record>(&mut self) -> Vec<R> {
         let mut rows = Vec::new();
         let mut strange = 0;
@@ -162,7 +163,7 @@ impl Reader<'_> {
         rows
     }
 
-    /// The same of a table that files of earlier versions do not have.
+    /// The same for a table that files of earlier versions may lack.
     fn rows_if_any<R: Record>(&mut self) -> Vec<R> {
         let there = self.connection.query_row(
             "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
@@ -193,7 +194,7 @@ impl Reader<'_> {
                     Ok(taken) => rows.push(taken),
                     Err(_) => *strange += 1,
                 },
-                // What stands behind a missing one would get another's number.
+                // Rows after a missing one would get wrong positions.
                 Key::Position => {
                     let id: i64 = row.get(0)?;
                     if usize::try_from(id) != Ok(rows.len()) {
@@ -217,7 +218,7 @@ impl Reader<'_> {
     }
 }
 
-/// Says what a file is that is no database.
+/// Checks the file's first bytes, and says what it is if it is no database.
 fn sniff(path: &Path) -> Result<(), Error> {
     let open = |error| Error::Open {
         path: path.to_owned(),
@@ -252,8 +253,8 @@ fn sniff(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Opens the database; where a writer was killed while it ended a transaction, that is
-/// taken back first.
+/// Opens the database. If a writer was killed while it committed, the journal is rolled back
+/// first.
 fn connect(path: &Path) -> Result<Connection, Error> {
     let damaged = |error: rusqlite::Error| Error::Damaged {
         path: path.to_owned(),
@@ -277,7 +278,7 @@ fn connect(path: &Path) -> Result<Connection, Error> {
             Ok(connection)
         }
         Some(ErrorCode::DatabaseCorrupt) => {
-            // With this SQLite reads a file that has been cut off.
+            // With this setting SQLite reads a truncated file.
             connection
                 .execute_batch("PRAGMA writable_schema = ON")
                 .map_err(damaged)?;
@@ -292,7 +293,7 @@ fn connect(path: &Path) -> Result<Connection, Error> {
 }
 
 fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
-    // Absolute, because SQLite gives names such as `:memory:` a meaning.
+    // Absolute, because SQLite treats names such as `:memory:` specially.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let connection =
         Connection::open_with_flags(absolute, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
@@ -300,7 +301,7 @@ fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// The first thing that looks at the file and its journal.
+/// The first query, which makes SQLite read the file and its journal.
 fn touch(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
 }

@@ -1,6 +1,6 @@
-//! The tables: one for each vector of [`RunData`](crate::RunData), one row for each element,
-//! one column for each field, by the same names. [`Meta`] is the only row of `run`, apart
-//! from its machine profile, which is the only row of `machine`.
+//! The tables: one for each vector of [`RunData`](crate::RunData), with one row for each element and one
+//! column for each field, under the same names. [`Meta`] is the only row of `run`, except for
+//! its machine profile, which is the only row of `machine`.
 
 use rusqlite::{Row, Statement};
 
@@ -11,47 +11,47 @@ use crate::{
     PageNode, Process, Sample, Site, Stack, Thread, Traffic, Watched, burst,
 };
 
-/// Tells a run from other databases: SQLite's `application_id`.
+/// Distinguishes runs from other databases: SQLite's `application_id`.
 pub const APPLICATION: i32 = i32::from_be_bytes(*b"mbnd");
 
-/// Version of the layout: SQLite's `user_version`. It grows when a reader of the one before
+/// Version of the layout: SQLite's `user_version`. It is raised when readers of the previous version
 /// could not read what is written.
 pub const LAYOUT: i64 = 1;
 
-/// The machine profile, which is written seldom and is large.
+/// The machine profile has its own table, because it is large and rarely written.
 pub(crate) const MACHINE: &str = "CREATE TABLE machine (profile TEXT NOT NULL)";
 
-/// A name and a type in SQL.
+/// Name and SQL type of a column.
 pub(crate) type Column = (&'static str, &'static str);
 
-/// How rows are told apart.
+/// How rows are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// By their position, in a column `id`. They may be written again.
+    /// By their position, in a column `id`. They may be replaced.
     Position,
-    /// Not at all: they stand in the order in which they were written.
+    /// Not at all: rows stay in the order in which they were written.
     Order,
 }
 
-/// Something of which a table holds one a row.
+/// A type whose values are the rows of a table.
 pub(crate) trait Record: Sized {
-    /// The table.
+    /// Name of the table.
     const TABLE: &'static str;
-    /// How its rows are told apart.
+    /// How its rows are identified.
     const KEY: Key;
     /// Its columns, without `id`.
     const COLUMNS: &'static [Column];
-    /// What a [`Gap`] says it is about when rows are missing.
+    /// [`Gap::about`] for missing rows.
     const ABOUT: &'static str;
 
-    /// Puts the fields into parameters, the first into `from`.
+    /// Binds the fields to parameters, beginning with parameter `from`.
     fn bind(&self, statement: &mut Statement<'_>, from: usize) -> rusqlite::Result<()>;
 
-    /// Takes the fields from columns, the first from `from`.
+    /// Reads the fields from columns, beginning with column `from`.
     fn take(row: &Row<'_>, from: usize) -> rusqlite::Result<Self>;
 }
 
-/// Fields are columns by the same names.
+/// Implements [`Record`] with a column for each field, under the same name.
 macro_rules! record {
     ($Type:ident, $table:literal, $Key:ident, $about:literal, {
         $($field:ident: $Value:ty),+ $(,)?
@@ -382,7 +382,7 @@ impl Record for Burst {
     }
 }
 
-/// The statement that makes the table of `R`. Names are quoted, since some are words of SQL.
+/// The statement that creates the table of `R`. Names are quoted, since some are SQL keywords.
 pub(crate) fn create<R: Record>() -> String {
     let id = match R::KEY {
         Key::Position => vec!["\"id\" INTEGER PRIMARY KEY".to_owned()],
@@ -395,7 +395,7 @@ pub(crate) fn create<R: Record>() -> String {
     format!("CREATE TABLE \"{}\" ({})", R::TABLE, columns.join(", "))
 }
 
-/// The statement that writes a row of `R`, in the place of one with the same `id`.
+/// The statement that writes a row of `R`, replacing a row with the same `id`.
 pub(crate) fn insert<R: Record>() -> String {
     let (id, first) = match R::KEY {
         Key::Position => (Some("\"id\"".to_owned()), 1),
@@ -414,8 +414,8 @@ pub(crate) fn insert<R: Record>() -> String {
     )
 }
 
-/// The statement that reads all rows of `R` in their order from a table with these columns: of a file
-/// that was written before there was a column, the column is absent in every row.
+/// The statement that reads all rows of `R` in order, from a table that has only the columns `present`.
+/// Columns that files of earlier versions lack are read as NULL.
 pub(crate) fn select<R: Record>(present: &[String]) -> String {
     let id = match R::KEY {
         Key::Position => Some("\"id\"".to_owned()),
@@ -436,7 +436,7 @@ pub(crate) fn select<R: Record>(present: &[String]) -> String {
     )
 }
 
-/// Runs `$what!(Type)` for every table.
+/// Invokes `$what!` with the types of all tables.
 macro_rules! each_table {
     ($what:ident) => {
         $what!(
@@ -471,7 +471,7 @@ macro_rules! each_table {
     };
 }
 
-/// Tables that files of this layout may lack: of versions before there were such tables.
+/// Tables that files of this layout may lack, since earlier versions had no such tables.
 pub(crate) const LATER_TABLES: [&str; 4] = [
     Laps::TABLE,
     LoopAround::TABLE,
@@ -479,7 +479,7 @@ pub(crate) const LATER_TABLES: [&str; 4] = [
     HardwareAccess::TABLE,
 ];
 
-/// The statements that make all tables.
+/// The statements that create all tables.
 pub(crate) fn create_all() -> Vec<String> {
     macro_rules! made {
         ($($Type:ident),+) => { vec![$(create::<$Type>()),+] };

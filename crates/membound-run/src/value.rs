@@ -1,5 +1,5 @@
-//! How values stand in columns: integers of any width as SQLite's signed 64 bits (those of
-//! `u64` by their bits), names of variants as text, lists as JSON, what is absent as NULL.
+//! How values are stored in columns: integers of any width as SQLite's signed 64 bits (`u64` with the
+//! same bits), variants by name as text, lists as JSON, `None` as NULL.
 
 use rusqlite::types::FromSqlError;
 use rusqlite::{Row, Statement};
@@ -9,15 +9,15 @@ use crate::{
     ServedBy, SiteId, SiteKind, Snoop, StackId, ThreadId, TimerKind, Translation,
 };
 
-/// Something that fits into one column.
+/// A type that fits into one column.
 pub(crate) trait Value: Sized {
     /// The column's type in SQL.
     const SQL: &'static str;
 
-    /// Puts it into parameter `at`, from 1.
+    /// Binds it to parameter `at`, from 1.
     fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()>;
 
-    /// Takes it from column `at`, from 0.
+    /// Reads it from column `at`, from 0.
     fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self>;
 }
 
@@ -60,7 +60,7 @@ positions!(
     ProcessId, ThreadId, ModuleId, FrameId, StackId, SiteId, ObjectId
 );
 
-/// Names of variants, as they stand in the file.
+/// Stores variants by the names that they have in the file.
 macro_rules! words {
     ($($Type:ident { $($Variant:ident = $word:literal),+ $(,)? })+) => {$(
         impl Value for $Type {

@@ -1,10 +1,9 @@
-//! Writing a run while it is recorded.
+//! Writes a run while it is recorded.
 //!
-//! Everything goes through one transaction at a time; [`Writer::flush`] ends it. SQLite's
-//! rollback journal makes each of them happen wholly or not at all: it exists as a second
-//! file only while one is being ended. Nothing is forced to the disk, since what is guarded
-//! against is the end of this process and not that of the machine, and a program under
-//! measurement is not to wait for a disk.
+//! Rows collect in one transaction at a time; [`Writer::flush`] commits it. SQLite's rollback journal makes
+//! each transaction atomic; as a second file it exists only during a commit. Nothing is forced to the disk:
+//! the file must survive the end of this process, not of the machine, and a program under measurement must
+//! not wait for a disk.
 
 use std::borrow::Borrow;
 use std::fs::{self, OpenOptions};
@@ -25,35 +24,35 @@ use crate::{
     Sample, Site, SiteId, Stack, StackId, Thread, ThreadId, Traffic, Watched,
 };
 
-/// Bytes of a page. Rows are added at the ends of tables and read in their order, so that
-/// larger pages than the usual ones only mean fewer.
+/// Bytes of a page. Rows are appended to tables and read in order, so larger pages than SQLite's default
+/// only mean fewer of them.
 const PAGE_BYTES: u64 = 8192;
-/// How long a transaction's end waits for readers while the program runs. The next one
+/// How long a commit waits for readers while the program runs. After a timeout the next flush
 /// tries again.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long the last one does.
+/// The same for the last commit.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes a run file.
 ///
-/// Rows may be given in any order, as long as what a row refers to has been given when
-/// [`Self::flush`] is called: a reader may see what stands there then.
+/// Rows may be written in any order, as long as the rows that they refer to have been written when
+/// [`Self::flush`] is called: from then on readers see them.
 ///
-/// After an error nothing is written any more ([`Error::Stopped`]); what was flushed before
-/// stays readable, and the recording can go on without the file.
+/// After an error nothing more is written ([`Error::Stopped`]). What was flushed before stays
+/// readable, and the recording can go on without the file.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
     path: PathBuf,
     state: State,
-    /// See [`Self::keep_rows`].
+    /// Copies of all rows, after [`Self::keep_rows`].
     kept: Option<Box<RunData>>,
-    /// The machine profile that the file holds. It is 0.1 MB of JSON: as long as it stays the same, it is not written
-    /// with every change of the other facts.
+    /// The machine profile that the file has. It is 0.1 MB of JSON: as long as it does not change, it is not
+    /// written with every change of the other metadata.
     machine: Option<Box<MachineProfile>>,
 }
 
-/// Whether a file is marked as ended in order.
+/// Whether the file is marked as ended properly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     No,
@@ -66,11 +65,11 @@ enum State {
     Writing,
     /// An error ended it.
     Failed,
-    /// Everything is written.
+    /// All rows are written, and the file is complete.
     Finished,
 }
 
-/// Functions for rows that are told apart by their positions.
+/// Methods for rows with positions.
 macro_rules! positioned {
     ($($(#[$meta:meta])* $name:ident, $name_at:ident($Id:ident, $Row:ident);)+) => {$(
         $(#[$meta])*
@@ -110,7 +109,7 @@ macro_rules! positioned {
     )+};
 }
 
-/// Functions for rows that are only added.
+/// Methods for rows that are only appended.
 macro_rules! appended {
     ($($(#[$meta:meta])* $name:ident($Row:ident);)+) => {$(
         $(#[$meta])*
@@ -127,7 +126,7 @@ macro_rules! appended {
 }
 
 impl Writer {
-    /// Begins a run file, in the place of whatever file stands there.
+    /// Creates a run file; an existing file is replaced.
     ///
     /// # Errors
     /// [`Error::Create`], [`Error::NotAFile`], [`Error::InUse`], [`Error::Full`], [`Error::Write`].
@@ -155,14 +154,14 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Has all rows from now on kept in memory too, for [`Self::take_rows`]: who goes on with the run need not read it
-    /// back.
+    /// From now on also keeps all rows in memory, for [`Self::take_rows`], so that the run need not be read
+    /// back from the file.
     pub fn keep_rows(&mut self) {
         self.kept = Some(Box::default());
     }
 
-    /// The rows that were kept, as [`RunData::open`] would read them from the file once that is complete; `None` where
-    /// none were. No more are kept.
+    /// The rows that were kept, as [`RunData::open`] would read them from the completed file; `None` if
+    /// [`Self::keep_rows`] was not called. Ends the keeping.
     pub fn take_rows(&mut self, meta: &Meta) -> Option<RunData> {
         let mut run = *self.kept.take()?;
         run.meta = Meta {
@@ -175,26 +174,26 @@ impl Writer {
         Some(run)
     }
 
-    /// The file.
+    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     positioned! {
-        /// Process images.
+        /// Writes process images.
         processes, processes_at(ProcessId, Process);
-        /// Threads.
+        /// Writes threads.
         threads, threads_at(ThreadId, Thread);
-        /// Modules.
+        /// Writes modules.
         modules, modules_at(ModuleId, Module);
-        /// Frames.
+        /// Writes frames.
         frames, frames_at(FrameId, Frame);
-        /// Call chains.
+        /// Writes call chains.
         stacks, stacks_at(StackId, Stack);
-        /// Sites.
+        /// Writes sites.
         sites, sites_at(SiteId, Site);
-        /// Objects.
+        /// Writes objects.
         objects, objects_at(ObjectId, Object);
     }
 
@@ -239,7 +238,7 @@ impl Writer {
         gaps(Gap);
     }
 
-    /// Says anew what the run is. The file stays marked incomplete whatever `meta` says.
+    /// Replaces the metadata. The file stays marked incomplete whatever `meta` says.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
@@ -249,8 +248,8 @@ impl Writer {
         self.keep(written)
     }
 
-    /// Makes everything until now part of the file. Where a reader holds it just then, that
-    /// is left to the next call.
+    /// Commits everything written so far. If a reader holds the lock for too long, the next call
+    /// tries again.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
@@ -263,8 +262,8 @@ impl Writer {
         self.keep(ended)
     }
 
-    /// Marks the file complete, as it stands. More may be written afterwards, and [`Self::finish`] says how the
-    /// program ended: a recording can be over long before its program is.
+    /// Marks the file complete. More may be written afterwards, and [`Self::finish`] adds how the program
+    /// ended: a recording can be over long before its program is.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
@@ -279,7 +278,7 @@ impl Writer {
         self.keep(ended)
     }
 
-    /// Ends the file in order: it is marked complete.
+    /// Marks the file complete, and ends writing.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
@@ -345,7 +344,7 @@ impl Writer {
         self.keep(written)
     }
 
-    /// Ends the transaction and begins the next one.
+    /// Commits the transaction and begins the next one.
     fn commit(&self) -> rusqlite::Result<()> {
         if !self.connection.is_autocommit() {
             self.connection.execute_batch("COMMIT")?;
@@ -353,8 +352,8 @@ impl Writer {
         self.begin()
     }
 
-    /// Begins a transaction if none is open: immediately, so that a second writer of the
-    /// same file is refused at any time.
+    /// Begins a transaction if none is open. It takes the write lock at once, so that a second writer of
+    /// the same file is refused at any time.
     fn begin(&self) -> rusqlite::Result<()> {
         if self.connection.is_autocommit() {
             self.connection.execute_batch("BEGIN IMMEDIATE")?;
@@ -362,14 +361,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives up after an error: what was not flushed is taken back.
+    /// On an error, stops writing and rolls back what was not flushed.
     fn keep(&mut self, result: rusqlite::Result<()>) -> Result<(), Error> {
         let Err(error) = result else {
             return Ok(());
         };
         self.state = State::Failed;
         if !self.connection.is_autocommit() {
-            // If this fails too, the journal stays and the next reader takes it back.
+            // If this fails too, the journal stays and the next reader applies it.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
         let path = self.path.clone();
@@ -393,7 +392,7 @@ impl Drop for Writer {
     }
 }
 
-/// Writes a whole run at once. It is marked complete if [`Meta::complete`] says so.
+/// Writes a whole run at once. The file is marked complete if [`Meta::complete`] is set.
 ///
 /// # Errors
 /// As [`Writer::create`] and [`Writer::finish`].
@@ -432,7 +431,8 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
     }
 }
 
-/// Puts a row at its position. Of positions that were never given the rows behind them are lost, as in a file.
+/// Puts a row at its position. Rows after a position that was never written are dropped, as a reader of the
+/// file would.
 fn put_at<R>(rows: &mut Vec<R>, at: usize, row: R) {
     if at == rows.len() {
         rows.push(row);
@@ -441,7 +441,7 @@ fn put_at<R>(rows: &mut Vec<R>, at: usize, row: R) {
     }
 }
 
-/// Writes rows, each with its number where the table has numbers.
+/// Writes rows, each with its position where the table has positions.
 fn insert<R: Record, B: Borrow<R>>(
     connection: &Connection,
     rows: impl Iterator<Item = (u64, B)>,
@@ -461,7 +461,7 @@ fn insert<R: Record, B: Borrow<R>>(
     Ok(())
 }
 
-/// Makes `path` an empty file that no other process is writing.
+/// Makes `path` an empty file, unless another process is writing it.
 fn empty(path: &Path, given: &Path) -> Result<(), Error> {
     let create = |error| Error::Create {
         path: given.to_owned(),
@@ -485,7 +485,7 @@ fn empty(path: &Path, given: &Path) -> Result<(), Error> {
         .truncate(true)
         .open(path)
         .map_err(create)?;
-    // The journals of a database that stood here would be applied to ours.
+    // SQLite would apply the journals of a previous database to the new one.
     for suffix in ["-journal", "-wal", "-shm"] {
         let mut beside = path.as_os_str().to_owned();
         beside.push(suffix);
@@ -497,7 +497,7 @@ fn empty(path: &Path, given: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether another writer has its transaction open in the database at `path`.
+/// True if another writer has a transaction open in the database at `path`.
 fn is_being_written(path: &Path) -> bool {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let Ok(connection) = Connection::open_with_flags(path, flags) else {
@@ -515,13 +515,13 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
-    // Pages that are written before a transaction ends would keep its journal about.
+    // With spilling, pages written before a commit would keep the journal on disk for longer.
     connection.execute_batch(&format!(
         "PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF;
          PRAGMA cache_spill = OFF; PRAGMA temp_store = MEMORY",
     ))?;
     if let Some(limit) = getrlimit(Resource::Fsize).current {
-        // Beyond it a write is answered with a signal, which would end the command.
+        // A write beyond this limit would raise a signal, which would end the command.
         let pages = (limit / PAGE_BYTES).max(1);
         connection.execute_batch(&format!("PRAGMA max_page_count = {pages}"))?;
     }
@@ -535,9 +535,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether there is no room. A limit on files' sizes and a failing disk are told as the same
-/// error of input and output; only the first is worth its own words, and a write that does not
-/// fit is by far the more likely one.
+/// True if there is no room. SQLite reports a limit on file sizes and a failing disk with the same I/O
+/// error; the limit is by far the more likely one, and only it has a message of its own.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
         || error

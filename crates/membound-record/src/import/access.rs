@@ -1,11 +1,11 @@
-//! Accesses that processors sampled, as rows.
+//! Converts accesses that processors sampled into rows.
 
 use membound_import as import;
 use membound_run::{
     AccessSampler, HardwareAccess, Operation, ServedBy, Snoop, StackId, ThreadId, Translation,
 };
 
-/// Where and when an access was sampled.
+/// Time, thread and call chain of a sampled access.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) t_ns: u64,
@@ -15,7 +15,7 @@ pub(super) struct At {
     pub(super) period: u64,
 }
 
-/// An access as a row.
+/// Converts an access into a row.
 pub(super) fn row(
     at: At,
     sampler: import::Sampler,

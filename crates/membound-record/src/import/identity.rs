@@ -1,7 +1,7 @@
-//! Whether a file that is here is the one that was recorded.
+//! Decides whether a file on this machine is the recorded one.
 //!
-//! A build-id decides. Without one a file's number (inode) does on the machine that recorded, and
-//! elsewhere nothing: such files are read, which is told.
+//! The build-id decides. Without one, the inode number decides on the machine that recorded, and
+//! nothing does elsewhere: such files are read, and the run says so.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -22,35 +22,35 @@ use crate::modules;
 pub(super) enum Verdict {
     /// It is the recorded one.
     Same,
-    /// Nothing says so, and nothing speaks against it.
+    /// It may be the recorded one: there is nothing to compare.
     Unproven,
-    /// It is another, or cannot be compared: why, for behind its path.
+    /// It is another file, or cannot be compared; the text follows its path in a message.
     Other(String),
-    /// It is not here.
+    /// There is no such file here.
     Absent,
 }
 
-/// A file as it was recorded: path, build-id, number.
+/// Key of a recorded file: path, build-id, inode.
 type Recorded = (Vec<u8>, Option<String>, Option<u64>);
 
-/// What is known of files, each looked at once.
+/// Verdicts on files; each file is examined once.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
     recorded: FxHashMap<Vec<u8>, String>,
     is_this_host: bool,
     is_own_kernel: bool,
-    /// The architecture that was recorded, where it is not this one.
+    /// The recorded architecture, if it is not this machine's.
     foreign: Option<String>,
     known: FxHashMap<Recorded, Verdict>,
 }
 
-/// What the kernel says of itself under `/proc/sys/kernel`.
+/// An attribute of the kernel under `/proc/sys/kernel`.
 fn of_kernel(name: &str) -> Option<String> {
     Root::system().attribute(format!("proc/sys/kernel/{name}"))
 }
 
 impl Identities {
-    /// For a recording.
+    /// Prepares verdicts for a recording.
     pub(super) fn of(about: &About) -> Self {
         let recorded = about.identities.iter();
         let is_this_host = about.host.is_some() && about.host == of_kernel("hostname");
@@ -66,7 +66,7 @@ impl Identities {
         }
     }
 
-    /// Whether the kernel's page of system calls is that of this machine.
+    /// True if the recorded vdso is that of this machine.
     pub(super) const fn is_own_kernel(&self) -> bool {
         self.is_own_kernel
     }
@@ -121,7 +121,7 @@ impl Identities {
 
 /// The build-id of a file in hexadecimal digits.
 fn build_id_of(path: &Path) -> Option<String> {
-    // Mapped: of a large file that leads to two pages being read.
+    // Mapped, so that only a few pages of a large file are read.
     let file = fs::File::open(path).ok()?;
     let bytes = modules::map_file(&file)?;
     match Image::build_id(&bytes) {
@@ -129,7 +129,7 @@ fn build_id_of(path: &Path) -> Option<String> {
             Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
         }
         Ok(_) => None,
-        // Code of another architecture is no image that could be patched, but has names.
+        // A file of another architecture cannot be parsed as an image, but its symbols can be read.
         Err(_) => {
             let symbols = Symbols::of_bytes(&bytes[..], &path.to_string_lossy()).ok()?;
             symbols.build_id().map(str::to_owned)

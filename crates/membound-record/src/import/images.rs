@@ -1,7 +1,7 @@
-//! Processes of a recording: what was mapped in them, and what their threads are called.
+//! Processes of a recording: their mappings, and the names of their threads.
 //!
-//! A recording of a whole machine names every process that there was. Those that were never sampled
-//! do not become part of the run.
+//! A recording of a whole machine names every process. Processes that were never sampled do not
+//! become part of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use rustc_hash::FxHashMap;
 
 use crate::space::Space;
 
-/// Mappings that are kept of one process: as many as the kernel permits.
+/// Mappings kept for one process: as many as the kernel permits.
 const MOST_MAPS: usize = 65_530;
-/// Mappings that are copied for children at most, in all. A file that is made to cost time has more.
+/// Mappings copied for forked children at most, in all. Only a file that is made to waste time has more.
 const MOST_COPIED: usize = 16 << 20;
 
-/// Code that was mapped.
+/// A mapping of code.
 #[derive(Clone, Debug)]
 pub(super) struct CodeMap {
     pub(super) t_ns: u64,
@@ -27,7 +27,7 @@ pub(super) struct CodeMap {
 }
 
 impl CodeMap {
-    /// Out of a record.
+    /// Builds one from a record.
     pub(super) fn of(map: &Map<'_>, t_ns: u64) -> Self {
         use std::os::unix::ffi::OsStrExt;
         Self {
@@ -47,14 +47,14 @@ impl CodeMap {
         }
     }
 
-    /// Path of a file, if it is one.
+    /// Path of the mapped file; `None` if it is no file.
     fn path(&self) -> Option<String> {
         let name = self.map.name.to_string_lossy();
         name.starts_with('/').then(|| name.into_owned())
     }
 }
 
-/// A process as the recording tells of it.
+/// A process, as the recording describes it.
 #[derive(Clone, Debug, Default)]
 struct Told {
     parent: Option<u32>,
@@ -72,24 +72,24 @@ struct Image {
     space: Option<Box<Space>>,
 }
 
-/// All processes.
+/// All processes of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Images {
     told: FxHashMap<i32, Told>,
     all: Vec<Image>,
-    /// The process of each thread.
+    /// Process of each thread.
     process_of: FxHashMap<i32, i32>,
     names: BTreeMap<(i32, i32), Vec<u8>>,
     copied: usize,
 }
 
 impl Images {
-    /// As rows.
+    /// The rows of all sampled processes.
     pub(super) fn rows(&self) -> Vec<Process> {
         self.all.iter().map(|image| image.row.clone()).collect()
     }
 
-    /// The process of a thread that says none.
+    /// The process of a thread whose sample has no process number.
     pub(super) fn process_of(&self, tid: i32) -> i32 {
         self.process_of.get(&tid).copied().unwrap_or(tid)
     }
@@ -99,7 +99,7 @@ impl Images {
         self.told.get(&pid)?.image
     }
 
-    /// The image of a process, and code that is to be mapped in it first: it is new.
+    /// The image of a process. If it is new, also the mappings that must be added to it first.
     pub(super) fn sampled(&mut self, pid: i32, t_ns: u64) -> (ProcessId, Arc<Vec<CodeMap>>) {
         let told = self.told.entry(pid).or_insert_with(|| Told {
             start_ns: t_ns,
@@ -119,33 +119,33 @@ impl Images {
                 end_ns: None,
                 unpatched: None,
             },
-            // Of no process that runs here.
+            // Not a process that runs on this machine.
             space: Some(Box::new(Space::new(0, image))),
         });
         (image, Arc::clone(&told.maps))
     }
 
-    /// Takes what is known of an image's memory; it is to be put back.
+    /// Removes an image's mappings while they are being used; [`Self::put_space`] puts them back.
     pub(super) fn take_space(&mut self, image: ProcessId) -> Box<Space> {
         let found = self.all.get_mut(image.index());
         let space = found.and_then(|image| image.space.take());
         space.unwrap_or_else(|| Box::new(Space::new(0, image)))
     }
 
-    /// Puts it back.
+    /// Puts an image's mappings back.
     pub(super) fn put_space(&mut self, image: ProcessId, space: Box<Space>) {
         if let Some(image) = self.all.get_mut(image.index()) {
             image.space = Some(space);
         }
     }
 
-    /// Code was mapped. The image in which it is to be mapped at once, if there is one.
+    /// Notes a mapping. Returns the image to which it must be added at once, if the process has one.
     pub(super) fn mapped(&mut self, pid: i32, map: &CodeMap) -> Option<ProcessId> {
         let told = self.told.entry(pid).or_insert_with(|| Told {
             start_ns: map.t_ns,
             ..Told::default()
         });
-        // The first file that is mapped is the program itself.
+        // The first mapped file is the executable.
         if told.path.is_empty() {
             told.path = map.path().unwrap_or_default();
             if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
@@ -162,7 +162,7 @@ impl Images {
         told.image
     }
 
-    /// A process runs another program from now on.
+    /// Notes that a process runs another program from now on.
     pub(super) fn executed(&mut self, pid: i32, t_ns: u64) {
         let before = self.told.remove(&pid).unwrap_or_default();
         self.end(&before, t_ns);
@@ -175,10 +175,10 @@ impl Images {
         self.process_of.insert(pid, pid);
     }
 
-    /// A thread, or a process with its first thread, has begun.
+    /// Notes the start of a thread, or of a process with its first thread.
     pub(super) fn forked(&mut self, pid: i32, tid: i32, parent_pid: i32, t_ns: u64) {
         self.process_of.insert(tid, pid);
-        // Threads bear their process's name until they are given another.
+        // A new thread has its process's name until it is given another.
         if let Some(name) = self.names.get(&(parent_pid, parent_pid)).cloned() {
             self.names.insert((pid, tid), name);
         }
@@ -198,7 +198,7 @@ impl Images {
         }
     }
 
-    /// A thread has ended; the last of a process ends that.
+    /// Notes the end of a thread; the end of a process is that of its last thread.
     pub(super) fn exited(&mut self, pid: i32, t_ns: u64) {
         if let Some(told) = self.told.get(&pid).cloned() {
             self.end(&told, t_ns);
@@ -211,19 +211,20 @@ impl Images {
         }
     }
 
-    /// A thread has this name from now on.
+    /// Notes a thread's new name.
     pub(super) fn named(&mut self, pid: i32, tid: i32, name: &[u8]) {
         self.process_of.insert(tid, pid);
         self.names.insert((pid, tid), name.to_vec());
     }
 
-    /// What a thread is called.
+    /// The name of a thread.
     pub(super) fn name(&self, pid: i32, tid: i32) -> Option<&[u8]> {
         self.names.get(&(pid, tid)).map(Vec::as_slice)
     }
 }
 
-/// A number of a process or thread as runs have it; those that had ended have -1.
+/// Converts a process or thread number to the type that runs use; -1, for one that had ended, becomes
+/// `u32::MAX`.
 pub(super) fn number(id: i32) -> u32 {
     id.cast_unsigned()
 }

@@ -1,8 +1,8 @@
-//! What sampled instructions waited for, function by function, when the recording has been read.
+//! Finds what sampled instructions waited for, function by function, once the recording has been read.
 //!
-//! A recording of a whole machine holds samples of tens of thousands of functions. To decode and study these takes
-//! longer than everything else that an import does, and decoded they would fill gigabytes: each is decoded once, asked
-//! everything, and let go of.
+//! A recording of a whole machine has samples in tens of thousands of functions. Decoding them takes longer
+//! than everything else in an import, and together they would take gigabytes: so each is decoded once,
+//! answers all questions about it, and is freed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,37 +23,37 @@ use crate::sites::Studied;
 pub(super) struct Leaf {
     pub(super) frame: FrameId,
     pub(super) module: Arc<Module>,
-    /// In the module's file.
+    /// Address in the module's file.
     pub(super) address: u64,
-    /// Samples of it that tell the address which was accessed.
+    /// Samples of it from which the accessed address can be computed.
     pub(super) telling: Vec<Telling>,
 }
 
 /// A sample with the program's registers.
 #[derive(Debug)]
 pub(super) struct Telling {
-    /// Which sample.
+    /// Index of the sample.
     pub(super) sample: usize,
     pub(super) registers: Registers,
     /// Address in the process minus address in the file.
     pub(super) bias: u64,
 }
 
-/// What is known of a function that was sampled.
+/// Results of decoding a sampled function.
 #[derive(Debug)]
 pub(super) struct OfFunction {
     pub(super) module: Arc<Module>,
     pub(super) range: Range<u64>,
-    /// By the frame and the address of the sampled instruction.
+    /// Frame and address of each sampled instruction, with what it waited for.
     pub(super) leaves: Vec<(FrameId, u64, Studied)>,
-    /// Where the loops around sampled instructions and their accesses begin, from the innermost outward.
+    /// First addresses of the loops around sampled instructions and their accesses, innermost first.
     pub(super) loops: Vec<(u64, Vec<u64>)>,
-    /// Addresses that samples accessed, by the sample.
+    /// Accessed addresses, by index of the sample.
     pub(super) accessed: Vec<(usize, Effective)>,
 }
 
 impl OfFunction {
-    /// `leaves` lie in it, ascending by address.
+    /// `leaves` are the function's sampled instructions, by address; `None` if there are none.
     fn of(function: &CodeFunction, leaves: &[Leaf]) -> Option<Self> {
         let module = Arc::clone(&leaves.first()?.module);
         let mut accessed = Vec::new();
@@ -89,13 +89,13 @@ impl OfFunction {
     }
 }
 
-/// Gives what is known of the functions that hold `leaves` to `take`, by module and address. Instructions of no function
-/// are left out.
+/// Passes the results for the functions that contain `leaves` to `take`, by module and address. Instructions
+/// outside of any function are left out.
 pub(super) fn study(leaves: Vec<Leaf>, mut take: impl FnMut(OfFunction)) {
     let (sender, found) = channel();
     thread::scope(|scope| {
         scope.spawn(move || study_all(leaves, &sender));
-        // They are begun in their order, and each takes as long as it takes.
+        // Functions are finished out of order, but passed on in order.
         let mut early = BTreeMap::new();
         let mut next = 0;
         for (at, function) in found {
@@ -108,7 +108,7 @@ pub(super) fn study(leaves: Vec<Leaf>, mut take: impl FnMut(OfFunction)) {
     });
 }
 
-/// The same from several threads, each function with its position.
+/// Decodes on several threads; sends each function with its position in the order.
 fn study_all(mut leaves: Vec<Leaf>, found: &Sender<(usize, Option<OfFunction>)>) {
     let place = |leaf: &Leaf| -> (ModuleId, u64) { (leaf.module.id, leaf.address) };
     leaves.par_sort_unstable_by_key(place);
@@ -121,12 +121,12 @@ fn study_all(mut leaves: Vec<Leaf>, found: &Sender<(usize, Option<OfFunction>)>)
             let first = leaves.first()?;
             OfFunction::of(&first.module.code()?.decode(first.address)?, leaves)
         };
-        // Without a receiver the one that asked has panicked.
+        // The receiver is gone only if its thread has panicked.
         let _ = found.send((at, study()));
     });
 }
 
-/// Instructions of one module, ascending, by the function that holds them.
+/// Splits instructions of one module, in ascending order, by the function that contains them.
 fn by_function(mut leaves: &[Leaf]) -> Vec<&[Leaf]> {
     let mut functions = Vec::new();
     while let Some(first) = leaves.first() {

@@ -1,4 +1,4 @@
-//! Functions and lines of frames, found by a thread of its own while the recording is still being read.
+//! Finds functions and lines of frames on its own thread, while the recording is still being read.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -11,17 +11,17 @@ use crate::gaps::Gaps;
 use crate::modules::Module;
 use crate::names::{self, Places};
 
-/// The thread, and the way to it.
+/// Handle of the thread.
 pub(super) struct Naming {
     jobs: Sender<(Arc<Module>, Places)>,
     thread: JoinHandle<Gaps>,
 }
 
 impl Naming {
-    /// Has locations written to `file`.
+    /// Starts the thread, which writes locations to `file`.
     ///
     /// # Errors
-    /// Where no thread can be had.
+    /// When no thread can be started.
     pub(super) fn new(file: Writing) -> io::Result<Self> {
         let (jobs, waiting) = channel::<(Arc<Module>, Places)>();
         let find = move || {
@@ -38,13 +38,13 @@ impl Naming {
         Ok(Self { jobs, thread })
     }
 
-    /// Has frames of a module named, which is none of code that was made at run time.
+    /// Queues frames of a module to be named; not for code that was made at run time.
     pub(super) fn name(&self, module: Arc<Module>, frames: Places) {
-        // Without a receiver the thread has panicked: so does `end` then.
+        // The receiver is gone only if the thread has panicked, which `end` then propagates.
         let _ = self.jobs.send((module, frames));
     }
 
-    /// Waits until all are named; what could not be.
+    /// Waits until all frames are named; returns what could not be named, as gaps.
     pub(super) fn end(self) -> Gaps {
         drop(self.jobs);
         self.thread.join().unwrap_or_else(|why| resume_unwind(why))

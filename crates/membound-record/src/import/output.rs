@@ -1,5 +1,5 @@
-//! The run file of an import, written by a thread of its own: SQLite takes nearly as long to store the rows of a
-//! recording as it takes to find them out.
+//! Writes the run file of an import on its own thread: storing the rows in SQLite takes nearly as long as
+//! producing them.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
@@ -9,38 +9,38 @@ use membound_run::{Gap, Meta, RunData, Writer};
 
 use crate::file::RunFile;
 
-/// Jobs that wait for the thread at most, so that a slow disk does not fill the memory: those of two batches.
+/// Jobs that are queued at most, about two batches, so that a slow disk does not fill the memory.
 const MOST_WAITING: usize = 16;
 
-/// Something to be written.
+/// A write to be done.
 type Job = Box<dyn FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send>;
 
-/// The thread, and the way to it.
+/// Handle of the thread.
 pub(super) struct Output {
     writing: Writing,
     thread: JoinHandle<RunFile>,
 }
 
-/// The way to the thread alone. The file is completed when there is none any more.
+/// Sending end of the queue. The file can be completed when no sending end is left.
 #[derive(Clone)]
 pub(super) struct Writing(SyncSender<Job>);
 
 impl Writing {
-    /// Has something written after all that was given before.
+    /// Queues a write; writes are done in order.
     pub(super) fn put(
         &self,
         job: impl FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send + 'static,
     ) {
-        // Without a receiver the thread has panicked: so does `Output::finish` then.
+        // The receiver is gone only if the thread has panicked, which `Output::finish` then propagates.
         let _ = self.0.send(Box::new(job));
     }
 }
 
 impl Output {
-    /// Has `writer`'s file written.
+    /// Starts the thread, which writes with `writer`.
     ///
     /// # Errors
-    /// Where no thread can be had.
+    /// When no thread can be started.
     pub(super) fn new(writer: Writer) -> std::io::Result<Self> {
         let (jobs, waiting) = sync_channel::<Job>(MOST_WAITING);
         let write = move || {
@@ -57,7 +57,7 @@ impl Output {
         Ok(Self { writing, thread })
     }
 
-    /// Where others put what is to be written.
+    /// Another sending end of the queue.
     pub(super) fn writing(&self) -> Writing {
         self.writing.clone()
     }
@@ -70,7 +70,8 @@ impl Output {
         self.writing.put(job);
     }
 
-    /// Completes the file. `rows` is given what the writer has kept before that.
+    /// Completes the file after all queued writes. `rows` receives the rows that the writer has kept, before
+    /// that.
     pub(super) fn finish(
         self,
         meta: &Meta,
@@ -80,7 +81,7 @@ impl Output {
         drop(self.writing);
         let mut file = self.thread.join().unwrap_or_else(|why| resume_unwind(why));
         if let (Some(rows), Some(run)) = (rows, file.take_rows(meta, gaps)) {
-            // Who asked may have gone.
+            // The receiver may be gone.
             let _ = rows.send(run);
         }
         file.finish(meta, gaps)

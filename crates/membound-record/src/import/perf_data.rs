@@ -1,4 +1,4 @@
-//! perf.data as a run.
+//! Imports a perf.data file.
 
 use std::ffi::OsString;
 use std::mem::take;
@@ -22,10 +22,10 @@ use crate::perf::RegisterSet;
 use crate::sampling::word;
 use crate::space::Space;
 
-/// Samples that wait until the addresses which they accessed are looked for, at most.
+/// Samples that wait at most until their accessed addresses are computed.
 const MOST_WAITING: usize = 500_000;
 
-/// Writes a run with what is in a recording.
+/// Writes a run with the contents of a recording.
 ///
 /// # Errors
 /// When the run file cannot be written.
@@ -55,7 +55,8 @@ pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported
     reader.end(data)
 }
 
-/// Whether code that was recorded is of the kind whose registers and unwinding are those of this machine.
+/// True if the recorded code is of this machine's architecture, so that its registers and unwinding are
+/// understood.
 fn is_own_architecture(about: &About) -> bool {
     let recorded = about.architecture.as_deref();
     recorded.is_none_or(|it| it == std::env::consts::ARCH)
@@ -93,7 +94,7 @@ fn meta(data: &PerfData<'_>, options: &ImportOptions, timer: &Timer) -> Meta {
     }
 }
 
-/// When the first record was written, where the recording has compared its clock with the calendar's.
+/// Date of the first record, if the recording relates its clock to calendar time.
 fn date(about: &About, data: &PerfData<'_>) -> Option<String> {
     let (calendar_ns, clock_ns) = about.clocks?;
     let since_ns = data.first_ns().unwrap_or(0).saturating_sub(clock_ns);
@@ -108,22 +109,22 @@ struct Reader {
     timer: Timer,
     base_ns: u64,
     last_ns: u64,
-    /// Samples by event that are neither time nor an access.
+    /// Number of samples of each event that are neither time nor an access.
     left_out: Vec<u64>,
     idle: u64,
-    /// Files that were read, by their names: each is mapped in many processes.
+    /// Modules by name of the file: each is mapped in many processes.
     files: FxHashMap<OsString, Arc<Module>>,
-    /// Return addresses; kept for its room.
+    /// Return addresses; kept so that its memory is reused.
     chain: Vec<u64>,
-    /// Sampled instructions that are not studied yet.
+    /// Sampled instructions that were not decoded yet.
     leaves: Vec<Leaf>,
-    /// Where each is in `leaves`, by its frame.
+    /// Index in `leaves` by frame.
     leaf_of: FxHashMap<FrameId, usize>,
-    /// Samples that may be told what they accessed, and all that come after such.
+    /// Samples whose accessed address may still be found, and all samples after the first of these.
     waiting: Vec<Sample>,
 }
 
-/// Module, address in its file, and difference to that in the process.
+/// Module, address in its file, and bias: address in the process minus address in the file.
 type CodePlace = (Arc<Module>, u64, u64);
 
 /// Where a sample was taken.
@@ -131,7 +132,7 @@ struct Place {
     thread: ThreadId,
     stack: StackId,
     leaf: FrameId,
-    /// That of an instruction of the program's.
+    /// The instruction, if it is the program's.
     code: Option<CodePlace>,
 }
 
@@ -147,7 +148,7 @@ impl Reader {
             Record::Sample(sample) => self.sample(sample, data),
             Record::Map(map) => {
                 let t_ns = self.since(map.t_ns);
-                // What the kernel maps is one place for all.
+                // Kernel mappings are skipped: all kernel code is one frame.
                 if map.is_code && map.pid >= 0 {
                     let code = CodeMap::of(map, t_ns);
                     if let Some(image) = self.importer.images.mapped(map.pid, &code) {
@@ -186,7 +187,7 @@ impl Reader {
         }
     }
 
-    /// Maps code in an image, as far as its files are those that were recorded.
+    /// Adds code mappings to an image; files are read only if they are the recorded ones.
     fn map(&mut self, image: ProcessId, maps: &[CodeMap]) {
         let mut space = self.importer.images.take_space(image);
         for CodeMap {
@@ -224,7 +225,7 @@ impl Reader {
         self.importer.images.put_space(image, space);
     }
 
-    /// Whether the file here is the recorded one; tells why not.
+    /// True if the file here is, or may be, the recorded one; otherwise notes the reason as a gap.
     fn is_recorded(&mut self, name: &[u8], build_id: Option<&str>, inode: u64) -> bool {
         let inode = Some(inode).filter(|inode| *inode != 0);
         let gaps = &mut self.importer.gaps;
@@ -242,7 +243,7 @@ impl Reader {
                 gaps.note("names", format!("{path} {why}"), None);
                 false
             }
-            // Told with its names, if it was sampled at all.
+            // Reported with the module's names, if it was sampled at all.
             Verdict::Absent => false,
         }
     }
@@ -273,7 +274,7 @@ impl Reader {
     }
 
     fn time(&mut self, sample: &PerfSample<'_>, t_ns: u64) {
-        // The kernel's thread that runs where there is nothing to do.
+        // The kernel's idle thread.
         if (sample.pid, sample.tid) == (Some(0), Some(0)) {
             self.idle += 1;
             return;
@@ -304,8 +305,8 @@ impl Reader {
         }
     }
 
-    /// Has it found out what a sampled instruction waits for and, where registers are told, what the next sample
-    /// accessed.
+    /// Queues a sampled instruction for decoding and, where its registers are known, the next waiting sample
+    /// for its accessed address.
     fn ask(&mut self, frame: FrameId, code: CodePlace, registers: Option<Registers>) {
         if registers.is_none() && self.importer.sites.are_known(frame) {
             return;
@@ -329,7 +330,7 @@ impl Reader {
         leaves[at].telling.extend(telling);
     }
 
-    /// Finds out what sampled instructions waited for and what waiting samples accessed.
+    /// Decodes the queued instructions, and completes the waiting samples.
     fn study(&mut self) {
         let leaves = take(&mut self.leaves);
         self.leaf_of.clear();
@@ -413,7 +414,8 @@ impl Reader {
         thread
     }
 
-    /// Puts return addresses of the program into `chain`; the instruction at which it stands, if it is known.
+    /// Puts the program's return addresses into `chain`; returns the address of the instruction that the
+    /// program was at, if known.
     fn user_chain(
         &mut self,
         sample: &PerfSample<'_>,
@@ -430,7 +432,7 @@ impl Reader {
             for step in chain(words) {
                 match step {
                     Step::Enter(entered) => context = entered,
-                    // Walks by frame pointers may end in nothing.
+                    // Frame-pointer walks may end with 0.
                     Step::Address(address) if context == Context::User && address != 0 => {
                         self.chain.push(address);
                     }
@@ -446,7 +448,7 @@ impl Reader {
             space.unwind(registers, &mut read, &mut self.chain);
             return Some(registers.ip);
         }
-        // The first address is no return address: it is where the program stands.
+        // The first address is no return address but the sampled instruction.
         let from_chain = (!self.chain.is_empty()).then(|| self.chain.remove(0));
         end_outside_code(&mut self.chain, space);
         match (is_user(sample), sample.ip) {
@@ -479,14 +481,15 @@ impl Reader {
             None,
             lost.records.saturating_add(lost.samples),
         );
-        // The importer is to be the last that has them.
+        // The importer must own the last references to the modules.
         drop(self.files);
         self.importer.finish()
     }
 }
 
-/// Ends a chain of return addresses before the first that lies in no code. The kernel walks frame pointers of programs
-/// that keep none as well: such an address is any number, and what was read behind it is no caller either.
+/// Cuts a chain of return addresses before the first that is not in code. The kernel also walks frame
+/// pointers of programs that have none: such an address is any number, and those after it are no callers
+/// either.
 fn end_outside_code(chain: &mut Vec<u64>, space: &Space) {
     if space.is_unknown() {
         return;
@@ -495,9 +498,9 @@ fn end_outside_code(chain: &mut Vec<u64>, space: &Space) {
     chain.truncate(chain.iter().take_while(calls).count());
 }
 
-/// Whether the program itself was running.
+/// True if the program itself was running, not the kernel.
 fn is_user(sample: &PerfSample<'_>) -> bool {
-    /// Addresses from here on are the kernel's on machines of 64 bits.
+    /// Lowest address of the kernel on 64-bit machines.
     const FIRST: u64 = 1 << 63;
     match sample.mode {
         Mode::Unknown => sample.ip.is_some_and(|ip| ip < FIRST),

@@ -1,32 +1,32 @@
-//! Which samples of a recording stand for CPU time, and for how much.
+//! Decides which samples of a recording represent CPU time, and how much.
 
 use membound_import::{About, EventKind, PerfData, Record};
 use membound_run::TimerKind;
 use rustc_hash::FxHashMap;
 
-/// Samples that stand for CPU time.
+/// Events whose samples represent CPU time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Timer {
-    /// What took them.
+    /// Source of the samples.
     pub(super) kind: TimerKind,
-    /// Positions of their events.
+    /// Indices of their events in the recording.
     pub(super) events: Vec<usize>,
-    /// Nanoseconds for each event.
+    /// Nanoseconds per unit of an event's period.
     pub(super) scale: f64,
-    /// What is to be told of it.
+    /// Text for the run's gaps, if CPU time is only estimated.
     pub(super) note: Option<String>,
 }
 
-/// CPU time of samples whose period is not known, in nanoseconds.
+/// CPU time of a sample without a period, in nanoseconds.
 pub(super) const ASSUMED_PERIOD_NS: u64 = 1_000_000;
 
 impl Timer {
-    /// Those of a recording: of a clock, else of cycles, else none.
+    /// Chooses the events of a recording: a clock, else cycles, else none.
     pub(super) fn of(data: &PerfData<'_>) -> Self {
         let of_kind = |kind: EventKind| {
             let mut found: Vec<usize> = Vec::new();
             for (index, event) in data.events().iter().enumerate() {
-                // Of two events with one name both would count the same time.
+                // Two events with one name would count the same time.
                 let again = found.iter().any(|it| data.events()[*it].name == event.name);
                 if event.kind == kind && !again {
                     found.push(index);
@@ -36,7 +36,7 @@ impl Timer {
         };
         let mut clocks = of_kind(EventKind::CpuTime);
         if !clocks.is_empty() {
-            // cpu-clock and task-clock count the same time too.
+            // cpu-clock and task-clock count the same time as well.
             clocks.truncate(1);
             return Self {
                 kind: TimerKind::CpuClock,
@@ -76,17 +76,17 @@ impl Timer {
     }
 }
 
-/// Pairs of samples from which on they tell the core clock.
+/// Pairs of samples from which on the core clock is computed from them.
 const ENOUGH: usize = 20;
-/// The share of pairs whose rate is at most the core clock's: in others a part of the time between
+/// Quantile of the pairs' rates that is used as the core clock: in slower pairs, part of the time between the
 /// two samples was not counted.
 const FASTEST: f64 = 0.9;
-/// Clocks that a processor can have, in cycles a second.
+/// Plausible core clocks, in hertz.
 const POSSIBLE_HZ: std::ops::RangeInclusive<f64> = 1e8..=1e10;
 
-/// The core clock, and how it is known.
+/// The core clock in hertz, and a text that says how it was found.
 fn clock(data: &PerfData<'_>, events: &[usize]) -> (f64, &'static str) {
-    // By CPU: which thread was sampled last, and when.
+    // For each CPU: the thread that was sampled last, and its time.
     let mut last: FxHashMap<u32, (i32, u64)> = FxHashMap::default();
     let mut rates: Vec<f64> = Vec::new();
     for record in data.records() {
@@ -116,7 +116,7 @@ fn clock(data: &PerfData<'_>, events: &[usize]) -> (f64, &'static str) {
     }
 }
 
-/// What a name such as `Intel(R) Xeon(R) CPU @ 2.90GHz` says.
+/// The clock in a processor name such as `Intel(R) Xeon(R) CPU @ 2.90GHz`, in hertz.
 fn nominal_hz(about: &About) -> Option<f64> {
     let name = about.cpu_description.as_deref()?;
     let (_, clock) = name.rsplit_once('@')?;

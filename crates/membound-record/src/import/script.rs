@@ -1,6 +1,6 @@
-//! The text of `perf script` as a run.
+//! Imports the text output of `perf script`.
 //!
-//! It holds names and no code: what sampled instructions waited for is not known of any sample.
+//! The text has names but no code, so samples cannot be attributed to accesses.
 
 use membound_import::{EventKind, Script, ScriptFrame, ScriptSample};
 use membound_run::{
@@ -14,7 +14,7 @@ use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::Error;
 use crate::names::nameless;
 
-/// Writes a run with what is in the text.
+/// Writes a run with the contents of the text.
 ///
 /// # Errors
 /// When the run file cannot be written.
@@ -52,13 +52,14 @@ pub fn script(script: &Script<'_>, options: ImportOptions) -> Result<Imported, E
     reader.end(script)
 }
 
-/// Added to an address that has another name in another process: beyond what programs can use.
+/// Offset between addresses of functions that were printed with one address in different processes: larger
+/// than the address space of programs.
 const OTHER_PROCESS: u64 = (1 << 56) + 1;
 
-/// Samples that stand for CPU time.
+/// The event whose samples represent CPU time.
 struct Timer<'a> {
     kind: TimerKind,
-    /// Their event.
+    /// Name of the event.
     event: Option<&'a str>,
 }
 
@@ -86,9 +87,9 @@ struct Reader<'a> {
     importer: Importer,
     timer: Timer<'a>,
     base_ns: u64,
-    /// Frames by file, address and function: some have the same address in another process.
+    /// Frames by file, address and function: other processes may have other functions at an address.
     located: FxHashMap<(Option<&'a str>, u64, Option<&'a str>), FrameId>,
-    /// Different functions that were printed for one address.
+    /// Number of different functions printed with one address so far.
     functions: FxHashMap<(Option<ModuleId>, u64), u64>,
     locations: Vec<Location>,
     left_out: FxHashMap<&'a str, u64>,
@@ -139,7 +140,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// A call chain; all of the kernel is one place, at the innermost end.
+    /// A call chain; all kernel frames become one, at the innermost end.
     fn stack(&mut self, frames: &[ScriptFrame<'a>]) -> StackId {
         let mut ids: Vec<FrameId> = Vec::with_capacity(frames.len() + 1);
         let mut inlined: Vec<&ScriptFrame<'a>> = Vec::new();
@@ -175,7 +176,7 @@ impl<'a> Reader<'a> {
             return *known;
         }
         let module = frame.file.map(|file| self.module(file));
-        // Of different processes two functions may have been printed for one address.
+        // In different processes, one address may belong to different functions.
         let before = self.functions.entry((module, frame.address)).or_default();
         let address = frame
             .address

@@ -1,8 +1,8 @@
-//! `struct perf_event_attr` of perf_event_open(2), as far as it is used.
+//! The used part of `struct perf_event_attr` of perf_event_open(2).
 
 use super::registers::RegisterSet;
 
-/// Bytes of [`Attr`], by which the kernel knows which fields there are.
+/// Bytes of [`Attr`], from which the kernel knows which fields exist.
 const SIZE: u32 = size_of::<Attr>() as u32;
 
 const TYPE_SOFTWARE: u32 = 1;
@@ -35,10 +35,10 @@ const COMM_EXEC: u64 = 1 << 24;
 const USE_CLOCKID: u64 = 1 << 25;
 const BUILD_ID: u64 = 1 << 34;
 
-/// Read and write.
+/// Breakpoint on reads and writes.
 const BREAKPOINT_RW: u32 = 3;
 
-/// Stack that comes with a hit: enough to find out of a trampoline again.
+/// Bytes of stack copied with a hit: enough to unwind out of a trampoline.
 const WATCHED_STACK_BYTES: u32 = 512;
 
 #[repr(C)]
@@ -51,7 +51,7 @@ pub(crate) struct Attr {
     pub(crate) sample_type: u64,
     read_format: u64,
     flags: u64,
-    /// With the flag for it, bytes after which a reader is woken.
+    /// With `WATERMARK`: bytes in the ring after which a reader is woken.
     wakeup: u32,
     bp_type: u32,
     bp_addr: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Attr {
     reserved: u16,
 }
 
-/// What a breakpoint event watches.
+/// The bytes that a breakpoint event watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Breakpoint {
     pub(crate) address: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Breakpoint {
 }
 
 impl Attr {
-    /// What a thread and all that it starts come to, without samples: names, ends, mappings, CPU time.
+    /// Events of a thread and all threads it starts, without samples: names, ends, mappings, CPU time.
     pub(crate) fn news(config: &super::Config) -> Self {
         let clock = Self::clock(config);
         Self {
@@ -84,7 +84,7 @@ impl Attr {
         }
     }
 
-    /// Samples of the CPU clock of a thread and of all that it starts.
+    /// Samples of the CPU clock of a thread and all threads it starts.
     pub(crate) fn clock(config: &super::Config) -> Self {
         Self {
             kind: TYPE_SOFTWARE,
@@ -107,7 +107,7 @@ impl Attr {
         }
     }
 
-    /// Counts an event of a PMU that all of a package shares.
+    /// Counts an event of a PMU that a whole package shares.
     pub(crate) fn counter(kind: u32, config: u64) -> Self {
         Self {
             kind,
@@ -117,7 +117,7 @@ impl Attr {
         }
     }
 
-    /// Nothing: something that has a ring for others to write into.
+    /// An event without records, whose ring other events write into.
     pub(crate) fn nothing() -> Self {
         Self {
             kind: TYPE_SOFTWARE,
@@ -153,25 +153,25 @@ impl Attr {
         }
     }
 
-    /// Without what happens in the kernel.
+    /// Without events and time in the kernel.
     pub(crate) const fn without_kernel(mut self) -> Self {
         self.flags |= EXCLUDE_KERNEL;
         self
     }
 
-    /// Without the files' build-ids, which older kernels do not know.
+    /// Without the files' build-ids, which older kernels do not support.
     pub(crate) const fn without_build_ids(mut self) -> Self {
         self.flags &= !BUILD_ID;
         self
     }
 
-    /// Not running before the thread that has it, or one that inherited it, executes a program.
+    /// Disabled until the thread, or a thread that inherited the event, executes a program.
     pub(crate) const fn after_exec(mut self) -> Self {
         self.flags |= DISABLED | ENABLE_ON_EXEC;
         self
     }
 
-    /// For seeing whether it can be had: of one thread, and not running.
+    /// For testing whether the event is permitted: of one thread, and disabled.
     pub(crate) const fn probe(mut self) -> Self {
         self.flags &= !(INHERIT | INHERIT_STAT);
         self.flags |= DISABLED;

@@ -1,12 +1,12 @@
-//! Why perf events cannot be had.
+//! Why perf events are not available.
 
 use std::io;
 
-/// Why perf events cannot be had.
+/// Why perf events are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel's setting forbids them.
+    /// The setting `kernel.perf_event_paranoid` forbids them.
     #[error(
         "the kernel does not permit perf events (kernel.perf_event_paranoid is {}): set it to 2 \
          or less, or give CAP_PERFMON",
@@ -16,13 +16,13 @@ pub enum Error {
         /// `kernel.perf_event_paranoid`.
         level: Option<i32>,
     },
-    /// A filter of system calls forbids them, as in a container.
+    /// A filter of system calls forbids them, as in containers.
     #[error(
         "a filter forbids perf_event_open, as containers have one: allow that system call in the \
          container's seccomp profile, or give CAP_PERFMON"
     )]
     Filtered,
-    /// The kernel or this architecture has none.
+    /// The kernel or the architecture does not support them.
     #[error("this system has no perf events that can be used: {reason}")]
     Unsupported {
         /// What is missing.
@@ -31,19 +31,19 @@ pub enum Error {
     /// The process has ended.
     #[error("process {pid} has ended")]
     Gone {
-        /// Its number.
+        /// The process number.
         pid: u32,
     },
-    /// The process is another user's, or guarded as if it were.
+    /// The process belongs to another user, or is protected like one of another user.
     #[error(
         "process {pid} belongs to another user or is protected (setuid, not dumpable): run as \
          its user or as root"
     )]
     OtherUser {
-        /// Its number.
+        /// The process number.
         pid: u32,
     },
-    /// There are not enough descriptors for every thread on every CPU.
+    /// The limit on open files is too low for every thread on every CPU.
     #[error(
         "{needed} descriptors are needed, one for each thread and CPU: raise the limit on open \
          files (ulimit -n)"

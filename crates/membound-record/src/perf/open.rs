@@ -1,4 +1,4 @@
-//! Opening events and telling them what to do.
+//! Opens and controls perf events.
 
 use std::fs;
 use std::io;
@@ -13,12 +13,12 @@ const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_REFRESH: libc::c_ulong = 0x2402;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
-/// Whose an event is.
+/// The thread and CPU of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// A thread's number, or 0 for the one that asks.
+    /// Number of the thread; 0 for the calling thread.
     pub(crate) tid: u32,
-    /// On one CPU, or wherever the thread runs.
+    /// The event counts on this CPU only; `None`: wherever the thread runs.
     pub(crate) cpu: Option<u32>,
 }
 
@@ -33,7 +33,8 @@ impl AsFd for Event {
 }
 
 impl Event {
-    /// What the kernel says is left to the caller, who knows what was asked.
+    /// Opens an event. The kernel's error is returned as it is: the caller knows what it means for its
+    /// request.
     pub(crate) fn open(attr: &Attr, target: Target) -> io::Result<Self> {
         let tid = i32::try_from(target.tid).map_err(|_| io::ErrorKind::InvalidInput)?;
         let cpu = match target.cpu {
@@ -43,7 +44,7 @@ impl Event {
         Self::open_of(attr, tid, cpu)
     }
 
-    /// Of everything that happens on a CPU, or on all that share its PMU.
+    /// Opens an event for all threads on a CPU, or on all CPUs that share its PMU.
     pub(crate) fn open_on_cpu(attr: &Attr, cpu: u32) -> io::Result<Self> {
         const ALL_THREADS: i32 = -1;
         let cpu = i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -51,8 +52,8 @@ impl Event {
     }
 
     fn open_of(attr: &Attr, tid: i32, cpu: i32) -> io::Result<Self> {
-        // SAFETY: the kernel reads as many bytes of the attributes as they say that they
-        // have, and gives a new descriptor.
+        // SAFETY: the kernel reads `size` bytes of `attr`, which is its whole length, and returns a new
+        // descriptor.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
@@ -67,27 +68,27 @@ impl Event {
             return Err(io::Error::last_os_error());
         }
         let fd = i32::try_from(fd).expect("a descriptor fits into an int");
-        // SAFETY: the descriptor was just made for us and nobody else knows it.
+        // SAFETY: the descriptor was just opened, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Lets it run until it has occurred `times` more.
+    /// Enables the event until it has occurred `times` more.
     pub(crate) fn enable_for(&self, times: u32) -> io::Result<()> {
         self.control(IOC_REFRESH, libc::c_ulong::from(times))
     }
 
-    /// Lets it run, or not, in all threads that have inherited it.
+    /// Enables or disables the event in all threads that have inherited it.
     pub(crate) fn run(&self, runs: bool) -> io::Result<()> {
         self.control(if runs { IOC_ENABLE } else { IOC_DISABLE }, 0)
     }
 
-    /// Lets it write into the ring of `other`.
+    /// Redirects its records into the ring of `other`.
     pub(crate) fn write_into(&self, other: &Self) -> io::Result<()> {
         let fd = libc::c_ulong::from(other.0.as_raw_fd().unsigned_abs());
         self.control(IOC_SET_OUTPUT, fd)
     }
 
-    /// What it has counted, with those that inherited it and have ended.
+    /// Its count, including threads that inherited it and have ended.
     pub(crate) fn count(&self) -> io::Result<u64> {
         let mut count = [0; 8];
         let read = rustix::io::read(&self.0, &mut count)?;
@@ -108,11 +109,11 @@ impl Event {
     }
 }
 
-/// Why `attr`, which was to be had of this very thread, was refused.
+/// Turns the error of an event that was requested for the calling thread into its meaning.
 pub(crate) fn refused(error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::EACCES) => Error::NotPermitted { level: paranoia() },
-        // The kernel itself says EACCES; filters say this.
+        // The kernel's own setting gives `EACCES`; filters give `EPERM`.
         Some(libc::EPERM) => Error::Filtered,
         Some(libc::ENOSYS) => Error::Unsupported {
             reason: "the kernel has no perf_event_open".to_owned(),
@@ -127,7 +128,7 @@ pub(crate) fn refused(error: io::Error) -> Error {
     }
 }
 
-/// Why an event was refused that this very thread could have of itself.
+/// The same for another process, if the calling thread may have the event for itself.
 pub(crate) fn refused_of(error: io::Error, pid: u32) -> Error {
     match error.raw_os_error() {
         Some(libc::ESRCH) => Error::Gone { pid },

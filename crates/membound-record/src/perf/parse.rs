@@ -1,5 +1,5 @@
-//! Records as bytes to events. A record begins with its type, flags and size; what follows
-//! depends on what was asked for, in the kernel's fixed order.
+//! Parses records into events. A record begins with its type, flags and size; its fields depend on
+//! the requested `sample_type`, in the kernel's fixed order.
 
 use super::attr::{SAMPLE_ADDR, SAMPLE_CPU, SAMPLE_IP, SAMPLE_PERIOD, SAMPLE_TID, SAMPLE_TIME};
 use super::registers::RegisterSet;
@@ -19,21 +19,21 @@ const MISC_KERNEL: u16 = 1;
 const MISC_COMM_EXEC: u16 = 1 << 13;
 const MISC_BUILD_ID: u16 = 1 << 14;
 
-/// Registers of a program of 64 bits.
+/// `abi` of a 64-bit program's registers.
 const ABI_64: u64 = 2;
-/// Bytes of a record's head.
+/// Bytes of a record's header.
 const HEAD: usize = 8;
 
-/// What stands in records.
+/// Which fields records have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// As it was asked for.
+    /// `sample_type` of the event.
     pub(crate) sample_type: u64,
-    /// Which registers there are.
+    /// The reported registers.
     pub(crate) registers: &'static RegisterSet,
 }
 
-/// A record that was cut out of a ring's bytes.
+/// A record in a copy of a ring's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Cuts the first record off. `None` when there is none, or only a part of one.
+    /// Splits off the first record. `None` when there is no complete one.
     pub(crate) fn next(bytes: &mut &'a [u8]) -> Option<Self> {
         let mut head = Cursor(bytes.get(..HEAD)?);
         let (kind, misc, size) = (head.u32()?, head.u16()?, usize::from(head.u16()?));
@@ -53,7 +53,7 @@ impl<'a> Record<'a> {
 }
 
 impl Layout {
-    /// When a record was written.
+    /// Time at which a record was written, in nanoseconds of the events' clock.
     pub(crate) fn time(self, record: &Record<'_>) -> Option<u64> {
         if record.kind == SAMPLE {
             let before = u64::from(self.has(SAMPLE_IP)) + u64::from(self.has(SAMPLE_TID));
@@ -65,14 +65,14 @@ impl Layout {
         Cursor(&record.body[at..]).u64()
     }
 
-    /// What a record of the sampler says; `None` for one that says nothing of use and for one
-    /// that is shorter than it must be.
+    /// The event of a record; `None` for a record that is not used, and for one that is shorter than it
+    /// must be.
     pub(crate) fn event<'a>(self, record: &Record<'a>) -> Option<PerfEvent<'a>> {
         if record.kind == SAMPLE {
             return self.sample(record).map(PerfEvent::Sample);
         }
         let t_ns = self.time(record)?;
-        // What all records but samples end with.
+        // Fields that all records but samples end with.
         let trailer = (self.sample_type & (SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU)).count_ones();
         let body = record.body.len().checked_sub(trailer as usize * 8)?;
         let mut from = Cursor(&record.body[..body]);
@@ -177,7 +177,7 @@ impl Layout {
 fn mapping<'a>(misc: u16, from: &mut Cursor<'a>, t_ns: u64) -> Option<Mmap<'a>> {
     let (pid, tid) = (from.u32()?, from.u32()?);
     let (start, length, offset) = (from.u64()?, from.u64()?, from.u64()?);
-    // A build-id with its length before it, or the file's device and inode.
+    // Either a build-id with its length before it, or the file's device and inode.
     let file = from.bytes(24)?;
     let build_id = if misc & MISC_BUILD_ID != 0 {
         Some(file.get(4..4 + usize::from(file[0]))?)
@@ -197,7 +197,7 @@ fn mapping<'a>(misc: u16, from: &mut Cursor<'a>, t_ns: u64) -> Option<Mmap<'a>> 
     })
 }
 
-/// Takes fields off the front.
+/// Reads fields from the front of a slice.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -225,7 +225,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// Text that ends with a zero, and may be filled up with more.
+    /// Text up to a zero byte; the kernel pads it with more zeros.
     fn name(&mut self) -> &'a [u8] {
         let end = self.0.iter().position(|&byte| byte == 0);
         &self.0[..end.unwrap_or(self.0.len())]

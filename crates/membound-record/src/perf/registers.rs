@@ -1,25 +1,25 @@
-//! Which registers the kernel is asked for on each architecture, and in which order it gives
-//! them: by their numbers in `asm/perf_regs.h`.
+//! Which registers the kernel is to report on each architecture, and in which order it reports them: by
+//! their numbers in `asm/perf_regs.h`.
 
-/// Stands in [`RegisterSet::order`] for the instruction pointer.
+/// Marks the instruction pointer in [`RegisterSet::order`].
 const IP: usize = usize::MAX;
 
 /// The registers of one architecture.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RegisterSet {
-    /// A bit for each that is asked for.
+    /// A bit for each reported register.
     pub(crate) mask: u64,
-    /// Where each goes in `Registers::general`, in the kernel's order.
+    /// Index in `Registers::general` of each register, in the kernel's order.
     order: &'static [usize],
 }
 
-/// rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, and, behind flags and segments, r8 to r15.
+/// Order: rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip; after flags and segments r8 to r15.
 const X86_64: RegisterSet = RegisterSet {
     mask: 0x1ff | 0xff << 16,
     order: &[0, 3, 1, 2, 6, 7, 5, 4, IP, 8, 9, 10, 11, 12, 13, 14, 15],
 };
 
-/// x0 to x30, sp, pc.
+/// Order: x0 to x30, sp, pc.
 const AARCH64: RegisterSet = RegisterSet {
     mask: (1 << 33) - 1,
     order: &[
@@ -29,7 +29,7 @@ const AARCH64: RegisterSet = RegisterSet {
 };
 
 impl RegisterSet {
-    /// This machine's; `None` where registers are not read.
+    /// The set of this architecture; `None` where it is not supported.
     pub(crate) const fn native() -> Option<&'static Self> {
         if cfg!(target_arch = "x86_64") {
             Some(&X86_64)
@@ -40,8 +40,8 @@ impl RegisterSet {
         }
     }
 
-    /// This machine's, or those of another where there are none, whose events the kernel then
-    /// refuses.
+    /// The set of this architecture, or another one where it is not supported; the kernel then refuses
+    /// the events.
     pub(crate) const fn native_or_any() -> &'static Self {
         match Self::native() {
             Some(set) => set,
@@ -49,7 +49,7 @@ impl RegisterSet {
         }
     }
 
-    /// Takes registers as the kernel gives them, each with `next`.
+    /// Reads registers in the kernel's order, calling `next` for each.
     pub(crate) fn read(
         &self,
         mut next: impl FnMut() -> Option<u64>,
@@ -64,7 +64,7 @@ impl RegisterSet {
         Some(registers)
     }
 
-    /// Takes registers by their numbers; `None` where one of those that are asked for is missing.
+    /// Reads registers by their numbers; `None` where a reported one is missing.
     pub(crate) fn by_number(
         &self,
         get: impl Fn(u32) -> Option<u64>,

@@ -1,8 +1,8 @@
-//! The memory that the kernel writes an event's records into.
+//! The ring into which the kernel writes an event's records.
 //!
-//! A page with positions stands before the data. Positions only grow; the kernel moves the
-//! head after writing and we move the tail after reading. Records are copied out before
-//! anything looks at them, so that nothing else ever refers to this memory.
+//! A page with positions comes before the data. Positions only grow; the kernel moves the head after
+//! writing, and this process moves the tail after reading. Records are copied out before they are parsed, so
+//! that no reference to the shared memory is kept.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Where `data_head` and `data_tail` lie in `struct perf_event_mmap_page`.
+/// Offsets of `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 
@@ -20,20 +20,20 @@ const TAIL: usize = 1032;
 pub(crate) struct Ring {
     memory: NonNull<u8>,
     page: usize,
-    /// A power of two.
+    /// Bytes of data, a power of two.
     data: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is not bound to a thread; what the
-// kernel changes in it is read atomically, or only where the head says that it is done.
+// SAFETY: this value alone owns the mapping, which is not bound to a thread. Memory that the
+// kernel changes is read atomically, or only up to the head, where the kernel has finished.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Maps the ring of an event: the largest power of two of pages up to `bytes`.
+    /// Maps the ring of an event: the largest power of two of pages that has at most `bytes`.
     pub(crate) fn map(event: impl AsFd, bytes: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let data = prev_power_of_two((bytes / page).max(1)) * page;
-        // SAFETY: a new mapping, at no address that anybody has.
+        // SAFETY: a new mapping at an address that the kernel chooses, so it overlaps nothing.
         let memory = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -48,8 +48,8 @@ impl Ring {
         Ok(Self { memory, page, data })
     }
 
-    /// Copies what was written and not yet taken to the end of `to`, and says where to go
-    /// on with [`Self::taken`].
+    /// Appends all unread bytes to `to`. Returns the position up to which they were read, for
+    /// [`Self::taken`].
     pub(crate) fn copy(&self, to: &mut Vec<u8>) -> u64 {
         let head = self.position(HEAD).load(Ordering::Acquire);
         let tail = self.position(TAIL).load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Ring {
         head
     }
 
-    /// Gives the kernel everything before `position` to write again.
+    /// Frees everything before `position`, so that the kernel may overwrite it.
     pub(crate) fn taken(&self, position: u64) {
         self.position(TAIL).store(position, Ordering::Release);
     }

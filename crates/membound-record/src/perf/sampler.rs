@@ -1,4 +1,4 @@
-//! Events on all threads of a process, and what they write.
+//! Opens events on all threads of a process, and reads their records.
 
 use std::fs;
 use std::io;
@@ -15,29 +15,29 @@ use super::open::{refused, refused_of};
 use super::parse::{Record, SAMPLE};
 use super::{Attr, Config, Error, Event, Layout, PerfEvent, RegisterSet, Ring, Target};
 
-/// The smallest ring that is of use: some samples of each size.
+/// Smallest useful ring, in bytes: it has room for some samples of each size.
 const LEAST_RING_BYTES: usize = 64 << 10;
-/// The number by which a thread asks for events of its own.
+/// The thread number that means the calling thread.
 const CALLING_THREAD: u32 = 0;
-/// More than there are in a few milliseconds.
+/// More samples than the probe can take, so that the event stays enabled.
 const SAMPLES_WITHOUT_END: u32 = 1 << 20;
-/// Memory of the rings of all processors.
+/// Bytes of the rings of all processors together, at most.
 const MOST_RINGS_BYTES: usize = 64 << 20;
-/// How often a thread is looked for in what its parent's events have told.
+/// How often a new thread is searched for among the events of its parent.
 const LOOKS: u32 = 5;
-/// How long between two looks.
+/// Pause between two such searches.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether time in the kernel gives samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// It does.
+    /// The kernel permits samples of itself.
     Seen,
-    /// It is not permitted; it is counted only.
+    /// Not permitted; time in the kernel is only counted.
     Unseen,
 }
 
-/// Samples all threads of a process and of the processes that they start.
+/// Samples all threads of a process and of the processes that it starts.
 #[derive(Debug)]
 pub struct Sampler {
     layout: Layout,
@@ -57,8 +57,8 @@ impl Bell {
         Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok())
     }
 
-    /// Ends a waiting that goes on, or else the next one. Where the kernel gave no eventfd, they last as long as they
-    /// would have.
+    /// Ends a wait in progress, or else the next one. Without an eventfd this does nothing, and waits end at
+    /// their timeout.
     pub fn ring(&self) {
         if let Some(fd) = &self.0 {
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
@@ -76,34 +76,34 @@ impl Bell {
 #[derive(Debug)]
 struct PerCpu {
     cpu: u32,
-    /// Before the events, since it is unmapped first.
+    /// Declared before the events, since it must be unmapped first.
     ring: Option<Ring>,
-    /// What tells of threads and counts their time.
+    /// Events that report threads and count their CPU time.
     news: Vec<Event>,
-    /// What takes samples.
+    /// Events that take samples.
     timers: Vec<Event>,
 }
 
-/// Records of all rings, to be told in the order of their times.
+/// Records of all rings, to be read in time order.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// Time, and where the record begins.
+    /// Time and offset in `bytes` of each record.
     order: Vec<(u64, usize)>,
-    /// Where to go on in each ring.
+    /// For each ring, the position up to which it was read.
     heads: Vec<u64>,
 }
 
 impl Sampler {
-    /// Begins to sample process `pid` as it runs.
+    /// Samples the running process `pid` from now on.
     ///
     /// # Errors
-    /// Each says what would help. Nothing is left open.
+    /// The event is not available; the error says what would help. No event is left open.
     pub fn attach(pid: u32, config: &Config) -> Result<Self, Error> {
         let (attrs, kernel) = permitted(config)?;
         Self::begin(pid, config, attrs, kernel, |sampler, ring_bytes| {
-            // Threads that are started meanwhile are inherited if their parent was there
-            // already, and else found when looking again.
+            // A thread that is started meanwhile inherits the events if its parent had them already;
+            // otherwise the next iteration finds it.
             loop {
                 let unseen = sampler.unseen(pid)?;
                 if unseen.is_empty() {
@@ -116,11 +116,11 @@ impl Sampler {
         })
     }
 
-    /// Begins to sample what the calling thread starts from now on: each process from its first
-    /// `execve`, of which the kernel tells. The thread itself and others that it makes are not sampled.
+    /// Samples processes that the calling thread starts from now on: each from its first `execve`, which the
+    /// kernel reports. The calling thread and other threads that it starts are not sampled.
     ///
     /// # Errors
-    /// Each says what would help. Nothing is left open.
+    /// The event is not available; the error says what would help. No event is left open.
     pub fn for_children(config: &Config) -> Result<Self, Error> {
         let (attrs, kernel) = permitted(config)?;
         let attrs = attrs.each(Attr::after_exec);
@@ -130,8 +130,8 @@ impl Sampler {
         })
     }
 
-    /// Has `follow` put events on the first threads, with rings as large as are permitted: all processors'
-    /// alike, since the first would take what may be locked for all.
+    /// Lets `follow` open events on the first threads, with rings as large as permitted. All processors'
+    /// rings have the same size, since the first would otherwise use up the limit on locked memory.
     fn begin(
         pid: u32,
         config: &Config,
@@ -184,7 +184,7 @@ impl Sampler {
         }
     }
 
-    /// What ends [`Self::wait`] from elsewhere.
+    /// A handle that ends [`Self::wait`] from another thread.
     #[must_use]
     pub fn bell(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
@@ -196,30 +196,29 @@ impl Sampler {
         self.kernel
     }
 
-    /// CPU time of all that is followed, in nanoseconds, in the kernel and out of it. Of
-    /// threads that were inherited and still run it is what had been counted when they were
-    /// last switched out or read.
+    /// CPU time of all sampled threads, in nanoseconds, time in the kernel included. For inherited
+    /// threads that still run, it is the count at their last context switch or reading.
     #[must_use]
     pub fn counted_ns(&self) -> u64 {
         let events = self.cpus.iter().flat_map(|cpu| &cpu.news);
         events.filter_map(|event| event.count().ok()).sum()
     }
 
-    /// Lets timers run, or not: threads' ends and their CPU time are told all the same. Where they do not, switching
-    /// between threads costs next to nothing.
+    /// Enables or disables the sampling timers. While they are disabled, ends of threads and CPU time are
+    /// still reported, and a context switch costs next to nothing.
     ///
     /// # Errors
-    /// What ioctl(2) says.
+    /// The error of ioctl(2).
     pub fn run_timers(&self, run: bool) -> io::Result<()> {
         let timers = self.cpus.iter().flat_map(|cpu| &cpu.timers);
         timers.into_iter().try_for_each(|timer| timer.run(run))
     }
 
-    /// Waits until a ring is filled to a part, everything that is followed has ended, its bell rings, or `timeout` is
-    /// over.
+    /// Waits until a ring is filled to a quarter, all sampled threads have ended, the bell rings, or
+    /// `timeout` is over.
     ///
     /// # Errors
-    /// What poll(2) says.
+    /// The error of poll(2).
     pub fn wait(&self, timeout: Duration) -> io::Result<Waited> {
         let bell = self.bell.0.as_ref().map(AsFd::as_fd);
         let events = self.cpus.iter().flat_map(|cpu| &cpu.news);
@@ -250,7 +249,7 @@ impl Sampler {
             if fds.iter().any(|fd| fd.revents().contains(PollFlags::IN)) {
                 return Ok(Waited::Filled);
             }
-            // An event whose thread and heirs have all ended says so at once each time.
+            // An event whose threads have all ended makes `poll` return at once: do not wait for it any more.
             let mut ended = fds.iter().map(|fd| fd.revents().contains(PollFlags::HUP));
             wanted.retain(|_| !ended.next().unwrap_or(false));
             if wanted.is_empty() {
@@ -259,15 +258,16 @@ impl Sampler {
         }
     }
 
-    /// Tells what was written since the last time, in the order of time as far as that was
-    /// written when it was called. Returns how many.
+    /// Passes the records since the last call to `tell`, in time order as far as they were written when this
+    /// was
+    /// called. Returns their number.
     pub fn read(&mut self, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
         self.batch.fill(&self.cpus, self.layout);
         self.batch.free(&self.cpus);
         self.batch.tell(self.layout, tell)
     }
 
-    /// Threads of `pid` that no event is on.
+    /// Threads of `pid` that have no event.
     fn unseen(&mut self, pid: u32) -> Result<Vec<u32>, Error> {
         let mut unseen = Vec::new();
         for _ in 0..LOOKS {
@@ -276,8 +276,8 @@ impl Sampler {
             if unseen.is_empty() || self.threads.is_empty() {
                 return Ok(unseen);
             }
-            // Those that were inherited are told of by their parents' events, a moment after
-            // they can be seen.
+            // Threads with inherited events are reported by their parents' events, a moment after they
+            // appear in `/proc`.
             self.batch.fill(&self.cpus, self.layout);
             let inherited = &mut self.threads;
             self.batch.tell(self.layout, &mut |event| {
@@ -294,7 +294,7 @@ impl Sampler {
         Ok(unseen)
     }
 
-    /// Puts events on a thread. One that has ended meanwhile is left out.
+    /// Opens the events of a thread. A thread that has ended meanwhile is left out.
     fn follow(
         &mut self,
         pid: u32,
@@ -318,7 +318,7 @@ impl Sampler {
             let (news, timer) = match events {
                 Ok(events) => events,
                 Err(error) => match error.raw_os_error() {
-                    // It was switched off since.
+                    // The CPU was switched off since.
                     Some(libc::ENODEV) => continue,
                     Some(libc::ESRCH) if tid != pid => break,
                     Some(libc::EMFILE | libc::ENFILE) => {
@@ -349,8 +349,8 @@ impl Sampler {
     }
 }
 
-/// CPU time that each sample takes of a thread, in nanoseconds, as far as it shows here and now: the
-/// calling thread counts how far it gets in a millisecond while it is sampled, and while it is not.
+/// CPU time in nanoseconds that a sample costs the sampled thread, measured here: the calling thread counts
+/// loop iterations in a millisecond with and without being sampled. `None` if it cannot be sampled.
 pub fn sample_cost_ns(config: &Config) -> Option<f64> {
     const SPAN_NS: u64 = 1_000_000;
     const PERIOD_NS: u64 = 50_000;
@@ -364,7 +364,7 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
         cpu: None,
     };
     let event = Event::open(&attr.probe(), own).ok()?;
-    // So that samples are written as others are. A small one: others have what may be locked.
+    // A ring, so that samples are written as usual; a small one, as locked memory is limited.
     let _ring = Ring::map(&event, LEAST_RING_BYTES).ok()?;
     let progress = || {
         let begun_ns = super::now_ns();
@@ -386,16 +386,16 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
 /// Why [`Sampler::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// There is much to be read.
+    /// A ring is filled to a quarter.
     Filled,
-    /// The time is over, or the bell was rung.
+    /// The timeout is over, or the bell was rung.
     Elapsed,
-    /// Everything that was followed has ended; what it wrote last can be read.
+    /// All sampled threads have ended; their last records can be read.
     Over,
 }
 
 impl Batch {
-    /// Copies what all rings hold.
+    /// Copies the records of all rings, and sorts them by time.
     fn fill(&mut self, cpus: &[PerCpu], layout: Layout) {
         self.bytes.clear();
         self.order.clear();
@@ -421,7 +421,7 @@ impl Batch {
         self.order.sort_unstable();
     }
 
-    /// Lets the kernel write again where that was.
+    /// Lets the kernel overwrite the records that were copied.
     fn free(&self, cpus: &[PerCpu]) {
         for (cpu, &head) in cpus.iter().zip(&self.heads) {
             if let Some(ring) = &cpu.ring {
@@ -446,7 +446,7 @@ impl Batch {
     }
 }
 
-/// How the events of a thread are opened.
+/// Attributes of the two events of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Attrs {
     news: Attr,
@@ -462,7 +462,7 @@ impl Attrs {
     }
 }
 
-/// The most that this kernel gives to this user.
+/// The attributes with the most data that the kernel permits this user.
 fn permitted(config: &Config) -> Result<(Attrs, Kernel), Error> {
     if RegisterSet::native().is_none() {
         return Err(Error::Unsupported {
@@ -506,7 +506,7 @@ fn map(event: &Event, bytes: usize) -> Result<Ring, Error> {
     })
 }
 
-/// Threads of a process.
+/// Numbers of a process's threads.
 fn threads(pid: u32) -> Result<Vec<u32>, Error> {
     let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Error::Gone { pid })?;
     Ok(listed

@@ -2,20 +2,20 @@
 
 use crate::{FrameId, ModuleId, StackId};
 
-/// An instruction that was sampled, called from, or looked at.
+/// An instruction that was sampled, made a call, or was examined as a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The module, when it is known.
     pub module: Option<ModuleId>,
-    /// Address in the file: of the sampled instruction (innermost) or of the call
-    /// (return address minus 1). The process's own address without a module.
+    /// Address in the file: of the sampled instruction (innermost frame) or of the call
+    /// (return address minus 1). Without a module, the address in the process.
     pub address: u64,
 }
 
 /// A call chain: its innermost frame on top of the chain of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// The chain of the caller; `None` for the outermost frame that was seen.
+    /// The chain of the caller; `None` for the outermost known frame.
     pub parent: Option<StackId>,
     /// Innermost frame of the chain.
     pub frame: FrameId,
@@ -32,7 +32,7 @@ pub struct LoopAround {
     pub start: u64,
 }
 
-/// What a frame is in source code.
+/// Function and source line of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Location {
     /// Frame that this location names.
@@ -41,9 +41,9 @@ pub struct Location {
     pub depth: u32,
     /// Demangled name; empty if unknown.
     pub function: String,
-    /// Address in the file at which the function that is not inlined begins.
+    /// Address in the file of the function that contains the code, after inlining.
     pub function_start: Option<u64>,
-    /// Bytes of that function.
+    /// Length of that function in bytes.
     pub function_size: Option<u64>,
     /// Source file, as the debug information names it.
     pub file: Option<String>,
@@ -58,7 +58,7 @@ pub struct Location {
 pub struct Code {
     /// Module that holds the function.
     pub module: ModuleId,
-    /// Address in the file.
+    /// Address of the function in the file.
     pub address: u64,
     /// Machine code of the function.
     pub bytes: Vec<u8>,

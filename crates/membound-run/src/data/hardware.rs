@@ -4,7 +4,7 @@ pub use membound_types::{AccessSampler, Operation, ServedBy, Snoop, Translation}
 
 use crate::{StackId, ThreadId};
 
-/// An access that a processor sampled itself. What is `None` is not known.
+/// An access that a processor sampled itself. `None` means not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HardwareAccess {
     /// Time of the access.
@@ -21,20 +21,20 @@ pub struct HardwareAccess {
     pub operation: Option<Operation>,
     /// Where the line came from.
     pub served: Option<ServedBy>,
-    /// The outermost cache that is known not to have had the line, where `served` is not known.
+    /// The outermost cache known to have missed, where `served` is not known.
     pub missed: Option<ServedBy>,
-    /// What other caches answered.
+    /// Result of the snoop of other caches.
     pub snoop: Option<Snoop>,
-    /// How the address was translated.
+    /// Where the address translation was found.
     pub translation: Option<Translation>,
     /// Whether the access was atomic.
     pub locked: Option<bool>,
-    /// Core clock cycles that it took.
+    /// Latency in core clock cycles.
     pub latency_cycles: Option<u32>,
     /// Virtual address that was accessed.
     pub address: Option<u64>,
     /// Physical address that was accessed.
     pub physical_address: Option<u64>,
-    /// Events that it stands for, by which it was chosen.
+    /// Number of events that the sample represents.
     pub period: u64,
 }

@@ -9,20 +9,20 @@ pub struct PageNode {
     pub process: ProcessId,
     /// First address of the page.
     pub address: u64,
-    /// When the kernel was asked.
+    /// Time at which the kernel was asked.
     pub t_ns: u64,
     /// NUMA node that holds the page.
     pub node: u16,
 }
 
-/// Bytes that a domain moved.
+/// Bytes that were moved in a domain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
-    /// `DRAM 0`, `interconnect 0-1`, …
+    /// `DRAM 0`, `interconnect 0→1`, …
     pub domain: String,
-    /// Beginning of the span that was counted.
+    /// Start of the counted span.
     pub from_ns: u64,
-    /// End of the span that was counted.
+    /// End of the counted span.
     pub to_ns: u64,
     /// Bytes read from the domain.
     pub read_bytes: u64,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessId, StackId, ThreadId};
 
-/// Something that samples or accesses fell into.
+/// An object that samples or accesses fell into.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
     /// Kind of memory.
@@ -13,7 +13,7 @@ pub struct Object {
     pub process: ProcessId,
     /// First address in the process.
     pub address: u64,
-    /// Size of the object.
+    /// Size in bytes.
     pub size_bytes: u64,
     /// Symbol, path, or function that allocated it (`malloc`, `mmap`); empty if none.
     pub name: String,
@@ -21,15 +21,15 @@ pub struct Object {
     pub stack: Option<StackId>,
     /// Thread that allocated it, or whose stack it is.
     pub thread: Option<ThreadId>,
-    /// When it was allocated.
+    /// Time of the allocation.
     pub allocated_ns: Option<u64>,
-    /// When it was freed.
+    /// Time of the free.
     pub freed_ns: Option<u64>,
-    /// How many blocks it stands for: small ones may be followed only in part.
+    /// Number of blocks that it represents: small blocks may be sampled.
     pub weight: f64,
 }
 
-/// What an object is.
+/// Kind of memory of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectKind {
@@ -56,22 +56,22 @@ pub struct Allocations {
     pub process: ProcessId,
     /// `malloc`, `calloc`, `mmap`, …
     pub function: String,
-    /// Blocks; an estimate where they were sampled.
+    /// Number of blocks; an estimate where they were sampled.
     pub blocks: u64,
-    /// Variance of `blocks` where they were sampled; `None`: all were counted.
+    /// Variance of `blocks` where they were sampled; `None` if all were counted.
     pub blocks_variance: Option<f64>,
-    /// Bytes of all these blocks.
+    /// Sum of the blocks' sizes.
     pub bytes: u64,
-    /// Blocks that were freed.
+    /// Number of blocks that were freed.
     pub freed: u64,
-    /// Sum of the freed blocks' lifetimes.
+    /// Sum of the freed blocks' lifetimes, in nanoseconds.
     pub lifetime_ns: u64,
-    /// Most bytes that were allocated at once.
+    /// Most bytes that were live at once.
     pub peak_bytes: u64,
 }
 
-/// Live bytes of one call chain and function in one step of time. Steps in which nothing changed have
-/// no row: the bytes at the end of the row before still hold.
+/// Live bytes of one call chain and function in one step of time. Steps without a change have no row:
+/// the bytes at the end of the previous row still hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveBytes {
     /// Call chain that allocated.
@@ -80,7 +80,7 @@ pub struct LiveBytes {
     pub process: ProcessId,
     /// `malloc`, `calloc`, `mmap`, …
     pub function: String,
-    /// Beginning of the step.
+    /// Start of the step.
     pub from_ns: u64,
     /// End of the step.
     pub to_ns: u64,

@@ -1,4 +1,4 @@
-//! What ran: processes, threads, and the files that their code came from.
+//! Processes, threads, and the files that their code came from.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,9 @@ pub struct Process {
     pub parent: Option<u32>,
     /// Path of the executable.
     pub path: String,
-    /// When it began.
+    /// Time of its start.
     pub start_ns: u64,
-    /// When it ended.
+    /// Time of its end; `None` if it was still running.
     pub end_ns: Option<u64>,
     /// Why nothing was patched in it.
     pub unpatched: Option<String>,
@@ -24,42 +24,42 @@ pub struct Process {
 /// A thread of one of the processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thread {
-    /// Process image in which the thread was seen.
+    /// Process image that the thread belongs to.
     pub process: ProcessId,
     /// Number that the kernel gave the thread.
     pub tid: u32,
     /// Name of the thread (`comm`), at most 15 bytes.
     pub name: String,
-    /// When it began.
+    /// Time of its start.
     pub start_ns: u64,
-    /// When it ended.
+    /// Time of its end; `None` if it was still running.
     pub end_ns: Option<u64>,
-    /// CPU time that it took, as the kernel counts it, where it could be asked.
+    /// CPU time in nanoseconds, as the kernel counts it, where it could be read.
     pub cpu_ns: Option<u64>,
 }
 
 impl Thread {
-    /// The names of threads that the agent has in live programs, and in those that are harvested. Threads bear the
-    /// name of their program until they are given another, so they are such as no command has.
+    /// Names of the agent's threads, in profiled programs and in harvested ones. A new thread has the name of
+    /// its program until it is given another, so these are names that no command has.
     const AGENTS: [&'static str; 2] = ["membound-agent", "membound-lanes"];
-    /// The name of the thread of a program that runs inside another one, in a harvest.
+    /// Name of the thread of a scavenger inside a primary.
     const GUESTS: &'static str = "membound-guest";
 
-    /// Whether this is the agent's own thread of a program with this number, and none of the
-    /// program's. The first thread of a program is never the agent's, whatever its name.
+    /// True if this is a thread of the agent, in a process with number `pid`. The first thread of a
+    /// process is never the agent's, whatever its name.
     #[must_use]
     pub fn is_agents(&self, pid: u32) -> bool {
         self.tid != pid && Self::AGENTS.contains(&self.name.as_str())
     }
 
-    /// Whether this is the thread of a scavenger inside a program with this number.
+    /// True if this is the thread of a scavenger, in a process with number `pid`.
     #[must_use]
     pub fn is_guests(&self, pid: u32) -> bool {
         self.tid != pid && self.name == Self::GUESTS
     }
 }
 
-/// A file with code.
+/// A piece of code: a file, or code without a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Module {
     /// Path, or `[vdso]`, `[jit]`, `[agent]`, `[kernel]`.
@@ -68,19 +68,19 @@ pub struct Module {
     pub build_id: Option<String>,
     /// SHA-256 of its text, where it has no build-id.
     pub text_hash: Option<String>,
-    /// What it is.
+    /// Kind of code.
     pub kind: ModuleKind,
 }
 
-/// What a module is.
+/// Kind of a module's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModuleKind {
     /// An executable or a library.
     File,
-    /// The kernel's page of system calls.
+    /// The vdso, which the kernel maps into each process.
     Vdso,
-    /// Code made at run time; frames' addresses are those of the process.
+    /// Code made at run time; addresses of its frames are those of the process.
     Jit,
     /// membound's own code in the program.
     Agent,
@@ -88,7 +88,7 @@ pub enum ModuleKind {
     Kernel,
 }
 
-/// Where a module lay in a process.
+/// Where a module was mapped in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// Process with the mapping.
@@ -97,11 +97,11 @@ pub struct Mapping {
     pub module: ModuleId,
     /// First mapped address.
     pub start: u64,
-    /// First address behind the mapping.
+    /// First address after the mapping.
     pub end: u64,
     /// Address in the process minus address in the file.
     pub bias: u64,
-    /// When it was mapped.
+    /// Time of the mapping.
     pub t_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Evidence of lines that threads share: watchpoints and trials in which threads were held.
+//! Evidence that threads share lines: watchpoints, and trials in which threads were held.
 
 use crate::{FrameId, ThreadId};
 
@@ -9,33 +9,33 @@ pub struct Watched {
     pub t_ns: u64,
     /// Thread that hit the watchpoint.
     pub thread: ThreadId,
-    /// First address watched.
+    /// First watched address.
     pub address: u64,
-    /// Bytes watched.
+    /// Number of watched bytes.
     pub bytes: u8,
-    /// The instruction behind the one that hit.
+    /// The instruction after the one that made the access.
     pub frame: FrameId,
 }
 
-/// How far a thread got in a span in which all others that use a line were held, or in one in which
+/// Progress of a thread in a span of a trial: either all other threads that use a line were held, or
 /// none was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// When it ended.
+    /// End of the span.
     pub t_ns: u64,
     /// Number of the trial that it belongs to.
     pub trial: u32,
     /// The thread.
     pub thread: ThreadId,
-    /// First address of the line that is the reason of the trial.
+    /// First address of the line that the trial is about.
     pub line: u64,
-    /// Whether the others were held.
+    /// True if the other threads were held.
     pub alone: bool,
-    /// Length in nanoseconds.
+    /// Length of the span in nanoseconds.
     pub wall_ns: u64,
-    /// CPU time of the thread.
+    /// CPU time of the thread in the span, in nanoseconds.
     pub cpu_ns: u64,
-    /// By how much a word grew that tells how far the thread is. Its unit is the same for a thread
-    /// in one trial, and in no other. 0: no such word is known, or the thread got nowhere.
+    /// Growth of a word that shows the thread's progress. Its unit is constant for a thread within one
+    /// trial, and differs otherwise. 0: no such word is known, or the thread made no progress.
     pub progress: u64,
 }

@@ -1,4 +1,4 @@
-//! Instructions that access memory: how often they ran, and single accesses of them.
+//! Instructions that access memory: counts of their executions, and single accesses.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,15 +11,15 @@ pub struct Site {
     pub frame: FrameId,
     /// Whether it loads, stores, or both.
     pub kind: SiteKind,
-    /// Bytes accessed at once, 0 if unknown.
+    /// Bytes of one access, 0 if unknown.
     pub bytes: u32,
     /// The instruction in Intel's syntax.
     pub text: String,
-    /// Why it could not be patched.
+    /// Why it could not be patched; `None` if it could, or was not tried.
     pub refused: Option<String>,
 }
 
-/// What an instruction does to memory.
+/// Direction of an instruction's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteKind {
@@ -52,39 +52,40 @@ impl SiteKind {
 pub struct Executions {
     /// The site.
     pub site: SiteId,
-    /// Beginning of the span that was counted.
+    /// Start of the counted span.
     pub from_ns: u64,
-    /// End of the span that was counted.
+    /// End of the counted span.
     pub to_ns: u64,
-    /// How often it ran, over all processes.
+    /// Number of executions, over all processes.
     pub count: u64,
-    /// CPU time that all threads took meanwhile, without that of the patches which counted.
+    /// CPU time of all threads in the span, in nanoseconds, without the estimated time of the counting
+    /// patches.
     pub cpu_ns: u64,
-    /// The least that this may have been: the patches took the most that samples permit.
+    /// Lower bound of that: the patches took the most that samples permit.
     pub least_cpu_ns: Option<u64>,
-    /// The most that it may have been: the patches took nothing.
+    /// Upper bound of that: the patches took nothing.
     pub most_cpu_ns: Option<u64>,
 }
 
-/// Executions of a site by one thread over a while in which nothing was patched, from a register
-/// to which each lap of the site's loop adds a constant.
+/// Executions of a site by one thread in a span without patches, from a register to which each
+/// iteration of the site's loop adds a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Laps {
-    /// The site, which runs once in each lap.
+    /// The site, which executes once in each iteration.
     pub site: SiteId,
     /// The thread.
     pub thread: ThreadId,
-    /// Beginning of the span that was counted.
+    /// Start of the counted span.
     pub from_ns: u64,
-    /// End of the span that was counted.
+    /// End of the counted span.
     pub to_ns: u64,
-    /// How often it ran.
+    /// Number of executions.
     pub count: u64,
-    /// CPU time of the thread meanwhile, without what the kernel took of it.
+    /// CPU time of the thread in the span, in nanoseconds, without its time in the kernel.
     pub cpu_ns: u64,
 }
 
-/// One access that the latency sampler saw.
+/// One access that the latency sampler recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Time of the access.
@@ -95,35 +96,35 @@ pub struct Access {
     pub site: SiteId,
     /// Address that was accessed.
     pub address: u64,
-    /// Ticks of the time stamp counter, the timing's own cost included; `None`: not timed.
+    /// Latency in ticks of the time stamp counter, the cost of timing included; `None` if not timed.
     pub ticks: Option<u32>,
-    /// The same of a load just before that the innermost cache served: the timing's own cost
-    /// here and now.
+    /// The same for a load just before that hit the innermost cache: the cost of timing at this
+    /// time and place.
     pub hit: Option<u32>,
-    /// Ticks until the stores that were under way before it were done.
+    /// Ticks until the stores in progress before it were done.
     pub drain: Option<u32>,
     /// Whether the access was a store.
     pub store: bool,
-    /// What lies at `address`.
+    /// Object at `address`.
     pub object: Option<ObjectId>,
-    /// On which CPU the thread ran, where it is known.
+    /// CPU that the thread ran on, where known.
     pub cpu: Option<u16>,
-    /// NUMA node of the page, where it was asked.
+    /// NUMA node of the page, where known.
     pub node: Option<u16>,
 }
 
-/// A stretch of one thread's accesses without gaps: all that some sites did.
+/// All accesses of some sites by one thread in a span, without gaps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Burst {
-    /// When it began.
+    /// Time of the first access.
     pub from_ns: u64,
-    /// When it ended.
+    /// Time of the last access.
     pub to_ns: u64,
     /// Thread whose accesses were recorded.
     pub thread: ThreadId,
-    /// Sites that were recorded, all others of the program were not.
+    /// Sites that were recorded; other sites of the program were not.
     pub sites: Vec<SiteId>,
-    /// The accesses in their order: position in `sites`, address, whether it stored.
+    /// The accesses in order: position in `sites`, address, true for a store.
     pub accesses: Vec<(u16, u64, bool)>,
 }
 
@@ -134,10 +135,10 @@ pub struct BlockCount {
     pub frame: FrameId,
     /// Length of the block in bytes.
     pub length: u32,
-    /// Beginning of the span that was counted.
+    /// Start of the counted span.
     pub from_ns: u64,
-    /// End of the span that was counted.
+    /// End of the counted span.
     pub to_ns: u64,
-    /// How often it was entered.
+    /// Number of executions.
     pub count: u64,
 }
