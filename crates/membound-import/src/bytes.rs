@@ -1,15 +1,15 @@
-//! Numbers and pieces out of bytes, without a step beyond their end.
+//! Reads numbers and slices from bytes, with bounds checks.
 
-/// Which byte of a number comes first.
+/// Byte order of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// The least significant.
+    /// Least significant byte first.
     Little,
-    /// The most significant.
+    /// Most significant byte first.
     Big,
 }
 
-/// A position in bytes. Every step says whether there were enough of them.
+/// A reading position. Every read returns `None` if too few bytes are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
@@ -29,7 +29,7 @@ impl<'a> Cursor<'a> {
         self.order
     }
 
-    /// The next `length` bytes.
+    /// Reads the next `length` bytes.
     pub(crate) fn take(&mut self, length: u64) -> Option<&'a [u8]> {
         let length = usize::try_from(length).ok()?;
         let (taken, rest) = self.rest.split_at_checked(length)?;
@@ -71,12 +71,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// A process's or thread's number; -1 stands for one that has ended.
+    /// Reads a process or thread number; -1 means one that has ended.
     pub(crate) fn i32(&mut self) -> Option<i32> {
         self.u32().map(u32::cast_signed)
     }
 
-    /// `count` words of eight bytes.
+    /// Reads `count` words of eight bytes.
     pub(crate) fn words(&mut self, count: u64) -> Option<Words<'a>> {
         let bytes = self.take(count.checked_mul(8)?)?;
         Some(Words {
@@ -85,19 +85,19 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Text with its length before it, as headers of perf.data have it, without zeros behind it.
+    /// Reads text with its length before it, as in headers of perf.data, without trailing zeros.
     pub(crate) fn string(&mut self) -> Option<String> {
         let length = self.u32()?;
         self.take(u64::from(length)).map(text)
     }
 }
 
-/// The text up to the first zero.
+/// The text up to the first zero byte.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(until_zero(bytes)).into_owned()
 }
 
-/// Text for a message: what would end its line, or move the cursor, is escaped.
+/// Text for a message: control characters are escaped.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -110,13 +110,13 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// The bytes up to the first zero.
+/// The bytes up to the first zero byte.
 pub(crate) fn until_zero(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// Numbers of 64 bits, still in the byte order of their file.
+/// A list of 64-bit numbers, still in the byte order of their file.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     bytes: &'a [u8],
@@ -124,26 +124,26 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// How many there are.
+    /// How many numbers there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes.len() / 8
     }
 
-    /// Whether there is none.
+    /// True if there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The one at a position.
+    /// The number at a position.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<u64> {
         let rest = self.bytes.get(index.checked_mul(8)?..)?;
         Cursor::new(rest, self.order).u64()
     }
 
-    /// All of them.
+    /// All numbers in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         let order = self.order;
         self.bytes

@@ -1,11 +1,10 @@
 //! `PERF_SAMPLE_DATA_SRC`: the bit fields of `union perf_mem_data_src` in `linux/perf_event.h`.
 //!
-//! On machines of the other byte order the header declares the fields in reverse, so that the
-//! number is the same.
+//! For the other byte order the header declares the fields in reverse, so that the number is the same.
 
 use crate::{MemoryAccess, Operation, Served, Snoop, Translation};
 
-/// `value` shifted right by `shift`, cut to `bits`.
+/// The field of `bits` bits that begins at bit `shift`.
 const fn field(value: u64, shift: u32, bits: u32) -> u64 {
     (value >> shift) & ((1 << bits) - 1)
 }
@@ -46,7 +45,7 @@ mod tlb {
     pub(super) const WALK: u64 = 0x20;
 }
 
-/// What `value` says; addresses and latency stand elsewhere in a sample.
+/// Decodes `value`. Addresses and latency are in other fields of a sample and stay `None`.
 pub(crate) fn decode(value: u64) -> MemoryAccess {
     let levels = field(value, 5, 14);
     let (served, missed) = served(value, levels);
@@ -84,7 +83,7 @@ const fn operation(bits: u64) -> Operation {
     }
 }
 
-/// Where the line came from, and else the outermost cache that had it not. The number of a level
+/// The source of the line or, if unknown, the outermost cache known to have missed. The level number
 /// is more precise than the older bits.
 fn served(value: u64, levels: u64) -> (Served, Option<Served>) {
     let remote = field(value, 37, 1) != 0;
@@ -109,7 +108,7 @@ fn served(value: u64, levels: u64) -> (Served, Option<Served>) {
             Served::L1 | Served::L2 | Served::L3 | Served::L4 | Served::Cache if remote => {
                 Served::RemoteCache
             }
-            // Of "any cache" the older bits say more.
+            // For "any cache", the older bits are more precise.
             Served::Cache if bits(level::REMOTE_CACHE) => Served::RemoteCache,
             Served::Dram if remote || bits(level::REMOTE_RAM) => Served::RemoteDram,
             served => served,

@@ -1,82 +1,82 @@
 //! Why a recording cannot be read.
 
-/// Why a recording cannot be read: a lower-case fragment for behind the file's name.
+/// Why a recording cannot be read: a lower-case fragment that follows the file's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Neither perf.data nor text of `perf script`.
+    /// The file is neither perf.data nor text of `perf script`.
     #[error(
         "it is neither a perf.data file nor the text of `perf script` (`membound compare` takes \
          what MLC, Mess, lat_mem_rd and multichase print)"
     )]
     Unknown,
-    /// perf.data of another version.
+    /// The file is perf.data of an unsupported version.
     #[error(
         "it is perf.data of version `{magic}`, and only PERFILE2 is read: print it with \
          `perf script` of the perf that wrote it, and import that text"
     )]
     Version {
-        /// The first eight bytes, as far as they can be shown.
+        /// The first eight bytes, with control characters escaped.
         magic: String,
     },
-    /// The recording was not ended in order.
+    /// The recording was not ended properly.
     #[error("it holds no records: `perf record` was killed before it ended the file")]
     NotEnded,
-    /// It ends too soon.
+    /// The file ends too early.
     #[error("{what} at byte {at} goes beyond the end of the file: it is cut off or damaged")]
     Cut {
-        /// What does not fit.
+        /// The part that is incomplete.
         what: &'static str,
-        /// Where it begins.
+        /// Its offset in the file.
         at: u64,
     },
-    /// Something in it cannot be.
+    /// A part of the file is invalid.
     #[error("{what} at byte {at} {problem}")]
     Damaged {
-        /// What.
+        /// The part that is invalid.
         what: &'static str,
-        /// Where it begins.
+        /// Its offset in the file.
         at: u64,
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// It holds no event.
+    /// The file declares no event.
     #[error("it names no event that was recorded")]
     NoEvents,
-    /// Samples hold something that nothing is known of.
+    /// Samples have fields that this version does not know.
     #[error(
         "samples of event `{event}` have fields that this membound does not know (bits \
          {bits:#x} of sample_type): print it with `perf script` of the perf that wrote it, and \
          import that text"
     )]
     UnknownFields {
-        /// The event.
+        /// Name of the event.
         event: String,
-        /// Bits of `sample_type` without a meaning.
+        /// Unknown bits of `sample_type`.
         bits: u64,
     },
-    /// Records cannot be told apart.
+    /// It cannot be determined which event a record belongs to.
     #[error(
         "its events have samples of different layouts and no identifier in the same place: \
          record them in separate files"
     )]
     Ambiguous,
-    /// Records are compressed.
+    /// The records are compressed.
     #[error("its records are compressed: record again without `-z`")]
     Compressed,
-    /// Records lie in other files.
+    /// The records are in other files.
     #[error(
         "its records lie in other files of its directory: record again without `--threads`, or \
          import what `perf script` prints"
     )]
     InDirectory,
-    /// Nothing in it was sampled.
+    /// The file has no samples.
     #[error("no sample is in it")]
     NoSamples,
-    /// Text that is no line of `perf script`.
+    /// A line is not one of `perf script`.
     #[error("line {line} {problem}")]
     Line {
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
         /// What is wrong with it.
         problem: &'static str,

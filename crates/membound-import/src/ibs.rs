@@ -1,25 +1,25 @@
-//! Registers of AMD's Instruction-Based Sampling, as perf keeps them raw with a sample.
+//! Decodes registers of AMD's Instruction-Based Sampling, which perf stores raw with a sample.
 //!
-//! Layout of the raw bytes: capabilities of IBS (32 bits), then the registers of an op in the
-//! order of their numbers: control, instruction pointer, data, data 2, data 3, linear address,
-//! physical address. Bits are those of AMD's Processor Programming Reference for family 19h.
+//! Layout of the raw bytes: capabilities of IBS (32 bits), then the registers of an op in the order of their
+//! numbers: control, instruction pointer, data, data 2, data 3, linear address, physical address. Bits are
+//! those of AMD's Processor Programming Reference for family 19h.
 
 use crate::bytes::{ByteOrder, Cursor};
 use crate::{MemoryAccess, Operation, Served, Snoop, Translation};
 
-/// Data sources have five bits, with the meaning of Zen 4.
+/// Capability bit: data sources have five bits, with the meaning of Zen 4.
 const CAPABILITY_ZEN_4: u32 = 1 << 11;
 
-/// What the registers say.
+/// Decoded registers of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// The sampled instruction, where it is known.
+    /// Address of the sampled instruction, if valid.
     pub(crate) ip: Option<u64>,
-    /// The access; `None`: it was none.
+    /// The access; `None` if the op was no load or store.
     pub(crate) access: Option<MemoryAccess>,
 }
 
-/// Reads raw bytes; `None` where they are too few.
+/// Decodes raw bytes; `None` if there are too few.
 pub(crate) fn decode(raw: &[u8], order: ByteOrder) -> Option<Op> {
     let mut cursor = Cursor::new(raw, order);
     let capabilities = cursor.u32()?;
@@ -45,7 +45,7 @@ pub(crate) fn decode(raw: &[u8], order: ByteOrder) -> Option<Op> {
     };
     let is_zen_4 = capabilities & CAPABILITY_ZEN_4 != 0;
     let (served, missed, snoop) = source(operation, data2, data3, is_zen_4);
-    // The register counts a load's wait for its line only.
+    // The register has the latency of loads only.
     let has_latency = bit(data3, 7) && matches!(operation, Operation::Load | Operation::LoadStore);
     Some(Op {
         ip: (!is_ip_invalid).then_some(ip),
@@ -67,7 +67,7 @@ const fn bit(value: u64, number: u32) -> bool {
     value >> number & 1 != 0
 }
 
-/// Where the line came from, what is only known to have missed, and what other caches said.
+/// The source of the line, the outermost cache known to have missed if that is unknown, and the snoop result.
 fn source(
     operation: Operation,
     data2: u64,
@@ -83,7 +83,7 @@ fn source(
     if !bit(data3, 20) {
         return (Served::L2, None, Snoop::Unknown);
     }
-    // The source of stores is not kept.
+    // The registers do not have the source of stores.
     if !matches!(operation, Operation::Load | Operation::LoadStore) {
         return (Served::Unknown, Some(Served::L2), Snoop::Unknown);
     }
@@ -95,7 +95,7 @@ fn source(
     };
     let served = match (is_zen_4, number) {
         (true, 1) => Served::L3,
-        // Before Zen 4 the local third cache and a neighbour's caches are one source.
+        // Before Zen 4, the local L3 and caches of a neighbouring core complex are one source.
         (false, 2) => Served::L3,
         (true, 2 | 5) | (false, 4) => Served::RemoteCache,
         (_, 3) if is_remote => Served::RemoteDram,

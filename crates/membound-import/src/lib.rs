@@ -1,13 +1,13 @@
-//! Reads recordings of other profilers: bytes in, plain data out.
+//! Reads recordings of other profilers into plain data.
 //!
-//! [`PerfData`] is a perf.data file, written by `perf record`, `perf mem record` or
-//! `perf c2c record`, to a file or into a pipe, in either byte order. [`Script`] is what
-//! `perf script` prints of one. What a recording means for a run, and which files its
-//! addresses belong to, is left to `membound-record`.
+//! [`PerfData`] is a perf.data file, written by `perf record`, `perf mem record` or `perf c2c record`, to a
+//! file or into a pipe, in either byte order. [`Script`] is the text that `perf script` prints of one.
+//! Turning a recording into a run, and finding the files that its addresses belong to, is left to
+//! `membound-record`.
 //!
-//! Nothing in a file is trusted: every count is compared with the bytes that are there before
-//! anything is allocated for it. A file is read whole or refused, with an [`Error`] that says
-//! where; what is left out of a file that is read is told in [`PerfData::skipped`].
+//! No file is trusted: every count is compared with the remaining bytes before memory is allocated for it. A
+//! file is read completely or refused with an [`Error`] that says where; [`PerfData::skipped`] lists what was
+//! left out.
 //!
 //! Times are nanoseconds of the recording's own clock.
 
@@ -33,21 +33,20 @@ pub use perf::{
 pub use script::{Script, ScriptFrame, ScriptSample};
 pub use skipped::Skipped;
 
-/// What a file is, by its first bytes.
+/// Format of a recording, recognised by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// perf.data, as a file or out of a pipe.
+    /// perf.data, as a file or from a pipe.
     PerfData,
-    /// What `perf script` printed.
+    /// Text printed by `perf script`.
     Script,
 }
 
 impl Format {
-    /// What `bytes` are the beginning of.
+    /// Recognises the format from the first bytes of a file.
     ///
     /// # Errors
-    /// [`Error::Version`] of perf.data in a version that nothing is known of, [`Error::Unknown`] of
-    /// anything else.
+    /// [`Error::Version`] for perf.data of an unsupported version, [`Error::Unknown`] for anything else.
     pub fn of(bytes: &[u8]) -> Result<Self, Error> {
         if perf::is_perf_data(bytes)? {
             return Ok(Self::PerfData);

@@ -1,6 +1,6 @@
-//! What a processor says of an access that it sampled itself.
+//! Data that a processor reports for an access that it sampled itself.
 
-/// What sampled it.
+/// The unit that sampled an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sampler {
     /// Intel's Processor Event-Based Sampling.
@@ -9,115 +9,115 @@ pub enum Sampler {
     Ibs,
     /// Arm's Statistical Profiling Extension.
     Spe,
-    /// Another sampler: perf does not name it.
+    /// Another unit, which perf does not name.
     Other,
 }
 
-/// What an access did.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Not known.
     #[default]
     Unknown,
-    /// Read.
+    /// A load.
     Load,
-    /// Wrote.
+    /// A store.
     Store,
-    /// Read and wrote.
+    /// A load and a store in one instruction.
     LoadStore,
-    /// Fetched ahead.
+    /// A prefetch.
     Prefetch,
-    /// Fetched code.
+    /// An instruction fetch.
     Execute,
 }
 
-/// Where the line came from.
+/// The source of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Served {
     /// Not known.
     #[default]
     Unknown,
-    /// The innermost cache.
+    /// The L1 cache.
     L1,
-    /// A buffer for a line that was on its way already.
+    /// A line fill buffer: the line was being fetched already.
     LineFill,
-    /// The second cache.
+    /// The L2 cache.
     L2,
-    /// The third cache.
+    /// The L3 cache.
     L3,
-    /// A fourth cache, or one on the side of memory.
+    /// An L4 cache, or a memory-side cache.
     L4,
-    /// A cache, it is not known which.
+    /// A cache of unknown level.
     Cache,
     /// Another core's cache.
     RemoteCache,
-    /// Memory of the own node.
+    /// Memory of the local node.
     Dram,
     /// Memory of another node.
     RemoteDram,
     /// Persistent memory.
     Persistent,
-    /// Memory behind CXL.
+    /// Memory attached by CXL.
     Cxl,
     /// A device.
     Device,
-    /// Memory that is not cached.
+    /// Uncached memory.
     Uncached,
 }
 
-/// What other caches answered.
+/// Result of the snoop of other caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Snoop {
     /// Not known.
     #[default]
     Unknown,
-    /// None was asked.
+    /// No other cache was snooped.
     None,
-    /// None had the line.
+    /// No other cache had the line.
     Miss,
-    /// One had the line unchanged.
+    /// Another cache had the line unmodified.
     Hit,
-    /// One had changed the line.
+    /// Another cache had the line modified.
     Modified,
-    /// One sent the line.
+    /// Another cache forwarded the line.
     Forwarded,
 }
 
-/// How the address was translated.
+/// Where the address translation was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Translation {
     /// Not known.
     #[default]
     Unknown,
-    /// By the first TLB.
+    /// In the L1 TLB.
     L1,
-    /// By the second TLB.
+    /// In the L2 TLB.
     L2,
-    /// By one of the TLBs.
+    /// In a TLB of unknown level.
     Tlb,
-    /// By a walk of the page table.
+    /// By a page table walk.
     Walk,
 }
 
 /// An access that a processor sampled itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryAccess {
-    /// What it did.
+    /// Kind of access.
     pub operation: Operation,
-    /// Where the line came from.
+    /// The source of the line.
     pub served: Served,
-    /// Where `served` is unknown: the outermost cache that the access is known to have missed.
+    /// If `served` is unknown: the outermost cache known to have missed.
     pub missed: Option<Served>,
-    /// What other caches answered.
+    /// Result of the snoop of other caches.
     pub snoop: Snoop,
-    /// How the address was translated.
+    /// Where the address translation was found.
     pub translation: Translation,
-    /// Whether no other core could come between; `None`: not known.
+    /// True if the access was atomic; `None` if not known.
     pub locked: Option<bool>,
-    /// Core clock cycles that it took.
+    /// Latency in core clock cycles.
     pub latency_cycles: Option<u32>,
-    /// What it accessed.
+    /// Virtual address of the access.
     pub address: Option<u64>,
-    /// The same in physical memory.
+    /// Physical address of the access.
     pub physical_address: Option<u64>,
 }

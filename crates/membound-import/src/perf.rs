@@ -1,9 +1,9 @@
-//! perf.data: header, events, and records in the order of time.
+//! Reads perf.data: header, events, and records in time order.
 //!
 //! Layouts are those of `linux/perf_event.h` (attributes, records, samples) and of
-//! `tools/perf/Documentation/perf.data-file-format.txt` (the file around them). The crates that
-//! read the same (`linux-perf-data`) leave out what this one is for (data sources, weights), take
-//! lengths from the file without a look at how long it is, and hold every record twice.
+//! `tools/perf/Documentation/perf.data-file-format.txt` (the surrounding file). No existing crate is used:
+//! `linux-perf-data` leaves out data sources and weights, which are the purpose here, takes lengths from the
+//! file without checking them against its size, and keeps every record twice.
 
 mod about;
 mod attr;
@@ -24,10 +24,10 @@ pub use record::{Comm, Exit, Fork, Lost, Map, Record};
 pub use sample::{Context, Mode, Registers, Sample, Step, chain};
 pub use stream::PerfData;
 
-/// Whether `bytes` are the beginning of perf.data that can be read.
+/// True if `bytes` begin like perf.data of a supported version.
 ///
 /// # Errors
-/// [`Error::Version`] when they are that of another version.
+/// [`Error::Version`] if they are perf.data of another version.
 pub(crate) fn is_perf_data(bytes: &[u8]) -> Result<bool, Error> {
     if order(bytes).is_some() {
         return Ok(true);
@@ -45,7 +45,7 @@ pub(crate) fn is_perf_data(bytes: &[u8]) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// The byte order of perf.data, by its magic number.
+/// The byte order of perf.data, from its magic number.
 fn order(bytes: &[u8]) -> Option<ByteOrder> {
     match bytes.get(..8)? {
         b"PERFILE2" => Some(ByteOrder::Little),

@@ -1,8 +1,7 @@
-//! The text of `perf script`: samples with their call chains, and names for addresses.
+//! Reads the text of `perf script`: samples with their call chains, and names of addresses.
 //!
-//! Fields stand in the order in which perf prints them; which of them there are is up to who printed
-//! them. Process or thread, time and event must be among them. Text holds no mappings, so that
-//! addresses are only good for names.
+//! Fields are in perf's order; which fields exist depends on the options of the one who printed them. Thread,
+//! time and event are required. The text has no mappings, so addresses serve only to tell frames apart.
 
 mod header;
 
@@ -13,30 +12,30 @@ pub use self::header::ScriptFrame;
 use crate::skipped::{Skipped, Tally};
 use crate::{Error, EventKind, MemoryAccess, Sampler};
 
-/// A sample, as it was printed.
+/// A sample as it was printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSample<'a> {
-    /// When.
+    /// Time in nanoseconds of the recording's clock.
     pub t_ns: u64,
     /// Name of the thread.
     pub name: &'a str,
-    /// Process, where it was printed.
+    /// Number of the process, if it was printed.
     pub pid: Option<i32>,
-    /// Thread.
+    /// Number of the thread.
     pub tid: i32,
-    /// CPU, where it was printed.
+    /// Number of the CPU, if it was printed.
     pub cpu: Option<u32>,
-    /// Events that it stands for, where they were printed.
+    /// Number of events that the sample represents, if it was printed.
     pub period: Option<u64>,
-    /// The event.
+    /// Name of the event.
     pub event: &'a str,
-    /// The access that it is of, where that was printed.
+    /// The sampled access, if one was printed.
     pub access: Option<MemoryAccess>,
     frames: Range<usize>,
 }
 
 impl ScriptSample<'_> {
-    /// What the event's samples stand for, by its name.
+    /// Kind of the event, from its name.
     #[must_use]
     pub fn kind(&self) -> EventKind {
         let name = self.event.split(':').next().unwrap_or_default();
@@ -47,7 +46,7 @@ impl ScriptSample<'_> {
         }
     }
 
-    /// What sampled its access, by the event's name.
+    /// The unit that sampled the access, from the event's name.
     #[must_use]
     pub fn sampler(&self) -> Sampler {
         match self.event {
@@ -60,7 +59,7 @@ impl ScriptSample<'_> {
     }
 }
 
-/// Names under which perf shows what it has decoded of a trace of SPE.
+/// True for the names that perf gives to events decoded from an SPE trace.
 fn is_of_spe(event: &str) -> bool {
     let name = event.split(':').next().unwrap_or_default();
     matches!(
@@ -77,7 +76,7 @@ fn is_of_spe(event: &str) -> bool {
     )
 }
 
-/// The text of `perf script`.
+/// All samples of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script<'a> {
     samples: Vec<ScriptSample<'a>>,
@@ -86,15 +85,15 @@ pub struct Script<'a> {
     host: Option<&'a str>,
 }
 
-/// Bytes at the beginning in which there must be a sample.
+/// Bytes at the beginning within which the first sample must be.
 const LOOKED_AT: usize = 64 << 10;
 
-/// Whether `bytes` are the beginning of such text.
+/// True if `bytes` begin like text of `perf script`.
 pub(crate) fn recognises(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(LOOKED_AT)];
     let text = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // The end may lie in the middle of a letter.
+        // The limit may cut a character in two.
         Err(error) if error.valid_up_to() + 4 > start.len() => {
             std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
         }
@@ -111,10 +110,10 @@ fn is_comment(line: &str) -> bool {
 }
 
 impl<'a> Script<'a> {
-    /// Reads all of it.
+    /// Reads a whole text.
     ///
     /// # Errors
-    /// When a line is none of `perf script`, or there is no sample.
+    /// When a line is not one of `perf script`, or there is no sample.
     pub fn read(bytes: &'a [u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let before = &bytes[..error.valid_up_to()];
@@ -130,7 +129,7 @@ impl<'a> Script<'a> {
             skipped: Tally::default(),
             host: None,
         };
-        // Whether frames that follow belong to a sample, or to what is left out.
+        // `Some(true)`: following frames belong to the last sample; `Some(false)`: to a skipped record.
         let mut is_open = None;
         for (number, line) in (1..).zip(text.lines()) {
             let refused = |problem| Error::Line {
@@ -156,12 +155,12 @@ impl<'a> Script<'a> {
         if script.samples.is_empty() {
             return Err(Error::NoSamples);
         }
-        // perf prints what it has in the order of time; several texts in one file need not be.
+        // perf prints in time order, but a file may contain several texts.
         script.samples.sort_by_key(|sample| sample.t_ns);
         Ok(script)
     }
 
-    /// Samples in the order of time.
+    /// All samples, in time order.
     #[must_use]
     pub fn samples(&self) -> &[ScriptSample<'a>] {
         &self.samples
@@ -173,19 +172,19 @@ impl<'a> Script<'a> {
         self.frames.get(sample.frames.clone()).unwrap_or_default()
     }
 
-    /// Name of the machine, where the header was printed.
+    /// Host name of the recording machine, if the header was printed.
     #[must_use]
     pub const fn host(&self) -> Option<&'a str> {
         self.host
     }
 
-    /// What is in the text and not among the samples.
+    /// Contents of the text that are not among the samples.
     #[must_use]
     pub fn skipped(&self) -> Vec<Skipped> {
         self.skipped.list()
     }
 
-    /// Adds a sample; whether it is one.
+    /// Adds a sample; returns false for records that are no samples.
     fn sample(&mut self, header: &Header<'a>) -> Result<bool, &'static str> {
         if header.event.starts_with("PERF_RECORD_") {
             let what = "printed records that are no samples";

@@ -1,11 +1,11 @@
-//! What a file holds and this crate does not hand on, by kind.
+//! Counts parts of a file that are left out, by kind.
 
 use std::collections::BTreeMap;
 
 /// Parts of a file of one kind that were left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// The kind in the plural, to be written behind the number: `records of unknown type 99`.
+    /// The kind in the plural, to follow the number in a message: `records of unknown type 99`.
     pub what: String,
     /// Number of parts of this kind.
     pub count: u64,

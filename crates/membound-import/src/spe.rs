@@ -1,9 +1,9 @@
-//! Packets of Arm's Statistical Profiling Extension, as the Arm Architecture Reference Manual lays
-//! them out (DDI 0487, "Statistical Profiling Extension sample record specification").
+//! Decodes packets of Arm's Statistical Profiling Extension, as in the Arm Architecture Reference Manual (DDI
+//! 0487, "Statistical Profiling Extension sample record specification").
 //!
-//! A sampled operation is a sequence of packets that ends with a timestamp or an end packet. All
-//! numbers are little-endian. Where the line came from has an encoding of its own in each core;
-//! the one that is read is that of the Neoverse and Cortex cores, which others share.
+//! A sampled operation is a sequence of packets that ends with a timestamp or an end packet. Numbers are
+//! little-endian. Each core may encode data sources in its own way; the encoding read here is that of
+//! Neoverse and Cortex cores, which other cores share.
 
 use std::ops::Range;
 
@@ -13,37 +13,37 @@ use crate::{MemoryAccess, Operation, Served, Snoop, Translation};
 /// A sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpeRecord {
-    /// The sampled instruction.
+    /// Address of the sampled instruction.
     pub(crate) ip: Option<u64>,
-    /// Exception level at which it ran, where there is an instruction.
+    /// Exception level of the instruction; 0 if there is no instruction address.
     pub(crate) exception_level: u8,
-    /// Time by the generic timer.
+    /// Time of the generic timer.
     pub(crate) timestamp: Option<u64>,
-    /// What the kernel wrote for the thread: its number.
+    /// Context packet: Linux puts the thread's number there.
     pub(crate) context: Option<u32>,
-    /// The access; `None`: it was none.
+    /// The access; `None` if the operation was no load or store.
     pub(crate) access: Option<MemoryAccess>,
 }
 
 /// How data sources are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sources {
-    /// As in Neoverse cores.
+    /// The encoding of Neoverse cores.
     Common,
-    /// Not known: packets with sources are left aside.
+    /// Unknown: data source packets are ignored.
     Unknown,
 }
 
-/// What is next in a trace.
+/// The next part of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// An operation in these bytes.
+    /// An operation, and its range of bytes.
     Record(Range<usize>, SpeRecord),
-    /// The rest of the trace, in bytes: no packets, or an operation that is cut off.
+    /// Number of bytes of the rest, which is not made of packets or is an incomplete operation.
     Rest(usize),
 }
 
-/// Operations of a trace.
+/// Iterates over the operations of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Records<'a> {
     trace: &'a [u8],
@@ -56,8 +56,8 @@ impl<'a> Records<'a> {
         Self::from(trace, 0, sources)
     }
 
-    /// Those from a position of the trace on, where an operation begins. The bytes before it are needed: packets are
-    /// aligned to the beginning of the trace.
+    /// Begins at a position where an operation begins. The bytes before it are needed, since packets are
+    /// aligned relative to the beginning of the trace.
     pub(crate) const fn from(trace: &'a [u8], at: usize, sources: Sources) -> Self {
         Self { trace, at, sources }
     }
@@ -90,7 +90,7 @@ impl Iterator for Records<'_> {
                 }
             }
         }
-        // Padding at the end of a buffer is nothing lost.
+        // Padding at the end of a buffer is no loss.
         (parts.any && from < self.at).then(|| Next::Rest(self.at - from))
     }
 }
@@ -108,7 +108,7 @@ enum Packet {
     Counter { index: u8, payload: u16 },
 }
 
-/// The packet at a position, and how long it is; `None` where there is none.
+/// The packet at a position, and its length in bytes; `None` if there is no valid packet.
 fn packet(trace: &[u8], at: usize) -> Option<(Packet, usize)> {
     let mut cursor = Cursor::new(trace.get(at..)?, ByteOrder::Little);
     let before = cursor.rest().len();
@@ -134,7 +134,7 @@ fn byte(cursor: &mut Cursor<'_>) -> Option<u8> {
     cursor.take(1)?.first().copied()
 }
 
-/// A number whose size the header tells.
+/// A number whose size is in the header.
 fn sized(cursor: &mut Cursor<'_>, header: u8) -> Option<u64> {
     match header >> 4 & 3 {
         0 => byte(cursor).map(u64::from),
@@ -144,11 +144,11 @@ fn sized(cursor: &mut Cursor<'_>, header: u8) -> Option<u64> {
     }
 }
 
-/// A packet with two bytes of header.
+/// A packet with a header of two bytes.
 fn extended(cursor: &mut Cursor<'_>, header: u8, at: usize) -> Option<Packet> {
     let second = byte(cursor)?;
     if second == 0 {
-        // Alignment: bytes up to a multiple of a power of two, the header among them.
+        // Alignment: padding up to a multiple of a power of two, including the header.
         let alignment = 1_usize << ((header & 0xf) + 1);
         let behind = at + 2;
         let padding = behind.next_multiple_of(alignment) - behind;
@@ -172,7 +172,7 @@ fn indexed(cursor: &mut Cursor<'_>, header: u8, index: u8) -> Option<Packet> {
     }
 }
 
-/// Packets of one operation.
+/// The contents of the packets of one operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     any: bool,
@@ -225,7 +225,7 @@ impl Parts {
         if class != ACCESS {
             return None;
         }
-        // An atomic operation or an exclusive access: bits of its own below the subclass.
+        // Atomic operations and exclusive accesses have a subclass of their own, with a bit for each.
         let is_extended = payload & 0xe2 == 0x02;
         let is_atomic = is_extended && payload & 0x04 != 0;
         let stores = payload & 1 != 0;
@@ -267,7 +267,7 @@ impl Parts {
                 return (served, None, snoop);
             }
         }
-        // Without a source, events say which caches had the line or had it not.
+        // Without a data source, event bits show which caches hit or missed.
         if self.has(event::REMOTE) {
             (Served::RemoteCache, None, Snoop::Unknown)
         } else if self.has(event::LAST_CACHE_MISS) {
@@ -294,7 +294,7 @@ impl Parts {
     }
 }
 
-/// Bits of an events packet.
+/// Bit numbers in an events packet.
 mod event {
     pub(super) const L1_ACCESS: u32 = 2;
     pub(super) const L1_REFILL: u32 = 3;
@@ -305,10 +305,10 @@ mod event {
     pub(super) const REMOTE: u32 = 10;
 }
 
-/// Seven bytes of an address; the eighth holds a tag or other facts.
+/// The lower seven bytes of an address; the eighth has a tag or other data.
 const LOW_BYTES: u64 = (1 << 56) - 1;
 
-/// The address of a packet: addresses of the kernel have their highest byte full again.
+/// The address in a packet; for kernel addresses the highest byte is filled with ones again.
 const fn virtual_address(payload: u64) -> u64 {
     let low = payload & LOW_BYTES;
     if low >> 52 == 0xf {

@@ -1,8 +1,8 @@
 //! The budget: how much CPU time recording may cost the programs, and how much it is assumed to cost.
 //!
-//! The costs of patches here are guesses on the high side. They only decide how long and how often
-//! patches are in the text; no figure of a run is computed from them. The recorder's own CPU time is
-//! measured, and counts as far as the programs lose time by it: see [`Processors::lost_beside`].
+//! The costs of patches here are guesses on the high side. They only decide how long and how often patches
+//! are in the text; no figure of a run is computed from them. The recorder's own CPU time is measured, and
+//! counts as far as the programs lose time by it: see [`Processors::lost_beside`].
 
 use membound_launch::Processors;
 
@@ -10,8 +10,8 @@ use crate::groups::Threads;
 
 /// Nanoseconds per execution of a patched site that is not sampled.
 const UNTAKEN_NS: f64 = 1.0;
-/// The same where concurrent threads decrement a counter in one line. The line moves between their
-/// cores, and stores queue up behind it until the store buffer is full.
+/// The same where concurrent threads decrement a counter in one line. The line moves between their cores, and
+/// stores queue up behind it until the store buffer is full.
 const CONTENDED_NS: f64 = 60.0;
 /// The same where executions are counted with locked instructions.
 const LOCKED_NS: f64 = 12.0;

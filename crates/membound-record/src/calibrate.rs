@@ -29,8 +29,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 const GO: &str = "go";
 /// Name of the file that the program writes.
 const STRETCHES: &str = "stretches";
-/// Mean number of loads per timed load. So the fastest chain does not overflow the rings of records
-/// between two polls, and the slowest gives some thousands of timed loads in a quarter of a second.
+/// Mean number of loads per timed load. So the fastest chain does not overflow the rings of records between
+/// two polls, and the slowest gives some thousands of timed loads in a quarter of a second.
 const PERIOD: u32 = 400;
 /// How long patching may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -228,8 +228,8 @@ impl Receiver for Timed {
 /// Runs the patched program, and sorts the latencies of its load by level.
 ///
 /// # Errors
-/// When the program cannot be run or patched, or does not run to its end. `cancelled` is polled
-/// every few milliseconds; if it returns true, the program is killed.
+/// When the program cannot be run or patched, or does not run to its end. `cancelled` is polled every few
+/// milliseconds; if it returns true, the program is killed.
 pub fn calibrate(
     request: Calibrate,
     cancelled: &dyn Fn() -> bool,
@@ -540,8 +540,8 @@ fn leave_out_evicted(calibration: &mut Calibration) {
     });
 }
 
-/// Removes loads of lines that another core modifies if they were hits all the same: the line had
-/// been brought back before the load.
+/// Removes loads of lines that another core modifies if they were hits all the same: the line had been
+/// brought back before the load.
 fn leave_out_hits(calibration: &mut Calibration) {
     let near = calibration.levels.iter();
     let near = near.filter(|level| ["L1", "L2"].contains(&level.name.as_str()));

@@ -11,9 +11,9 @@ const ENOUGH: f64 = 0.95;
 const LEAST: f64 = 0.003;
 /// Sites chosen at most.
 const MOST: usize = 256;
-/// Share of the sampled time at block beginnings with no access to wait for, above which timer
-/// interrupts are assumed to be put off until a block begins, as emulators do. Processors take interrupts
-/// after any instruction.
+/// Share of the sampled time at block beginnings with no access to wait for, above which timer interrupts are
+/// assumed to be put off until a block begins, as emulators do. Processors take interrupts after any
+/// instruction.
 const PUT_OFF: f64 = 0.8;
 /// Weight in nanoseconds below which a site is forgotten.
 const COLD_NS: f64 = 1e3;
@@ -71,8 +71,8 @@ impl Chooser {
         self.all_ns *= factor;
     }
 
-    /// The sites that have nearly all of the lost time, hottest first, with their shares. Where
-    /// interrupts are put off, all accesses of a hot block count alike.
+    /// The sites that have nearly all of the lost time, hottest first, with their shares. Where interrupts
+    /// are put off, all accesses of a hot block count alike.
     pub(crate) fn hot(&self) -> Vec<(SiteId, f64)> {
         let mut all = self.heat.clone();
         if self.puts_off() {

@@ -267,8 +267,8 @@ impl Dilation {
         let usual_ns = window.sites.iter().filter_map(|it| self.usual_ns.get(it));
         let usual = usual_ns.sum::<f64>() / self.usual_all_ns;
         let here = pool.at_patches_ns / pool.all_ns;
-        // Displaced instructions wait for the patch before them: the time beyond their usual share
-        // belongs to the patches.
+        // Displaced instructions wait for the patch before them: the time beyond their usual share belongs to
+        // the patches.
         let displaced = pool.displaced_ns.values().sum::<f64>() / pool.all_ns;
         let usually = pool.displaced_ns.keys();
         let usually = usually.filter_map(|it| self.usual_at_ns.get(it));

@@ -1,5 +1,5 @@
-//! Adds names, lines, code and totals at the end of a run. With them the run can be read where the
-//! program's files are not.
+//! Adds names, lines, code and totals at the end of a run. With them the run can be read where the program's
+//! files are not.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Driver {
         }
     }
 
-    /// Reads symbols and debug information of sampled modules in idle time: at the end, the user would
-    /// wait for it.
+    /// Reads symbols and debug information of sampled modules in idle time: at the end, the user would wait
+    /// for it.
     pub(crate) fn read_names(&self) {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let mut seen = BTreeSet::new();

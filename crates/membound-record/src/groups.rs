@@ -19,8 +19,8 @@ use crate::sites::Sites;
 
 /// CPU time of a window with sites of unknown rates.
 pub(crate) const FIRST_NS: u64 = 10_000_000;
-/// The same with exact counting, which is expensive. A program's speed changes while other programs use
-/// its cache: many short windows show more of that than few long ones.
+/// The same with exact counting, which is expensive. A program's speed changes while other programs use its
+/// cache: many short windows show more of that than few long ones.
 pub(crate) const COUNT_NS: u64 = 12_000_000;
 /// The same of all other windows.
 pub(crate) const USUAL_NS: u64 = 40_000_000;
@@ -40,9 +40,9 @@ const REST_NS: u64 = 200_000_000;
 pub(crate) const TRIES: u32 = 3;
 /// Times that a group may grow by sites that became hot later. Each growth needs another plan.
 const MOST_GROWN: u32 = 4;
-/// Sampled time lost at a group between two of its windows: at least this, and at least this share of
-/// all that was lost there so far. So every phase in which a group is hot gets windows, and a long run gets
-/// only a few more of them than a short one.
+/// Sampled time lost at a group between two of its windows: at least this, and at least this share of all
+/// that was lost there so far. So every phase in which a group is hot gets windows, and a long run gets only
+/// a few more of them than a short one.
 const AGAIN_NS: f64 = 10e6;
 const AGAIN_PART: f64 = 1.0 / 20.0;
 /// Windows of a group between two that count its blocks.
@@ -217,8 +217,8 @@ impl Group {
         })
     }
 
-    /// How each site is to be sampled, by address, when its patches are in the text for `length_ns` of
-    /// CPU time.
+    /// How each site is to be sampled, by address, when its patches are in the text for `length_ns` of CPU
+    /// time.
     pub(crate) fn paces(&self, length_ns: u64) -> Vec<(u64, Pace)> {
         let unknown = match self.rate {
             Some(_) => RARE_PERIOD,
@@ -368,8 +368,8 @@ impl Groups {
             .iter()
             .filter(|(site, _)| !self.of_site.contains_key(site))
         {
-            // Other accesses of the same function are likely to become hot: planning a patched function
-            // takes time, so they join at once.
+            // Other accesses of the same function are likely to become hot: planning a patched function takes
+            // time, so they join at once.
             warm.push(*site);
             warm.extend(
                 sites

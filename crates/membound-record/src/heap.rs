@@ -1,7 +1,7 @@
 //! What one process has allocated: blocks and mappings by address, while they exist.
 //!
-//! Events are applied in time order. An allocation that overlaps an existing block means that the
-//! block's end was missed, and ends it.
+//! Events are applied in time order. An allocation that overlaps an existing block means that the block's end
+//! was missed, and ends it.
 
 use std::collections::BTreeMap;
 

@@ -19,8 +19,8 @@ use crate::windows::{Now, Windows};
 const MOST_LINES: usize = 4096;
 /// Threads in one trial at most.
 const MOST_THREADS: usize = membound_launch::HOLD_THREADS;
-/// A line is a candidate for a trial from this many accesses by each of two threads, and this many
-/// changes from one thread to another between consecutive accesses.
+/// A line is a candidate for a trial from this many accesses by each of two threads, and this many changes
+/// from one thread to another between consecutive accesses.
 const FEWEST_SEEN: u64 = 4;
 const FEWEST_TURNS: u64 = 4;
 /// Length of a span: below a millisecond, including the time in which threads arrive.

@@ -1,7 +1,7 @@
 //! Buffers everything that the launcher reports until the driver fetches it.
 //!
-//! The launcher's threads drain the programs' rings, and must not wait for the driver. So they only
-//! append here; beyond a limit, events are counted and dropped.
+//! The launcher's threads drain the programs' rings, and must not wait for the driver. So they only append
+//! here; beyond a limit, events are counted and dropped.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

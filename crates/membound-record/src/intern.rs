@@ -5,8 +5,7 @@ use std::hash::Hash;
 use membound_run::{Frame, FrameId, Stack, StackId};
 use rustc_hash::FxHashMap;
 
-/// Entries of the table of call chains at most: of later chains, only the innermost frame is
-/// kept.
+/// Entries of the table of call chains at most: of later chains, only the innermost frame is kept.
 const MOST_STACKS: usize = 4 << 20;
 /// Frames of one chain that are kept, from the innermost.
 const DEEPEST: usize = 256;

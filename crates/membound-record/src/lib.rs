@@ -2,7 +2,6 @@
 //!
 //! Timer samples come from perf events where the kernel permits them and from the agent's
 //! timers where it does not; hot sites are patched live to get executions, addresses and
-//! timers where it does not; hot sites are patched live to get executions, addresses and
 //! latencies; allocations, pages' nodes and hardware watchpoints name what was accessed.
 //! Interpreting the run is left to `membound-analyze`.
 

@@ -1,7 +1,7 @@
 //! Modules: files and other pieces of code, each opened once for all processes.
 //!
-//! A file stays open from when it is first met, so that it can be read even after it was deleted.
-//! Its control flow, call frame information and names are read when they are first requested.
+//! A file stays open from when it is first met, so that it can be read even after it was deleted. Its control
+//! flow, call frame information and names are read when they are first requested.
 
 use std::fmt;
 use std::fs::File;
@@ -18,8 +18,7 @@ use membound_symbolize::{Frames, Symbols};
 use memmap2::Mmap;
 use rustc_hash::FxHashMap;
 
-/// Files that are kept open, so that their debug information can be found after they were
-/// deleted.
+/// Files that are kept open, so that their debug information can be found after they were deleted.
 const KEPT_OPEN: usize = 256;
 
 /// Where a module's bytes are.
@@ -94,8 +93,8 @@ impl Module {
         self.code.get_or_init(read)
     }
 
-    /// Names and lines. A file is opened by its path as long as the path leads to the same file, since
-    /// debug information may be beside it.
+    /// Names and lines. A file is opened by its path as long as the path leads to the same file, since debug
+    /// information may be beside it.
     pub(crate) fn symbols(&self) -> Option<&Symbols> {
         let read = || match (self.kind, &self.bytes) {
             (ModuleKind::File, Some(Bytes::File(map))) => {
@@ -217,8 +216,8 @@ impl Modules {
             .find(|module| module.path.as_str() == path)
     }
 
-    /// The module of an executable mapping of process `pid` (image `process`), and its bias: address in
-    /// the process minus address in the file.
+    /// The module of an executable mapping of process `pid` (image `process`), and its bias: address in the
+    /// process minus address in the file.
     pub(crate) fn of(&mut self, pid: u32, process: ProcessId, map: &Mapping) -> (Arc<Module>, u64) {
         let name = map.name.as_encoded_bytes();
         if name == b"[vdso]" {
@@ -276,8 +275,8 @@ impl Modules {
         })
     }
 
-    /// The agent's file is needed to unwind through it; trampolines and tables, which have no file,
-    /// count as part of it.
+    /// The agent's file is needed to unwind through it; trampolines and tables, which have no file, count as
+    /// part of it.
     fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<Module>, u64) {
         if !map.name.as_encoded_bytes().starts_with(b"/memfd:") && self.agent_path.is_none() {
             let opened = open(pid, map);
@@ -385,8 +384,8 @@ fn without_mark(name: &[u8]) -> &[u8] {
     name.strip_suffix(b" (deleted)").unwrap_or(name)
 }
 
-/// Opens the file behind a mapping of a process, if it is still the mapped one. The executable
-/// can be opened even after it was deleted.
+/// Opens the file behind a mapping of a process, if it is still the mapped one. The executable can be opened
+/// even after it was deleted.
 fn open(pid: u32, map: &Mapping) -> Option<File> {
     use std::os::unix::ffi::OsStrExt;
     let name = without_mark(map.name.as_encoded_bytes());
@@ -401,8 +400,8 @@ fn open(pid: u32, map: &Mapping) -> Option<File> {
         process.join("map_files").join(range),
     ];
     places.into_iter().enumerate().find_map(|(place, path)| {
-        // perf may report no inode. Then the name must do; for the kernel's links to the process's
-        // files, the name that the file has or had.
+        // perf may report no inode. Then the name must do; for the kernel's links to the process's files, the
+        // name that the file has or had.
         let named = || place < 2 || had_name(&path, name);
         let same_name = map.inode == 0 && named();
         let file = File::open(path).ok()?;

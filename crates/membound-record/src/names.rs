@@ -1,5 +1,5 @@
-//! Names and lines of frames, and code of functions: with these a run can be read where the program's
-//! files are not.
+//! Names and lines of frames, and code of functions: with these a run can be read where the program's files
+//! are not.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -103,8 +103,8 @@ impl Objects {
         }
     }
 
-    /// The object at an address of a process at a time; `None` if none is known, and in memory of
-    /// membound's own.
+    /// The object at an address of a process at a time; `None` if none is known, and in memory of membound's
+    /// own.
     pub(crate) fn at(
         &mut self,
         world: &std::sync::Mutex<World>,

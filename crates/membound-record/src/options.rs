@@ -130,8 +130,7 @@ impl Options {
 }
 
 /// Default size in bytes from which on every block is followed. Smaller blocks matter by their call chain,
-/// for
-/// which a sample is enough.
+/// for which a sample is enough.
 pub const DEFAULT_OBJECT_BYTES: u64 = 4096;
 
 /// Default upper limit of the cost, as a share of the programs' CPU time.

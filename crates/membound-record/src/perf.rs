@@ -4,13 +4,12 @@
 //! An inherited event can be mapped only if it is bound to a CPU. So there is one event for each thread and
 //! CPU, and one ring for each CPU, into which all events of that CPU write.
 //!
-//! **Time in the kernel.** Where it is permitted (root, `CAP_PERFMON`, or
-//! `kernel.perf_event_paranoid` below 2), timers also take samples in the kernel, with the registers with
-//! which the program entered it ([`Mode::Kernel`]): such a sample belongs to the system call, or to the
-//! instruction that caused the page fault. Where it is not permitted ([`Kernel::Unseen`]), a timer that
-//! expires in the kernel gives no sample. The missing time is known all the same, since the events count all
-//! of a thread's CPU time: [`PerfEvent::Counted`] reports it when a thread ends, and [`Sampler::counted_ns`]
-//! in sum.
+//! **Time in the kernel.** Where it is permitted (root, `CAP_PERFMON`, or `kernel.perf_event_paranoid` below
+//! 2), timers also take samples in the kernel, with the registers with which the program entered it
+//! ([`Mode::Kernel`]): such a sample belongs to the system call, or to the instruction that caused the page
+//! fault. Where it is not permitted ([`Kernel::Unseen`]), a timer that expires in the kernel gives no sample.
+//! The missing time is known all the same, since the events count all of a thread's CPU time:
+//! [`PerfEvent::Counted`] reports it when a thread ends, and [`Sampler::counted_ns`] in sum.
 //!
 //! Times are of `CLOCK_MONOTONIC_RAW` ([`now_ns`]): like the time stamp counter it is not adjusted, so that
 //! the ratio of the two is constant.
@@ -48,12 +47,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             period_ns: 1_000_000,
-            // Enough for most chains. It is copied at each sample, and the ring needs the room even where
-            // the stack is shallower.
+            // Enough for most chains. It is copied at each sample, and the ring needs the room even where the
+            // stack is shallower.
             stack_bytes: 8192,
             // Some 500 samples, which a processor takes in half a second. The reader may be delayed for that
-            // long by
-            // a large file's call frame information, or by programs that use all processors. Without
+            // long by a large file's call frame information, or by programs that use all processors. Without
             // privileges the kernel permits 512 KiB.
             ring_bytes: 4 << 20,
         }
@@ -179,8 +177,7 @@ pub struct RawSample<'a> {
     pub(crate) address: u64,
     /// Whether `registers` are those at the expiry, or those with which the kernel was entered.
     pub mode: Mode,
-    /// Registers of the program; `None` for 32-bit programs, and for threads that have no
-    /// program (any more).
+    /// Registers of the program; `None` for 32-bit programs, and for threads that have no program (any more).
     pub registers: Option<Registers>,
     /// Bytes of the stack from the stack pointer on, as far as they could be read.
     pub stack: &'a [u8],

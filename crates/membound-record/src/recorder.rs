@@ -462,8 +462,8 @@ impl Parts {
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,
-                // Recording bodies record whenever they are in the text, which windows decide. On a
-                // busy machine that is longer than wanted, hence these limits.
+                // Recording bodies record whenever they are in the text, which windows decide. On a busy
+                // machine that is longer than wanted, hence these limits.
                 bursts: Some(Bursts {
                     length: BURSTS_ANEW,
                     every: BURSTS_ANEW,

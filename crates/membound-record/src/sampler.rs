@@ -1,5 +1,5 @@
-//! The thread that reads perf's events: it follows processes and unwinds samples at once, since a
-//! sample's stack bytes are not kept.
+//! The thread that reads perf's events: it follows processes and unwinds samples at once, since a sample's
+//! stack bytes are not kept.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

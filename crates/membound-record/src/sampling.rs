@@ -20,8 +20,8 @@ pub(crate) struct Taken {
     pub(crate) stack: StackId,
     /// The sampled instruction.
     pub(crate) leaf: FrameId,
-    /// Its module, its address in the file and the bias, if it is an instruction of the program that may
-    /// have waited for memory.
+    /// Its module, its address in the file and the bias, if it is an instruction of the program that may have
+    /// waited for memory.
     pub(crate) code: Option<(Arc<Module>, u64, u64)>,
     pub(crate) registers: Registers,
     /// Whether the thread was in a trampoline or in the agent.

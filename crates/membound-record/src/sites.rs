@@ -80,8 +80,8 @@ pub(crate) struct Sites {
 }
 
 impl Sites {
-    /// The number of the site at an address of a module's file, added if it is new; `None` if the
-    /// instruction there does not access memory.
+    /// The number of the site at an address of a module's file, added if it is new; `None` if the instruction
+    /// there does not access memory.
     pub(crate) fn of(
         &mut self,
         module: &Arc<Module>,

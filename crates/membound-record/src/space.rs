@@ -1,7 +1,7 @@
 //! One process image: its mappings, and how its threads are unwound.
 //!
-//! perf reports executable mappings as they are made; they are read from `/proc` when an unknown
-//! address is met. All other mappings are read from `/proc` when an address of data is to be named.
+//! perf reports executable mappings as they are made; they are read from `/proc` when an unknown address is
+//! met. All other mappings are read from `/proc` when an address of data is to be named.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ const USUAL_STACK_LIMIT: u64 = 8 << 20;
 /// A higher limit is no guide to the size of stacks: mappings of data are as large.
 const MOST_STACK_LIMIT: u64 = 64 << 20;
 
-/// Bytes on either side of a stack pointer that are assumed to be its stack where the stack's bounds
-/// are not known: frames are seldom larger.
+/// Bytes on either side of a stack pointer that are assumed to be its stack where the stack's bounds are not
+/// known: frames are seldom larger.
 const AROUND_POINTER: u64 = 64 << 10;
 
-/// Size in bytes of the stacks of a process's threads: its soft limit, which the C library uses for
-/// threads as well.
+/// Size in bytes of the stacks of a process's threads: its soft limit, which the C library uses for threads
+/// as well.
 fn stack_limit(pid: u32) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let line = limits

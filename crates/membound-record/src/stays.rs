@@ -6,8 +6,8 @@
 use membound_run::ThreadId;
 use rustc_hash::FxHashMap;
 
-/// Before the first and after the last sample of a residency, the thread is assumed to be on that
-/// CPU for this long.
+/// Before the first and after the last sample of a residency, the thread is assumed to be on that CPU for
+/// this long.
 const NEAR_NS: u64 = 50_000_000;
 /// Two samples on one CPU that are further apart than this are two residencies.
 const FAR_NS: u64 = 2_000_000_000;

@@ -17,8 +17,8 @@ pub(crate) struct Threads {
     changed: BTreeSet<ThreadId>,
     /// Stacks by process and first address: end, and thread.
     stacks: FxHashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
-    /// CPU time that threads had taken before recording attached to them, by the kernel's numbers
-    /// of process and thread.
+    /// CPU time that threads had taken before recording attached to them, by the kernel's numbers of process
+    /// and thread.
     before_ns: FxHashMap<(u32, u32), u64>,
 }
 
@@ -178,8 +178,7 @@ impl Threads {
         (address < *end).then_some(*thread)
     }
 
-    /// Excludes the CPU time that a process's threads have taken until now: recording attaches to them
-    /// now.
+    /// Excludes the CPU time that a process's threads have taken until now: recording attaches to them now.
     pub(crate) fn begin_at_present(&mut self, pid: u32) {
         for tid in tids(pid) {
             if let Some(cpu_ns) = cpu_ns(pid, tid) {

@@ -1,6 +1,6 @@
 //! Hardware watchpoints: which threads access a few bytes, reported by the processor's debug registers
-//! through perf events. Each hit costs the program microseconds, so watchpoints are armed for a number
-//! of hits and disarmed again. [`Suspects`] chooses the lines, and [`Patrol`] watches them.
+//! through perf events. Each hit costs the program microseconds, so watchpoints are armed for a number of
+//! hits and disarmed again. [`Suspects`] chooses the lines, and [`Patrol`] watches them.
 
 mod patrol;
 mod suspects;
@@ -163,16 +163,16 @@ impl Watchpoints {
         self.threads.iter().map(|thread| thread.tid)
     }
 
-    /// Arms them until each point has been hit `hits` times by each thread. A thread that has
-    /// ended meanwhile is no error.
+    /// Arms them until each point has been hit `hits` times by each thread. A thread that has ended meanwhile
+    /// is no error.
     ///
     /// # Errors
     /// [`Error::NoWatchpoint`] when a debugger has taken them since, and what the kernel says.
     pub fn arm(&mut self, hits: u32) -> Result<(), Error> {
         self.disarm();
         for thread in &mut self.threads {
-            // Opened anew each time: kernels from 6.16 on do not restart a breakpoint that has stopped at
-            // its limit.
+            // Opened anew each time: kernels from 6.16 on do not restart a breakpoint that has stopped at its
+            // limit.
             thread.armed = thread.open(self.pid, &self.points)?;
         }
         for event in self.threads.iter().flat_map(|thread| &thread.armed) {
@@ -191,8 +191,8 @@ impl Watchpoints {
         }
     }
 
-    /// Passes the hits since the last call to `tell`, thread by thread. Returns the number of hits that
-    /// were lost for lack of room.
+    /// Passes the hits since the last call to `tell`, thread by thread. Returns the number of hits that were
+    /// lost for lack of room.
     pub fn read(&mut self, tell: &mut dyn FnMut(Hit<'_>)) -> u64 {
         let layout = Layout {
             sample_type: attr(self.points[0]).sample_type,

@@ -1,9 +1,9 @@
 //! Windows in which hot sites are patched.
 //!
-//! A window opens when every program has exchanged its patches. Counts are read then, and again
-//! before the window closes and the text is restored: so a count covers a time in which the patches were
-//! there throughout. Times are taken where the counts are read, because on a busy machine milliseconds may
-//! pass between any two lines of this file. Sites of a function are patched together.
+//! A window opens when every program has exchanged its patches. Counts are read then, and again before the
+//! window closes and the text is restored: so a count covers a time in which the patches were there
+//! throughout. Times are taken where the counts are read, because on a busy machine milliseconds may pass
+//! between any two lines of this file. Sites of a function are patched together.
 
 mod counting;
 mod opening;
@@ -25,8 +25,8 @@ use crate::sites::Sites;
 /// Share of the budget for bursts (windows in which everything is recorded); the rest is for latencies and
 /// counts.
 const BURST_SHARE: f64 = 0.5;
-/// How long programs may take to exchange their patches, planning included: at first, and at most
-/// after timeouts.
+/// How long programs may take to exchange their patches, planning included: at first, and at most after
+/// timeouts.
 const PATIENCE_NS: u64 = 3_000_000_000;
 const MOST_PATIENCE_NS: u64 = 48_000_000_000;
 /// Pause between a closed window and the next.
@@ -283,9 +283,8 @@ impl Windows {
             } => {
                 let closed = self.end(patcher, from, now, &before, &window);
                 if window.work == Work::Record {
-                    // Executions were recorded from when the first program had its patches. Where
-                    // exchanges take long, that is far more than the window, and bursts would use up the
-                    // whole budget.
+                    // Executions were recorded from when the first program had its patches. Where exchanges
+                    // take long, that is far more than the window, and bursts would use up the whole budget.
                     let stood_ns = now.cpu_ns.saturating_sub(window.since_cpu_ns) as f64;
                     let spent_ns = stood_ns * UNKNOWN_COST;
                     let earned_ns = self.budget.earned_within_ns(spent_ns / BURST_SHARE);

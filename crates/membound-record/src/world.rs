@@ -1,7 +1,7 @@
 //! All process images of a run.
 //!
-//! Shared between the thread that reads samples and the driver. Slow work (decoding code, reading names)
-//! is done without the lock.
+//! Shared between the thread that reads samples and the driver. Slow work (decoding code, reading names) is
+//! done without the lock.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -69,8 +69,8 @@ impl World {
     }
 
     /// Notes that a process has begun to run a program, as reported by a source that does not report forks.
-    /// It is a new image, unless the process was not known yet, or is known but was neither
-    /// reported before nor started by a process of this run.
+    /// It is a new image, unless the process was not known yet, or is known but was neither reported before
+    /// nor started by a process of this run.
     pub(crate) fn begun(&mut self, pid: u32, t_ns: u64) -> ProcessId {
         let known = self.of_pid.get(&pid).and_then(|images| images.last());
         let process = match known.map(|(_, process)| *process) {

@@ -27,8 +27,8 @@ pub(crate) fn keep_what_refers(run: &mut RunData) -> Vec<Gap> {
         sites: 0,
         objects: 0,
     };
-    // Tables come after the tables that they refer to. Tables with positions are cut off at the
-    // first bad row, since removing one row would move the others.
+    // Tables come after the tables that they refer to. Tables with positions are cut off at the first bad
+    // row, since removing one row would move the others.
     there.threads = cut(&mut run.threads, &mut gaps, |_, thread| {
         thread.process.index() < there.processes
     });

@@ -39,9 +39,9 @@ impl RunData {
 
     /// Reads a run.
     ///
-    /// Of a damaged run, all rows are returned that can be read and refer to no missing row. The run is
-    /// then marked incomplete, and [`RunData::gaps`] says what was lost. Every identifier in the result is a
-    /// valid position.
+    /// Of a damaged run, all rows are returned that can be read and refer to no missing row. The run is then
+    /// marked incomplete, and [`RunData::gaps`] says what was lost. Every identifier in the result is a valid
+    /// position.
     ///
     /// # Errors
     /// When the file is no run of this layout, or not even its table `run` can be read.
@@ -253,8 +253,7 @@ fn sniff(path: &Path) -> Result<(), Error> {
     })
 }
 
-/// Opens the database. If a writer was killed while it committed, the journal is rolled back
-/// first.
+/// Opens the database. If a writer was killed while it committed, the journal is rolled back first.
 fn connect(path: &Path) -> Result<Connection, Error> {
     let damaged = |error: rusqlite::Error| Error::Damaged {
         path: path.to_owned(),

@@ -1,6 +1,6 @@
 //! The tables: one for each vector of [`RunData`](crate::RunData), with one row for each element and one
-//! column for each field, under the same names. [`Meta`] is the only row of `run`, except for
-//! its machine profile, which is the only row of `machine`.
+//! column for each field, under the same names. [`Meta`] is the only row of `run`, except for its machine
+//! profile, which is the only row of `machine`.
 
 use rusqlite::{Row, Statement};
 

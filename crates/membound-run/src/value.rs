@@ -1,5 +1,5 @@
-//! How values are stored in columns: integers of any width as SQLite's signed 64 bits (`u64` with the
-//! same bits), variants by name as text, lists as JSON, `None` as NULL.
+//! How values are stored in columns: integers of any width as SQLite's signed 64 bits (`u64` with the same
+//! bits), variants by name as text, lists as JSON, `None` as NULL.
 
 use rusqlite::types::FromSqlError;
 use rusqlite::{Row, Statement};

@@ -24,8 +24,8 @@ use crate::{
     Sample, Site, SiteId, Stack, StackId, Thread, ThreadId, Traffic, Watched,
 };
 
-/// Bytes of a page. Rows are appended to tables and read in order, so larger pages than SQLite's default
-/// only mean fewer of them.
+/// Bytes of a page. Rows are appended to tables and read in order, so larger pages than SQLite's default only
+/// mean fewer of them.
 const PAGE_BYTES: u64 = 8192;
 /// How long a commit waits for readers while the program runs. After a timeout the next flush
 /// tries again.
@@ -38,8 +38,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// Rows may be written in any order, as long as the rows that they refer to have been written when
 /// [`Self::flush`] is called: from then on readers see them.
 ///
-/// After an error nothing more is written ([`Error::Stopped`]). What was flushed before stays
-/// readable, and the recording can go on without the file.
+/// After an error nothing more is written ([`Error::Stopped`]). What was flushed before stays readable, and
+/// the recording can go on without the file.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
@@ -248,8 +248,7 @@ impl Writer {
         self.keep(written)
     }
 
-    /// Commits everything written so far. If a reader holds the lock for too long, the next call
-    /// tries again.
+    /// Commits everything written so far. If a reader holds the lock for too long, the next call tries again.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
@@ -352,8 +351,8 @@ impl Writer {
         self.begin()
     }
 
-    /// Begins a transaction if none is open. It takes the write lock at once, so that a second writer of
-    /// the same file is refused at any time.
+    /// Begins a transaction if none is open. It takes the write lock at once, so that a second writer of the
+    /// same file is refused at any time.
     fn begin(&self) -> rusqlite::Result<()> {
         if self.connection.is_autocommit() {
             self.connection.execute_batch("BEGIN IMMEDIATE")?;
@@ -535,8 +534,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// True if there is no room. SQLite reports a limit on file sizes and a failing disk with the same I/O
-/// error; the limit is by far the more likely one, and only it has a message of its own.
+/// True if there is no room. SQLite reports a limit on file sizes and a failing disk with the same I/O error;
+/// the limit is by far the more likely one, and only it has a message of its own.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
         || error

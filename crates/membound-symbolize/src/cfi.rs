@@ -18,7 +18,7 @@ pub(crate) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 /// Bytes of an address.
 const ADDRESS_BYTES: u8 = 8;
 
-/// One section of rules.
+/// One section with call frame information.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) bytes: Vec<u8>,
@@ -59,25 +59,25 @@ pub(crate) struct SearchTable {
 pub(crate) struct Piece {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Of its entry in its section.
+    /// Offset of its entry in the section.
     offset: u32,
     section: Kind,
 }
 
-/// All rules of a file.
+/// All call frame information of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Cfi {
     sections: Vec<Section>,
-    /// By first address.
+    /// Sorted by first address.
     pieces: Vec<Piece>,
 }
 
-/// Whether the kernel made a frame, for a signal's handler to return to.
+/// Whether a frame is a kernel signal frame (`S` in the CIE augmentation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// It did: the caller was interrupted, it has not called.
+    /// A signal frame: the caller was interrupted at its address, it did not call.
     Yes,
-    /// A call did.
+    /// A normal frame: made by a call.
     No,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Signal {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) cfa: gimli::CfaRule<usize>,
-    /// By DWARF's number of the register.
+    /// Rules by DWARF register number.
     pub(crate) registers: Vec<(u16, gimli::RegisterRule<usize>)>,
     pub(crate) encoding: gimli::Encoding,
     pub(crate) section: Kind,
@@ -115,13 +115,13 @@ impl Cfi {
                 machine: elf.machine,
             });
         }
-        // Where both speak of the same code, what the program itself unwinds by stands first.
+        // Where both sections describe the same code, `.eh_frame` wins, as in the program's own unwinder.
         cfi.pieces.sort_by_key(|piece| piece.start);
         cfi.pieces.dedup_by_key(|piece| piece.start);
         cfi
     }
 
-    /// By first address; they may overlap in files that nobody should write.
+    /// Sorted by first address; they may overlap in malformed files.
     pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -136,7 +136,7 @@ impl Cfi {
         self.sections.iter().find(|section| section.kind == kind)
     }
 
-    /// The rule at `address`.
+    /// The rules for `address`.
     pub(crate) fn row(&self, address: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
         let piece = self.piece(address)?;
         let rules = self.section(piece.section)?.rules();
@@ -286,7 +286,7 @@ fn parsed_header(header: &[u8], bases: &BaseAddresses) -> Option<u64> {
 fn pieces<'a, S: UnwindSection<Slice<'a>>>(section: &S, about: Rules<'a>, pieces: &mut Vec<Piece>) {
     let mut entries = section.entries(about.bases);
     let mut common: Option<(S::Offset, gimli::CommonInformationEntry<Slice<'a>>)> = None;
-    // Behind an entry whose length is damaged nothing can be found.
+    // After an entry with a damaged length, no further entry can be found.
     while let Ok(Some(entry)) = entries.next() {
         let CieOrFde::Fde(entry) = entry else {
             continue;
@@ -305,7 +305,7 @@ fn pieces<'a, S: UnwindSection<Slice<'a>>>(section: &S, about: Rules<'a>, pieces
         let (start, end) = (entry.initial_address(), entry.end_address());
         if let Ok(offset) = u32::try_from(entry.offset())
             && start < end
-            // What the linker threw away keeps an entry at address 0.
+            // Code that the linker discarded has an entry at address 0.
             && start != 0
         {
             pieces.push(Piece {

@@ -1,9 +1,7 @@
-//! Files that hold what was taken out of a program: its debug information, and what several
-//! of those share.
+//! Finds separate files with a program's debug information, and files that several of those share.
 //!
-//! A file is only used when it is known to belong: by the same build-id, or, where there is
-//! none, by the checksum that the program names. One that is found and does not belong is
-//! told of.
+//! A file is only used if it is known to match: by the same build-id or, without one, by the checksum that
+//! the program states. A file that is found but does not match is noted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +9,17 @@ use std::path::{Path, PathBuf};
 use crate::elf::{Elf, hexadecimal};
 use crate::symbols::DebugPaths;
 
-/// Longest section that names a file.
+/// Length in bytes of a section that names a file, at most.
 const LONGEST_LINK: u64 = 8 << 10;
 
-/// Where a program says that its debug information is.
+/// Contents of `.gnu_debuglink`.
 struct Link {
     file: String,
-    /// Of the whole file.
+    /// CRC-32 of the whole file.
     checksum: u32,
 }
 
-/// The file with the debug information of `elf`, which was opened at `path`.
+/// Finds the file with the debug information of `elf`, which was opened at `path`.
 pub(crate) fn find(
     elf: &Elf<'_>,
     path: Option<&Path>,
@@ -49,7 +47,7 @@ pub(crate) fn find(
     let link = link(elf)?;
     let mut seen = false;
     for candidate in beside(path, &link.file, places) {
-        // A program may name itself when only a part of it was taken out.
+        // A program may name itself, if only a part of its debug information was moved.
         if is_same(&candidate, path) {
             continue;
         }
@@ -71,7 +69,7 @@ pub(crate) fn find(
     None
 }
 
-/// What the debug information of `elf` shares with that of others (made by `dwz`).
+/// Finds the file that the debug information of `elf` shares with others (made by `dwz`).
 pub(crate) fn find_shared(
     elf: &Elf<'_>,
     places: &DebugPaths,
@@ -120,7 +118,7 @@ fn by_build_id(root: &Path, id: &[u8]) -> Option<PathBuf> {
     (!rest.is_empty()).then(|| directory.join(format!("{}.debug", hexadecimal(rest))))
 }
 
-/// Where a debugger looks for a file of this name.
+/// Paths at which debuggers search for a debug file with this name.
 fn beside(path: Option<&Path>, name: &str, places: &DebugPaths) -> Vec<PathBuf> {
     let Some(name) = Path::new(name).file_name() else {
         return Vec::new();
@@ -182,7 +180,7 @@ fn small_section(elf: &Elf<'_>, name: &str) -> Option<Vec<u8>> {
     elf.contents(section).ok()
 }
 
-/// Opens a file, if there is one.
+/// Opens a file, if it exists; notes why if it cannot be used.
 fn open(path: &Path, notes: &mut Vec<String>) -> Option<Elf<'static>> {
     if !path.exists() {
         return None;

@@ -1,18 +1,18 @@
-//! Names of functions and variables for people.
+//! Readable names of functions and variables.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// Longest mangled name that is looked at, in bytes. Compilers' longest are a tenth of that.
+/// Longest mangled name that is parsed, in bytes. The longest that compilers write have a tenth of that.
 const LONGEST_MANGLED: usize = 64 << 10;
 
-/// Most bytes of a demangled name: substitutions let a short name stand for one that no
-/// memory holds.
+/// Bytes of a demangled name, at most: with substitutions, a short mangled name can stand for one too long
+/// for any memory.
 const LONGEST_SHOWN: usize = 64 << 10;
 
-/// A symbol's name for a person: Rust's (both manglings, without hashes) and C++'s (Itanium)
-/// demangled, all others as they are. A suffix that a compiler or linker put behind it, like
-/// `.cold` or `.constprop.0`, is kept; versions of dynamic symbols (`@@GLIBC_2.34`) are not.
+/// Demangles a symbol's name: Rust's (both manglings, without hashes) and C++'s (Itanium); others are
+/// returned as they are. A suffix that a compiler or linker appended, like `.cold` or `.constprop.0`, is
+/// kept; versions of dynamic symbols (`@@GLIBC_2.34`) are removed.
 ///
 /// ```
 /// assert_eq!(membound_symbolize::demangle("_ZN3foo3barEi"), "foo::bar(int)");
@@ -32,7 +32,7 @@ pub fn demangle(name: &str) -> Cow<'_, str> {
     cpp(name).map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
-/// `memcpy@@GLIBC_2.14` as `memcpy`. Procedure linkage is no version.
+/// Removes a version: `memcpy@@GLIBC_2.14` becomes `memcpy`. `@plt` is no version.
 fn without_version(name: &str) -> &str {
     match name.split_once('@') {
         Some((plain, version)) if !plain.is_empty() && version != "plt" => plain,
@@ -44,12 +44,12 @@ fn cpp(name: &str) -> Option<String> {
     if !(name.starts_with("_Z") || name.starts_with("__Z")) {
         return None;
     }
-    // The limits of nesting are the library's own: it says that they fit a thread's stack.
+    // The library's default recursion limit is meant to fit a thread's stack.
     let parsing = cpp_demangle::ParseOptions::default();
     let showing = cpp_demangle::DemangleOptions::default();
     let (symbol, tail) =
         cpp_demangle::BorrowedSymbol::with_tail_and_options(name.as_bytes(), &parsing).ok()?;
-    // What a compiler appends is a name of its own; anything else was no mangled name.
+    // A compiler's suffix begins with a dot; with anything else it was no mangled name.
     let tail = std::str::from_utf8(tail).ok()?;
     if !(tail.is_empty() || tail.starts_with('.')) {
         return None;
@@ -63,7 +63,7 @@ fn cpp(name: &str) -> Option<String> {
     })
 }
 
-/// What `write` writes, unless that fails or becomes too long.
+/// The text that `write` writes; `None` if it fails, is empty or becomes too long.
 fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
     let mut out = Bounded(String::new());
     write(&mut out).ok()?;
@@ -82,7 +82,7 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// The demangler's pieces as text.
+/// Adapts the demangler's output to `fmt::Write`.
 struct Pieces<'a>(&'a mut Bounded);
 
 impl cpp_demangle::DemangleWrite for Pieces<'_> {

@@ -1,8 +1,7 @@
-//! An ELF file's table of contents, and its sections' bytes when somebody wants them.
+//! Reads an ELF file's headers, and sections' bytes on request.
 //!
-//! Files are read piece by piece and stay open: debug information of hundreds of megabytes
-//! is there only where it is asked for, and a file that is replaced meanwhile stays the one
-//! that was opened.
+//! Files are read in parts and stay open: hundreds of megabytes of debug information are read only when
+//! requested, and a file that is replaced meanwhile remains the opened one.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -23,17 +22,17 @@ use crate::machine::Machine;
 
 const LE: LittleEndian = LittleEndian;
 
-/// Bytes of a section's name that are kept: more than any that is looked for.
+/// Bytes of a section's name that are kept: more than any name that is searched for has.
 const LONGEST_NAME: usize = 64;
 
-/// Most that a byte is unpacked to. Debug information is far from it; more is a file made to
-/// fill the memory.
+/// Compression ratio above which a section is refused. Debug information is far below it; a higher ratio
+/// means a file made to exhaust memory.
 const MOST_UNPACKED: u64 = 256;
 
-/// Most bytes of one section when it is unpacked.
+/// Bytes of one section after decompression, at most.
 const LARGEST_UNPACKED: u64 = 2 << 30;
 
-/// Segments and sections of notes that are looked through for a build-id. Files have three.
+/// Segments and sections of notes that are searched for a build-id, at most. Files have three.
 const MOST_NOTES: usize = 64;
 
 #[derive(Debug)]
@@ -44,7 +43,7 @@ enum Source<'data> {
 }
 
 impl Source<'_> {
-    /// All bytes, where they are in memory.
+    /// All bytes, if they are in memory; otherwise the file and its length.
     fn bytes(&self) -> Result<&[u8], (&File, u64)> {
         match self {
             Self::Memory(bytes) => Ok(bytes),
@@ -62,9 +61,9 @@ pub(crate) struct Section {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) entry_size: u64,
-    /// The section that it refers to: symbols' strings, relocations' symbols.
+    /// Index of the section that it refers to: the strings of symbols, the symbols of relocations.
     pub(crate) link: usize,
-    /// Where its bytes are in the file; `None` where it has none.
+    /// Range of its bytes in the file; `None` if it has none.
     file: Option<Range<u64>>,
     compression: Option<Compression>,
 }
@@ -72,7 +71,7 @@ pub(crate) struct Section {
 #[derive(Clone, Copy, Debug)]
 struct Compression {
     format: CompressionFormat,
-    /// Bytes before the packed ones.
+    /// Bytes of the header before the compressed data.
     header: u64,
     unpacked: u64,
 }
@@ -97,16 +96,16 @@ impl Section {
     }
 }
 
-/// What is mapped of a file.
+/// A loadable segment (`PT_LOAD`).
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) address: u64,
-    /// Its bytes in the file.
+    /// Range of its bytes in the file.
     pub(crate) file: Range<u64>,
     pub(crate) executable: bool,
 }
 
-/// A file.
+/// An opened ELF file.
 #[derive(Debug)]
 pub(crate) struct Elf<'data> {
     pub(crate) name: String,
@@ -114,7 +113,7 @@ pub(crate) struct Elf<'data> {
     source: Source<'data>,
     pub(crate) sections: Vec<Section>,
     pub(crate) segments: Vec<Segment>,
-    /// Of `PT_GNU_EH_FRAME`.
+    /// Addresses of `.eh_frame_hdr`, from `PT_GNU_EH_FRAME`.
     pub(crate) frame_header: Option<Range<u64>>,
     program_headers: Vec<u8>,
     pub(crate) build_id: Option<Vec<u8>>,
@@ -129,7 +128,7 @@ impl<'data> Elf<'data> {
         let file = File::open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
         if !about.is_file() {
-            // A pipe or a device may never end.
+            // Reading a pipe or a device may never end.
             return Err(failed(io::Error::other("not a regular file")));
         }
         let name = path.display().to_string();
@@ -171,14 +170,14 @@ impl<'data> Elf<'data> {
         }
     }
 
-    /// The first section of this name that has bytes in the file.
+    /// The first section with this name that has bytes in the file.
     pub(crate) fn section(&self, name: &str) -> Option<&Section> {
         self.sections
             .iter()
             .find(|section| section.name == name && section.file.is_some())
     }
 
-    /// A section's bytes, unpacked. `Err` says why there are none.
+    /// A section's bytes, decompressed. `Err` is a message.
     pub(crate) fn contents(&self, section: &Section) -> Result<Vec<u8>, String> {
         let Some(range) = section.file.clone() else {
             return Ok(Vec::new());
@@ -192,7 +191,7 @@ impl<'data> Elf<'data> {
         let packed = self
             .range(range.start.saturating_add(compression.header)..range.end)
             .ok_or_else(|| broken("lies beyond the end of the file"))?;
-        // Little is always allowed: short sections pack well.
+        // Short sections may compress better: always allow 1 MiB more.
         let most = (packed.len() as u64).saturating_mul(MOST_UNPACKED) + (1 << 20);
         if compression.unpacked > most.min(LARGEST_UNPACKED) {
             return Err(broken("claims to be larger than its packed bytes can hold"));
@@ -207,7 +206,7 @@ impl<'data> Elf<'data> {
             .map_err(|_| broken("cannot be unpacked"))
     }
 
-    /// Bytes of the file, all of them.
+    /// Length of the file in bytes.
     pub(crate) fn length(&self) -> u64 {
         match self.source.bytes() {
             Ok(bytes) => bytes.len() as u64,
@@ -215,7 +214,7 @@ impl<'data> Elf<'data> {
         }
     }
 
-    /// Bytes of the file.
+    /// Bytes of a range of the file; `None` if it reaches beyond the end.
     pub(crate) fn range(&self, range: Range<u64>) -> Option<Vec<u8>> {
         self.view(range).map(Cow::into_owned)
     }
@@ -238,7 +237,7 @@ impl<'data> Elf<'data> {
         }
     }
 
-    /// Bytes that the file has for addresses of one segment.
+    /// Bytes in the file for addresses within one segment.
     pub(crate) fn at(&self, address: u64, length: u64) -> Option<Vec<u8>> {
         self.range(self.file_range(address, length)?)
     }
@@ -253,7 +252,7 @@ impl<'data> Elf<'data> {
         })
     }
 
-    /// Every byte of the file, in pieces.
+    /// Passes every byte of the file to `eat`, in pieces.
     pub(crate) fn each_piece(&self, mut eat: impl FnMut(&[u8])) -> io::Result<()> {
         match self.source.bytes() {
             Ok(bytes) => eat(bytes),
@@ -295,7 +294,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
         })
 }
 
-/// A table of contents, read.
+/// The headers of a file, parsed.
 struct Contents {
     machine: Machine,
     sections: Vec<Section>,
@@ -314,7 +313,7 @@ impl Contents {
         }
         let machine = Machine::of(header.e_machine.get(LE));
         let machine = machine.ok_or_else(|| "neither x86-64 nor aarch64 code".to_owned())?;
-        // Files that hold only debug information may name segments that they do not have.
+        // Files with only debug information may name segments whose bytes they lack.
         let program_headers = header.program_headers(LE, data).unwrap_or_default();
         let length = data
             .len()
@@ -381,7 +380,7 @@ impl Contents {
     }
 }
 
-/// The library's messages begin with a capital letter.
+/// Messages of the `object` crate begin with a capital letter.
 fn told(error: read::Error) -> String {
     error.to_string().to_lowercase()
 }
@@ -415,7 +414,7 @@ fn build_id(mut notes: read::elf::NoteIterator<'_, FileHeader64<LittleEndian>>) 
     None
 }
 
-/// A place in a file of its own: threads may read one file at once.
+/// A reading position of its own, so that several threads can read one file.
 struct Cursor<'a> {
     file: &'a File,
     length: u64,

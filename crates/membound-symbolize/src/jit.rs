@@ -4,32 +4,32 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
-/// Longest line that is read, in bytes. The rest of a longer one is left out.
+/// Bytes of a line that are read; the rest of a longer line is left out.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// A piece of code with a name.
+/// A named piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JitEntry {
-    /// As the compiler wrote it, demangled if it is mangled.
+    /// The name, demangled if the compiler wrote it mangled.
     pub name: String,
-    /// First byte, in the process.
+    /// Address of the first byte in the process.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// All pieces of code of a process that have names. Where some lie over others, the last
-/// that was written holds the addresses: memory of code that was thrown away is used again.
+/// All named pieces of code of a process. Where pieces overlap, the last written one has the addresses:
+/// compilers reuse memory of discarded code.
 #[derive(Clone, Debug, Default)]
 pub struct JitMap {
     entries: Vec<JitEntry>,
-    /// By first address: one past the last, and position in `entries`.
+    /// For each first address: one past the last, and index in `entries`.
     pieces: BTreeMap<u64, (u64, usize)>,
     damaged: u64,
 }
 
 impl JitMap {
-    /// Reads a map. Lines that are none are left out and counted.
+    /// Parses a map. Malformed lines are skipped and counted.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut map = Self::default();
@@ -39,7 +39,7 @@ impl JitMap {
         map
     }
 
-    /// Reads a map that may be long, may not be UTF-8, and may end within a line.
+    /// Parses a map that may be long, may not be UTF-8, and may end within a line.
     ///
     /// # Errors
     /// When reading fails.
@@ -56,26 +56,26 @@ impl JitMap {
         }
     }
 
-    /// The code that holds `address`.
+    /// The piece of code that contains `address`.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&JitEntry> {
         let (_, &(end, entry)) = self.pieces.range(..=address).next_back()?;
         (address < end).then(|| &self.entries[entry])
     }
 
-    /// Pieces of code with a name.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Lines that could not be read.
+    /// Number of malformed lines.
     #[must_use]
     pub const fn damaged(&self) -> u64 {
         self.damaged
@@ -95,9 +95,9 @@ impl JitMap {
         self.entries.push(entry);
     }
 
-    /// Takes `start..end` from those that hold it.
+    /// Removes `start..end` from all pieces that overlap it.
     fn cut_out(&mut self, start: u64, end: u64) {
-        // At most one begins before and reaches in; the others begin inside.
+        // At most one piece begins before `start` and reaches into the range; the others begin inside.
         if let Some((&first, &(last, entry))) = self.pieces.range(..start).next_back()
             && last > start
         {
@@ -139,8 +139,8 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// Reads a line without its end, no more than [`LONGEST_LINE`] of it. Says whether it had an
-/// end.
+/// Reads a line without its end, at most [`LONGEST_LINE`] bytes of it. False if the input ended before the
+/// line did.
 fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     loop {
         let bytes = from.fill_buf()?;

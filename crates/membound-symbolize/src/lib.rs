@@ -1,18 +1,18 @@
 //! Names, lines and call chains: from ELF, DWARF, the vdso and maps of JIT compilers.
 //!
-//! - [`Symbols`]: one module (executable, library, vdso): addresses to functions, source
-//!   lines and everything that is inlined there; addresses of data to variables.
-//! - [`Unwinder`]: one process: registers and stack to return addresses, by the modules'
-//!   call frame information.
+//! - [`Symbols`]: one module (executable, library, vdso): maps addresses to functions, source lines and
+//!   inlined functions; addresses of data to variables.
+//! - [`Unwinder`]: one process: computes return addresses from registers and stack, with the modules' call
+//!   frame information.
 //! - [`JitMap`]: names of code made at run time, as compilers write them for perf.
-//! - [`demangle()`]: names of Rust and C++ for people.
+//! - [`demangle()`]: readable names of Rust and C++ functions.
 //!
-//! Files and bytes in, names out; it knows no live process, whose memory and maps are
-//! brought by the caller. Addresses of modules are those of the file, before anything is
-//! added when it is loaded; only the unwinder and JIT maps speak of a process's addresses.
+//! The crate reads files and bytes, never a live process: the caller provides the process's memory and
+//! mappings. Addresses of modules are those of the file, before the load bias is added; only the unwinder and
+//! JIT maps use addresses of the process.
 //!
-//! Everything that is read is hostile: work and memory are bounded by the sizes of the files,
-//! nothing recurses by what a file says, and what cannot be read is left out with a note.
+//! All input is untrusted: work and memory are bounded by the sizes of the files, nothing recurses as deep as
+//! a file says, and what cannot be read is left out with a note.
 
 #![forbid(unsafe_code)]
 

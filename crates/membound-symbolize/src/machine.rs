@@ -1,28 +1,28 @@
-//! What reading call frames needs to know of a processor: how its registers are numbered, and
-//! which of them a call gives back.
+//! Properties of architectures that unwinding depends on: register numbers, and which registers a call
+//! preserves.
 
 use object::elf;
 
-/// Processors whose files are read.
+/// Architectures whose files can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Machine {
     X86_64,
     Aarch64,
 }
 
-/// General registers of the machine that has most.
+/// Number of general registers on the architecture with the most.
 pub(crate) const REGISTERS: usize = 32;
 
-/// A bit for each register.
+/// A set of registers: one bit for each.
 pub(crate) type Set = u32;
 
-/// DWARF's number of the link register, and of the column that says whether the return
-/// address carries a signature (DWARF for the Arm 64-bit Architecture, section 4.1).
+/// DWARF number of the link register, and of the pseudo-register that says whether the return address is
+/// signed (DWARF for the Arm 64-bit Architecture, section 4.1).
 const LINK_REGISTER: u16 = 30;
 pub(crate) const SIGNED_RETURN: u16 = 34;
 
 impl Machine {
-    /// By a file's `e_machine`.
+    /// The architecture of a file's `e_machine`.
     pub(crate) fn of(file: elf::Machine) -> Option<Self> {
         match file {
             elf::EM_X86_64 => Some(Self::X86_64),
@@ -31,7 +31,7 @@ impl Machine {
         }
     }
 
-    /// The one that this runs on, as far as it is known.
+    /// The architecture that this code runs on; x86-64 if it is another than the two.
     pub(crate) const fn native() -> Self {
         if cfg!(target_arch = "aarch64") {
             Self::Aarch64
@@ -40,7 +40,7 @@ impl Machine {
         }
     }
 
-    /// rsp, or sp.
+    /// Number of rsp, or sp.
     pub(crate) const fn stack_pointer(self) -> u8 {
         match self {
             Self::X86_64 => 4,
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// rbp, or x29.
+    /// Number of rbp, or x29.
     pub(crate) const fn frame_pointer(self) -> u8 {
         match self {
             Self::X86_64 => 5,
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// The register in which a call leaves its return address, if it does.
+    /// The register that receives a call's return address, where there is one.
     pub(crate) const fn link_register(self) -> Option<u8> {
         match self {
             Self::X86_64 => None,
@@ -64,8 +64,7 @@ impl Machine {
         }
     }
 
-    /// Those that a called function gives back as it got them: rbx, rsp, rbp, r12–r15; or
-    /// x19–x29 and sp.
+    /// Registers that a called function must preserve: rbx, rsp, rbp, r12–r15; or x19–x29 and sp.
     pub(crate) const fn preserved(self) -> Set {
         match self {
             Self::X86_64 => 1 << 3 | 1 << 4 | 1 << 5 | 0xf000,
@@ -73,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// Registers that nearly every function's rules are about: rbx, rbp, r12–r15; or x19–x30.
+    /// Registers with a slot in the plain form of a rule: rbx, rbp, r12–r15; or x19–x29.
     pub(crate) const fn usual(self) -> &'static [u8] {
         match self {
             Self::X86_64 => &[3, 5, 12, 13, 14, 15],
@@ -81,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// DWARF's number of the return address.
+    /// DWARF number of the return address.
     pub(crate) const fn return_address(self) -> u16 {
         match self {
             Self::X86_64 => 16,
@@ -89,7 +88,7 @@ impl Machine {
         }
     }
 
-    /// The number that instructions use, of a general register's number in DWARF.
+    /// Converts a general register's DWARF number to the number that instructions use.
     pub(crate) const fn hardware(self, dwarf: u16) -> Option<u8> {
         const FIRST: [u8; 8] = [0, 2, 1, 3, 6, 7, 5, 4];
         match (self, dwarf) {
@@ -99,8 +98,7 @@ impl Machine {
         }
     }
 
-    /// A return address without its signature, which lies above the 48 bits of the addresses
-    /// that programs have.
+    /// A return address without its signature, which is above the 48 bits of user addresses.
     pub(crate) const fn code_address(self, address: u64) -> u64 {
         match self {
             Self::X86_64 => address,
@@ -108,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// Whose extensions of the rules are to be understood.
+    /// The vendor whose extensions of the rules apply.
     pub(crate) const fn vendor(self) -> gimli::Vendor {
         match self {
             Self::X86_64 => gimli::Vendor::Default,

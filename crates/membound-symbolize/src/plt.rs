@@ -1,34 +1,34 @@
-//! Linkage of procedures: which function each stub jumps to.
+//! Procedure linkage table: finds which function each stub jumps to.
 
 use std::collections::HashMap;
 
 use crate::elf::{Elf, Section};
 use crate::machine::Machine;
 
-/// Sections of stubs.
+/// Sections with stubs.
 const SECTIONS: [&str; 5] = [".plt", ".plt.sec", ".plt.got", ".iplt", ".plt.bnd"];
 
-/// Bytes of a stub, where its section does not say.
+/// Bytes of a stub, if the section header does not say.
 const STUB: u64 = 16;
 
-/// A stub.
+/// A linkage stub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stub {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// What it leads to; `None`: the loader's resolver.
+    /// The function that it jumps to; `None` for the loader's resolver.
     pub(crate) target: Option<String>,
 }
 
-/// Every stub of a file. `slots` are the addresses that the loader fills in and the functions
-/// whose addresses it writes there; `order` their names as lazy stubs number them.
+/// All stubs of a file. `slots` maps the addresses that the loader fills in to the functions whose addresses
+/// it writes there; `order` has the names in the order of the indices that lazy stubs push.
 pub(crate) fn stubs(
     elf: &Elf<'_>,
     slots: &HashMap<u64, String>,
     order: &[Option<String>],
 ) -> Vec<Stub> {
     let mut stubs = Vec::new();
-    // Of several sections of one name only the first is a linker's.
+    // Of several sections with one name only the first is the linker's.
     let sections = SECTIONS.into_iter().filter_map(|name| elf.section(name));
     for section in sections.filter(|section| is_linkage(section)) {
         let Ok(bytes) = elf.contents(section) else {
@@ -56,11 +56,11 @@ pub(crate) fn stubs(
 }
 
 fn is_linkage(section: &Section) -> bool {
-    // Addresses of stubs shall not wrap.
+    // Addresses of stubs must not wrap.
     section.executable() && section.address.checked_add(section.size).is_some()
 }
 
-/// The slot that a stub of aarch64 jumps through: `adrp x16, PAGE; ldr x17, [x16, #OFFSET]`.
+/// The slot that an aarch64 stub jumps through: `adrp x16, PAGE; ldr x17, [x16, #OFFSET]`.
 fn slot_of_pages(start: u64, code: &[u8]) -> Option<u64> {
     const PAGE: u64 = 4096;
     let words = code
@@ -71,7 +71,7 @@ fn slot_of_pages(start: u64, code: &[u8]) -> Option<u64> {
     let mut page = None;
     for (at, word) in (start..).step_by(4).zip(words) {
         if word & 0x9f00_001f == 0x9000_0010 {
-            // 21 bits with a sign, the lower two of them apart.
+            // A signed 21-bit immediate, whose lower two bits are stored separately.
             let pages = (word >> 5 & 0x7_ffff) << 2 | word >> 29 & 3;
             let pages = i64::from((pages << 11).cast_signed() >> 11);
             page = Some((at & !(PAGE - 1)).wrapping_add_signed(pages << 12));
@@ -82,7 +82,8 @@ fn slot_of_pages(start: u64, code: &[u8]) -> Option<u64> {
     None
 }
 
-/// By the slot that it jumps through, or the number that it pushes for the resolver.
+/// The target of an x86-64 stub, from the slot that it jumps through or the index that it pushes for the
+/// resolver.
 fn target(
     start: u64,
     code: &[u8],

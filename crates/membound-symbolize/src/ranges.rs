@@ -1,8 +1,8 @@
-//! Which of many overlapping things holds an address.
+//! Finds which of many overlapping ranges contains an address.
 
 use std::ops::Range;
 
-/// A thing with addresses.
+/// A range of addresses with a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item<T> {
     pub(crate) start: u64,
@@ -11,11 +11,11 @@ pub(crate) struct Item<T> {
     pub(crate) what: T,
 }
 
-/// Things by the addresses at which they are on top.
+/// Overlapping ranges, flattened to the topmost range of each address.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranges<T> {
     items: Vec<Item<T>>,
-    /// First address of each piece, and whose it is; `None`: nobody's. Sorted.
+    /// First address of each piece, and the index of its topmost item; `None`: no item. Sorted.
     pieces: Vec<(u64, Option<u32>)>,
 }
 
@@ -29,11 +29,11 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T> Ranges<T> {
-    /// Lays things over each other: of those that hold an address, the one that begins last
-    /// is on top, and of those that begin there too the first in `items`.
+    /// Flattens overlapping items: of the items that contain an address, the one that begins last is on top;
+    /// of items with the same start, only the first in `items` is kept.
     pub(crate) fn new(mut items: Vec<Item<T>>) -> Self {
         items.retain(|item| item.start < item.end);
-        // Positions are kept in 32 bits; no file has as many symbols.
+        // Indices have 32 bits; no file has as many symbols.
         items.truncate(u32::MAX as usize);
         items.sort_by_key(|item| item.start);
         items.dedup_by_key(|item| item.start);
@@ -41,7 +41,7 @@ impl<T> Ranges<T> {
             items,
             pieces: Vec::new(),
         };
-        // Those that began and have not ended, the innermost last.
+        // Items that contain the current address, the innermost last.
         let mut open: Vec<u32> = Vec::new();
         for index in (0..).take(ranges.items.len()) {
             let start = ranges.items[index as usize].start;
@@ -53,25 +53,25 @@ impl<T> Ranges<T> {
         ranges
     }
 
-    /// What is on top at `address`.
+    /// The topmost item at `address`.
     pub(crate) fn find(&self, address: u64) -> Option<&Item<T>> {
         let behind = self.pieces.partition_point(|(start, _)| *start <= address);
         let (_, item) = self.pieces.get(behind.checked_sub(1)?)?;
         self.items.get((*item)? as usize)
     }
 
-    /// Where the next thing behind `address` begins.
+    /// First address of the next item that begins after `address`.
     pub(crate) fn next(&self, address: u64) -> Option<u64> {
         let behind = self.items.partition_point(|item| item.start <= address);
         self.items.get(behind).map(|item| item.start)
     }
 
-    /// All things, by their starts.
+    /// All items, sorted by their starts.
     pub(crate) fn into_items(self) -> Vec<Item<T>> {
         self.items
     }
 
-    /// Ends those that end no later than `until`.
+    /// Closes items that end no later than `until`.
     fn close(&mut self, open: &mut Vec<u32>, until: u64) {
         while let Some(last) = open.last() {
             let end = self.items[*last as usize].end;
@@ -79,7 +79,7 @@ impl<T> Ranges<T> {
                 break;
             }
             open.pop();
-            // What ended while it was covered does not come back.
+            // Items that ended while they were covered do not continue.
             while open
                 .last()
                 .is_some_and(|below| self.items[*below as usize].end <= end)
@@ -99,7 +99,7 @@ impl<T> Ranges<T> {
 }
 
 /// The last of `ranges`, which are sorted by their starts, that begins at or before
-/// `address`, if it holds it.
+/// `address`, if it contains it.
 pub(crate) fn holding(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
     let behind = ranges.partition_point(|range| range.start <= address);
     ranges

@@ -1,4 +1,4 @@
-//! One module: its functions, lines and variables.
+//! Functions, lines and variables of one module.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,32 +12,32 @@ use crate::dwarf::Debug;
 use crate::elf::{Elf, hexadecimal};
 use crate::table::{Found, Table};
 
-/// Why a file is no module.
+/// Why a file cannot be used as a module.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is no ELF file, or a damaged one.
+    /// The file is not an ELF file, or is damaged.
     #[error("{name} is not a readable ELF file: {reason}")]
     Malformed {
-        /// The file.
+        /// Path or name of the file.
         name: String,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
 }
 
-/// Where debug information is looked for that stands in files of its own.
+/// Where separate debug information files are searched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugPaths {
-    /// Directories like `/usr/lib/debug`, in the order in which they are asked.
+    /// Directories like `/usr/lib/debug`, in the order of the search.
     pub roots: Vec<PathBuf>,
 }
 
@@ -49,38 +49,38 @@ impl Default for DebugPaths {
     }
 }
 
-/// A function, or a part of one that lies elsewhere.
+/// A function, or a separate part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled name; `malloc@plt` for linkage; `function at 0x1234` when it has none.
+    /// Demangled name; `malloc@plt` for a linkage stub; `function at 0x1234` if there is no name.
     pub name: String,
     /// First address in the file.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// A variable.
+/// A variable, or a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Demangled name; that of a section when there is none, like `.bss`.
+    /// Demangled name; if there is none, that of the section, like `.bss`.
     pub name: String,
     /// First address in the file.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A place in source code.
+/// A place in source code, in one of the functions inlined at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Demangled name; empty if unknown.
     pub function: String,
-    /// First address of the function that is not inlined (the same at every depth).
+    /// First address of the outermost function (the same at every depth).
     pub function_start: Option<u64>,
-    /// Its bytes.
+    /// Length of that function in bytes.
     pub function_size: Option<u64>,
-    /// Source file.
+    /// Path of the source file.
     pub file: Option<String>,
     /// Line, from 1.
     pub line: Option<u32>,
@@ -88,32 +88,31 @@ pub struct Place {
     pub column: Option<u32>,
 }
 
-/// What is known of one module.
+/// Symbols and debug information of one module.
 ///
-/// Names of symbols are read when the first is asked for, debug information when the first
-/// address is located. It can be shared between threads.
+/// Symbols are read at the first request for a name, debug information at the first located address. It can
+/// be shared between threads.
 #[derive(Debug)]
 pub struct Symbols {
     elf: Elf<'static>,
-    /// Where it was opened; a process's memory has no place.
+    /// Path at which it was opened; `None` for bytes from memory.
     path: Option<PathBuf>,
     places: DebugPaths,
     build_id: Option<String>,
     names: OnceLock<Names>,
     lines: Mutex<Lines>,
-    /// Names of symbols as they are shown, by how they stand in the file: many addresses that are located lie in one
-    /// function.
+    /// Demangled names by symbol name, as a cache: many located addresses are in one function.
     shown: Mutex<HashMap<String, String>>,
 }
 
-/// Names, and the file that has what was taken out of the module.
+/// Symbols, and the separate file with debug information.
 #[derive(Debug)]
 struct Names {
     table: Table,
     debug: Option<Elf<'static>>,
 }
 
-/// Debug information, when it was asked for.
+/// Debug information, once requested; the inner `Option` is `None` if there is none.
 #[derive(Debug, Default)]
 struct Lines {
     debug: Option<Option<Debug>>,
@@ -121,28 +120,28 @@ struct Lines {
 }
 
 impl Symbols {
-    /// Opens a file; debug information is looked for in the usual places.
+    /// Opens a file. Debug information is searched for in the usual directories.
     ///
     /// # Errors
-    /// When it cannot be read or is no ELF file.
+    /// When the file cannot be read or is not an ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_with(path, &DebugPaths::default())
     }
 
-    /// Opens a file; debug information is looked for in these places, and beside it.
+    /// Opens a file. Debug information is searched for in these directories, and beside the file.
     ///
     /// # Errors
-    /// When it cannot be read or is no ELF file.
+    /// When the file cannot be read or is not an ELF file.
     pub fn open_with(path: &Path, debug: &DebugPaths) -> Result<Self, Error> {
         let elf = Elf::open(path)?;
         Ok(Self::of(elf, Some(path.to_owned()), debug.clone()))
     }
 
-    /// Reads a file's bytes, or the vdso's. `name` stands for it in messages. No other files
-    /// are looked at.
+    /// Uses a file's bytes, or the vdso's. `name` identifies them in messages. No other files are searched
+    /// for.
     ///
     /// # Errors
-    /// When they are no ELF file.
+    /// When the bytes are not an ELF file.
     pub fn of_bytes(bytes: impl Into<Arc<[u8]>>, name: &str) -> Result<Self, Error> {
         let elf = Elf::of_bytes(bytes.into(), name)?;
         Ok(Self::of(elf, None, DebugPaths { roots: Vec::new() }))
@@ -160,28 +159,27 @@ impl Symbols {
         }
     }
 
-    /// What it was opened as.
+    /// The path or name that it was opened with.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.elf.name
     }
 
-    /// The linker's build-id in hexadecimal digits.
+    /// The build-id in hexadecimal digits.
     #[must_use]
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
     }
 
-    /// SHA-256 of its program headers and its code in hexadecimal digits: an identity of files
-    /// without a build-id.
+    /// SHA-256 of its program headers and its code in hexadecimal digits: identifies files without a
+    /// build-id.
     #[must_use]
     pub fn text_hash(&self) -> String {
         self.elf.text_hash()
     }
 
-    /// Functions and lines at an address of the file, innermost first: the last is the
-    /// function that holds it, those before are inlined there. Never empty where
-    /// [`Self::function`] is something.
+    /// Functions and lines at an address of the file, innermost first: the last is the function that contains
+    /// the address, the others are inlined into it. Never empty where [`Self::function`] is `Some`.
     #[must_use]
     pub fn locate(&self, address: u64) -> Vec<Place> {
         let found = self.names().table.function(address);
@@ -189,7 +187,7 @@ impl Symbols {
             .with_debug(|debug| debug.locate(address))
             .unwrap_or_default();
         let extent = match (&found, &located.function) {
-            // Symbols know the parts of a function that lie elsewhere.
+            // Symbols include the separate parts of a function.
             (Some(found), _) => Some(found.start..found.end),
             (None, Some(range)) => Some(range.clone()),
             (None, None) => None,
@@ -204,7 +202,7 @@ impl Symbols {
         let mut places: Vec<Place> = Vec::with_capacity(outermost + 1);
         for (depth, frame) in located.frames.into_iter().enumerate() {
             let function = match (frame.name, &symbol) {
-                // A symbol has parameters where a name of debug information has none.
+                // A symbol includes parameters, which a plain name in debug information lacks.
                 (Some(name), Some((symbol, true))) if depth == outermost && !name.full => {
                     symbol.clone()
                 }
@@ -245,31 +243,31 @@ impl Symbols {
         })
     }
 
-    /// The variable at an address of the file; the section where there is none.
+    /// The variable at an address of the file; the section if there is none.
     #[must_use]
     pub fn variable(&self, address: u64) -> Option<Variable> {
         self.names().table.variable(address).map(variable)
     }
 
-    /// The variable at an offset in the module's block of a thread.
+    /// The variable at an offset in the module's thread-local block.
     #[must_use]
     pub fn thread_local(&self, offset: u64) -> Option<Variable> {
         self.names().table.thread_local(offset).map(variable)
     }
 
-    /// Bytes of the file at these addresses, where it has them all.
+    /// Bytes of the file at these addresses; `None` if some are missing.
     #[must_use]
     pub fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         self.elf.at(address, length as u64)
     }
 
-    /// Whether there is debug information: lines, not only names of functions.
+    /// True if there is debug information: lines, not only names.
     #[must_use]
     pub fn has_lines(&self) -> bool {
         self.with_debug(|_| ()).is_some()
     }
 
-    /// What could not be used, and why: one lower-case fragment each. Grows while addresses
+    /// What could not be used, and why: one lower-case fragment each. More are added while addresses
     /// are located.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
@@ -284,7 +282,7 @@ impl Symbols {
     fn names(&self) -> &Names {
         self.names.get_or_init(|| {
             let mut notes = Vec::new();
-            // What the file has itself is not looked for elsewhere.
+            // No separate file is needed if this one has everything.
             let whole =
                 self.elf.section(".debug_info").is_some() && self.elf.section(".symtab").is_some();
             let debug = match &self.path {
@@ -300,9 +298,9 @@ impl Symbols {
         })
     }
 
-    /// Does something with debug information, if there is any.
+    /// Calls `action` with the debug information, if there is any.
     fn with_debug<T>(&self, action: impl FnOnce(&mut Debug) -> T) -> Option<T> {
-        // Before the lock: it is needed for notes.
+        // Before the lock, since reading names takes it to add notes.
         let names = self.names();
         let lines = &mut *self.lines();
         let debug = lines.debug.get_or_insert_with(|| {
@@ -317,12 +315,12 @@ impl Symbols {
         debug.as_mut().map(action)
     }
 
-    /// A function's name for a person.
+    /// A function's demangled name, or one made from its address.
     fn shown(&self, name: Option<String>, start: u64) -> String {
         let Some(name) = name else {
             return format!("function at {start:#x}");
         };
-        // As of `lines`: no thread leaves an entry half done.
+        // A poisoned lock is fine: no entry is ever half written.
         let mut known = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shown) = known.get(&name) {
             return shown.clone();
@@ -333,7 +331,7 @@ impl Symbols {
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        // Nothing is left half done by a thread that ended while it held the lock.
+        // A poisoned lock is fine: no thread leaves a partial change.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

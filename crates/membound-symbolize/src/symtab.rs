@@ -1,21 +1,21 @@
-//! Entries of symbol tables and relocations, and the strings that they name.
+//! Parses entries of symbol tables and relocations, and the strings that they refer to.
 //!
-//! Read byte by byte: tables lie at any alignment in memory.
+//! Entries are read byte by byte, since tables may have any alignment in memory.
 
 use object::elf::{self, RelocationType, SymbolType};
 
 use crate::elf::Elf;
 
-/// Bytes of a symbol.
+/// Length of a symbol in bytes.
 const SYMBOL: usize = 24;
 
-/// Bytes of a relocation.
+/// Length of a relocation in bytes.
 const RELOCATION: usize = 24;
 
-/// Longest name that is taken from a table of strings.
+/// Longest name that is read from a string table, in bytes.
 const LONGEST_NAME: usize = 64 << 10;
 
-/// A symbol, in the file's order of fields.
+/// A symbol; fields in the file's order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol {
     pub(crate) name: u32,
@@ -33,7 +33,7 @@ pub(crate) enum Class {
     ThreadLocal,
 }
 
-/// Who else sees a symbol, the most first.
+/// Visibility of a symbol to other files, the widest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Binding {
     Global,
@@ -42,7 +42,7 @@ pub(crate) enum Binding {
 }
 
 impl Symbol {
-    /// What it names in `file`; `None`: nothing there, or no address.
+    /// What it names in `file`; `None` if it is undefined there or has no address.
     pub(crate) fn class(&self, file: &Elf<'_>) -> Option<Class> {
         if self.section == elf::SHN_UNDEF.0 {
             return None;
@@ -51,7 +51,7 @@ impl Symbol {
             elf::STT_FUNC | elf::STT_GNU_IFUNC => Some(Class::Code),
             elf::STT_OBJECT | elf::STT_COMMON => Some(Class::Data),
             elf::STT_TLS => Some(Class::ThreadLocal),
-            // Assembly says no types. Absolute numbers are no addresses.
+            // Symbols from assembly may have no type. Absolute symbols are no addresses.
             elf::STT_NOTYPE if self.section < elf::SHN_LORESERVE => {
                 let section = file.sections.get(usize::from(self.section))?;
                 if section.executable() {
@@ -80,7 +80,7 @@ impl Symbol {
     }
 }
 
-/// A table of symbols.
+/// A symbol table with its strings.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     bytes: Vec<u8>,
@@ -102,7 +102,7 @@ impl Symbols {
         self.bytes.chunks_exact(SYMBOL).map(symbol)
     }
 
-    /// Name of the symbol at this position.
+    /// Name of the symbol with this index.
     pub(crate) fn name_at(&self, position: u32) -> Option<&[u8]> {
         let start = usize::try_from(position).ok()?.checked_mul(SYMBOL)?;
         let bytes = self.bytes.get(start..start.checked_add(SYMBOL)?)?;
@@ -120,7 +120,7 @@ fn symbol(bytes: &[u8]) -> Symbol {
     }
 }
 
-/// A string that ends within its table, and is not empty.
+/// A string of a table; `None` if it is empty or does not end within the table.
 pub(crate) fn string(strings: &[u8], offset: u32) -> Option<&[u8]> {
     let rest = strings.get(usize::try_from(offset).ok()?..)?;
     let rest = &rest[..rest.len().min(LONGEST_NAME)];
@@ -133,7 +133,7 @@ pub(crate) fn string(strings: &[u8], offset: u32) -> Option<&[u8]> {
 pub(crate) struct Relocation {
     pub(crate) slot: u64,
     pub(crate) kind: RelocationType,
-    /// Position in the dynamic symbols.
+    /// Index in the dynamic symbol table.
     pub(crate) symbol: u32,
     pub(crate) addend: u64,
 }
@@ -155,7 +155,7 @@ pub(crate) fn relocations(file: &Elf<'_>, name: &str) -> Vec<Relocation> {
         .collect()
 }
 
-/// `N` bytes of an entry.
+/// `N` bytes of an entry, at offset `at`; zeros if they are missing.
 fn fixed<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes
         .get(at..at + N)

@@ -1,5 +1,5 @@
-//! Names of functions and variables: symbol tables, linkage, and what call frame information
-//! tells of code that lost its symbols.
+//! Names of functions and variables: from symbol tables, linkage stubs and, for the extents of functions
+//! without symbols, call frame information.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,41 +12,41 @@ use crate::plt;
 use crate::ranges::{Item, Ranges, holding};
 use crate::symtab::{self, Class, Symbol, string};
 
-/// Sections that are looked at. No program has as many.
+/// Sections that are examined, at most. No program has as many.
 const MOST_SECTIONS: usize = 4096;
 
-/// A name, by where it is kept.
+/// A name, by the place where it is kept.
 #[derive(Clone, Debug)]
 enum Name {
-    /// In a table of strings: which one, and where.
+    /// In a string table: the index of the table, and the offset.
     Symbol { strings: u32, offset: u32 },
-    /// The linkage of the procedure of this name.
+    /// The linkage stub of the function with this name.
     Linkage(Box<str>),
-    /// None.
+    /// No name.
     Nameless,
 }
 
-/// Everything that has a name in a file.
+/// All named functions and variables of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     strings: Vec<Vec<u8>>,
     functions: Ranges<Name>,
     variables: Ranges<Name>,
-    /// By offset in the block of each thread.
+    /// By offset in each thread's thread-local block.
     thread_locals: Ranges<Name>,
     sections: Ranges<String>,
 }
 
-/// A thing that was found.
+/// A function, variable or section that contains an address.
 pub(crate) struct Found {
-    /// As it stands in the file; `None` where only the extent is known.
+    /// Name as it is in the file; `None` where only the extent is known.
     pub(crate) name: Option<String>,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
 impl Table {
-    /// Reads the tables of a file, and those of the file with its debug information.
+    /// Reads the tables of a file, and those of its separate debug information file.
     pub(crate) fn read(elf: &Elf<'_>, debug: Option<&Elf<'_>>, cfi: &Cfi) -> Self {
         let mut table = Self::default();
         let mut code = Collected::default();
@@ -86,7 +86,7 @@ impl Table {
         let named = elf.sections.iter().take(MOST_SECTIONS);
         table.sections = Ranges::new(
             named
-                // Variables of threads that begin as zero have no addresses of their own.
+                // `.tbss` (zero-initialised thread-local variables) has no addresses of its own.
                 .filter(|section| section.loaded() && section.name != ".tbss")
                 .map(|section| Item {
                     start: section.range().start,
@@ -102,7 +102,7 @@ impl Table {
         self.found(&self.functions, address)
     }
 
-    /// A variable, else the section.
+    /// The variable at an address, else the section.
     pub(crate) fn variable(&self, address: u64) -> Option<Found> {
         self.found(&self.variables, address).or_else(|| {
             let section = self.sections.find(address)?;
@@ -147,7 +147,7 @@ impl Table {
         }
     }
 
-    /// Whether a name marks a place for the linker and is no variable.
+    /// True if a name is a mark set by the linker, not a variable.
     fn is_linkers(&self, name: &Name) -> bool {
         const MARKS: [&[u8]; 14] = [
             b"__bss_start",
@@ -169,7 +169,7 @@ impl Table {
             .is_some_and(|name| MARKS.contains(&name))
     }
 
-    /// Adds the stubs of `elf` to its code.
+    /// Adds the linkage stubs of `elf` to its code.
     fn link(&self, elf: &Elf<'_>, code: &mut Collected) {
         let dynamic = symtab::Symbols::read(elf, ".dynsym").unwrap_or_default();
         let tables = [".rela.plt", ".rela.iplt", ".rela.dyn"]
@@ -181,7 +181,7 @@ impl Table {
             )
         };
         let mut all = tables.iter().flat_map(|(_, relocations)| relocations);
-        // Statically linked programs choose functions by resolvers.
+        // Statically linked programs choose implementations through resolver functions.
         let mut resolvers: HashMap<u64, (u32, &Name)> = HashMap::new();
         let names = all
             .any(chooses)
@@ -233,13 +233,13 @@ impl Table {
     }
 }
 
-/// Whether a name only says where code and data begin: `$x` and `$d` of files for aarch64
-/// (ELF for the Arm 64-bit Architecture, section 5.5.4), perhaps with more behind a dot.
+/// True for mapping symbols, which only mark where code and data begin: `$x` and `$d` in aarch64 files (ELF
+/// for the Arm 64-bit Architecture, section 5.5.4), optionally with a suffix after a dot.
 fn is_mapping_symbol(name: &[u8]) -> bool {
     matches!(name, [b'$', b'x' | b'd'] | [b'$', b'x' | b'd', b'.', ..])
 }
 
-/// Extents of sections of one kind, by their starts.
+/// Address ranges of the sections that satisfy `is`, sorted by their starts.
 fn sections(elf: &Elf<'_>, is: impl Fn(&Section) -> bool) -> Vec<Range<u64>> {
     let all = elf.sections.iter().take(MOST_SECTIONS);
     let mut ranges: Vec<Range<u64>> = all
@@ -250,12 +250,12 @@ fn sections(elf: &Elf<'_>, is: impl Fn(&Section) -> bool) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Symbols of one kind, in any order.
+/// Symbols of one class, in any order.
 #[derive(Debug, Default)]
 struct Collected {
-    /// With their rank among those at the same address: the lowest is shown.
+    /// With a size. The number is the rank among names at one address: the lowest is shown.
     sized: Vec<(u32, Item<Name>)>,
-    /// Without a size.
+    /// Without a size; likewise.
     points: Vec<(u32, Item<Name>)>,
 }
 
@@ -278,15 +278,15 @@ impl Collected {
         }
     }
 
-    /// Lays them out: symbols with a size where they say; symbols without one, and extents,
-    /// where nothing else is.
+    /// Arranges symbols with a size at their ranges; symbols without a size, and `extents`, are placed where
+    /// no other symbol is.
     fn arrange(self, extents: &[Range<u64>], sections: &[Range<u64>]) -> Ranges<Name> {
         let sized = Ranges::new(ranked(self.sized));
         let points: Vec<Item<Name>> = Ranges::new(
             ranked(self.points)
                 .into_iter()
                 .filter(|point| sized.find(point.start).is_none())
-                // They shall stay until it is known how far they reach.
+                // One byte long until the end is computed, so that `Ranges` keeps it.
                 .map(|point| Item {
                     end: point.start.saturating_add(1),
                     ..point
@@ -302,7 +302,7 @@ impl Collected {
                 holding(extents, point.start).map(|extent| extent.end),
                 holding(sections, point.start).map(|section| section.end),
             ];
-            // Outside of all sections it names nothing.
+            // Outside of all sections, it names nothing.
             if ends[3].is_some()
                 && let Some(end) = ends.into_iter().flatten().min()
             {
@@ -332,19 +332,18 @@ impl Collected {
     }
 }
 
-/// The items, the best names first.
+/// The items, sorted by address, the best name first.
 fn ranked(mut items: Vec<(u32, Item<Name>)>) -> Vec<Item<Name>> {
     items.sort_by_key(|(rank, item)| (item.start, *rank));
     items.into_iter().map(|(_, item)| item).collect()
 }
 
-/// Which of several names of the same address is shown: those with a type, then those that
-/// are not the implementation's own (leading underscores), then those that others see, then
-/// short ones.
+/// Rank of a name among those at the same address; the lowest is shown. Typed symbols come first, then names
+/// without the implementation's leading underscores, then names with the widest visibility, then short ones.
 fn rank(symbol: &Symbol, name: &[u8]) -> u32 {
     let untyped = u32::from(symbol.kind() == elf::STT_NOTYPE);
     let underscores: u32 = match name {
-        // Mangled names begin with one.
+        // Mangled names begin with an underscore.
         [b'_', b'Z' | b'R', ..] => 0,
         [b'_', b'_', ..] => 2,
         [b'_', ..] => 1,

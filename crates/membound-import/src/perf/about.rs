@@ -1,9 +1,9 @@
-//! What a file says of the machine and of its own making: the headers behind its records.
+//! Parses feature headers after the records: they describe the machine and the recording.
 
 use super::attr::Attr;
 use crate::bytes::{ByteOrder, Cursor, text, until_zero};
 
-/// Numbers of headers.
+/// Feature numbers.
 pub(super) mod feature {
     pub(in super::super) const BUILD_ID: u32 = 2;
     pub(in super::super) const HOST: u32 = 3;
@@ -22,47 +22,47 @@ pub(super) mod feature {
     pub(in super::super) const CLOCKS: u32 = 29;
 }
 
-/// Identity of a file with code, as it was recorded.
+/// Build-id of a recorded file with code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its path.
+    /// Path of the file.
     pub path: String,
-    /// Its build-id in hexadecimal digits.
+    /// Build-id in hexadecimal digits.
     pub build_id: String,
 }
 
-/// What a file says of the machine and of its own making.
+/// Description of the machine and of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Name of the machine.
+    /// Host name of the machine.
     pub host: Option<String>,
-    /// Version of its kernel.
+    /// Release of its kernel.
     pub release: Option<String>,
-    /// Its architecture, as `uname -m` says it.
+    /// Its architecture, as in `uname -m`.
     pub architecture: Option<String>,
     /// Version of perf.
     pub perf_version: Option<String>,
-    /// CPUs that were switched on.
+    /// Number of CPUs that were online.
     pub cpus: Option<u32>,
-    /// The processor, for people.
+    /// Name of the processor.
     pub cpu_description: Option<String>,
-    /// The processor, for programs: `GenuineIntel,6,85,7`.
+    /// Identifier of the processor, such as `GenuineIntel,6,85,7`.
     pub cpu_id: Option<String>,
-    /// The command line of perf.
+    /// Command line of perf.
     pub command: Vec<String>,
-    /// NUMA nodes and the CPUs of each.
+    /// NUMA nodes with the CPUs of each.
     pub nodes: Vec<(u32, Vec<u32>)>,
-    /// Files with code that have a build-id.
+    /// Files with code and their build-ids.
     pub identities: Vec<Identity>,
-    /// Nanoseconds since 1970 and of the recording's clock at one moment.
+    /// Two clocks at one moment, in nanoseconds: time since 1970, and the recording's clock.
     pub clocks: Option<(u64, u64)>,
-    /// Units of events by their number.
+    /// Names of PMUs by their type numbers.
     pub(super) units: Vec<(u32, String)>,
-    /// Events, as their header names them.
+    /// Events as described in the header of events.
     pub(super) events: Vec<Described>,
 }
 
-/// An event as its header describes it.
+/// An event as described in the header of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Described {
     pub(super) attr: Attr,
@@ -70,23 +70,23 @@ pub(super) struct Described {
     pub(super) ids: Vec<u64>,
 }
 
-/// CPUs of one node at most: a list such as `0-4294967295` is not believed.
+/// CPUs of one node, at most: a list such as `0-4294967295` is ignored.
 const MOST_CPUS: u32 = 1 << 16;
 
 impl About {
-    /// The unit with this number.
+    /// Name of the PMU with this type number.
     pub(super) fn unit(&self, number: u32) -> Option<&str> {
         let found = self.units.iter().find(|(it, _)| *it == number);
         found.map(|(_, name)| name.as_str())
     }
 
-    /// Who made the processor, as CPUID says it.
+    /// Vendor of the processor, as in CPUID.
     pub(super) fn cpu_vendor(&self) -> Option<&str> {
         self.cpu_id.as_deref()?.split(',').next()
     }
 
-    /// Takes over the header with this number; one that cannot be read is as if it were not there,
-    /// since no record depends on it.
+    /// Parses the feature header with this number. A header that cannot be read is ignored, since no record
+    /// depends on it.
     pub(super) fn add(&mut self, number: u32, bytes: &[u8], order: ByteOrder) {
         let mut cursor = Cursor::new(bytes, order);
         let string = |mut cursor: Cursor<'_>| cursor.string().filter(|text| !text.is_empty());
@@ -135,7 +135,7 @@ fn nodes(mut cursor: Cursor<'_>) -> Option<Vec<(u32, Vec<u32>)>> {
     Some(nodes)
 }
 
-/// CPUs of a list such as `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn cpu_list(list: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in list.trim().split(',') {
@@ -174,7 +174,7 @@ fn events(mut cursor: Cursor<'_>, order: ByteOrder) -> Option<Vec<Described>> {
     Some(events)
 }
 
-/// Records with build-ids, up to the first that cannot be read.
+/// Parses records with build-ids, up to the first one that is invalid.
 fn identities(mut cursor: Cursor<'_>, order: ByteOrder) -> Vec<Identity> {
     let mut identities = Vec::new();
     let mut next = || -> Option<Option<Identity>> {
@@ -189,9 +189,9 @@ fn identities(mut cursor: Cursor<'_>, order: ByteOrder) -> Vec<Identity> {
     identities
 }
 
-/// What a record says of the build-id of a file.
+/// Parses a record with a file's build-id.
 pub(super) fn identity(body: &[u8], misc: u16, order: ByteOrder) -> Option<Identity> {
-    /// Behind the build-id stands how long it is.
+    /// Flag: the length of the build-id follows it.
     const HAS_SIZE: u16 = 1 << 15;
     /// Length of a build-id in bytes where the record does not state it.
     const USUAL: usize = 20;

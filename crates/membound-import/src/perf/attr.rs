@@ -1,4 +1,4 @@
-//! Events: `struct perf_event_attr`, and what its samples are made of.
+//! Parses events (`struct perf_event_attr`), which determine the layout of samples.
 
 use crate::Error;
 use crate::bytes::{ByteOrder, Cursor};
@@ -26,7 +26,7 @@ pub(super) mod sample_type {
     pub(in super::super) const REGS_INTR: u64 = 1 << 18;
     pub(in super::super) const PHYS_ADDR: u64 = 1 << 19;
     pub(in super::super) const WEIGHT_STRUCT: u64 = 1 << 24;
-    /// All bits that have a meaning.
+    /// All bits whose fields are known.
     pub(in super::super) const KNOWN: u64 = (1 << 25) - 1;
 }
 
@@ -39,10 +39,10 @@ pub(super) mod read_format {
     pub(in super::super) const LOST: u64 = 1 << 4;
 }
 
-/// The smallest `struct perf_event_attr` there has been.
+/// Smallest size of `struct perf_event_attr` in any version, in bytes.
 pub(super) const SMALLEST: u64 = 64;
 
-/// The attributes of an event, as far as they are needed.
+/// The needed attributes of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attr {
     pub(super) kind: u32,
@@ -58,7 +58,7 @@ pub(super) struct Attr {
     pub(super) interrupt_registers: u64,
 }
 
-/// Positions of flags behind `read_format`.
+/// Bit numbers of the flags after `read_format`.
 mod flag {
     pub(super) const FREQUENCY: u32 = 10;
     pub(super) const PRECISE: u32 = 15;
@@ -66,13 +66,13 @@ mod flag {
 }
 
 impl Attr {
-    /// Reads `bytes`, which may be longer or shorter than what is known: what they lack is 0.
+    /// Parses `bytes`, which may be longer or shorter than the known structure: missing fields are 0.
     pub(super) fn read(bytes: &[u8], order: ByteOrder) -> Option<Self> {
         let mut cursor = Cursor::new(bytes, order);
         let kind = cursor.u32()?;
         let size = cursor.u32()?;
         let size = if size == 0 { SMALLEST } else { u64::from(size) };
-        // What an attribute says of its own size goes before the room that it was given.
+        // The size stated in the attribute takes precedence over the space that it was given.
         let size = usize::try_from(size).ok()?.min(bytes.len());
         let mut cursor = Cursor::new(bytes.get(8..size.max(8))?, order);
         let config = cursor.u64()?;
@@ -80,7 +80,7 @@ impl Attr {
         let sample_type = cursor.u64()?;
         let read_format = cursor.u64()?;
         let flags = cursor.u64()?;
-        // Bit fields begin at the other end of the word there.
+        // On big-endian machines, bit fields begin at the other end of the word.
         let flag = |number: u32| match order {
             ByteOrder::Little => flags >> number & 1 != 0,
             ByteOrder::Big => flags >> (63 - number) & 1 != 0,
@@ -116,7 +116,7 @@ impl Attr {
         self.sample_type & bits != 0
     }
 
-    /// Bytes before the identifier of a sample, where it has one.
+    /// Offset in bytes of the identifier in a sample; `None` if samples have none.
     pub(super) const fn id_in_sample(&self) -> Option<u64> {
         use sample_type::{ADDR, ID, IDENTIFIER, IP, TID, TIME};
         if self.has(IDENTIFIER) {
@@ -129,7 +129,7 @@ impl Attr {
         }
     }
 
-    /// Bytes from the identifier of other records up to their end, where they have one.
+    /// Bytes from the identifier to the end of other records; `None` if they have none.
     pub(super) const fn id_in_others(&self) -> Option<u64> {
         use sample_type::{CPU, ID, IDENTIFIER, STREAM_ID};
         if !self.has_sample_id {
@@ -144,7 +144,7 @@ impl Attr {
         }
     }
 
-    /// Bytes behind the records that are no samples.
+    /// Bytes at the end of records that are no samples (`sample_id`).
     pub(super) const fn trailer(&self) -> u64 {
         use sample_type::{CPU, ID, IDENTIFIER, STREAM_ID, TID, TIME};
         if !self.has_sample_id {

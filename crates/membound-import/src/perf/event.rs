@@ -1,35 +1,35 @@
-//! What events that were recorded stand for.
+//! Classifies recorded events.
 
 use super::about::About;
 use super::attr::{Attr, sample_type};
 use crate::Sampler;
 use crate::bytes::shown;
 
-/// What samples of an event stand for.
+/// The quantity that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// Time on a CPU, by a timer: periods are nanoseconds.
+    /// CPU time, from a timer: periods are in nanoseconds.
     CpuTime,
     /// Core clock cycles.
     Cycles,
-    /// Something else.
+    /// Any other.
     Other,
 }
 
-/// An event that was recorded.
+/// A recorded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// As perf calls it.
+    /// Name, as perf prints it.
     pub name: String,
-    /// What its samples stand for.
+    /// The quantity that it counts.
     pub kind: EventKind,
-    /// Events between two samples, where that was fixed.
+    /// Fixed number of events per sample; `None` if the event had a frequency.
     pub period: Option<u64>,
-    /// What samples accesses for it, where samples may hold one.
+    /// The unit that samples accesses for this event; `None` if its samples have no access.
     pub sampler: Option<Sampler>,
 }
 
-/// Numbers of `perf_event_attr.type`.
+/// Values of `perf_event_attr.type`.
 mod kind {
     pub(super) const HARDWARE: u32 = 0;
     pub(super) const SOFTWARE: u32 = 1;
@@ -63,7 +63,7 @@ fn nameless(attr: &Attr) -> String {
 }
 
 fn event_kind(attr: &Attr, name: &str) -> EventKind {
-    // Cycles on hybrid processors have the number of their kind of core above 32 bits.
+    // On hybrid processors, the bits above 32 have the PMU of the kind of core.
     match (attr.kind, attr.config & 0xffff_ffff) {
         (kind::SOFTWARE, 0 | 1) => EventKind::CpuTime,
         (kind::HARDWARE, 0) => EventKind::Cycles,
@@ -73,14 +73,14 @@ fn event_kind(attr: &Attr, name: &str) -> EventKind {
     }
 }
 
-/// Whether a name such as `cpu_core/cycles/P` is that of core clock cycles.
+/// True if a name such as `cpu_core/cycles/P` means core clock cycles.
 pub(crate) fn is_cycles(name: &str) -> bool {
     let name = name.split_once('/').map_or(name, |(_, event)| event);
     let end = name.find(['/', ':', ',']).unwrap_or(name.len());
     matches!(&name[..end], "cycles" | "cpu-cycles" | "cpu_cycles")
 }
 
-/// What samples accesses, where the event's samples may hold one.
+/// The unit that samples accesses for an event; `None` if its samples have no access.
 fn sampler(attr: &Attr, unit: Option<&str>, about: &About) -> Option<Sampler> {
     match unit {
         Some("ibs_op") => return Some(Sampler::Ibs),

@@ -1,4 +1,4 @@
-//! The file around the records: its header, or that of a pipe.
+//! Parses the file around the records: the header of a file or of a pipe.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::record::number;
 use crate::Error;
 use crate::bytes::{ByteOrder, Cursor};
 
-/// A piece of the file.
+/// A section of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Section {
     at: u64,
@@ -23,7 +23,7 @@ impl Section {
         })
     }
 
-    /// Its bytes.
+    /// The bytes of the section; `what` names it in an error.
     fn of<'a>(&self, file: &'a [u8], what: &'static str) -> Result<&'a [u8], Error> {
         let cut = Error::Cut { what, at: self.at };
         let end = self.at.checked_add(self.size).ok_or_else(|| cut.clone())?;
@@ -32,26 +32,26 @@ impl Section {
     }
 }
 
-/// An event as it stands in a file.
+/// An event as the file declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Declared {
     pub(super) attr: Attr,
     pub(super) ids: Vec<u64>,
-    /// Name by a record of a pipe.
+    /// Name from a separate record in a pipe.
     pub(super) name: Option<String>,
 }
 
-/// What stands before the records, or between them in a pipe.
+/// Everything around the records; in a pipe it comes between them.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
     pub(super) order: ByteOrder,
     pub(super) about: About,
     pub(super) declared: Vec<Declared>,
-    /// Where the records are.
+    /// Range of the records in the file.
     pub(super) records: Range<usize>,
 }
 
-/// Reads a file's header, or that of a pipe.
+/// Parses the header of a file or of a pipe.
 pub(super) fn read(file: &[u8]) -> Result<Container, Error> {
     let order = super::order(file).ok_or(Error::Unknown)?;
     let cut = Error::Cut {
@@ -60,7 +60,7 @@ pub(super) fn read(file: &[u8]) -> Result<Container, Error> {
     };
     let mut cursor = Cursor::new(file, order);
     let size = cursor.skip(8).and_then(|()| cursor.u64()).ok_or(cut)?;
-    /// A pipe's header is its magic number and this.
+    /// Size of a pipe's header: the magic number and this size.
     const OF_PIPE: u64 = 16;
     if size == OF_PIPE {
         return pipe(file, order);
@@ -69,7 +69,7 @@ pub(super) fn read(file: &[u8]) -> Result<Container, Error> {
 }
 
 fn whole(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
-    /// Bits that say which headers stand behind the records.
+    /// 64-bit words of the bitmap of features.
     const FEATURE_WORDS: u64 = 4;
     let cut = |what, at| Error::Cut { what, at };
     let mut cursor = Cursor::new(file, order);
@@ -116,7 +116,7 @@ fn whole(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
     })
 }
 
-/// Headers which say that the records are not to be read here.
+/// Refuses a file with a feature that means that its records cannot be read here.
 pub(super) const fn refuse(number: u32) -> Result<(), Error> {
     match number {
         feature::DIRECTORY => Err(Error::InDirectory),
@@ -131,7 +131,7 @@ fn declared(
     attr_size: u64,
     attrs: Section,
 ) -> Result<Vec<Declared>, Error> {
-    /// Where identifiers stand: behind each attribute.
+    /// Each attribute is followed by the section of its identifiers, in bytes.
     const OF_IDS: u64 = 16;
     let bytes = attrs.of(file, "the block of events")?;
     let damaged = |problem| Error::Damaged {
@@ -161,7 +161,7 @@ fn declared(
     Ok(declared)
 }
 
-/// Events and headers of a pipe stand among its records.
+/// In a pipe, events and features come as records.
 fn pipe(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
     let records = 16..file.len();
     let mut container = Container {
@@ -219,9 +219,9 @@ fn in_record(frame: &Frame<'_>, order: ByteOrder) -> Result<Declared, Error> {
     read().ok_or(damaged)
 }
 
-/// A record that gives an event its name.
+/// Applies a record that gives an event its name.
 fn rename(declared: &mut [Declared], mut at: Cursor<'_>) {
-    /// The kind of change that is one of the name.
+    /// The kind of update that is a name.
     const NAME: u64 = 2;
     let Some((kind, id)) = at.u64().zip(at.u64()) else {
         return;
@@ -232,19 +232,19 @@ fn rename(declared: &mut [Declared], mut at: Cursor<'_>) {
     }
 }
 
-/// A record in its frame.
+/// A record with its header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
-    /// Where it begins in the file.
+    /// Offset of the record in the file.
     pub(super) at: u64,
     pub(super) number: u32,
     pub(super) misc: u16,
     pub(super) body: &'a [u8],
-    /// Bytes that follow the record and belong to it.
+    /// Bytes after the record that belong to it.
     pub(super) behind: &'a [u8],
 }
 
-/// The records of a file, as they stand in it.
+/// Iterates over the records of a file, in the file's order.
 #[derive(Clone, Debug)]
 pub(super) struct Frames<'a> {
     file: &'a [u8],
@@ -253,7 +253,7 @@ pub(super) struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// Those in a `range` of the file, which lies in it.
+    /// The records in a `range` of the file.
     pub(super) const fn new(file: &'a [u8], range: Range<usize>, order: ByteOrder) -> Self {
         Self {
             file,

@@ -1,10 +1,10 @@
-//! Records beside samples: what processes did.
+//! Records other than samples: events of processes and threads.
 
 use super::about::digits;
 use super::sample::Sample;
 use crate::bytes::{ByteOrder, Cursor, until_zero};
 
-/// Numbers of records.
+/// Record types.
 pub(super) mod number {
     pub(in super::super) const MMAP: u32 = 1;
     pub(in super::super) const LOST: u32 = 2;
@@ -16,7 +16,7 @@ pub(super) mod number {
     pub(in super::super) const LOST_SAMPLES: u32 = 13;
     /// The largest known type of the kernel's records.
     pub(in super::super) const LAST_OF_KERNEL: u32 = 21;
-    /// From here on perf itself writes.
+    /// From here on, types of perf's own records.
     pub(in super::super) const FIRST_OF_PERF: u32 = 64;
     pub(in super::super) const ATTR: u32 = 64;
     pub(in super::super) const TRACING_DATA: u32 = 66;
@@ -32,94 +32,94 @@ pub(super) mod number {
     pub(in super::super) const LAST_OF_PERF: u32 = 83;
 }
 
-/// Something that was recorded.
+/// A record of a recording.
 #[derive(Clone, Debug)]
 pub enum Record<'a> {
     /// A sample.
     Sample(Sample<'a>),
-    /// A file was mapped.
+    /// A file or memory was mapped.
     Map(Map<'a>),
-    /// A thread has another name.
+    /// A thread has a new name.
     Comm(Comm<'a>),
-    /// A thread has begun.
+    /// A thread has started.
     Fork(Fork),
     /// A thread has ended.
     Exit(Exit),
 }
 
-/// A file, or a piece of memory, was mapped.
+/// A mapping of a file or of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map<'a> {
-    /// When; `None`: before the recording.
+    /// Time in nanoseconds; `None` if before the recording.
     pub t_ns: Option<u64>,
-    /// The process; -1: the kernel.
+    /// Number of the process; -1 for the kernel.
     pub pid: i32,
     /// First address.
     pub start: u64,
-    /// Behind the last address.
+    /// First address after the mapping.
     pub end: u64,
-    /// Where it begins in the file.
+    /// Offset of the mapping in the file.
     pub offset: u64,
-    /// Number of the file in its file system, where it is told.
+    /// Inode of the file, if recorded.
     pub inode: Option<u64>,
-    /// Build-id of the file in hexadecimal digits, where it is told.
+    /// Build-id of the file in hexadecimal digits, if recorded.
     pub build_id: Option<String>,
-    /// Whether it holds code.
+    /// True if it is executable.
     pub is_code: bool,
     /// Path, or a name in brackets.
     pub name: &'a [u8],
 }
 
-/// A thread has another name.
+/// A new name of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comm<'a> {
-    /// When; `None`: before the recording.
+    /// Time in nanoseconds; `None` if before the recording.
     pub t_ns: Option<u64>,
-    /// The process.
+    /// Number of the process.
     pub pid: i32,
-    /// The thread.
+    /// Number of the thread.
     pub tid: i32,
-    /// The name.
+    /// The new name.
     pub name: &'a [u8],
-    /// Whether the process runs another program from now on.
+    /// True if the process executes another program from now on.
     pub is_exec: bool,
 }
 
-/// A thread has begun.
+/// The start of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// When.
+    /// Time in nanoseconds; `None` if before the recording.
     pub t_ns: Option<u64>,
-    /// Its process.
+    /// Number of the thread's process.
     pub pid: i32,
-    /// Its number.
+    /// Number of the thread.
     pub tid: i32,
-    /// Process that began it.
+    /// Number of the process that started it.
     pub parent_pid: i32,
 }
 
-/// A thread has ended.
+/// The end of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// When.
+    /// Time in nanoseconds, if recorded.
     pub t_ns: Option<u64>,
-    /// Its process.
+    /// Number of the thread's process.
     pub pid: i32,
-    /// Its number.
+    /// Number of the thread.
     pub tid: i32,
 }
 
-/// What was lost while it was recorded.
+/// Losses during the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Records for which there was no room.
+    /// Records that were lost for lack of room.
     pub records: u64,
-    /// Samples that the processor could not keep.
+    /// Samples that the processor could not store.
     pub samples: u64,
 }
 
-/// Reads what is no sample; `t_ns` is that of the record's trailer, which `body` lacks. `None`
-/// where it is too short for its fields.
+/// Parses a record that is no sample; `t_ns` is from the record's trailer, which `body` does not include.
+/// `None` if the record is too short.
 pub(super) fn read<'a>(
     number: u32,
     misc: u16,
@@ -127,9 +127,9 @@ pub(super) fn read<'a>(
     t_ns: Option<u64>,
     order: ByteOrder,
 ) -> Option<Record<'a>> {
-    /// Another program.
+    /// Flag: the name was changed by `execve`.
     const EXEC: u16 = 1 << 13;
-    /// A mapping without code.
+    /// Flag: the mapping is not executable.
     const DATA: u16 = 1 << 13;
     let mut at = Cursor::new(body, order);
     match number {
@@ -177,22 +177,22 @@ pub(super) fn read<'a>(
     }
 }
 
-/// Whether these 24 bytes hold a build-id: its length, three zeros, then 20 bytes that end in zeros where it is shorter.
-/// The kernel sets the flag for a build-id also in records that hold device and inode numbers, when another perf session
-/// asks for build-ids at the same time.
+/// True if these 24 bytes are a build-id: its length, three zeros, then 20 bytes padded with zeros. Needed
+/// because the kernel sets the build-id flag also in records with device and inode numbers, if another perf
+/// session requests build-ids at the same time.
 fn is_build_id(file: &[u8]) -> bool {
     let size = usize::from(file[0]);
     let rest = file.get(4 + size..);
     let has_rest = rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0));
-    // The minor device number stands there, and is small.
+    // Here the record has the minor device number, which is small.
     let is_minor = size == 8 && file[6..8] == [0; 2];
     matches!(size, 0 | 8 | 16 | 20) && file[1..4] == [0; 3] && has_rest && !is_minor
 }
 
 fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>> {
-    /// The build-id stands where the file's numbers would.
+    /// Flag: the record has a build-id instead of device and inode numbers.
     const HAS_BUILD_ID: u16 = 1 << 14;
-    /// Bit of the rights that memory has.
+    /// Bit in the protection of the memory.
     const EXECUTABLE: u32 = 4;
     let (pid, _tid) = (at.i32()?, at.i32()?);
     let (start, length, offset) = (at.u64()?, at.u64()?, at.u64()?);

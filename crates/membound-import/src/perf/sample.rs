@@ -1,11 +1,11 @@
-//! Samples: fields in the order of `PERF_RECORD_SAMPLE` in `linux/perf_event.h`.
+//! Parses samples: fields in the order of `PERF_RECORD_SAMPLE` in `linux/perf_event.h`.
 
 use super::attr::{Attr, read_format, sample_type};
 use super::event::Event;
 use crate::bytes::{ByteOrder, Cursor, Words};
 use crate::{MemoryAccess, Operation, Sampler, data_src, ibs};
 
-/// In what a thread was when it was sampled.
+/// What a CPU was executing when it was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Not known.
@@ -34,25 +34,25 @@ impl Mode {
         }
     }
 
-    /// Whether the program itself was running.
+    /// True if the program itself was running.
     #[must_use]
     pub const fn is_user(self) -> bool {
         matches!(self, Self::User | Self::GuestUser)
     }
 }
 
-/// The registers of the program that the file holds.
+/// Recorded registers of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers<'a> {
-    /// Whether the program was one of 64 bits.
+    /// True if the program was a 64-bit one.
     pub is_64_bit: bool,
-    /// By perf's number for them, which registers there are.
+    /// Set of recorded registers, by perf's register numbers.
     pub mask: u64,
     values: Words<'a>,
 }
 
 impl Registers<'_> {
-    /// The register with perf's number.
+    /// The value of the register with this number in perf; `None` if it was not recorded.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<u64> {
         let bit = 1_u64.checked_shl(number)?;
@@ -67,49 +67,49 @@ impl Registers<'_> {
 /// A sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// When.
+    /// Time in nanoseconds of the recording's clock.
     pub t_ns: Option<u64>,
-    /// Position of its event; `None`: the file does not say which it was.
+    /// Index of its event; `None` if the file does not say.
     pub event: Option<usize>,
-    /// Process.
+    /// Number of the process.
     pub pid: Option<i32>,
-    /// Thread.
+    /// Number of the thread.
     pub tid: Option<i32>,
-    /// CPU.
+    /// Number of the CPU.
     pub cpu: Option<u32>,
-    /// In what the thread was.
+    /// What the CPU was executing.
     pub mode: Mode,
-    /// The instruction.
+    /// Address of the instruction.
     pub ip: Option<u64>,
-    /// Whether `ip` is the instruction that the event is about, and none behind it.
+    /// True if `ip` is the instruction that caused the event, not a later one.
     pub is_exact: bool,
-    /// Events that it stands for.
+    /// Number of events that the sample represents.
     pub period: Option<u64>,
-    /// Call chain, with marks of contexts in between: see [`chain`].
+    /// Call chain with context marks: see [`chain`].
     pub chain: Option<Words<'a>>,
     /// Registers of the program.
     pub registers: Option<Registers<'a>>,
-    /// Memory from the program's stack pointer on.
+    /// Bytes of the program's stack, from the stack pointer on.
     pub stack: &'a [u8],
-    /// The access that it is of.
+    /// The sampled access.
     pub access: Option<MemoryAccess>,
 }
 
-/// Where parts of a call chain run.
+/// Where the following addresses of a call chain belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Context {
-    /// In the kernel.
+    /// The kernel.
     Kernel,
-    /// In the program.
+    /// The program.
     User,
-    /// Elsewhere: in a hypervisor or a virtual machine.
+    /// A hypervisor or a virtual machine.
     Other,
 }
 
 /// An element of a call chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// What follows runs there.
+    /// The following addresses are in this context.
     Enter(Context),
     /// An address.
     Address(u64),
@@ -117,7 +117,7 @@ pub enum Step {
 
 /// The elements of a call chain, innermost first.
 pub fn chain<'a>(words: &'a Words<'a>) -> impl Iterator<Item = Step> + 'a {
-    /// Numbers from here on are marks.
+    /// Numbers from here on are context marks.
     const FIRST_MARK: u64 = -4095_i64 as u64;
     const KERNEL: u64 = -128_i64 as u64;
     const USER: u64 = -512_i64 as u64;
@@ -137,7 +137,7 @@ pub(super) fn read<'a>(
     attr: &Attr,
     event: &Event,
 ) -> Option<Sample<'a>> {
-    /// `ip` is exact.
+    /// Flag: `ip` is exact.
     const EXACT_IP: u16 = 1 << 14;
     let mut at = Cursor::new(body, order);
     let mut sample = Sample {
@@ -177,7 +177,7 @@ pub(super) fn read<'a>(
     if attr.has(sample_type::STACK_USER) {
         sample.stack = stack(&mut at)?;
     }
-    // `perf record -d` asks for the data source of any event, which then says that there is none.
+    // `perf record -d` requests the data source of any event; for other events it is empty.
     let told = access(&mut at, attr)?.filter(|told| told.operation != Operation::Unknown);
     sample.access = match event.sampler {
         None => None,
@@ -185,13 +185,13 @@ pub(super) fn read<'a>(
         Some(_) => told,
     };
     if let Some(access) = &mut sample.access {
-        // perf writes 0 where it knows no address.
+        // perf writes 0 for an unknown address.
         access.address = access.address.or(address.filter(|address| *address != 0));
     }
     Some(sample)
 }
 
-/// The access that registers of IBS tell of, and the instruction.
+/// Decodes IBS registers: returns the access, and stores the exact instruction.
 fn op(raw: &[u8], order: ByteOrder, sample: &mut Sample<'_>) -> Option<MemoryAccess> {
     let op = ibs::decode(raw, order)?;
     if let Some(ip) = op.ip.filter(|ip| *ip != 0) {
@@ -201,7 +201,7 @@ fn op(raw: &[u8], order: ByteOrder, sample: &mut Sample<'_>) -> Option<MemoryAcc
     op.access
 }
 
-/// Fields from the identifier to the period; the address among them.
+/// Parses the fields from the identifier to the period; returns the data address.
 fn identity(at: &mut Cursor<'_>, attr: &Attr, sample: &mut Sample<'_>) -> Option<Option<u64>> {
     if attr.has(sample_type::IDENTIFIER) {
         at.skip(8)?;
@@ -248,9 +248,9 @@ fn skip_read(at: &mut Cursor<'_>, attr: &Attr) -> Option<()> {
 }
 
 fn skip_branches(at: &mut Cursor<'_>, attr: &Attr) -> Option<()> {
-    /// An index stands before the branches.
+    /// Flag: an index precedes the branches.
     const HARDWARE_INDEX: u64 = 1 << 17;
-    /// Counters stand behind them.
+    /// Flag: counters follow the branches.
     const COUNTERS: u64 = 1 << 19;
     let count = at.u64()?;
     if attr.branch_sample_type & HARDWARE_INDEX != 0 {
@@ -264,7 +264,7 @@ fn skip_branches(at: &mut Cursor<'_>, attr: &Attr) -> Option<()> {
 }
 
 fn registers<'a>(at: &mut Cursor<'a>, mask: u64) -> Option<Option<Registers<'a>>> {
-    /// Of a program of 64 bits; 0 means that there are none.
+    /// `abi` of a 64-bit program; 0 means no registers.
     const ABI_64: u64 = 2;
     let abi = at.u64()?;
     if abi == 0 {
@@ -288,13 +288,14 @@ fn stack<'a>(at: &mut Cursor<'a>) -> Option<&'a [u8]> {
     Some(&bytes[..used.min(bytes.len())])
 }
 
-/// Weight, data source and physical address; `None` inside where there is none of them.
+/// Parses weight, data source and physical address; the inner `None` means that the sample has neither weight
+/// nor data source.
 fn access(at: &mut Cursor<'_>, attr: &Attr) -> Option<Option<MemoryAccess>> {
     let mut weight = None;
     if attr.has(sample_type::WEIGHT) {
         weight = Some(u32::try_from(at.u64()?).unwrap_or(u32::MAX));
     } else if attr.has(sample_type::WEIGHT_STRUCT) {
-        // Of its three numbers the one in the lower half is the latency.
+        // Of the three numbers in the structure, the lower half is the latency.
         weight = Some(at.u64()? as u32);
     }
     let mut access = weight.map(|_| MemoryAccess::default());
@@ -312,7 +313,7 @@ fn access(at: &mut Cursor<'_>, attr: &Attr) -> Option<Option<MemoryAccess>> {
         physical = Some(at.u64()?).filter(|address| *address != 0);
     }
     Some(access.map(|access| MemoryAccess {
-        // Processors that measure no latency leave 0.
+        // 0 means that the processor measures no latency.
         latency_cycles: weight.filter(|cycles| *cycles > 0),
         physical_address: physical,
         ..access

@@ -1,7 +1,7 @@
-//! All records of a file in the order of time.
+//! All records of a file in time order.
 //!
-//! The file is gone through once to find out whether every record can be read and when it was;
-//! what is kept of a record is its place. It is read again when it is asked for.
+//! The file is read once to check every record and to find its time. Only a record's position is kept; the
+//! record is parsed again when it is requested.
 
 use rustc_hash::FxHashMap;
 
@@ -17,7 +17,7 @@ use crate::skipped::{Skipped, Tally};
 use crate::spe::{self, Next, Sources};
 use crate::{Error, Sampler};
 
-/// Where a record lies.
+/// Position of a record.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     t_ns: u64,
@@ -27,13 +27,13 @@ struct Place {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// A record of the file, in its frame.
+    /// A record of the file, with its header.
     Framed,
-    /// An operation of a hardware trace: its bytes, and the trace's number.
+    /// An operation in a hardware trace: its length in bytes, and index of the trace.
     Traced { length: u32, trace: u32 },
 }
 
-/// A perf.data file that can be read to its end.
+/// A perf.data file whose records are all valid.
 #[derive(Debug)]
 pub struct PerfData<'a> {
     file: &'a [u8],
@@ -42,7 +42,7 @@ pub struct PerfData<'a> {
     layout: Layout,
     events: Vec<Event>,
     places: Vec<Place>,
-    /// Traces, and where the bytes of each begin.
+    /// Hardware traces, and the offset in the file at which the bytes of each begin.
     traces: Vec<(Trace, usize)>,
     conversion: Option<Conversion>,
     sources: Sources,
@@ -52,10 +52,10 @@ pub struct PerfData<'a> {
 }
 
 impl<'a> PerfData<'a> {
-    /// Reads a file, or what came out of a pipe.
+    /// Reads a file, or the output of a pipe.
     ///
     /// # Errors
-    /// When any of it cannot be read.
+    /// When any part of it is invalid.
     pub fn read(file: &'a [u8]) -> Result<Self, Error> {
         let Container {
             order,
@@ -97,30 +97,30 @@ impl<'a> PerfData<'a> {
         if data.samples == 0 {
             return Err(Error::NoSamples);
         }
-        // Records come in the order of each CPU, nearly that of time.
+        // Records are in order for each CPU, and nearly so across CPUs.
         data.places.sort_by_key(|place| place.t_ns);
         Ok(data)
     }
 
-    /// What it says of the machine and of its own making.
+    /// Description of the machine and of the recording.
     #[must_use]
     pub const fn about(&self) -> &About {
         &self.about
     }
 
-    /// Events that were recorded.
+    /// All recorded events.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Which byte of its numbers comes first.
+    /// Byte order of the file.
     #[must_use]
     pub const fn order(&self) -> ByteOrder {
         self.order
     }
 
-    /// How many samples it holds.
+    /// Number of samples.
     #[must_use]
     pub const fn samples(&self) -> u64 {
         self.samples
@@ -133,19 +133,19 @@ impl<'a> PerfData<'a> {
         times.find(|t_ns| *t_ns > 0)
     }
 
-    /// What was lost while it was recorded.
+    /// Losses during the recording.
     #[must_use]
     pub const fn lost(&self) -> Lost {
         self.lost
     }
 
-    /// What is in the file and not among the records.
+    /// Contents of the file that are not among the records.
     #[must_use]
     pub fn skipped(&self) -> Vec<Skipped> {
         self.skipped.list()
     }
 
-    /// All records in the order of time, those without one first.
+    /// All records in time order; records without a time come first.
     pub fn records(&self) -> impl Iterator<Item = Record<'a>> + '_ {
         self.places.iter().filter_map(|place| self.at(place))
     }
@@ -180,7 +180,7 @@ impl<'a> PerfData<'a> {
                     .add(format!("records of unknown type {number}"), 1),
             }
         }
-        // Whatever converts their times may stand behind them.
+        // The record that converts their times may come after them.
         for frame in pending {
             self.trace(&frame, kind)?;
         }
@@ -286,8 +286,8 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    /// Time of an operation. Where nothing converts the timer's it stays as it is, which keeps
-    /// the order.
+    /// Time of an operation. Without a conversion, the timer's time is returned as it is, which keeps the
+    /// order.
     fn time_of(&self, timestamp: Option<u64>) -> Option<u64> {
         let time = timestamp?;
         Some(
@@ -296,7 +296,7 @@ impl<'a> PerfData<'a> {
         )
     }
 
-    /// Reads again what was read before.
+    /// Parses a record again.
     fn at(&self, place: &Place) -> Option<Record<'a>> {
         let from = usize::try_from(place.at).ok()?;
         match place.what {
@@ -328,21 +328,21 @@ impl<'a> PerfData<'a> {
     }
 }
 
-/// Whether it is known what a record with this number is, be it that it says nothing of use here.
+/// True if the record type is known, even if it is not used here.
 const fn is_known(number: u32) -> bool {
     let of_kernel = number >= 1 && number <= number::LAST_OF_KERNEL;
     let of_perf = number >= number::FIRST_OF_PERF && number <= number::LAST_OF_PERF;
     of_kernel || of_perf
 }
 
-/// Which event a record is of, and where its time stands.
+/// Maps records to events, and finds the time in records.
 #[derive(Debug)]
 struct Layout {
     attrs: Vec<Attr>,
     events: FxHashMap<u64, usize>,
-    /// Bytes before a sample's identifier; `None`: there is one event.
+    /// Offset of the identifier in a sample, in bytes; `None` if there is only one event.
     id_at: Option<u64>,
-    /// Whether records that are no samples end alike, whichever event they are of.
+    /// True if the trailers of records that are no samples have the same layout for all events.
     ends_alike: bool,
 }
 
@@ -379,7 +379,7 @@ impl Layout {
         })
     }
 
-    /// The event of an identifier. What perf writes by itself has none, and is as of the first.
+    /// The event with an identifier. perf's own records have identifier 0, and the layout of the first event.
     fn event(&self, id: u64) -> Option<usize> {
         match self.events.get(&id) {
             Some(event) => Some(*event),
@@ -387,7 +387,7 @@ impl Layout {
         }
     }
 
-    /// The event of a sample; `None` where the file does not name it.
+    /// The event of a sample; `None` if the file does not declare it.
     fn of_sample(&self, body: &[u8], order: ByteOrder) -> Option<usize> {
         let Some(before) = self.id_at else {
             return Some(0);
@@ -395,7 +395,7 @@ impl Layout {
         let mut at = Cursor::new(body, order);
         match at.skip(before).and_then(|()| at.u64()) {
             Some(id) => self.event(id),
-            // Too short for its fields: told when these are read.
+            // Too short: an error follows when its fields are parsed.
             None => Some(0),
         }
     }
@@ -424,7 +424,7 @@ impl Layout {
         if attr.has(sample_type::TID) {
             let _ = at.skip(8);
         }
-        // What perf says of the time before it has none.
+        // perf's descriptions of the time before the recording have time 0.
         (body, at.u64().filter(|t_ns| *t_ns > 0))
     }
 }

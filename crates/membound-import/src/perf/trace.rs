@@ -1,11 +1,11 @@
-//! Traces that processors wrote themselves: which there are, and those of Arm's SPE.
+//! Hardware traces: their kinds, and samples from those of Arm's SPE.
 
 use super::about::About;
 use super::sample::{Mode, Sample};
 use crate::bytes::{ByteOrder, Cursor};
 use crate::spe::{Sources, SpeRecord};
 
-/// How the generic timer's time becomes that of the recording.
+/// Converts times of the generic timer to the recording's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conversion {
     shift: u32,
@@ -14,7 +14,7 @@ pub(super) struct Conversion {
 }
 
 impl Conversion {
-    /// Out of a record; `None` where it cannot be one.
+    /// Parses it from a record; `None` if the record is invalid.
     pub(super) fn read(body: &[u8], order: ByteOrder) -> Option<Self> {
         let mut at = Cursor::new(body, order);
         let shift = u32::try_from(at.u64()?).ok().filter(|shift| *shift < 64)?;
@@ -25,7 +25,7 @@ impl Conversion {
         })
     }
 
-    /// A time in nanoseconds; as in the kernel, numbers that are too large wrap.
+    /// Converts a time to nanoseconds; too large numbers wrap, as in the kernel.
     pub(super) const fn t_ns(&self, time: u64) -> u64 {
         let quotient = time >> self.shift;
         let rest = time & ((1 << self.shift) - 1);
@@ -35,17 +35,17 @@ impl Conversion {
     }
 }
 
-/// What kind of traces a file has.
+/// Kind of a file's hardware traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceKind {
     /// Arm's SPE.
     Spe,
-    /// Another: control flow, which says nothing of memory.
+    /// Another kind: control flow, without memory accesses.
     Other,
 }
 
 impl TraceKind {
-    /// Out of the record that announces traces.
+    /// Parses it from the record that announces traces.
     pub(super) fn read(body: &[u8], order: ByteOrder) -> Option<Self> {
         const SPE: u32 = 4;
         let kind = Cursor::new(body, order).u32()?;
@@ -53,7 +53,7 @@ impl TraceKind {
     }
 }
 
-/// Whose a trace is.
+/// The thread and CPU of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trace {
     tid: Option<i32>,
@@ -61,7 +61,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Out of the record before it.
+    /// Parses it from the record before the trace.
     pub(super) fn read(body: &[u8], order: ByteOrder) -> Option<Self> {
         let mut at = Cursor::new(body, order);
         // size, offset, reference, index.
@@ -73,7 +73,7 @@ impl Trace {
         })
     }
 
-    /// An operation as a sample; `t_ns` is its time.
+    /// Converts an operation into a sample with time `t_ns`.
     pub(super) fn sample(
         self,
         record: &SpeRecord,
@@ -104,13 +104,13 @@ impl Trace {
     }
 }
 
-/// Parts of Arm's cores whose technical reference manuals have the common data sources.
+/// Part numbers of Arm cores whose technical reference manuals list the common data sources.
 const COMMON_SOURCES: [u64; 14] = [
     0xd0c, 0xd40, 0xd49, 0xd4b, 0xd4c, 0xd4d, 0xd4e, 0xd4f, 0xd81, 0xd82, 0xd83, 0xd84, 0xd85,
     0xd87,
 ];
 
-/// How the processor that a file is of encodes sources.
+/// The encoding of data sources of the recorded processor.
 pub(super) fn sources(about: &About) -> Sources {
     const ARM: u64 = 0x41;
     let midr = about.cpu_id.as_deref().and_then(|id| {

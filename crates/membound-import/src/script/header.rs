@@ -1,27 +1,27 @@
-//! Lines of `perf script`: what stands before a sample's call chain, and frames.
+//! Parses lines of `perf script`: the fields before a sample's call chain, and frames.
 
 use crate::{MemoryAccess, data_src};
 
-/// A place in code, as it was printed.
+/// A frame as it was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptFrame<'a> {
-    /// The address.
+    /// Address of the instruction or of the call.
     pub address: u64,
-    /// The function; `None`: perf knew none.
+    /// Name of the function; `None` if perf did not know it.
     pub function: Option<&'a str>,
-    /// Bytes from the beginning of the function, where they were printed.
+    /// Offset from the beginning of the function in bytes, if it was printed.
     pub offset: Option<u64>,
-    /// The file; `None`: perf knew none.
+    /// Name of the file; `None` if perf did not know it.
     pub file: Option<&'a str>,
-    /// Whether the function is inlined into that of the next frame.
+    /// True if the function is inlined into that of the next frame.
     pub is_inlined: bool,
 }
 
 impl ScriptFrame<'_> {
-    /// Whether it lies in the kernel.
+    /// True if the frame is in the kernel.
     #[must_use]
     pub fn is_kernel(&self) -> bool {
-        /// Addresses from here on are the kernel's on machines of 64 bits.
+        /// Lowest address of the kernel on 64-bit machines.
         const FIRST: u64 = 1 << 63;
         let is_module = |file: &str| file.starts_with('[') && !file.starts_with("[vdso");
         self.address >= FIRST
@@ -31,7 +31,7 @@ impl ScriptFrame<'_> {
     }
 }
 
-/// Nanoseconds in a second.
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 /// The fields up to the event.
@@ -44,11 +44,11 @@ pub(super) struct Header<'a> {
     pub(super) t_ns: u64,
     pub(super) period: Option<u64>,
     pub(super) event: &'a str,
-    /// What stands behind the event.
+    /// The text after the event.
     pub(super) rest: &'a str,
 }
 
-/// Takes the first word off.
+/// Splits off the first word.
 fn word<'a>(text: &mut &'a str) -> Option<&'a str> {
     let trimmed = text.trim_start();
     let end = trimmed.find(char::is_whitespace).unwrap_or(trimmed.len());
@@ -57,7 +57,7 @@ fn word<'a>(text: &mut &'a str) -> Option<&'a str> {
     (!word.is_empty()).then_some(word)
 }
 
-/// Takes the last word off.
+/// Splits off the last word.
 fn last_word<'a>(text: &mut &'a str) -> Option<&'a str> {
     let trimmed = text.trim_end();
     let start = trimmed.rfind(char::is_whitespace).map_or(0, |at| {
@@ -112,7 +112,7 @@ fn number(text: &str) -> Result<i32, &'static str> {
     text.parse().map_err(|_| "has no thread before its time")
 }
 
-/// The time, and what stands before and behind it.
+/// The time in nanoseconds, and the text before and after it.
 fn split_at_time(line: &str) -> Result<(u64, &str, &str), &'static str> {
     let mut rest = line;
     while let Some(found) = word(&mut rest) {
@@ -139,16 +139,16 @@ fn split_at_time(line: &str) -> Result<(u64, &str, &str), &'static str> {
     Err("is no line of `perf script`: it has no time")
 }
 
-/// What stands behind the event.
+/// The data after the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rest<'a> {
     pub(super) access: Option<MemoryAccess>,
     pub(super) frame: Option<ScriptFrame<'a>>,
 }
 
-/// Reads what stands behind the event: an address, what was accessed, and an instruction.
+/// Parses the text after the event: a data address, a data source and an instruction.
 pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
-    /// How the data source begins in words.
+    /// How perf prints the beginning of a data source in words.
     const IN_WORDS: &str = "|OP ";
     let Some(at) = text.find(IN_WORDS) else {
         return Ok(plain(text.trim()));
@@ -162,11 +162,11 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
         .filter(|address| *address != 0);
     let mut behind = &text[at..];
     let mut frame = None;
-    // The words end where a weight, or an instruction, begins.
+    // The words end at a weight or an instruction.
     let mut look = behind;
     while let Some(found) = word(&mut look) {
         let is_decimal = found.bytes().all(|byte| byte.is_ascii_digit());
-        // "L1 or L2", "N/A": no word of a data source is a number.
+        // No word of a data source ("L1 or L2", "N/A") is a number.
         if is_decimal && access.latency_cycles.is_none() {
             access.latency_cycles = found.parse().ok().filter(|cycles| *cycles > 0);
             behind = look;
@@ -185,7 +185,7 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
     })
 }
 
-/// An instruction, with an address of data before it or not.
+/// Parses an instruction that may have a data address before it.
 fn plain(text: &str) -> Rest<'_> {
     let mut behind = text;
     let first = word(&mut behind).and_then(hexadecimal);
@@ -210,7 +210,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
     is_number.then(|| u64::from_str_radix(text, 16).ok())?
 }
 
-/// A frame: `address function+offset (file)`; what perf did not know is `[unknown]` or not there.
+/// Parses a frame: `address function+offset (file)`. What perf did not know is `[unknown]` or missing.
 pub(super) fn frame(text: &str) -> Option<ScriptFrame<'_>> {
     const UNKNOWN: &str = "[unknown]";
     let mut rest = text;
@@ -219,7 +219,7 @@ pub(super) fn frame(text: &str) -> Option<ScriptFrame<'_>> {
     let mut file = None;
     let mut is_inlined = false;
     if let Some(without) = rest.strip_suffix(')') {
-        // Paths may hold brackets of their own, and names of functions blanks before theirs.
+        // Paths may contain brackets, and function names blanks before theirs.
         let at = without.rfind(" (").map(|at| (at, at + 2));
         let at = at.or_else(|| without.starts_with('(').then_some((0, 1)));
         if let Some((name_end, file_start)) = at {

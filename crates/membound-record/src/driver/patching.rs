@@ -40,8 +40,8 @@ impl Driver {
             }
             return;
         }
-        // While a program's libraries are being planned, the loader's code is hot, long before anything
-        // can be patched. That must not count as a failure of its sites.
+        // While a program's libraries are being planned, the loader's code is hot, long before anything can
+        // be patched. That must not count as a failure of its sites.
         if !self.windows.is_open() && !remote.takes_part() {
             return;
         }

@@ -1,7 +1,7 @@
 //! Holds events back until no earlier event can arrive.
 //!
-//! Hundreds of thousands may be held while a window is open, and some are processed every
-//! millisecond: no operation here goes through all of them.
+//! Hundreds of thousands may be held while a window is open, and some are processed every millisecond: no
+//! operation here goes through all of them.
 
 use std::collections::VecDeque;
 
@@ -34,8 +34,8 @@ impl<T> Pending<T> {
         self.sorted.len() + self.new.len()
     }
 
-    /// Removes at most `most` events with times up to `horizon_ns`, in time order. The flag is true if
-    /// no event up to `horizon_ns` is left.
+    /// Removes at most `most` events with times up to `horizon_ns`, in time order. The flag is true if no
+    /// event up to `horizon_ns` is left.
     pub(super) fn take_until(&mut self, horizon_ns: u64, most: usize) -> (Vec<(u64, T)>, bool) {
         self.merge();
         let due = self.sorted.partition_point(|(t_ns, _)| *t_ns <= horizon_ns);

@@ -48,8 +48,8 @@ impl Driver {
             let ask = |pid: u32| covered.get(&pid).copied();
             self.covered_ns = self.covered.of_with(covered.keys().copied(), ask);
         }
-        // A chain belongs to the program that first allocated through it, and perf may not have reported
-        // that program's start yet: the chain gets the time of that allocation.
+        // A chain belongs to the program that first allocated through it, and perf may not have reported that
+        // program's start yet: the chain gets the time of that allocation.
         let mut first: FxHashMap<(u32, u32), u64> = FxHashMap::default();
         for (pid, event) in &told.allocations {
             first.entry((*pid, event.chain)).or_insert(event.tsc);

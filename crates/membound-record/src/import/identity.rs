@@ -1,7 +1,7 @@
 //! Decides whether a file on this machine is the recorded one.
 //!
-//! The build-id decides. Without one, the inode number decides on the machine that recorded, and
-//! nothing does elsewhere: such files are read, and the run says so.
+//! The build-id decides. Without one, the inode number decides on the machine that recorded, and nothing does
+//! elsewhere: such files are read, and the run says so.
 
 use std::env::consts::ARCH;
 use std::fs;

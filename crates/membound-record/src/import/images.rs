@@ -1,7 +1,7 @@
 //! Processes of a recording: their mappings, and the names of their threads.
 //!
-//! A recording of a whole machine names every process. Processes that were never sampled do not
-//! become part of the run.
+//! A recording of a whole machine names every process. Processes that were never sampled do not become part
+//! of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

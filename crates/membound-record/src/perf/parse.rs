@@ -1,5 +1,5 @@
-//! Parses records into events. A record begins with its type, flags and size; its fields depend on
-//! the requested `sample_type`, in the kernel's fixed order.
+//! Parses records into events. A record begins with its type, flags and size; its fields depend on the
+//! requested `sample_type`, in the kernel's fixed order.
 
 use super::attr::{SAMPLE_ADDR, SAMPLE_CPU, SAMPLE_IP, SAMPLE_PERIOD, SAMPLE_TID, SAMPLE_TIME};
 use super::registers::RegisterSet;
@@ -65,8 +65,8 @@ impl Layout {
         Cursor(&record.body[at..]).u64()
     }
 
-    /// The event of a record; `None` for a record that is not used, and for one that is shorter than it
-    /// must be.
+    /// The event of a record; `None` for a record that is not used, and for one that is shorter than it must
+    /// be.
     pub(crate) fn event<'a>(self, record: &Record<'a>) -> Option<PerfEvent<'a>> {
         if record.kind == SAMPLE {
             return self.sample(record).map(PerfEvent::Sample);

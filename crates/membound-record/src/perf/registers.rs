@@ -1,5 +1,5 @@
-//! Which registers the kernel is to report on each architecture, and in which order it reports them: by
-//! their numbers in `asm/perf_regs.h`.
+//! Which registers the kernel is to report on each architecture, and in which order it reports them: by their
+//! numbers in `asm/perf_regs.h`.
 
 /// Marks the instruction pointer in [`RegisterSet::order`].
 const IP: usize = usize::MAX;
@@ -40,8 +40,8 @@ impl RegisterSet {
         }
     }
 
-    /// The set of this architecture, or another one where it is not supported; the kernel then refuses
-    /// the events.
+    /// The set of this architecture, or another one where it is not supported; the kernel then refuses the
+    /// events.
     pub(crate) const fn native_or_any() -> &'static Self {
         match Self::native() {
             Some(set) => set,

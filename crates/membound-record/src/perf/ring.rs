@@ -1,8 +1,8 @@
 //! The ring into which the kernel writes an event's records.
 //!
-//! A page with positions comes before the data. Positions only grow; the kernel moves the head after
-//! writing, and this process moves the tail after reading. Records are copied out before they are parsed, so
-//! that no reference to the shared memory is kept.
+//! A page with positions comes before the data. Positions only grow; the kernel moves the head after writing,
+//! and this process moves the tail after reading. Records are copied out before they are parsed, so that no
+//! reference to the shared memory is kept.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,8 +24,8 @@ pub(crate) struct Ring {
     data: usize,
 }
 
-// SAFETY: this value alone owns the mapping, which is not bound to a thread. Memory that the
-// kernel changes is read atomically, or only up to the head, where the kernel has finished.
+// SAFETY: this value alone owns the mapping, which is not bound to a thread. Memory that the kernel changes
+// is read atomically, or only up to the head, where the kernel has finished.
 unsafe impl Send for Ring {}
 
 impl Ring {

@@ -196,8 +196,8 @@ impl Sampler {
         self.kernel
     }
 
-    /// CPU time of all sampled threads, in nanoseconds, time in the kernel included. For inherited
-    /// threads that still run, it is the count at their last context switch or reading.
+    /// CPU time of all sampled threads, in nanoseconds, time in the kernel included. For inherited threads
+    /// that still run, it is the count at their last context switch or reading.
     #[must_use]
     pub fn counted_ns(&self) -> u64 {
         let events = self.cpus.iter().flat_map(|cpu| &cpu.news);
@@ -259,8 +259,7 @@ impl Sampler {
     }
 
     /// Passes the records since the last call to `tell`, in time order as far as they were written when this
-    /// was
-    /// called. Returns their number.
+    /// was called. Returns their number.
     pub fn read(&mut self, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
         self.batch.fill(&self.cpus, self.layout);
         self.batch.free(&self.cpus);
@@ -276,8 +275,8 @@ impl Sampler {
             if unseen.is_empty() || self.threads.is_empty() {
                 return Ok(unseen);
             }
-            // Threads with inherited events are reported by their parents' events, a moment after they
-            // appear in `/proc`.
+            // Threads with inherited events are reported by their parents' events, a moment after they appear
+            // in `/proc`.
             self.batch.fill(&self.cpus, self.layout);
             let inherited = &mut self.threads;
             self.batch.tell(self.layout, &mut |event| {

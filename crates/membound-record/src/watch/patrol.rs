@@ -1,5 +1,5 @@
-//! Watches suspected lines in turn, for short windows and few hits, so that the program is hardly
-//! slowed down.
+//! Watches suspected lines in turn, for short windows and few hits, so that the program is hardly slowed
+//! down.
 
 use super::{Hit, Suspects, Watchpoints};
 use crate::perf::Error;
@@ -42,8 +42,8 @@ impl Patrol {
     /// Passes the hits of a window that is over to `tell`, and opens the next window when it is due.
     ///
     /// # Errors
-    /// Once, when watchpoints are not available; then none are set any more. A process that has
-    /// ended is no error.
+    /// Once, when watchpoints are not available; then none are set any more. A process that has ended is no
+    /// error.
     pub fn step(
         &mut self,
         now_ns: u64,

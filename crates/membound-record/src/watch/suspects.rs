@@ -107,8 +107,8 @@ impl Suspects {
         }
     }
 
-    /// The line to be watched next: of the lines with two threads and a writer, the one with most
-    /// accesses per time that it was watched.
+    /// The line to be watched next: of the lines with two threads and a writer, the one with most accesses
+    /// per time that it was watched.
     pub fn next_plan(&mut self) -> Option<Plan> {
         let (&(pid, address), line) = self
             .lines
@@ -124,8 +124,7 @@ impl Suspects {
         line.threads
             .sort_by_key(|thread| std::cmp::Reverse(thread.seen));
         let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
-        // Rank positions within each thread first: there are few watchpoints, and contention has two
-        // sides.
+        // Rank positions within each thread first: there are few watchpoints, and contention has two sides.
         let mut places: Vec<(usize, u64, u32, u64)> = Vec::new();
         for thread in threads {
             let mut own = thread.places.clone();

@@ -84,8 +84,8 @@ impl Windows {
         }
     }
 
-    /// Whether the budget suffices for a burst. The first is always granted: without one, nothing is
-    /// known of traffic.
+    /// Whether the budget suffices for a burst. The first is always granted: without one, nothing is known of
+    /// traffic.
     fn affords_burst(&self, left_ns: f64) -> bool {
         self.burst_due_ns == 0 || left_ns >= BURST_NS as f64 * UNKNOWN_COST
     }
@@ -127,9 +127,8 @@ impl Windows {
         })
     }
 
-    /// Groups that are due, the hottest first, as many as the budget allows, and the window's length.
-    /// At most one group of each function: two may need the same bytes, and sites that cannot be placed are
-    /// barred.
+    /// Groups that are due, the hottest first, as many as the budget allows, and the window's length. At most
+    /// one group of each function: two may need the same bytes, and sites that cannot be placed are barred.
     fn due(
         &self,
         now: Now,

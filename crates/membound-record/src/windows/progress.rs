@@ -2,8 +2,8 @@
 
 use super::window::Now;
 
-/// A program is stuck if for this long it takes less than this fraction of the CPU time that it took
-/// without patches.
+/// A program is stuck if for this long it takes less than this fraction of the CPU time that it took without
+/// patches.
 const STUCK_PART: f64 = 0.25;
 const STUCK_NS: u64 = 40_000_000;
 /// Programs that used less of a processor than this without patches are never called stuck: they wait for

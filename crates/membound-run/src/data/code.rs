@@ -7,8 +7,8 @@ use crate::{FrameId, ModuleId, StackId};
 pub struct Frame {
     /// The module, when it is known.
     pub module: Option<ModuleId>,
-    /// Address in the file: of the sampled instruction (innermost frame) or of the call
-    /// (return address minus 1). Without a module, the address in the process.
+    /// Address in the file: of the sampled instruction (innermost frame) or of the call (return address minus
+    /// 1). Without a module, the address in the process.
     pub address: u64,
 }
 

@@ -70,8 +70,8 @@ pub struct Allocations {
     pub peak_bytes: u64,
 }
 
-/// Live bytes of one call chain and function in one step of time. Steps without a change have no row:
-/// the bytes at the end of the previous row still hold.
+/// Live bytes of one call chain and function in one step of time. Steps without a change have no row: the
+/// bytes at the end of the previous row still hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveBytes {
     /// Call chain that allocated.

@@ -45,8 +45,8 @@ impl Thread {
     /// Name of the thread of a scavenger inside a primary.
     const GUESTS: &'static str = "membound-guest";
 
-    /// True if this is a thread of the agent, in a process with number `pid`. The first thread of a
-    /// process is never the agent's, whatever its name.
+    /// True if this is a thread of the agent, in a process with number `pid`. The first thread of a process
+    /// is never the agent's, whatever its name.
     #[must_use]
     pub fn is_agents(&self, pid: u32) -> bool {
         self.tid != pid && Self::AGENTS.contains(&self.name.as_str())

@@ -11,8 +11,8 @@ pub struct Sample {
     pub thread: ThreadId,
     /// CPU that it ran on, where known.
     pub cpu: Option<u16>,
-    /// Call chain. Its innermost frame is the sampled instruction; [`Attribution`] says which access
-    /// that waited for.
+    /// Call chain. Its innermost frame is the sampled instruction; [`Attribution`] says which access that
+    /// waited for.
     pub stack: StackId,
     /// CPU time that it represents, in nanoseconds.
     pub weight_ns: u64,

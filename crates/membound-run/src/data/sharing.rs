@@ -35,7 +35,7 @@ pub struct Hold {
     pub wall_ns: u64,
     /// CPU time of the thread in the span, in nanoseconds.
     pub cpu_ns: u64,
-    /// Growth of a word that shows the thread's progress. Its unit is constant for a thread within one
-    /// trial, and differs otherwise. 0: no such word is known, or the thread made no progress.
+    /// Growth of a word that shows the thread's progress. Its unit is constant for a thread within one trial,
+    /// and differs otherwise. 0: no such word is known, or the thread made no progress.
     pub progress: u64,
 }

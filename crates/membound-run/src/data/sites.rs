@@ -67,8 +67,8 @@ pub struct Executions {
     pub most_cpu_ns: Option<u64>,
 }
 
-/// Executions of a site by one thread in a span without patches, from a register to which each
-/// iteration of the site's loop adds a constant.
+/// Executions of a site by one thread in a span without patches, from a register to which each iteration of
+/// the site's loop adds a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Laps {
     /// The site, which executes once in each iteration.
@@ -98,8 +98,8 @@ pub struct Access {
     pub address: u64,
     /// Latency in ticks of the time stamp counter, the cost of timing included; `None` if not timed.
     pub ticks: Option<u32>,
-    /// The same for a load just before that hit the innermost cache: the cost of timing at this
-    /// time and place.
+    /// The same for a load just before that hit the innermost cache: the cost of timing at this time and
+    /// place.
     pub hit: Option<u32>,
     /// Ticks until the stores in progress before it were done.
     pub drain: Option<u32>,

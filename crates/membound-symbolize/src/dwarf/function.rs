@@ -1,4 +1,4 @@
-//! Functions of a unit, and what is inlined into each.
+//! Functions of a unit, and the functions inlined into each.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::unit::Extent;
 use super::{Budget, R};
 use crate::ranges::{Item, Ranges};
 
-/// Calls that are shown of a chain of inlined ones. Compilers stop far earlier.
+/// Frames of inlined functions at one address, at most. Compilers stop far earlier.
 const DEEPEST: usize = 256;
 
 /// All functions of a unit that have code.
@@ -18,45 +18,45 @@ pub(super) struct Functions {
     ranges: Ranges<u32>,
 }
 
-/// A function, and when it was asked for, what is inlined into it.
+/// A function; the functions inlined into it are read when first requested.
 #[derive(Debug)]
 pub(super) struct Function {
     entry: UnitOffset,
     inlined: Option<Result<Vec<Inlined>, gimli::Error>>,
 }
 
-/// A function in the place of a call.
+/// An inlined function.
 #[derive(Clone, Debug)]
 struct Inlined {
     entry: UnitOffset,
-    /// How many it is inside of, all inlined here.
+    /// Number of inlined functions that it is inside of.
     depth: usize,
     from: CallSite,
     addresses: Vec<Range<u64>>,
 }
 
-/// Where a call stands.
+/// Source position of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallSite {
-    /// Number of the file.
+    /// Number of the file in the unit's line table.
     pub(super) file: Option<u64>,
-    /// 0: unknown.
+    /// Line, from 1; 0 if unknown.
     pub(super) line: u32,
-    /// 0: unknown.
+    /// Column, from 1; 0 if unknown.
     pub(super) column: u32,
 }
 
-/// A function of a chain.
+/// A function in the chain at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
-    /// The entry that names it.
+    /// Offset of the entry that names it.
     pub(super) entry: UnitOffset,
-    /// From where, if it is inlined.
+    /// Position of the call, if the function is inlined.
     pub(super) from: Option<CallSite>,
 }
 
 impl Functions {
-    /// Lists them.
+    /// Lists the functions of a unit.
     pub(super) fn read(
         dwarf: &Dwarf<R>,
         unit: &gimli::Unit<R>,
@@ -91,7 +91,7 @@ impl Functions {
                     what: index,
                 });
             });
-            // One damaged function does not hide the others.
+            // One damaged function does not prevent the use of others.
             if told.is_err() && budget.0 == 0 {
                 told?;
             }
@@ -108,7 +108,7 @@ impl Functions {
         })
     }
 
-    /// The function at an address, and the part of it that holds it.
+    /// The function at an address, and the part of it that contains the address.
     pub(super) fn find(&mut self, address: u64) -> Option<(Range<u64>, &mut Function)> {
         let item = self.ranges.find(address)?;
         let function = self.functions.get_mut(item.what as usize)?;
@@ -117,7 +117,7 @@ impl Functions {
 }
 
 impl Function {
-    /// The function itself and all that is inlined at `address`, outermost first.
+    /// The function itself and the functions inlined at `address`, outermost first.
     pub(super) fn calls(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -130,7 +130,7 @@ impl Function {
             .inlined
             .get_or_insert_with(|| inlined(dwarf, unit, entry, budget));
         let mut calls = vec![Call { entry, from: None }];
-        // They stand in the order of the file: what is inside of one follows it.
+        // They are in the order of the file: a function's inner ones follow it.
         if let Ok(inlined) = inlined {
             for inside in inlined.iter() {
                 let next = calls.len() - 1;
@@ -154,7 +154,7 @@ impl Function {
     }
 }
 
-/// Reads everything inlined into the function at `entry`.
+/// Reads all functions inlined into the function at `entry`.
 fn inlined(
     dwarf: &Dwarf<R>,
     unit: &gimli::Unit<R>,
@@ -164,9 +164,9 @@ fn inlined(
     let mut entries = unit.entries_raw(Some(entry))?;
     let own = entries.next_depth();
     let mut found = Vec::new();
-    // Depths of the inlined functions that the next entry is inside of.
+    // Depths in the tree of the inlined functions that contain the next entry.
     let mut open: Vec<isize> = Vec::new();
-    // Depth of another function that is defined in here, whose entries are its own.
+    // Depth of another function defined inside this one, whose entries are skipped.
     let mut foreign: Option<isize> = None;
     while !entries.is_empty() {
         budget.spend(1)?;
@@ -185,8 +185,8 @@ fn inlined(
             entries.skip_attributes(abbreviation.attributes())?;
             continue;
         }
-        // Any entry ends what stands as deep before it: of a block that follows an inlined
-        // function, what is inlined is in the block alone.
+        // An entry ends all entries at its depth or deeper. So a block after an inlined function is not
+        // inside of it.
         while open.last().is_some_and(|outer| *outer >= depth) {
             open.pop();
         }
@@ -200,7 +200,7 @@ fn inlined(
                 };
                 let attributes = abbreviation.attributes();
                 inlined.see(dwarf, unit, &mut entries, attributes, budget)?;
-                // What was optimised away is nowhere, and what is inside of it may not be.
+                // A function that was optimised away has no addresses, but inner ones may have.
                 if !inlined.addresses.is_empty() {
                     open.push(depth);
                     found.push(inlined);
@@ -238,7 +238,7 @@ impl Inlined {
             match attribute.name() {
                 gimli::DW_AT_call_file => {
                     if let AttributeValue::FileIndex(file) = attribute.value() {
-                        // Before version 5 there is no file of number 0.
+                        // File numbers begin at 1 before version 5.
                         let real = file > 0 || unit.header.version() >= 5;
                         self.from.file = real.then_some(file);
                     }
@@ -248,7 +248,7 @@ impl Inlined {
                 _ => extent.see(dwarf, unit, &attribute)?,
             }
         }
-        // Without addresses it is nowhere, and the others are still somewhere.
+        // An entry without valid addresses is skipped; the others can still be used.
         match extent.each(dwarf, unit, budget, |range| self.addresses.push(range)) {
             Err(error) if budget.0 == 0 => Err(error),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! The line of each instruction.
+//! Source lines of instructions, from line programs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Budget, R};
 /// Longest path that is shown, in bytes: the kernel opens none as long.
 const LONGEST_PATH: usize = 4096;
 
-/// A place in a source file.
+/// A position in a source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileLine {
     pub(super) file: Option<Arc<str>>,
@@ -25,7 +25,7 @@ struct Row {
     column: u32,
 }
 
-/// Instructions that lie behind each other.
+/// A contiguous sequence of instructions.
 #[derive(Debug)]
 struct Sequence {
     start: u64,
@@ -34,13 +34,13 @@ struct Sequence {
     rows: Vec<Row>,
 }
 
-/// All lines of a unit.
+/// The line table of a unit.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// By first address.
+    /// Sorted by first address.
     sequences: Vec<Sequence>,
     header: gimli::LineProgramHeader<R>,
-    /// Paths that were asked for, by the file's number.
+    /// Paths by file number, as a cache.
     paths: std::collections::HashMap<u64, Option<Arc<str>>>,
 }
 
@@ -57,7 +57,7 @@ impl Lines {
             unit.comp_dir.clone(),
             unit.name.clone(),
         )?;
-        // Units may name the same program, which is run for each.
+        // Units may refer to the same program, which is run for each of them.
         budget.spend(program.header().raw_program_buf().len() as u64)?;
         let mut sequences = Vec::new();
         let mut rows: Vec<Row> = Vec::new();
@@ -80,7 +80,7 @@ impl Lines {
                 },
             };
             match rows.last_mut() {
-                // Of several rows for an instruction the last is what it does.
+                // Of several rows for one address, the last one counts.
                 Some(last) if last.address == new.address => *last = new,
                 _ => rows.push(new),
             }
@@ -93,7 +93,7 @@ impl Lines {
         })
     }
 
-    /// Addresses that have lines.
+    /// Address ranges that have lines.
     pub(super) fn ranges(&self) -> impl Iterator<Item = gimli::Range> {
         self.sequences.iter().map(|sequence| gimli::Range {
             begin: sequence.start,
@@ -123,7 +123,7 @@ impl Lines {
         })
     }
 
-    /// The path of a file by its number.
+    /// The path of the file with this number.
     pub(super) fn path(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -139,14 +139,14 @@ impl Lines {
 }
 
 fn finish(sequences: &mut Vec<Sequence>, mut rows: Vec<Row>, end: u64) {
-    // Addresses only grow in a sequence, unless somebody made it by hand.
+    // Addresses increase within a sequence, except in handwritten files.
     if !rows.is_sorted_by_key(|row| row.address) {
         rows.sort_by_key(|row| row.address);
     }
     let Some(start) = rows.first().map(|row| row.address) else {
         return;
     };
-    // What the linker threw away is said to lie at 0.
+    // Code that the linker discarded is said to be at 0.
     if start != 0 && start < end {
         sequences.push(Sequence { start, end, rows });
     }
@@ -172,7 +172,7 @@ fn path(
         }
         _ => String::new(),
     };
-    // Before version 5, and by what compilers write since, number 0 is the unit's directory.
+    // Directory 0 is the unit's directory: before version 5 by definition, since then by convention.
     if file.directory_index() != 0
         && let Some(directory) = file.directory(header).and_then(text)
     {

@@ -1,9 +1,8 @@
 //! Source lines and inlined functions, from DWARF.
 //!
-//! Units are listed once; one is read when the first address in it is asked for, a function
-//! of it when the first address in that is. Compilers' output nests as deep as it likes and
-//! shares what it likes, so nothing here recurses, and everything that is read twice is paid
-//! for from a [`Budget`] that real files do not come near.
+//! Units are listed once. A unit is read when its first address is located, and a function of it when the
+//! first address in that is. Compilers' output may nest and share as much as it likes, so nothing here
+//! recurses, and every repeated reading is charged to a [`Budget`] that real files do not come near.
 
 mod function;
 mod lines;
@@ -27,30 +26,30 @@ use self::split::Split;
 use self::unit::Unit;
 use crate::elf::Elf;
 
-/// What DWARF is read from.
+/// The reader type for sections.
 type R = EndianArcSlice<LittleEndian>;
 
-/// Units that are listed. The largest programs have a twentieth of that.
+/// Units that are listed, at most. The largest programs have a twentieth of that.
 const MOST_UNITS: usize = 1 << 20;
 
-/// Units of one file that are asked about one address: they overlap only by mistake.
+/// Units examined for one address, at most: units of one file overlap only by mistake.
 const MOST_OVERLAPPING: usize = 16;
 
-/// Ranges before an address that are looked at for one that reaches over the others.
+/// Ranges before an address that are searched for one that reaches over it, at most.
 const MOST_COVERED: usize = 4096;
 
-/// How much may still be read, in entries, rows and ranges.
+/// Number of entries, rows and ranges that may still be read.
 #[derive(Debug)]
 struct Budget(u64);
 
 impl Budget {
-    /// For sections of so many bytes. Nothing that is read takes less than a byte, and real
-    /// files are read about once.
+    /// For sections with this many bytes in all. Every item takes at least a byte, and real files are read
+    /// about once.
     const fn new(bytes: u64) -> Self {
         Self(bytes.saturating_mul(8).saturating_add(1 << 20))
     }
 
-    /// Takes `amount`, if there is as much left.
+    /// Charges `amount`, or fails if not as much is left.
     const fn spend(&mut self, amount: u64) -> Result<(), gimli::Error> {
         match self.0.checked_sub(amount) {
             Some(left) => {
@@ -65,7 +64,7 @@ impl Budget {
     }
 }
 
-/// A function at an address: inlined, or the one that it all is inlined into.
+/// A function at an address: an inlined one, or the outermost one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) name: Option<Name>,
@@ -77,18 +76,18 @@ pub(crate) struct Frame {
 /// A function's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
-    /// Demangled.
+    /// The demangled name.
     pub(crate) shown: Arc<str>,
-    /// Whether it says everything: it was the linker's name, or the language has no other.
+    /// True if it includes parameters or scopes: a linkage name, or a language that has no more.
     pub(crate) full: bool,
 }
 
-/// What is at an address.
+/// Functions and lines at an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Located {
-    /// Innermost first; empty where nothing is known.
+    /// Innermost first; empty if nothing is known.
     pub(crate) frames: Vec<Frame>,
-    /// The part of the outermost function that holds it.
+    /// The part of the outermost function that contains the address.
     pub(crate) function: Option<std::ops::Range<u64>>,
 }
 
@@ -96,13 +95,13 @@ pub(crate) struct Located {
 #[derive(Debug)]
 pub(crate) struct Debug {
     dwarf: Arc<Dwarf<R>>,
-    /// By offset in the file.
+    /// Sorted by offset in the file.
     units: Vec<Unit>,
-    /// Of the file that is shared with others.
+    /// Units of the file that is shared with others.
     shared: Vec<Unit>,
-    /// First address, one past the last, and position in `units`; by first address.
+    /// First address, one past the last, and index in `units`; sorted by first address.
     ranges: Vec<(u64, u64, u32)>,
-    /// For each of `ranges`, the farthest end up to there.
+    /// For each of `ranges`, the largest end so far.
     farthest: Vec<u64>,
     split: Split,
     names: HashMap<(names::File, usize), Option<Name>>,
@@ -112,7 +111,7 @@ pub(crate) struct Debug {
 }
 
 impl Debug {
-    /// Reads the list of units. `None`: there is no debug information.
+    /// Lists the units. `None` if there is no debug information.
     pub(crate) fn read(
         elf: &Elf<'_>,
         shared: Option<&Elf<'_>>,
@@ -166,7 +165,7 @@ impl Debug {
         Located::default()
     }
 
-    /// What could not be used since it was last asked.
+    /// What could not be used since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -215,7 +214,7 @@ impl Debug {
             .ranges
             .partition_point(|(start, _, _)| *start <= address);
         let mut found = Vec::new();
-        // Those that begin nearest are asked first.
+        // Units that begin nearest to the address come first.
         let last = at.saturating_sub(MOST_COVERED);
         while at > last && self.farthest[at - 1] > address && found.len() < MOST_OVERLAPPING {
             at -= 1;
@@ -231,7 +230,7 @@ impl Debug {
     fn list_units(&mut self, dwarf: &Dwarf<R>) -> Result<(), gimli::Error> {
         let mut ranges = Vec::new();
         let listed = all_units(dwarf, &mut self.budget, |unit, range| {
-            // What the linker threw away is said to lie at 0.
+            // Code that the linker discarded is said to be at 0.
             if range.begin < range.end
                 && range.begin != 0
                 && let Ok(unit) = u32::try_from(unit)
@@ -239,7 +238,7 @@ impl Debug {
                 ranges.push((range.begin, range.end, unit));
             }
         });
-        // Where the list breaks off there are no units that the ranges could be of.
+        // If the list is damaged, its ranges must not be used either: their units are missing.
         self.units = listed?;
         ranges.sort_unstable();
         let mut farthest = 0;
@@ -274,13 +273,13 @@ fn told(error: gimli::Error) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The section's name in a file that has it all.
+/// The section's name in a normal file.
 #[expect(clippy::unnecessary_wraps, reason = "other files lack some sections")]
 fn own_name(id: SectionId) -> Option<&'static str> {
     Some(id.name())
 }
 
-/// Reads the sections that are needed for lines and names.
+/// Reads the sections that lines and names need.
 fn load(
     elf: &Elf<'_>,
     name: impl Fn(SectionId) -> Option<&'static str>,
@@ -289,7 +288,7 @@ fn load(
 ) -> Dwarf<R> {
     let section = |id: SectionId| -> Result<R, std::convert::Infallible> {
         let contents = match id {
-            // Variables and macros are nobody's business here.
+            // Variables and macros are not needed.
             SectionId::DebugLoc
             | SectionId::DebugLocLists
             | SectionId::DebugMacinfo
@@ -315,7 +314,7 @@ fn load(
     }
 }
 
-/// Lists the units of a file. `range` is told the addresses of each.
+/// Lists the units of a file; passes the address ranges of each to `range`, with the unit's index.
 fn all_units(
     dwarf: &Dwarf<R>,
     budget: &mut Budget,
@@ -343,7 +342,7 @@ fn all_units(
         ) {
             continue;
         }
-        // A unit that cannot be read does not keep the others from being used.
+        // A unit that cannot be read does not prevent the use of others.
         let Some(read) = abbreviations
             .of(&header)
             .and_then(|shared| gimli::Unit::new_with_abbreviations(dwarf, header, shared).ok())
@@ -357,10 +356,10 @@ fn all_units(
     ended.map(|()| units)
 }
 
-/// Abbreviations that several units use, each read once.
+/// Abbreviation tables that several units use; each is read once.
 struct Shared<'a> {
     section: &'a R,
-    /// Where they begin.
+    /// Offsets of all tables.
     starts: BTreeSet<usize>,
     read: HashMap<usize, Option<Arc<Abbreviations>>>,
 }
@@ -383,7 +382,7 @@ impl<'a> Shared<'a> {
         self.read
             .entry(start)
             .or_insert_with(|| {
-                // No table reaches into another, so that all together are read once.
+                // Tables do not overlap: cut each off at the next one, so that all together are read once.
                 let mut section = section.clone();
                 if let Some(next) = starts.range(start + 1..).next()
                     && *next < section.len()
@@ -399,7 +398,7 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// The unit that holds an offset of its file.
+/// Index of the unit that contains an offset of its file.
 fn unit_holding(units: &[Unit], offset: DebugInfoOffset) -> Option<usize> {
     units
         .partition_point(|unit| unit.offset() <= offset.0)

@@ -1,4 +1,4 @@
-//! Names of functions, which other entries hold for them.
+//! Names of functions, which may be in other entries than the function's own.
 
 use std::sync::Arc;
 
@@ -7,33 +7,32 @@ use gimli::{AttributeValue, DebugInfoOffset, Dwarf, Reader as _, UnitOffset};
 use super::scopes::Scopes;
 use super::{Budget, Debug, Name, R, unit_holding};
 
-/// Entries that are followed for one name: an inlined call, the function, its declaration,
-/// and some that nobody needs.
+/// Entries followed for one name, at most: an inlined call, the function, its declaration, and some reserve.
 const MOST_ENTRIES: usize = 16;
 
 /// Longest name, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// Which file an entry stands in.
+/// The file and unit that an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum File {
-    /// The one that was opened: `units` there, by position.
+    /// The opened file; index in its `units`.
     Own(u32),
-    /// The half of that unit in a file of its own.
+    /// The split part of the unit with this index.
     Half(u32),
-    /// The one that is shared.
+    /// The shared file; index in `shared`.
     Shared(u32),
 }
 
-/// What one entry says.
+/// The name in one entry.
 enum Said {
-    /// The linker's name.
+    /// The linkage name.
     Linkage(String),
-    /// Its name, and where there may be more.
+    /// The plain name, and the entry that may have more.
     Plain(Option<String>, Option<Reference>),
 }
 
-/// Another entry.
+/// A reference to another entry.
 #[derive(Clone, Copy)]
 enum Reference {
     SameUnit(UnitOffset),
@@ -42,7 +41,7 @@ enum Reference {
 }
 
 impl Debug {
-    /// The name of the function that `entry` of this unit is about.
+    /// The name of the function that `entry` of this unit describes.
     pub(super) fn name(&mut self, unit: usize, entry: UnitOffset) -> Option<Name> {
         let index = u32::try_from(unit).ok()?;
         let file = match self.units.get(unit)?.half() {
@@ -60,7 +59,7 @@ impl Debug {
     fn follow(&mut self, file: File, entry: UnitOffset) -> Option<Name> {
         let (mut file, mut entry) = (file, entry);
         let mut plain = None;
-        // The last that is reached is the declaration, which stands in its scope.
+        // The last entry reached is the declaration, which is inside its scope.
         let mut declared = (file, entry);
         for _ in 0..MOST_ENTRIES {
             self.budget.spend(1).ok()?;
@@ -132,7 +131,7 @@ impl Debug {
                 let unit = unit_holding(&self.shared, offset)?;
                 (File::Shared(u32::try_from(unit).ok()?), offset)
             }
-            // Such a file has one unit.
+            // A split file has one unit.
             (File::Half(_), Reference::SameFile(_)) => return None,
         };
         let (_, unit) = self.sections(file)?;
@@ -177,7 +176,7 @@ fn said(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, entry: UnitOffset) -> Result<Sa
     Ok(Said::Plain(plain, next))
 }
 
-/// Whether the unit's language has no namespaces, so that a plain name says everything.
+/// True if the unit's language has no namespaces, so that a plain name is complete.
 fn names_are_plain(unit: &gimli::Unit<R>) -> bool {
     let language = unit.entries_raw(None).ok().and_then(|mut entries| {
         let abbreviation = entries.read_abbreviation().ok()??;

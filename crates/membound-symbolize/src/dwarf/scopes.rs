@@ -1,4 +1,4 @@
-//! Namespaces and classes around functions, for names that do not say them.
+//! Namespaces and classes around functions, to qualify plain names.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use gimli::{AttributeValue, Dwarf, Reader as _, UnitOffset};
 
 use super::{Budget, R};
 
-/// Scopes that are shown of one name.
+/// Scopes shown in one name, at most.
 const DEEPEST: usize = 32;
 
 /// Longest name of a scope, in bytes.
@@ -15,7 +15,7 @@ const LONGEST: usize = 4096;
 /// The scopes of a unit's functions.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// The scope that holds each function, by the function's entry.
+    /// Innermost scope of each function, by the function's entry.
     functions: HashMap<UnitOffset, u32>,
     scopes: Vec<Scope>,
 }
@@ -26,21 +26,21 @@ struct Scope {
     outer: Option<u32>,
 }
 
-/// An entry that the next ones may be inside of.
+/// An entry that may contain the next ones.
 struct Open {
     depth: isize,
-    /// Itself as a scope.
+    /// Index of its own scope, if it has one.
     scope: Option<u32>,
-    /// What it stands in.
+    /// Index of the scope that it is in.
     outer: Option<u32>,
-    /// Its name, of a function.
+    /// Name of a function.
     name: Option<AttributeValue<R>>,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
     Namespace,
-    /// A class, and what is like it.
+    /// A class, structure, union or interface.
     Type,
     Function,
     Other,
@@ -71,7 +71,7 @@ impl Scopes {
         budget: &mut Budget,
     ) -> Result<Self, gimli::Error> {
         let mut found = Self::default();
-        // What the next entry is inside of.
+        // The entries that contain the next entry.
         let mut open: Vec<Open> = Vec::new();
         let mut entries = unit.entries_raw(None)?;
         while !entries.is_empty() {
@@ -96,7 +96,7 @@ impl Scopes {
                 }
             }
             let outer = match kind {
-                // Most functions hold no types: they become scopes when they do.
+                // Most functions contain no types: a function becomes a scope only when it does.
                 Kind::Function => open.last().and_then(|outer| outer.scope),
                 _ => found.scope_of(dwarf, unit, &mut open),
             };
@@ -127,7 +127,7 @@ impl Scopes {
         Ok(found)
     }
 
-    /// The scope of what stands inside of `open`: a function becomes one.
+    /// The scope for entries inside of the last of `open`; a function becomes a scope by that.
     fn scope_of(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -149,7 +149,7 @@ impl Scopes {
         Some(scope)
     }
 
-    /// `name` of the function at `entry`, with what is around it.
+    /// `name` of the function at `entry`, with its scopes.
     pub(super) fn qualify(&self, entry: UnitOffset, name: &str) -> String {
         let mut parts = vec![name];
         let mut scope = self.functions.get(&entry).copied();

@@ -1,5 +1,4 @@
-//! Debug information that the linker did not take along: `.dwo` files beside the objects, or
-//! one `.dwp` file beside the program.
+//! Split debug information: `.dwo` files beside the objects, or one `.dwp` file beside the program.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,21 +9,21 @@ use super::unit::Sections;
 use super::{Budget, R, load};
 use crate::elf::Elf;
 
-/// Files that are opened for one program.
+/// Files opened for one program, at most.
 const MOST_FILES: usize = 1 << 14;
 
-/// Where the other halves of units are.
+/// Finds the split parts of units.
 #[derive(Debug)]
 pub(super) struct Split {
     program: Option<PathBuf>,
-    /// Opened when the first unit needs it.
+    /// Opened at the first request.
     package: Option<Option<Box<DwarfPackage<R>>>>,
     opened: usize,
-    /// Files that were missed; the first ones are named.
+    /// Number of files that were not found; the first few are named in notes.
     missed: usize,
 }
 
-/// The half of a unit that has functions and names.
+/// The split part of a unit, which has the functions and names.
 #[derive(Debug)]
 pub(super) struct Half {
     dwarf: Sections,
@@ -51,7 +50,7 @@ impl Split {
         }
     }
 
-    /// The other half of `unit`, if it has one and it is found.
+    /// The split part of `unit`, if it has one and it is found.
     pub(super) fn half(
         &mut self,
         dwarf: &Dwarf<R>,

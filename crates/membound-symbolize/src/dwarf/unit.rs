@@ -1,4 +1,4 @@
-//! A unit: the part of a program that was compiled at once.
+//! A compilation unit.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ pub(super) struct Unit {
     line_program: Option<DebugLineOffset>,
     lines: Option<Result<Lines, gimli::Error>>,
     loaded: Option<Result<Loaded, gimli::Error>>,
-    /// Whether it was said that it is damaged.
+    /// True once a note said that it is damaged.
     pub(super) noted: bool,
 }
 
-/// What is read when the first address is asked for.
+/// Data that are read when the first address is located.
 #[derive(Debug)]
 struct Loaded {
-    /// Where functions stand when they are not in the program's own file.
+    /// The split part with the functions, if they are in another file.
     half: Option<Half>,
     functions: Functions,
 }
@@ -34,7 +34,7 @@ struct Loaded {
 pub(super) struct Chain {
     /// Outermost first.
     pub(super) calls: Vec<Call>,
-    /// The part of the outermost that holds the address.
+    /// The part of the outermost function that contains the address.
     pub(super) range: Range<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Unit {
         mut unit: gimli::Unit<R>,
         budget: &mut Budget,
     ) -> Result<Self, gimli::Error> {
-        // Names of files would fill the memory if they were kept for every unit.
+        // File names would fill the memory if they were kept for every unit.
         let line_program = unit.line_program.take();
         if let Some(program) = &line_program {
             let header = program.header();
@@ -61,7 +61,7 @@ impl Unit {
         })
     }
 
-    /// Where its header lies in the file.
+    /// Offset of its header in the section.
     pub(super) const fn offset(&self) -> usize {
         self.offset
     }
@@ -70,12 +70,12 @@ impl Unit {
         &self.unit
     }
 
-    /// The half of it that has the functions: its own, or that of a file beside.
+    /// Its split part with the functions, if it has one and that was loaded.
     pub(super) fn half(&self) -> Option<&Half> {
         self.loaded.as_ref()?.as_ref().ok()?.half.as_ref()
     }
 
-    /// Its source file.
+    /// Path of its source file, or its offset if unknown.
     pub(super) fn name(&self) -> String {
         let name = self.unit.name.as_ref();
         let name = name.and_then(|name| Some(name.to_string_lossy().ok()?.into_owned()));
@@ -83,7 +83,7 @@ impl Unit {
             .replace(['\n', '\r'], " ")
     }
 
-    /// Tells its addresses.
+    /// Passes its address ranges to `tell`.
     pub(super) fn ranges(
         &self,
         dwarf: &Dwarf<R>,
@@ -102,7 +102,7 @@ impl Unit {
             any |= range.begin < range.end;
             tell(range);
         }
-        // Assemblers and old compilers say only the lines.
+        // Assemblers and old compilers write only lines.
         if !any
             && let Some(program) = self.line_program
             && let Ok(lines) = Lines::read(dwarf, &self.unit, program, budget)
@@ -127,7 +127,7 @@ impl Unit {
             .get_or_insert_with(|| Lines::read(dwarf, &self.unit, program, budget));
         match lines {
             Ok(lines) => Ok(lines.find(dwarf, &self.unit, address)),
-            // Names of functions may be whole where lines are not.
+            // Functions may be intact where lines are damaged.
             Err(_) => Ok(None),
         }
     }
@@ -146,7 +146,7 @@ impl Unit {
         })
     }
 
-    /// Reads the list of its functions, once.
+    /// Lists its functions, if that was not done before.
     pub(super) fn load(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -168,7 +168,7 @@ impl Unit {
         }
     }
 
-    /// The functions at an address; `None`: there is none.
+    /// The functions at an address; `None` if there are none.
     pub(super) fn chain(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -191,7 +191,7 @@ impl Unit {
     }
 }
 
-/// An attribute that names an address or a distance from one.
+/// The value of `DW_AT_high_pc` if it is a length; `None` if it is an address.
 pub(super) fn high(value: &AttributeValue<R>) -> Option<u64> {
     match value {
         AttributeValue::Udata(size) => Some(*size),
@@ -199,7 +199,7 @@ pub(super) fn high(value: &AttributeValue<R>) -> Option<u64> {
     }
 }
 
-/// What an entry says of its addresses.
+/// Attributes of an entry that give its addresses.
 #[derive(Default)]
 pub(super) struct Extent {
     low: Option<u64>,
@@ -209,7 +209,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Takes note of an attribute, if it is one of these.
+    /// Stores an attribute, if it is one of these.
     pub(super) fn see(
         &mut self,
         dwarf: &Dwarf<R>,
@@ -233,7 +233,7 @@ impl Extent {
         Ok(())
     }
 
-    /// Tells its addresses, without those of code that the linker threw away.
+    /// Passes its address ranges to `tell`, without those of code that the linker discarded.
     pub(super) fn each(
         &self,
         dwarf: &Dwarf<R>,
@@ -260,5 +260,5 @@ impl Extent {
     }
 }
 
-/// What the shared reader of sections is: cheap to clone.
+/// Sections that are cheap to clone.
 pub(super) type Sections = Arc<Dwarf<R>>;

@@ -1,10 +1,10 @@
-//! From registers and stack to the calls that led there.
+//! Computes call chains from registers and stack.
 //!
-//! By call frame information ([`crate::cfi`]), which compilers write for every instruction,
-//! so that a thread may stand anywhere, in a prologue too, and no frame pointer is needed.
-//! All general registers are followed: signal frames, realigned stacks and assembly find
-//! their callers by others than stack and frame pointer. Code without such information is passed by
-//! reading it ([`walk`]), or by a frame pointer that may be there; what follows is marked.
+//! Compilers write call frame information ([`crate::cfi`]) for every instruction, so a thread may be sampled
+//! anywhere, also in a prologue, and no frame pointer is needed. All general registers are followed: signal
+//! frames, realigned stacks and assembly find their callers through others than stack and frame pointer. Code
+//! without such information is passed by following its instructions ([`walk`]), or by a possible frame
+//! pointer; the rest of the chain is then marked as uncertain.
 
 mod rule;
 mod state;
@@ -25,14 +25,14 @@ use crate::cfi::{Cfi, Kind, Row, Rules, SearchTable, Signal};
 use crate::elf::Elf;
 use crate::machine::{Machine, REGISTERS};
 
-/// Most return addresses of a chain.
+/// Return addresses of a chain, at most.
 const DEEPEST: usize = 256;
 
-/// Places of which rules are kept: at first, since most processes of a program that forks
-/// do little, and at most.
+/// Slots of the cache of rules: at first few, since most processes of a program that forks do little; and at
+/// most.
 const KEPT: std::ops::RangeInclusive<usize> = 256..=8192;
 
-/// A module's call frame information, and its code where it has none. Cheap to clone; one
+/// A module's call frame information, and its code where that has none. Cheap to clone; one value
 /// serves all processes.
 #[derive(Clone, Debug)]
 pub struct Frames(Arc<Module>);
@@ -76,11 +76,12 @@ impl Tables {
 }
 
 impl Frames {
-    /// Reads what unwinding needs from a file's bytes, or the vdso's, when the first call in it is followed: a program
-    /// may have hundreds of libraries, and most call chains pass through a few. `name` stands for it in messages.
+    /// Uses a file's bytes, or the vdso's. The tables are read when the first address in the module is
+    /// unwound: a program may have hundreds of libraries, and most call chains pass through a few. `name`
+    /// identifies the bytes in messages.
     ///
     /// # Errors
-    /// When they are no ELF file.
+    /// When the bytes are not an ELF file.
     pub fn of_bytes(
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
         name: &str,
@@ -97,7 +98,7 @@ impl Frames {
     /// Reads what unwinding needs from a file.
     ///
     /// # Errors
-    /// When it cannot be read or is no ELF file.
+    /// When the file cannot be read or is not an ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let elf = Elf::open(path)?;
         Ok(Self::with(elf.machine, Tables::of(&elf)))
@@ -154,33 +155,33 @@ impl Frames {
     }
 }
 
-/// Registers of a thread that stands somewhere.
+/// Registers of a stopped thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// As instructions number them. x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15;
+    /// By the numbers that instructions use. x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15;
     /// aarch64: x0 … x30, sp.
     pub general: [u64; REGISTERS],
-    /// The instruction at which it stands.
+    /// Address of the next instruction.
     pub ip: u64,
 }
 
 /// How a call chain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// At the thread's first function.
+    /// The chain reaches the thread's first function.
     Complete,
-    /// It was followed as far as the stack could be read, or as deep as chains are.
+    /// The copied stack ended, or the chain has the maximum depth.
     Cut,
-    /// No further: there is no rule for this code, or what was read makes no sense.
+    /// There is no rule for this code, or the values read make no sense.
     Lost,
 }
 
-/// What a chain is worth.
+/// Result of unwinding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
-    /// How it ended.
+    /// How the chain ended.
     pub end: End,
-    /// How many return addresses, from the innermost, are certain: beyond them, code without
+    /// Number of return addresses, from the innermost, that are certain: after them, code without
     /// call frame information was passed by a guess.
     pub certain: usize,
 }
@@ -188,7 +189,7 @@ pub struct Chain {
 /// Unwinds the threads of one process.
 #[derive(Debug, Default)]
 pub struct Unwinder {
-    /// By first address; they do not overlap.
+    /// Sorted by first address, without overlaps.
     modules: Vec<Mapped>,
     kept: Kept,
     context: Option<Box<UnwindContext<usize>>>,
@@ -201,24 +202,24 @@ struct Mapped {
     frames: Frames,
 }
 
-/// Where a state is to be looked up.
+/// What a state's instruction pointer means for looking up its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// At this instruction: it was interrupted before it.
+    /// The next instruction: the thread was interrupted before it.
     At,
-    /// Behind a call, which may be the last instruction of its function.
+    /// The instruction after a call, which may be the last one of its function.
     Behind,
 }
 
 impl Unwinder {
-    /// One without modules.
+    /// An unwinder without modules.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tells of a module at addresses of the process. `bias` is what is added to the file's
-    /// addresses (wrapping). What lay there before is forgotten.
+    /// Adds a module at addresses of the process. `bias` is added to the file's addresses (wrapping). Modules
+    /// that overlap the range are removed.
     pub fn add(&mut self, range: Range<u64>, bias: u64, module: &Frames) {
         if range.is_empty() {
             return;
@@ -240,16 +241,16 @@ impl Unwinder {
         self.kept.clear();
     }
 
-    /// Forgets the module whose range begins at `start`.
+    /// Removes the module whose range begins at `start`.
     pub fn remove(&mut self, start: u64) {
         self.modules.retain(|module| module.range.start != start);
         self.kept.clear();
     }
 
-    /// Appends the return addresses of a thread to `out`, innermost first, without the place
-    /// where it stands: at most 256. An instruction that a signal interrupted appears as the
-    /// address one behind its first byte, so that one less is inside the call, or the
-    /// instruction, in every case. `read` gives the eight bytes at an address of its memory.
+    /// Appends the return addresses of a thread to `out`, innermost first, at most 256, without the thread's
+    /// current instruction. The address of an instruction that a signal interrupted is appended plus one, so
+    /// that an address minus one is inside the call or the instruction in every case. `read` returns the
+    /// eight bytes at an address of the thread's memory.
     pub fn unwind(
         &mut self,
         registers: &Registers,
@@ -276,12 +277,12 @@ impl Unwinder {
                 Err(Stop::Unread) => break End::Cut,
                 Err(Stop::Unknown) => break End::Lost,
             };
-            // A new thread's first function was called by nobody.
+            // A thread's first function has no caller.
             if caller.ip == 0 {
                 break End::Complete;
             }
-            // Frames lie above each other; a signal handler's may be on a stack of its own. An
-            // innermost function whose return address is in a register may have none.
+            // Outer frames have higher addresses; a signal handler may have a stack of its own. On aarch64 an
+            // innermost function with its return address in a register may have no frame.
             let may_have_none = standing == Standing::At && machine.link_register().is_some();
             let above = caller.sp() > state.sp() || may_have_none && caller.sp() == state.sp();
             if signal == Signal::No && !above {
@@ -291,7 +292,7 @@ impl Unwinder {
                 Signal::Yes => Standing::At,
                 Signal::No => Standing::Behind,
             };
-            // Behind a call, one byte before is inside it. So it shall be here.
+            // A return address minus one is inside the call; make that hold here as well.
             let interrupted = u64::from(signal == Signal::Yes);
             out.push(caller.ip.wrapping_add(interrupted));
             state = caller;
@@ -341,11 +342,11 @@ impl Unwinder {
         self.guess(state, read)
     }
 
-    /// The caller by a frame pointer that may be none.
+    /// The caller according to the frame pointer, which may not be one.
     fn guess(&self, state: &State, read: &mut Memory<'_>) -> Result<Step, Stop> {
         let caller = walk::by_frame_pointer(state, read)?;
-        // Code that a compiler made at run time calls such code, through frames that grow up
-        // to the first, which has no frame above it.
+        // Code made at run time calls further such code; frame pointers then increase up to the first frame,
+        // whose saved frame pointer is 0.
         let frame = caller.frame();
         let plausible = caller.ip == 0
             || module_at(&self.modules, caller.ip.wrapping_sub(1)).is_some()
@@ -357,17 +358,17 @@ impl Unwinder {
     }
 }
 
-/// Rules by the place that they are for, each in the one slot that it may have.
+/// Cache of rules by address, direct-mapped.
 #[derive(Debug, Default)]
 struct Kept {
     slots: Vec<Option<(u64, Rule)>>,
-    /// How often one took another's slot since there are so many.
+    /// Entries displaced by others since the last growth.
     displaced: usize,
 }
 
 impl Kept {
     fn slot(&self, place: u64) -> usize {
-        // Multiplication spreads addresses that differ by pages over the upper bits.
+        // Multiplication spreads addresses that differ in their upper bits only.
         let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         spread as usize & self.slots.len().wrapping_sub(1)
     }
@@ -403,9 +404,9 @@ fn module_at(modules: &[Mapped], address: u64) -> Option<&Mapped> {
     (address < module.range.end).then_some(module)
 }
 
-/// One call outwards.
+/// Result of unwinding one frame.
 enum Step {
-    /// By rules.
+    /// By call frame information.
     Known(State, Signal),
     /// By a guess.
     Guessed(State),

@@ -1,4 +1,4 @@
-//! What call frame information says of one address, in a form that is quick to apply.
+//! Call frame information for one address, in a form that is quick to apply.
 
 use gimli::{CfaRule, Encoding, EvaluationResult, Expression, RegisterRule, Value};
 
@@ -7,21 +7,20 @@ use super::state::{Memory, State};
 use crate::cfi::{Kind, Row, Signal, Slice};
 use crate::machine::{Machine, SIGNED_RETURN};
 
-/// Steps of an expression's evaluation, beyond those of any that compilers write. Expressions
-/// can loop.
+/// Steps of evaluating an expression, more than those of any that compilers write. Expressions can loop.
 const MOST_STEPS: u32 = 1000;
 
-/// Registers of [`Machine::usual`], at most.
+/// Length of [`Machine::usual`], at most.
 const MOST_USUAL: usize = 11;
 
-/// How a caller's registers are had.
+/// How to compute a caller's registers.
 #[derive(Clone, Debug)]
 pub(super) enum Rule {
-    /// The frame lies at a distance from a register, and saved registers at distances from it.
+    /// The frame is at an offset from a register, and saved registers are at offsets from the frame.
     Plain(Plain),
-    /// Anything else.
+    /// Any other rule.
     Odd(Box<Odd>),
-    /// No caller: it is the thread's first function.
+    /// There is no caller: the thread's first function.
     Outermost,
 }
 
@@ -29,9 +28,9 @@ pub(super) enum Rule {
 pub(super) struct Plain {
     base: u8,
     cfa: i32,
-    /// `None`: still in the register where the call left it.
+    /// Offset of the return address; `None`: it is still in the link register.
     return_address: Option<i32>,
-    /// Of [`Machine::usual`]; the function left them as they were where there is none.
+    /// Offsets for [`Machine::usual`]; `None` if the function has not changed the register.
     saved: [Option<i32>; MOST_USUAL],
     signal: Signal,
 }
@@ -46,14 +45,14 @@ pub(super) struct Odd {
     signal: Signal,
 }
 
-/// Why there is no caller's state.
+/// Why there is no caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There is no caller.
+    /// This is the thread's first function.
     Outermost,
     /// Memory could not be read.
     Unread,
-    /// A register or an expression is needed that has no value.
+    /// A needed register or expression has no value.
     Unknown,
 }
 
@@ -67,7 +66,7 @@ impl Rule {
         let machine = frames.machine();
         match rule(machine.return_address()) {
             Some(RegisterRule::Undefined) => return Self::Outermost,
-            // Where calls leave it in a register it may still be there.
+            // With a link register, the return address may still be in it.
             None if machine.link_register().is_none() => return Self::Outermost,
             _ => {}
         }
@@ -84,7 +83,7 @@ impl Rule {
         }
     }
 
-    /// The caller's state, and how it came to this frame.
+    /// The state of the caller, and whether this frame is a signal frame.
     pub(super) fn apply(
         &self,
         state: &State,
@@ -143,7 +142,7 @@ impl Plain {
         caller.keep_preserved();
         for (number, saved) in state.machine.usual().iter().zip(self.saved) {
             if let Some(offset) = saved {
-                // A stack that was cut off above still has the return address.
+                // A register whose slot cannot be read becomes unknown; the return address is still valid.
                 caller.set(*number, at(offset));
             }
         }
@@ -152,7 +151,7 @@ impl Plain {
     }
 }
 
-/// The return address where the call left it.
+/// The return address in the link register.
 fn linked(state: &State) -> Option<u64> {
     state.get(state.machine.link_register()?)
 }

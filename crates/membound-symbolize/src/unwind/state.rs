@@ -1,12 +1,12 @@
-//! A thread's registers, as far as they are known on the way outwards.
+//! A thread's registers while unwinding, as far as they are known.
 
 use super::Registers;
 use crate::machine::{Machine, REGISTERS, Set};
 
-/// Memory of the thread, eight bytes at a time.
+/// Reads eight bytes of the thread's memory.
 pub(super) type Memory<'a> = dyn FnMut(u64) -> Option<u64> + 'a;
 
-/// Registers at some call of the chain.
+/// Registers at one frame of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) machine: Machine,
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// Forgets what a call does not give back.
+    /// Marks all registers as unknown that a call does not preserve.
     pub(super) const fn keep_preserved(&mut self) {
         self.known &= self.machine.preserved();
     }
@@ -58,7 +58,7 @@ impl State {
         self.get(self.machine.frame_pointer())
     }
 
-    /// The value of a register by its number in DWARF.
+    /// The value of a register by its DWARF number.
     pub(super) fn dwarf(&self, number: u16) -> Option<u64> {
         self.get(self.machine.hardware(number)?)
     }

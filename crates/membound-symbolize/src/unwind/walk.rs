@@ -1,10 +1,10 @@
-//! Callers of code that has no call frame information: C libraries without any (musl),
-//! assembly, code of compilers at run time.
+//! Finds callers of code without call frame information: C libraries without any (musl), assembly, code made
+//! at run time.
 //!
-//! The kernel's signal frames are known by the code that handlers return to. For other code of
-//! x86-64 the instructions from where the thread stands to a return are followed: what they do to
-//! the stack leads to the return address as the program itself would get there. Where that
-//! is not to be seen either, and on aarch64, rbp or x29 may be a frame pointer.
+//! The kernel's signal frames are recognised by the code that handlers return to. In other x86-64 code, the
+//! instructions from the current one to a return are followed: their effect on the stack leads to the return
+//! address, as in the program itself. Where that fails as well, and on aarch64, rbp or x29 may be a frame
+//! pointer.
 
 use std::ops::Range;
 
@@ -19,23 +19,23 @@ use crate::cfi::Cfi;
 use crate::elf::Elf;
 use crate::machine::Machine;
 
-/// Numbers of rsp and rbp.
+/// Register numbers of rsp and rbp.
 const RSP: u8 = Machine::X86_64.stack_pointer();
 const RBP: u8 = Machine::X86_64.frame_pointer();
 
-/// Instructions on the way to a return, those of ways that led nowhere among them.
+/// Instructions decoded in search of a return, including paths without one.
 const FARTHEST: usize = 1024;
 
-/// Branches whose other way is remembered.
+/// Branches remembered for a second path.
 const MOST_BRANCHES: usize = 32;
 
-/// Bytes of the shortest piece of code that is kept: less is padding between functions, if
-/// there is no return in it.
+/// Shortest piece of code that is kept, in bytes: shorter ones without a return are padding between
+/// functions.
 const SHORTEST: usize = 16;
 const RET: u8 = 0xc3;
 
-/// What the kernel lets signal handlers return to: `rt_sigreturn` as C libraries and the vdso
-/// write it, with the bytes before the call of the kernel.
+/// Code that the kernel makes signal handlers return to: `rt_sigreturn` as C libraries and the vdso write it,
+/// with the number of bytes before the system call instruction.
 fn returns(machine: Machine) -> &'static [(&'static [u8], usize)] {
     match machine {
         Machine::X86_64 => &[
@@ -47,22 +47,22 @@ fn returns(machine: Machine) -> &'static [(&'static [u8], usize)] {
     }
 }
 
-/// Code of a module that has no call frame information.
+/// The pieces of a module's code that have no call frame information.
 #[derive(Debug)]
 pub(super) struct Gaps {
     machine: Machine,
-    /// First addresses and bytes.
+    /// First address and bytes of each piece.
     pieces: Vec<(u64, Box<[u8]>)>,
 }
 
 impl Gaps {
-    /// Of a module whose code has rules everywhere.
+    /// For a module without such code.
     pub(super) const fn none(machine: Machine) -> Self {
         let pieces = Vec::new();
         Self { machine, pieces }
     }
 
-    /// Of a module that has nothing but this code.
+    /// For a module that consists of this code only.
     #[cfg(test)]
     pub(super) fn of_code(machine: Machine, address: u64, code: &[u8]) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Gaps {
 
     pub(super) fn read(elf: &Elf<'_>, cfi: &Cfi) -> Self {
         let mut gaps = Self::none(elf.machine);
-        // Segments that show the same bytes again and again are made to fill the memory.
+        // Segments that refer to the same bytes again and again are made to exhaust memory.
         let mut left = elf.length().saturating_mul(2);
         for segment in elf.segments.iter().filter(|segment| segment.executable) {
             let length = segment.file.end - segment.file.start;
@@ -131,7 +131,8 @@ impl Gaps {
         (offset < bytes.len()).then_some((offset, bytes))
     }
 
-    /// Whether the kernel's signal frame lies on the stack of a thread that stands here.
+    /// True if a thread at this address is about to return from a signal handler through the kernel's signal
+    /// frame.
     pub(super) fn returns_from_signal(&self, address: u64) -> bool {
         let Some((offset, bytes)) = self.piece(address) else {
             return false;
@@ -142,7 +143,7 @@ impl Gaps {
         })
     }
 
-    /// The caller's state, when the way from here to a return can be followed.
+    /// The caller's state, if a path from here to a return can be followed.
     pub(super) fn walk(&self, address: u64, state: &State, read: &mut Memory<'_>) -> Option<State> {
         if self.machine == Machine::Aarch64 {
             return self.through_stub(address, state);
@@ -183,7 +184,7 @@ impl Gaps {
                     seen.push(target);
                     target
                 }
-                // A loop, or the end of what can be seen: the other way at a branch.
+                // A loop, or a path that cannot be followed: try the other path of the last branch.
                 Next::At(_) | Next::Stuck | Next::Away => {
                     if matches!(next, Next::Away) && jumped_away.is_none() {
                         jumped_away = walk.returned(0, read).then_some(walk.state);
@@ -200,8 +201,8 @@ impl Gaps {
         jumped_away
     }
 
-    /// The caller of a stub of aarch64, from any of its instructions: it computes an address and
-    /// jumps there, while the link register still holds the return address.
+    /// The caller of an aarch64 stub, from any of its instructions: the stub computes an address and jumps
+    /// there, while the link register still has the return address.
     fn through_stub(&self, address: u64, state: &State) -> Option<State> {
         /// Instructions of the longest stub.
         const LONGEST: usize = 6;
@@ -215,7 +216,7 @@ impl Gaps {
                 caller.ip = state.machine.code_address(state.get(link)?);
                 return Some(caller);
             }
-            // adr and adrp, ldr and add with an immediate: to a register that calls may change;
+            // adr, adrp, and ldr and add with an immediate, into a register that calls need not preserve;
             // and hints, such as bti.
             let computes = word & 0x1f00_0000 == 0x1000_0000
                 || word & 0xffc0_0000 == 0xf940_0000
@@ -238,24 +239,24 @@ const fn is_padding(byte: u8) -> bool {
     matches!(byte, 0 | 0x90 | 0xcc)
 }
 
-/// What comes next.
+/// Where execution continues after an instruction.
 enum Next {
     Following,
-    /// Here or there.
+    /// At the next instruction or at this address.
     Either(u64),
     At(u64),
     Returned,
-    /// To another function, which will return for this one; or within this one.
+    /// At an unknown place: in another function, which returns in this one's stead, or in this one.
     Away,
-    /// It cannot be seen.
+    /// Unknown.
     Stuck,
 }
 
-/// Instructions, followed as far as they move the stack.
+/// State while instructions are followed: their effect on stack and registers.
 #[derive(Clone)]
 struct Walk {
     state: State,
-    /// Slots that were written on the way: memory does not have them.
+    /// Stack slots that were written on this path: the copied stack does not have their values.
     pushed: Vec<u64>,
 }
 
@@ -276,13 +277,13 @@ impl Walk {
                 self.ended(more, read)
             }
             FlowControl::UnconditionalBranch => Next::At(instruction.near_branch_target()),
-            // Linkage jumps through a table at a fixed place, and never within a function.
+            // A jump through a fixed slot is a linkage stub, never a jump within a function.
             FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => {
                 self.ended(0, read)
             }
             FlowControl::IndirectBranch => Next::Away,
             FlowControl::ConditionalBranch => Next::Either(instruction.near_branch_target()),
-            // What is called gives back what it must.
+            // A called function preserves what it must.
             FlowControl::Call | FlowControl::IndirectCall => {
                 self.state.keep_preserved();
                 Next::Following
@@ -302,7 +303,8 @@ impl Walk {
         }
     }
 
-    /// Returns, and takes `more` bytes off the stack. Says whether there was an address.
+    /// Simulates a return that also removes `more` bytes from the stack. False if the return address is
+    /// unknown.
     fn returned(&mut self, more: u16, read: &mut Memory<'_>) -> bool {
         let Some(address) = self.pop(read) else {
             return false;
@@ -379,8 +381,8 @@ impl Walk {
         self.forget_written(instruction, info, read)
     }
 
-    /// Registers that an instruction writes are unknown behind it; one that is read from the
-    /// stack has what lies there.
+    /// Marks registers that an instruction writes as unknown, except one loaded from the stack, which gets
+    /// the value of the slot.
     fn forget_written(
         &mut self,
         instruction: &Instruction,
