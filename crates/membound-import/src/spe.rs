@@ -334,7 +334,7 @@ mod tests {
         packet
     }
 
-    /// A load from memory of the own node, as a Neoverse N1 writes it.
+    /// A load from memory of the local node, as a Neoverse N1 writes it.
     fn load() -> Vec<u8> {
         [
             address(0, 0x40_0800),

@@ -1,5 +1,5 @@
-//! Records a command without the rest of membound: `record RUN agent|perf COMMAND…`. Says what
-//! the run holds, for whoever works on the recorder.
+//! Records a command without the rest of membound: `record RUN agent|perf COMMAND…`. Prints a summary of the
+//! run, for work on the recorder.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

@@ -203,7 +203,7 @@ impl Beside {
 mod tests {
     use super::*;
 
-    /// A look after 100 ms: `busy` threads ran all the time, and `waits` threads waited for a processor.
+    /// A reading after 100 ms: `busy` threads ran all the time, and `waits` threads waited for a processor.
     fn after_100_ms(busy: u64, waits: u64) -> Look {
         Look {
             t_ns: 100_000_000,

@@ -136,7 +136,7 @@ mod tests {
         for t_ns in 201..300 {
             collector.add(access(t_ns, 3, false), &mut out);
         }
-        // In another window the thread may have done anything before.
+        // Between two windows the thread may have done anything.
         collector.window(310);
         collector.add(access(320, 3, false), &mut out);
         assert_eq!((out.len(), out[1].accesses.len()), (2, 100));

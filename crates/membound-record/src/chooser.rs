@@ -111,7 +111,7 @@ mod tests {
         }
         let hot: Vec<u32> = chooser.hot().iter().map(|(site, _)| site.0).collect();
         assert_eq!(hot, [0, 1]);
-        // Very many that are all alike are all too cold.
+        // Very many equal sites are all too cold.
         let mut chooser = Chooser::default();
         for site in 0..1000 {
             chooser.add(SiteId(site), 1e6);
@@ -130,7 +130,7 @@ mod tests {
             chooser.sampled(1e6);
             chooser.add(SiteId(1), 1e6);
         }
-        // Behind a loop's branch some samples lie on every processor.
+        // On every processor some samples lie after a loop's branch.
         assert!(!chooser.puts_off());
         assert_eq!(chooser.hot(), [(SiteId(1), 1.0)]);
         for _ in 0..300 {

@@ -361,8 +361,8 @@ mod tests {
         assert!(dilation.settle(u64::MAX).is_empty());
     }
 
-    /// CPU time of windows of ten samples: so many in patches, so many at other instructions, of
-    /// which outside of windows there are three in ten.
+    /// CPU time of windows of ten samples: this many in patches and this many at other instructions; outside
+    /// windows three in ten lie at the latter.
     fn windows(own: u64, elsewhere: u64) -> Vec<u64> {
         let mut dilation = Dilation::new(Telling::Patches);
         for number in 0..20 {
@@ -393,7 +393,7 @@ mod tests {
         };
         // Half of the samples in patches, and the rest of the program as often as ever.
         check(5, 3, 85..=100);
-        // The same, and the rest of it a third as often: no more than what lies in patches.
+        // The same, and the rest a third as often: the upper bound is the share of samples in patches.
         check(5, 1, 50..=62);
         check(0, 1, 100..=100);
     }

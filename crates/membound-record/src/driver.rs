@@ -61,8 +61,8 @@ use unseen::Unseen;
 
 /// How long an event is held back for earlier events that arrive later.
 const DELAY_NS: u64 = 50_000_000;
-/// Upper limit of that delay while perf's reports of processes lag behind: which program a process ran at
-/// that time decides to whom an event belongs. A sampler that gets no processor reports late.
+/// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
+/// belongs to, and a sampler that gets no processor reports late.
 const LONGEST_DELAY_NS: u64 = 2_000_000_000;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
@@ -101,8 +101,7 @@ pub(crate) struct Costs {
 /// An event that waits to be processed.
 #[derive(Debug)]
 enum Happened {
-    /// A sample, the address that it waited for, and since when no patch had been in the text (`None`: one
-    /// was).
+    /// A sample, the address it waited for, and since when no patch was in the text (`None`: one was).
     Sampled(Box<Taken>, Option<Effective>, Option<u64>),
     Accessed(Access),
     /// Process, number and return addresses of a call chain.
@@ -110,7 +109,7 @@ enum Happened {
     Allocated(u32, AllocationEvent),
 }
 
-/// The driver's state.
+/// State of the driver, which runs on its own thread.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) options: Options,
@@ -135,8 +134,7 @@ pub(crate) struct Driver {
     trials: Trials,
     chooser: Chooser,
     cpu_time: CpuTime,
-    /// How the recorder's own CPU time costs the programs time, and this process's CPU time before that count
-    /// began.
+    /// Estimates what the recorder's own CPU time costs the programs; below, the CPU time before that.
     beside: Beside,
     own_before_ns: u64,
     /// CPU time that the programs have lost so far to the recorder running beside them.
@@ -150,8 +148,7 @@ pub(crate) struct Driver {
     in_the_way: bool,
     /// CPU time that programs lost because the kernel sets the sampling timer at each context switch.
     switching_ns: f64,
-    /// CPU time of samples in the agent while no window had patches in the text: the cost of following
-    /// allocations.
+    /// CPU time of samples in the agent outside windows: the cost of following allocations.
     in_hooks_ns: f64,
     /// Sampled CPU time at which the names of sampled modules are read next.
     read_names_at_ns: u64,
@@ -454,8 +451,7 @@ impl Driver {
     }
 }
 
-/// Time until which events can be processed at `now_ns`, when perf's reports until `told_until_ns` were
-/// received.
+/// Time until which events can be processed at `now_ns`, if perf has reported until `told_until_ns`.
 fn horizon_ns(now_ns: u64, told_until_ns: u64) -> u64 {
     let told_ns = told_until_ns.max(now_ns.saturating_sub(LONGEST_DELAY_NS));
     now_ns.saturating_sub(DELAY_NS).min(told_ns)

@@ -166,7 +166,7 @@ impl Duty {
 mod tests {
     use super::*;
 
-    /// Threads that get a processor so often in each millisecond of CPU time.
+    /// Threads with this many context switches in each millisecond of CPU time.
     fn looked(switches_per_ms: u64) -> Duty {
         let mut duty = Duty::default();
         for look in 0..2 {

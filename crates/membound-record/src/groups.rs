@@ -66,7 +66,7 @@ pub(crate) enum Threads {
 pub(crate) enum Wanted {
     /// Record it.
     Yes,
-    /// Do not.
+    /// Do not record it.
     No,
 }
 

@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(trials.next_plan().map(|plan| plan.line), Some(0));
     }
 
-    /// Spans of a thread: alone or not, with these words behind those of the line.
+    /// Spans of a thread: alone or not, with these words after those of the line.
     fn spans(words: impl Fn(u64, bool) -> [u64; 4], line: u64) -> Vec<HeldSpan> {
         let span = |number: u64| {
             let alone = number.is_multiple_of(2);
@@ -476,14 +476,14 @@ mod tests {
             [random, 700_000 + number, 0, counter(alone)]
         };
         assert_eq!(found(&mixed), Some((3, Part::Whole)));
-        // Downwards, in the upper half of a word of which the lower one is noise.
+        // Counting down, in the upper half of a word whose lower half is noise.
         let down = |number: u64, alone: bool| {
             let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let high = (counter(alone) as u32).wrapping_neg();
             [u64::from(high) << 32 | noise, 0, 0, 0]
         };
         assert_eq!(found(&down).map(|it| it.0), Some(0));
-        // One that begins anew now and then tells nothing.
+        // A word that starts anew at every span and shows no progress.
         let again = |number: u64, _| [(number * 700) % 1024, 0, 0, 0];
         assert_eq!(found(&again), None);
         assert_eq!(found(&|_, _| [3, 0, 0, 0]), None, "too coarse");

@@ -506,7 +506,7 @@ mod tests {
         assert!(!is_ours(b"/home/u/agent.so"));
     }
 
-    /// As perf tells of a program that has removed itself before it is looked at.
+    /// A mapping as perf reports it, of a program that has deleted itself before its file is opened.
     #[test]
     fn a_program_without_a_name_is_found_by_the_name_that_it_had() {
         use std::process::{Command, Stdio};
@@ -519,7 +519,7 @@ mod tests {
             .spawn()
             .unwrap();
         std::fs::remove_file(&path).unwrap();
-        // A child is said to be there a moment before its program is mapped.
+        // A child is reported a moment before its program is mapped.
         let mut map = loop {
             let maps = membound_launch::maps_of(child.id()).unwrap();
             if let Some(map) = maps.into_iter().find(Mapping::deleted) {

@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(path(&space, 0x9000), None);
         assert_eq!(path(&space, 0xfff), None);
         assert_eq!(space.take_fresh().len(), 2);
-        // Said again, it is nothing new.
+        // Mapped again in the same way, it gives no new row.
         space.map(&mut modules, &map(0x3000..0x4000, "/no/such/file"), 3);
         assert!(space.take_fresh().is_empty());
         let child = space.forked(7, ProcessId(1), 4);
@@ -432,7 +432,7 @@ mod tests {
         static VARIABLE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let owner = space.owner(VARIABLE.as_ptr() as u64).unwrap();
         assert_eq!(owner.module.id, placed.module.id);
-        // Nothing lies there, and it is not looked for again at once.
+        // Nothing is mapped there, and the mappings are not read again at once.
         assert!(space.spot(&mut modules, 1, 1).placed.is_none());
     }
 }

@@ -56,7 +56,7 @@ mod tests {
         let mut waited = Waited::default();
         assert_eq!(waited.add(vec![((1, 1), 5), ((1, 2), 10)]), 15);
         assert_eq!(waited.add(vec![((1, 1), 7)]), 17);
-        // Another one has the number of the second by now.
+        // Another thread has the number of the second one now.
         assert_eq!(waited.add(vec![((1, 1), 7), ((1, 2), 3)]), 20);
     }
 

@@ -22,8 +22,7 @@ use crate::groups::{Groups, Threads, Wanted};
 use crate::patcher::Patcher;
 use crate::sites::Sites;
 
-/// Share of the budget for bursts (windows in which everything is recorded); the rest is for latencies and
-/// counts.
+/// Share of the budget for bursts (windows in which everything is recorded); the rest is for other windows.
 const BURST_SHARE: f64 = 0.5;
 /// How long programs may take to exchange their patches, planning included: at first, and at most after
 /// timeouts.
@@ -140,7 +139,7 @@ impl Windows {
         self.until_look
     }
 
-    /// Computes that time.
+    /// Computes the value for [`Self::until_look`].
     fn look_after(&self, now: Now) -> Duration {
         Duration::from_nanos(match &self.phase {
             Phase::Opening { window, .. } => {
@@ -355,7 +354,7 @@ mod tests {
     use super::window::Window;
     use super::*;
 
-    /// Programs that have done exchanges up to a number.
+    /// Programs that have settled all exchanges up to a number.
     #[derive(Default)]
     struct Programs {
         asked: Cell<u64>,
@@ -417,7 +416,7 @@ mod tests {
                 length_ns: 40_000_000,
             },
         };
-        // Of 20 ms that two threads need.
+        // Two threads need 20 ms.
         let (mut t_ms, mut looks) = (0, 0);
         while t_ms < 20 {
             t_ms += windows.look_after(at(t_ms)).as_millis().max(1) as u64;
@@ -479,7 +478,7 @@ mod tests {
         windows.step(&programs, at(30), &[], &mut sites);
         assert!(windows.clear_since_ns(29).is_none());
         assert!(windows.clear_since_ns(30).is_some());
-        // The next window comes before all have done that.
+        // The next window opens before all programs have settled that.
         windows.phase = windows.close(&programs, at(40));
         windows.stand(at(45));
         programs.done.set(2);

@@ -293,7 +293,7 @@ mod tests {
         let first = world.image(own, 10);
         assert_eq!(world.image(own, 5), first, "it was on its way");
         assert!(world.row(first).path.starts_with('/'));
-        // Nobody has such a number: what is known of it comes from its parent.
+        // No process has such a number: its mappings come from its parent.
         let child = world.forked(own, u32::MAX, 20);
         assert_eq!(world.forked_from(child), Some(first));
         assert_eq!(world.row(child).path, world.row(first).path);
@@ -318,8 +318,8 @@ mod tests {
         assert!(!world.take_mappings().is_empty());
     }
 
-    /// On a busy machine the blocks of a program are met before the event that it was executed. It was one image for the
-    /// first of them and another for the rest, where none of their call chains was known.
+    /// On a busy machine a program's blocks may arrive before the event of its `execve`. Such a program once
+    /// became two images, and the second knew none of the call chains.
     #[test]
     fn a_program_that_was_met_before_its_exec_is_one_image() {
         let pid = 5_000_000;
@@ -329,11 +329,11 @@ mod tests {
         assert_eq!(world.known_image(pid, 95), Some(met));
         assert_eq!(world.row(met).start_ns, 90);
         assert_eq!((world.images(), world.row(met).end_ns), (1, None));
-        // Now it is known from when on it runs: what is executed later is another program.
+        // Its start is reported now: what is executed later is another program.
         let second = world.executed(pid, 200);
         assert_ne!(second, met);
         assert_eq!(world.known_image(pid, 150), Some(met));
-        // So is a child that is executed after its fork.
+        // The same for a child that is executed after its fork.
         let child = world.forked(pid, pid + 1, 300);
         assert_ne!(world.executed(pid + 1, 310), child);
     }
@@ -349,7 +349,7 @@ mod tests {
         assert_ne!(second, seen);
         assert_eq!(world.known_image(first, 15), Some(seen));
         assert_eq!(world.row(seen).end_ns, Some(20));
-        // A child that was seen before it ran something else, and one that was not.
+        // One child was met before it executed another program, one was not.
         let forked = world.image(child, 30);
         world.change(forked, |row| row.parent = Some(first));
         let executed = world.begun(child, 40);

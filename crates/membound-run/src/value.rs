@@ -102,7 +102,7 @@ words! {
     }
 }
 
-/// Enums of documents: the file has the names that documents have.
+/// Stores enums of documents under the names that documents have.
 macro_rules! names {
     ($($Type:ident),+) => {$(
         impl Value for $Type {
@@ -225,7 +225,7 @@ fn integer(row: &Row<'_>, at: usize) -> rusqlite::Result<i64> {
     row.get_ref(at)?.as_i64().map_err(foreign)
 }
 
-/// A value that no writer of ours puts there.
+/// The error for a value that no version of this crate writes.
 fn foreign(error: FromSqlError) -> rusqlite::Error {
     error.into()
 }

@@ -403,7 +403,7 @@ mod tests {
         let values = [0, 7, 8, 63, 64].map(|number| registers.get(number));
         assert_eq!(values, [None, Some(70), Some(80), Some(63), None]);
         assert_eq!(found.stack.len(), 8);
-        // Without registers there is no stack either.
+        // Without registers, there is no stack.
         let found = sample(&attr, &body[56..], None);
         assert!(found.is_none());
         let none = words(&[0, 0]);

@@ -1,9 +1,9 @@
-//! What holds of every result, whatever was read. The fuzzer includes this file too.
+//! Properties of every result, whatever was read. The fuzzer includes this file too.
 
 use membound_import::{Error, Format, PerfData, Record, Script, chain};
 
-/// Reads `bytes` as what they seem to be, and panics where the result breaks a promise: how many
-/// samples there are.
+/// Reads `bytes` in the format that they seem to have; panics if the result lacks a promised property.
+/// Returns the number of samples.
 pub(crate) fn checked(bytes: &[u8]) -> Result<u64, Error> {
     let result = match Format::of(bytes) {
         Ok(Format::PerfData) => PerfData::read(bytes).map(|data| perf(&data)),

@@ -534,7 +534,7 @@ mod tests {
     fn a_walk_through_code_without_frame_pointers_ends_where_no_code_is() {
         let space = mapped(&[0x1000..0x2000, 0x7000..0x8000]);
         check(&space, &[0x1500, 0x7500], &[0x1500, 0x7500]);
-        // What lies behind a number that is no address of code is no caller, even if it looks like one.
+        // An address after a number that is not in code is no caller, even if it looks like one.
         check(&space, &[0x1500, 0x6ffe_0001, 0x7500], &[0x1500]);
         check(&space, &[5, 0x1500], &[]);
         // A call may be the last instruction of a mapping, and is never before its first.

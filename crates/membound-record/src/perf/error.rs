@@ -63,25 +63,25 @@ pub enum Error {
         "no hardware watchpoint is free: a debugger or another profiler uses those of thread {tid}"
     )]
     NoWatchpoint {
-        /// The thread.
+        /// Number of the thread.
         tid: u32,
     },
-    /// A watchpoint that the processor does not have.
+    /// The processor cannot watch these bytes.
     #[error("{bytes} bytes at {address:#x} cannot be watched: {reason}")]
     Unwatchable {
         /// First address.
         address: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// Something else.
+    /// Any other system error.
     #[error("{call} failed: {error}")]
     System {
-        /// The system call.
+        /// Name of the system call.
         call: &'static str,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -63,13 +63,13 @@ mod tests {
         for t_ms in 0..300 {
             assert!(!progress.is_stuck(at(t_ms, t_ms), true));
         }
-        // Patches that slow it down to a half are none of that.
+        // Patches that halve its speed do not count as being stuck.
         for t_ms in 300..400 {
             assert!(!progress.is_stuck(at(t_ms, 300 + (t_ms - 300) / 2), false));
         }
         let stuck = (400..500).position(|t_ms| progress.is_stuck(at(t_ms, 350), false));
         assert!(stuck.is_some_and(|ms| (20..=90).contains(&ms)), "{stuck:?}");
-        // One that waited before as well does not get on with patches either.
+        // A program that waited before may make no progress with patches either.
         let mut progress = Progress::default();
         for t_ms in 0..300 {
             progress.is_stuck(at(t_ms, 5), true);

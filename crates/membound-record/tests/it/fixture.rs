@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use membound_testkit::skipped;
 use tempfile::TempDir;
 
-/// One at a time: the programs are to have the machine.
+/// Serialises tests: each program must have the machine to itself.
 pub(crate) fn busy() -> MutexGuard<'static, ()> {
     static BUSY: Mutex<()> = Mutex::new(());
     BUSY.lock().unwrap_or_else(PoisonError::into_inner)
@@ -21,7 +21,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Builds `source` from `fixtures`; `None`, having said so, without a compiler.
+    /// Builds `source` from `fixtures`; `None`, with a message, if there is no compiler.
     pub(crate) fn build(source: &str) -> Option<Self> {
         Self::build_with(source, &[])
     }
@@ -54,7 +54,7 @@ impl Fixture {
         }
     }
 
-    /// Starts it. It says a line and waits.
+    /// Starts it, and waits for its first line.
     pub(crate) fn start(&self, words: &[&str]) -> Running {
         self.start_as(words, &mut |_| ())
     }
@@ -86,7 +86,7 @@ pub(crate) struct Running {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// What it said at first.
+    /// Its first line.
     pub(crate) said: Vec<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Running {
         input.flush().expect("it reads");
     }
 
-    /// The numbers of a line that it says; none at its end.
+    /// The numbers of its next line; none at its end.
     pub(crate) fn hear(&mut self) -> Vec<u64> {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it says a line");

@@ -32,7 +32,7 @@ struct Seen {
     stack_bytes: usize,
 }
 
-/// All that a sampler told.
+/// All events of a sampler.
 #[derive(Debug, Default)]
 struct Told {
     samples: Vec<Seen>,
@@ -107,8 +107,8 @@ impl Told {
     }
 }
 
-/// Samples a program from its first line to its end. `None`, having said so, where perf
-/// events are not permitted.
+/// Samples a program from its first line to its end. `None`, with a message, where perf events are not
+/// permitted.
 fn sampled(running: &mut Running) -> Option<(Told, Sampler)> {
     let attached = Sampler::attach(running.pid(), &Config::default());
     let mut sampler = match attached {
@@ -256,7 +256,7 @@ fn a_process_with_threads_is_attached_to_without_counting_any_twice() {
         "{} of {counted}",
         told.time()
     );
-    // The one from before we came may have run for a while.
+    // The sample from before the attach may have run for a while.
     let expected = 3 * 400_000_000;
     assert!((0.6..1.2).contains(&share(counted, expected)), "{counted}");
 }
@@ -293,7 +293,7 @@ fn time_in_the_kernel_is_seen_or_at_least_counted() {
     };
     assert!(running.end());
     let counted = sampler.counted_ns();
-    // The program's clock and the counter are two, and disagree by some interrupts.
+    // The program's clock and the counter differ by some interrupts.
     assert!(share(counted, 300_000_000) > 0.99, "{counted}");
     let kernel = told
         .samples
@@ -333,7 +333,7 @@ pub(crate) fn others_may_run(fixture: &Fixture) {
         .expect("the directory is ours");
 }
 
-/// Runs `what` in a thread that has no privileges, and leaves the others theirs.
+/// Runs `what` in a thread that has dropped its privileges; other threads keep theirs.
 pub(crate) fn unprivileged<T: Send>(what: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         skipped("not root: no other user can be taken on");

@@ -1,4 +1,4 @@
-//! Programs that are recorded from their beginnings, and say what they did.
+//! Programs that are recorded from their start, and report what they did.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -143,7 +143,7 @@ impl Recorded {
         times
     }
 
-    /// Numbers behind a word that the program printed, of every line with it.
+    /// Numbers after a word that the program printed, from every line with it.
     fn said(&self, word: &str) -> Vec<Vec<u64>> {
         let lines = self.out.lines().filter_map(|line| line.strip_prefix(word));
         lines
@@ -173,8 +173,8 @@ impl Recorded {
         Some(SiteId(u32::try_from(at).expect("there are few")))
     }
 
-    /// Half of the loads of `site` at addresses that are `wanted` took longer than this, in ticks beyond what a
-    /// hit took just before.
+    /// The median latency of loads of `site` at addresses that are `wanted`, in ticks beyond the hit just
+    /// before.
     fn usual_ticks(&self, site: SiteId, wanted: impl Fn(u64) -> bool) -> i64 {
         let of_site = self.data.accesses.iter();
         let of_site = of_site.filter(|it| it.site == site && wanted(it.address));
@@ -205,8 +205,8 @@ impl Recorded {
         attributed / all
     }
 
-    /// Executions of a site while the program worked, by its counts and the CPU time that they
-    /// cover; and the standard error of that, as a part of it, by how its windows differ.
+    /// Executions of a site while the program worked, from its counts and the CPU time that they cover; and
+    /// the relative standard error, from the variation between windows.
     fn executions(&self, site: SiteId) -> (f64, f64) {
         let of_site = || self.data.executions.iter().filter(|it| it.site == site);
         let counted: u64 = of_site().map(|it| it.count).sum();
@@ -229,9 +229,9 @@ impl Recorded {
         (rate * worked as f64, error)
     }
 
-    /// Holds the counted executions of a site to those that the program counted itself. What
-    /// a window sees of a program whose cache others take away is not all there is to see; the run
-    /// says how uncertain that makes it, and between which bounds the time lies that its patches took.
+    /// Compares the counted executions of a site with the program's own count. Windows see only a part of a
+    /// program whose cache other programs use; the run states that uncertainty, and the bounds of the time
+    /// that its patches took.
     fn check_executions(&self, site: SiteId, truth: f64) {
         const SYSTEMATIC: f64 = 0.1;
         let (counted, error) = self.executions(site);
@@ -315,7 +315,7 @@ fn samples_latencies_and_objects_of_a_chase_are_where_they_should_be() {
     let (start, end) = (said[0][0], said[0][0] + said[0][1]);
     assert!(accesses.iter().all(|it| (start..end).contains(&it.address)));
     assert!(accesses.iter().all(|it| it.ticks.is_some() && !it.store));
-    // The program's own count of hops, without those that happened while it was made.
+    // The program's own count of hops, without those that it made while counting.
     run.check_executions(site, run.said("hops")[0][0] as f64);
     let Some(cells) = run.cells() else {
         panic!("the cells are no object: {:#?}", run.data.objects);
@@ -331,7 +331,7 @@ fn samples_latencies_and_objects_of_a_chase_are_where_they_should_be() {
     let in_cells = |object: Option<membound_run::ObjectId>| {
         object.is_some_and(|id| std::ptr::eq(&raw const run.data.objects[id.index()], cells))
     };
-    // All that the loop does stands in its bursts, in its order.
+    // The bursts have all accesses of the loop in order.
     let bursts: Vec<_> = run
         .data
         .bursts
@@ -495,7 +495,7 @@ fn a_program_that_removes_itself_and_closes_everything_is_recorded() {
         "{:?}",
         run.data.gaps
     );
-    // What has no name cannot be patched, and that is said.
+    // A file without a name cannot be patched, and the run says so.
     if run.patched() {
         let site = run.chase_site().expect("chase was sampled");
         assert!(run.data.sites[site.index()].refused.is_some());

@@ -1,4 +1,4 @@
-//! What the kernel refuses, each refusal told apart from the others.
+//! Each kind of refusal by the kernel has its own error.
 
 use std::io;
 

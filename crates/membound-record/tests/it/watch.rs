@@ -1,4 +1,4 @@
-//! Hardware watchpoints on a program that says when it touches what.
+//! Hardware watchpoints on a program that reports when it accesses what.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn threads(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// `None`, having said so, where there are no watchpoints.
+/// `None`, with a message, where there are no watchpoints.
 fn set(running: &Running, points: &[Point]) -> Option<Watchpoints> {
     let tids = threads(running.pid());
     match Watchpoints::set(running.pid(), &tids, points) {
@@ -167,7 +167,7 @@ fn a_patrol_confirms_who_shares_a_line() {
         address: line,
         bytes: 8,
     }];
-    // Where they cannot be had at all this says so.
+    // Where watchpoints are not available, this says so.
     if set(&running, &points).is_none() {
         return;
     }

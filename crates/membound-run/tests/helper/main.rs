@@ -1,9 +1,9 @@
-//! The other process of the tests: writes a run until it is killed or there is no room, or
-//! reads one as another user.
+//! The other process of the tests: writes a run until it is killed or the disk is full, or reads one as
+//! another user.
 //!
-//! `helper write PATH` says a number for each flush. `helper read PATH` says how many samples
-//! there are and whether the run is complete, or what is wrong. `helper time PATH SAMPLES` says
-//! how long it takes to write and to read a run of so many samples and how large it is.
+//! `helper write PATH` prints a number for each flush. `helper read PATH` prints the number of samples and
+//! whether the run is complete, or the error. `helper time PATH SAMPLES` prints how long it takes to write
+//! and to read a run with this many samples, and its size.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn say(line: &str) {
-    // Nobody listens any more when the test has failed.
+    // The reader is gone if the test has failed.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 

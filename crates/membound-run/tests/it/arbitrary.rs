@@ -80,8 +80,8 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
     })
 }
 
-/// Makes references hold: by taking them modulo what there is, and leaving rows out that refer
-/// to what there is none of.
+/// Makes references valid: takes them modulo the number of rows, and leaves out rows that refer to an empty
+/// table.
 fn sound(mut run: RunData) -> RunData {
     let processes = run.processes.len() as u32;
     run.threads

@@ -1,5 +1,5 @@
-//! Files that were cut off or changed: what can be read is given, nothing refers to what is
-//! missing, and nothing panics.
+//! Truncated and changed files: all intact rows are returned, no row refers to a missing one, and nothing
+//! panics.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -114,8 +114,8 @@ fn follow(run: &RunData) {
     }
 }
 
-/// Whether rows were written, in this order: all but one, of which the end may have been in
-/// the part of a page that was cut off.
+/// True if these rows were written in this order, except the last one, whose end may have been in the
+/// truncated part of a page.
 fn were_written<T: PartialEq>(read: &[T], written: &[T]) -> bool {
     let mut left = written.iter();
     let strange = read.iter().filter(|&row| {

@@ -1,4 +1,4 @@
-//! Files that are no runs, and places where none can be.
+//! Files that are not runs, and paths where no run can be created.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use membound_run::{Error, Meta, RunData, Writer, write};
 
 use crate::arbitrary::MACHINE;
 
-/// What is said of a file with this content, after its name.
+/// The message for a file with this content, after its name.
 fn said_of(content: &[u8]) -> String {
     let home = tempfile::tempdir().expect("a directory can be made");
     let path = home.path().join("file");

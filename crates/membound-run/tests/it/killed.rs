@@ -11,12 +11,12 @@ use std::time::Duration;
 use membound_run::{Error, RunData, Writer};
 use membound_testkit::skipped;
 
-/// The helper, see there.
+/// Path of the helper program.
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_membound-run-helper");
 /// Rows that come with each flush of the helper.
 pub(crate) const ROWS: usize = 300;
 
-/// Holds a file that the helper wrote to what it writes: whole flushes, `least` at least.
+/// Compares a file that the helper wrote with what it writes: whole flushes, at least `least`.
 #[track_caller]
 pub(crate) fn check(path: &Path, least: usize) {
     let run = RunData::open(path).expect("it can be read");
@@ -65,7 +65,7 @@ fn a_writer_that_is_killed_leaves_whole_flushes() {
     }
 }
 
-/// A file as it is while a transaction ends, with its journal; and the run that it was.
+/// A file during a commit, with its journal; and the run that it had before.
 fn in_the_middle(home: &Path) -> (std::path::PathBuf, RunData) {
     let path = home.join("whole");
     let run = RunData {
@@ -138,7 +138,7 @@ fn a_journal_that_cannot_be_applied_is_said() {
         said.contains("was left in the middle of a write") && said.contains("copy both files"),
         "{said}"
     );
-    // It was not harmed.
+    // The file was not changed.
     assert_eq!(RunData::open(&path).unwrap().processes.len(), 5000);
 }
 

@@ -1,4 +1,4 @@
-//! No room left: what was flushed is kept, and the writer says so once and for all.
+//! Full disks: what was flushed is kept, and the writer reports the error once.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use membound_testkit::skipped;
 
 use crate::killed::{HELPER, check};
 
-/// What the helper said, which is expected to have failed for want of room.
+/// Output of the helper, which is expected to fail for lack of room.
 #[track_caller]
 fn full(output: &Output) -> usize {
     let said = String::from_utf8_lossy(&output.stdout);

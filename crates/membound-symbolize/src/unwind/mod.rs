@@ -458,7 +458,7 @@ mod tests {
             certain: 0,
         };
         assert_eq!(chain, expected);
-        // rbp that is no frame pointer: below the stack, or leading down it.
+        // rbp is no frame pointer: it points below the stack, or the chain would go down it.
         for frame in [0x0ff8, 0x1011] {
             let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, frame), &stack);
             assert_eq!((out.len(), chain.end), (0, End::Lost));

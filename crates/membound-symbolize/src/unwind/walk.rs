@@ -404,11 +404,11 @@ impl Walk {
         if let Some((number, value)) = loaded {
             self.state.set(number, Some(value));
         }
-        // Without the stack pointer there is no way on.
+        // Without a stack pointer, the walk cannot continue.
         self.state.sp().map(|_| ())
     }
 
-    /// `mov` of a whole register from a place in the stack.
+    /// The register and value of a `mov` that loads a whole register from the stack.
     fn loaded(&self, instruction: &Instruction, read: &mut Memory<'_>) -> Option<(u8, u64)> {
         if instruction.code() != Code::Mov_r64_rm64
             || instruction.op1_kind() != OpKind::Memory
@@ -462,8 +462,8 @@ fn general(register: Register) -> Option<u8> {
         .flatten()
 }
 
-/// Registers in the kernel's frame on the stack of a signal handler: bytes from the stack
-/// pointer to them, and their order, ip behind them.
+/// Layout of registers in the kernel's signal frame: offset in bytes from the stack pointer, and order of the
+/// registers, which ip follows.
 const fn signal_frame(machine: Machine) -> (u64, &'static [u8]) {
     match machine {
         // `struct ucontext` up to the registers of `struct sigcontext`.
@@ -482,7 +482,7 @@ const fn signal_frame(machine: Machine) -> (u64, &'static [u8]) {
     }
 }
 
-/// The state that a signal interrupted, out of the kernel's frame on the stack.
+/// The state that a signal interrupted, from the kernel's frame on the stack.
 pub(super) fn from_signal(state: &State, read: &mut Memory<'_>) -> Result<State, Stop> {
     let (before, order) = signal_frame(state.machine);
     let saved = state.sp().ok_or(Stop::Unknown)?.wrapping_add(before);
@@ -496,13 +496,13 @@ pub(super) fn from_signal(state: &State, read: &mut Memory<'_>) -> Result<State,
     Ok(interrupted)
 }
 
-/// The caller's state, if rbp or x29 is a frame pointer: on both machines it leads to the
-/// caller's and the return address behind that.
+/// The caller's state, assuming that rbp or x29 is a frame pointer: on both architectures it points to the
+/// caller's frame pointer, which the return address follows.
 pub(super) fn by_frame_pointer(state: &State, read: &mut Memory<'_>) -> Result<State, Stop> {
     let (Some(sp), Some(frame)) = (state.sp(), state.frame()) else {
         return Err(Stop::Unknown);
     };
-    // So the ABIs mark a thread's first frame.
+    // The ABIs mark a thread's first frame in this way.
     if frame == 0 {
         return Err(Stop::Outermost);
     }

@@ -24,7 +24,7 @@ impl Workshop {
         self.0.path().join(name)
     }
 
-    /// Compiles a fixture. `None`: this machine has no such compiler, which was said.
+    /// Compiles a fixture. `None`, with a message, if there is no such compiler.
     pub(crate) fn compile(
         &self,
         compiler: &str,
@@ -41,7 +41,7 @@ impl Workshop {
         self.succeed(compiler, command).then_some(path)
     }
 
-    /// Runs a tool on files of the workshop. `false`: this machine has none, which was said.
+    /// Runs a tool on files of the workshop. `false`, with a message, if there is no such tool.
     pub(crate) fn tool(&self, tool: &str, arguments: &[&str]) -> bool {
         let mut command = Command::new(tool);
         command.current_dir(self.0.path()).args(arguments);

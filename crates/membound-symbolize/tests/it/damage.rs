@@ -1,4 +1,4 @@
-//! Damaged files: something is found, or nothing, and the reader goes on.
+//! Damaged files: lookups find something or nothing, and do not panic.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::build::Workshop;
 
-/// Asks everything that can be asked of a file.
+/// Calls every lookup on a file.
 fn ask(bytes: &[u8]) {
     if let Ok(symbols) = Symbols::of_bytes(bytes.to_vec(), "damaged") {
         for address in (0..0x6000).step_by(0x35).chain([u64::MAX - 1, u64::MAX]) {

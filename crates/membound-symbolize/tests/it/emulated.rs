@@ -14,7 +14,7 @@ const EMULATOR: &str = "qemu-aarch64";
 /// Registers at the head of the answer to `g`: x0 to x30, sp, pc.
 const REGISTERS: usize = 33;
 
-/// A program that stands before an instruction.
+/// A program stopped before an instruction.
 pub(crate) struct Emulated {
     child: Child,
     stub: UnixStream,
@@ -33,8 +33,8 @@ impl Drop for Emulated {
 }
 
 impl Emulated {
-    /// Starts a statically linked program; it stands before its first instruction. `None`: there
-    /// is no emulator, which was said. The socket of the stub is made beside the program.
+    /// Starts a statically linked program, stopped before its first instruction. `None`, with a message, if
+    /// there is no emulator. The socket of the stub is made beside the program.
     pub(crate) fn start(program: &Path) -> Option<Self> {
         if Command::new(EMULATOR).arg("-version").output().is_err() {
             membound_testkit::skipped(format!("no {EMULATOR} (Debian package qemu-user)"));
@@ -66,8 +66,8 @@ impl Emulated {
         Some(emulated)
     }
 
-    /// Lets it run until it is at `address`, from where on its calls are followed. What it
-    /// returns to from there is the first of them.
+    /// Runs it until it is at `address`; from there on, its calls are recorded. The first of them is the one
+    /// that the function at `address` returns from.
     pub(crate) fn run_to(&mut self, address: u64) {
         assert_eq!(self.ask(&format!("Z0,{address:x},4")), "OK");
         assert!(self.ask("c").starts_with("T05"), "it comes there");
@@ -77,7 +77,7 @@ impl Emulated {
         self.calls.push(registers.general[30]);
     }
 
-    /// Executes one instruction. `false`: it came back from where [`Self::run_to`] brought it.
+    /// Executes one instruction. `false` if the function that [`Self::run_to`] reached has returned.
     pub(crate) fn step(&mut self) -> bool {
         let ip = self.registers().ip;
         let word = self.word(ip);

@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use membound_symbolize::Registers;
 
-/// A program that stands before an instruction.
+/// A program stopped before an instruction.
 pub(crate) struct Stepped {
     child: Child,
     pid: libc::pid_t,
@@ -40,8 +40,8 @@ pub(crate) enum After {
 }
 
 impl Stepped {
-    /// Starts a program; it stands before the first instruction of its loader. `None`: this
-    /// machine does not let programs be followed, which was said.
+    /// Starts a program, stopped before the first instruction of its loader. `None`, with a message, if this
+    /// machine does not permit tracing.
     pub(crate) fn start(program: &Path) -> Option<Self> {
         let mut command = Command::new(program);
         // SAFETY: between fork and exec only this system call is made.
@@ -101,8 +101,8 @@ impl Stepped {
         After::Standing
     }
 
-    /// Return addresses that it will come back to, innermost first. Interrupted instructions
-    /// are among them, one byte behind their first.
+    /// Return addresses, innermost first. Interrupted instructions are among them, as the address after their
+    /// first byte.
     pub(crate) fn chain(&self) -> Vec<u64> {
         self.calls
             .iter()
@@ -111,8 +111,8 @@ impl Stepped {
             .collect()
     }
 
-    /// Takes away the calls that it has come back from: those whose slot is popped, and a
-    /// signal's when it continues where it was interrupted.
+    /// Removes the calls that have returned: those whose slot was popped, and signals whose interrupted code
+    /// continues.
     fn returned(&mut self, before: &Registers, after: &Registers) {
         let interrupted = self.calls.iter().rposition(|(slot, _)| *slot == u64::MAX);
         // A handler that came back pops its restorer, and the restorer calls the kernel.

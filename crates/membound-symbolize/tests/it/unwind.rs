@@ -119,7 +119,7 @@ fn bias(mapping: &Mapping) -> u64 {
     panic!("{} has no segment for {mapping:?}", mapping.path.display());
 }
 
-/// How far chains shall be right.
+/// How far chains must be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Demand {
     /// From the first instruction of the loader to the exit, to the first function.
@@ -128,7 +128,7 @@ enum Demand {
     ToMain,
 }
 
-/// What came of following a program.
+/// Result of following a program.
 struct Followed {
     compared: usize,
     differing: Vec<String>,
@@ -143,7 +143,7 @@ fn follow(program: &Path, stride: usize, demand: Demand) -> Option<Followed> {
         compared: 0,
         differing: Vec::new(),
     };
-    // How many calls lead to main, that of it among them, and where it returns to.
+    // Number of calls that lead to main, including that of main, and its return address.
     let mut called: Option<(usize, u64)> = None;
     for step in 0_usize.. {
         let ip = stepped.registers().ip;
@@ -172,7 +172,7 @@ fn follow(program: &Path, stride: usize, demand: Demand) -> Option<Followed> {
             };
             let mut result = follower.chain(&stepped);
             if !right(&result) {
-                // It may stand in what was mapped since.
+                // It may be in a mapping that is new.
                 follower.look(&stepped);
                 result = follower.chain(&stepped);
             }
