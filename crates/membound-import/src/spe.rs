@@ -225,7 +225,7 @@ impl Parts {
         if class != ACCESS {
             return None;
         }
-        // Atomic operations and exclusive accesses have a subclass of their own, with a bit for each.
+        // Extended subclass: atomic and exclusive accesses, each with a bit of its own.
         let is_extended = payload & 0xe2 == 0x02;
         let is_atomic = is_extended && payload & 0x04 != 0;
         let stores = payload & 1 != 0;

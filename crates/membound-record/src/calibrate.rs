@@ -35,7 +35,7 @@ const PERIOD: u32 = 400;
 /// How long patching may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long after a settled exchange the patch may be missing before the exchange is requested again.
+/// Time after a request at which an exchange that has settled without the patch is requested again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Share of a stretch that is left out at its beginning, while caches are being filled.
 const WARMING: f64 = 0.05;

@@ -40,7 +40,7 @@ pub(crate) struct Duty {
     until_ns: u64,
     /// Factor from a sample's period to its weight.
     factor: f64,
-    /// Time that no sample accounts for yet: pauses never last exactly as long as planned.
+    /// Time that no sample accounts for yet: spans and pauses never last exactly as planned.
     carried_ns: f64,
     spans: u64,
     looked_ns: u64,

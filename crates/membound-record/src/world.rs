@@ -39,7 +39,7 @@ struct Image {
     space: Option<Box<Space>>,
     /// The image that it was forked from.
     forked_from: Option<ProcessId>,
-    /// True once [`World::begun`] or [`World::executed`] has reported its start.
+    /// True if [`World::begun`] reported its start, or [`World::executed`] after it was first met.
     begun: bool,
 }
 

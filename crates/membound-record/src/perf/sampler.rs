@@ -214,7 +214,7 @@ impl Sampler {
         timers.into_iter().try_for_each(|timer| timer.run(run))
     }
 
-    /// Waits until a ring is filled to a quarter, all sampled threads have ended, the bell rings, or
+    /// Waits until a ring is filled to its watermark, all sampled threads have ended, the bell rings, or
     /// `timeout` is over.
     ///
     /// # Errors
@@ -385,7 +385,7 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
 /// Why [`Sampler::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// A ring is filled to a quarter.
+    /// A ring is filled to its watermark.
     Filled,
     /// The timeout is over, or the bell was rung.
     Elapsed,

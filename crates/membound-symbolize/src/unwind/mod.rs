@@ -368,7 +368,7 @@ struct Kept {
 
 impl Kept {
     fn slot(&self, place: u64) -> usize {
-        // Multiplication spreads addresses that differ in their upper bits only.
+        // The multiplication spreads addresses that differ by multiples of a page.
         let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         spread as usize & self.slots.len().wrapping_sub(1)
     }
