@@ -175,7 +175,8 @@ mod tests {
         assert_eq!(both(1), [Served::L3, Served::Unknown]);
         assert_eq!(both(2), [Served::RemoteCache, Served::L3]);
         assert_eq!(both(4), [Served::Unknown, Served::RemoteCache]);
-        // Two more bits: 8 is memory behind CXL, without them 0 is nothing.
+        // Two more bits of the source: 8 is memory attached by CXL; without them it is 0, which means
+        // nothing.
         assert_eq!(both(1 << 6), [Served::Cxl, Served::Unknown]);
         assert_eq!(both(5 | 1 << 5)[0], Served::RemoteCache);
         assert_eq!(

@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(clock.of_tsc(1_000 + 2_500_000), 1_000_000);
         assert_eq!(clock.of_raw(5_001_000_000), 1_000_000);
         assert!((clock.tsc_hz() - 2.5e9).abs() < 1.0);
-        // Too near to say anything.
+        // Too close to the first reading to change the rate.
         clock.refine(Reading {
             tsc: 1_001,
             raw_ns: 5_000_100_000,

@@ -346,7 +346,7 @@ impl Modules {
     }
 }
 
-/// True if an ELF header says that the file is for 32 bits.
+/// True for an ELF file of 32-bit code.
 fn is_32_bit(file: &[u8]) -> bool {
     const CLASS: usize = 4;
     const CLASS_32: u8 = 1;

@@ -51,7 +51,7 @@ pub(crate) struct Objects {
     places: FxHashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
     count: u32,
     changed: BTreeMap<ObjectId, Object>,
-    /// Names of allocating functions beside the usual ones.
+    /// Names of allocating functions in addition to the usual ones.
     others: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ enum Lies {
 }
 
 impl Objects {
-    /// Objects of a run in which `others` allocate beside the usual functions.
+    /// Objects of a run in which the functions `others` allocate as well.
     pub(crate) fn new(others: Vec<String>) -> Self {
         Self {
             others,

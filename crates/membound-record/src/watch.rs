@@ -167,7 +167,7 @@ impl Watchpoints {
     /// is no error.
     ///
     /// # Errors
-    /// [`Error::NoWatchpoint`] when a debugger has taken them since, and what the kernel says.
+    /// [`Error::NoWatchpoint`] if a debugger has occupied them meanwhile, and errors of the kernel.
     pub fn arm(&mut self, hits: u32) -> Result<(), Error> {
         self.disarm();
         for thread in &mut self.threads {

@@ -41,7 +41,7 @@ const LOOKS_OPENING: u64 = 8;
 /// Assumed cost of sites of unknown rates, as a share of CPU time.
 const UNKNOWN_COST: f64 = 1.0;
 
-/// What is to be recorded beside latencies.
+/// Data to be recorded in addition to latencies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
     pub(crate) blocks: Wanted,

@@ -38,8 +38,8 @@ pub struct RunData {
     pub mappings: Vec<Mapping>,
     /// Distinct places in code that were seen.
     pub frames: Vec<Frame>,
-    /// Distinct call chains, each its innermost frame and the chain of its caller. A parent
-    /// always stands before its children.
+    /// Distinct call chains: each is its innermost frame and the chain of its caller. A parent always comes
+    /// before its children.
     pub stacks: Vec<Stack>,
     /// Expiries of the sampling timer, by thread and call chain.
     pub samples: Vec<Sample>,

@@ -206,7 +206,7 @@ impl Writer {
         attributions(Attribution);
         /// Adds counted executions.
         executions(Executions);
-        /// Adds laps of loops.
+        /// Adds iterations of loops.
         laps(Laps);
         /// Adds loops around frames.
         loops(LoopAround);

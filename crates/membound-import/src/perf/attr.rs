@@ -154,7 +154,7 @@ impl Attr {
         held.count_ones() as u64 * 8
     }
 
-    /// Refuses samples with unknown fields, because the fields behind them cannot be located.
+    /// Refuses samples with unknown fields, because the fields after them cannot be located.
     pub(super) fn check(&self, event: &str) -> Result<(), Error> {
         let bits = self.sample_type & !sample_type::KNOWN;
         if bits == 0 {

@@ -12,7 +12,7 @@ const FIRST_LOOK_NS: u64 = 80_000_000;
 const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// Samples that are held back at most, whatever examining them costs.
 const MOST_SAMPLES: usize = 50_000;
-/// Other events held back behind them at most, likewise.
+/// The same for other events, which are held back behind the samples.
 const MOST_EVENTS: usize = 200_000;
 /// CPU time for which samples are examined in one iteration.
 const TURN_NS: u64 = 20_000_000;

@@ -493,8 +493,7 @@ mod tests {
         let frames = Frames::with(Machine::Aarch64, Tables { cfi, gaps });
         let mut unwinder = Unwinder::new();
         unwinder.add(0x7000..0x8000, 0x7000, &frames);
-        // Behind 128 bytes of siginfo and 176 of the context lie the fault's address, x0 to
-        // x30, sp and pc.
+        // After 128 bytes of siginfo and 176 of the context: the fault's address, x0 to x30, sp and pc.
         let saved = 0x1000 + 128 + 176 + 8;
         let stack = [
             (saved + 8 * 29, 0x3000),
