@@ -99,7 +99,9 @@ impl Attr {
                 | SAMPLE_REGS_USER
                 | SAMPLE_STACK_USER,
             flags: INHERIT | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
-            wakeup: u32::try_from(config.ring_bytes / 4).unwrap_or(u32::MAX),
+            // The kernel then wakes the reader at half of the ring. A number would have to follow the ring, which is
+            // smaller than configured where little memory may be locked.
+            wakeup: 0,
             sample_regs_user: RegisterSet::native_or_any().mask,
             sample_stack_user: config.stack_bytes,
             clockid: libc::CLOCK_MONOTONIC_RAW,

@@ -512,3 +512,31 @@ fn threads(pid: u32) -> Result<Vec<u32>, Error> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_ring_smaller_than_configured_wakes_its_reader_before_it_is_full() {
+        let config = Config::default();
+        let Ok((attrs, kernel)) = permitted(&config) else {
+            membound_testkit::skipped("perf events are not permitted");
+            return;
+        };
+        let pid = std::process::id();
+        let sampler = Sampler::begin(pid, &config, attrs, kernel, |sampler, _| {
+            sampler.follow(pid, CALLING_THREAD, &attrs, LEAST_RING_BYTES)
+        });
+        let sampler = sampler.unwrap();
+        // A sample takes 8 KiB of the 64.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(100) {
+            std::hint::spin_loop();
+        }
+        let waited = sampler.wait(Duration::from_secs(10)).unwrap();
+        assert_eq!(waited, Waited::Filled);
+    }
+}
