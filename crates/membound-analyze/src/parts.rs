@@ -227,7 +227,7 @@ pub(crate) fn part_of(stall: &Stall, time_ns: f64, stall_ns: f64, levels: ByLeve
     Stall {
         stall_ns: Estimate::new(stall_ns, stalled.low, stalled.high.min(time_ns)),
         levels,
-        fought: stall.fought,
+        contention_share: stall.contention_share,
         latency_ns: stall.latency_ns,
         latency_cycles: stall.latency_cycles,
         ratio: Estimate::new(

@@ -125,7 +125,7 @@ pub(crate) fn costs(
             let rest = contended.map(|_| fit(&|position| !fights.has(position)));
             let stall = Stall::of(
                 &Evidence {
-                    touch: touch(site.kind),
+                    access_kind: access_kind(site.kind),
                     time_ns,
                     total_ns: times.total_ns,
                     samples: times.effective_samples,
@@ -170,11 +170,11 @@ pub(crate) fn missed(run: &RunData, mixture: &Mixture) -> Estimate {
     figures::served_share(mixture, beyond)
 }
 
-const fn touch(kind: SiteKind) -> stall::Touch {
+const fn access_kind(kind: SiteKind) -> stall::AccessKind {
     match kind {
-        SiteKind::Load | SiteKind::Both => stall::Touch::Reads,
-        SiteKind::Store => stall::Touch::Writes,
-        SiteKind::Locked => stall::Touch::Locked,
+        SiteKind::Load | SiteKind::Both => stall::AccessKind::Reads,
+        SiteKind::Store => stall::AccessKind::Writes,
+        SiteKind::Locked => stall::AccessKind::Locked,
     }
 }
 
@@ -216,14 +216,14 @@ fn put_together(
     for (function, of_function) in &by_function {
         let function_ns = times.get(function).copied().unwrap_or(0) as f64;
         for &(index, count, _) in of_function {
-            let beside = of_function.iter().filter(|(other, of_other, _)| {
+            let others = of_function.iter().filter(|(other, of_other, _)| {
                 *other != index && *of_other <= SAME_LOOP * count && count <= SAME_LOOP * of_other
             });
-            let (number, beside_ns) =
-                beside.fold((0, 0.0), |(number, sum), (_, _, ns)| (number + 1, sum + ns));
+            let (number, others_ns) =
+                others.fold((0, 0.0), |(number, sum), (_, _, ns)| (number + 1, sum + ns));
             if let Some(stream) = &mut streams[index] {
-                stream.beside_ns = beside_ns;
-                stream.beside = number;
+                stream.other_streams_ns = others_ns;
+                stream.other_streams = number;
                 stream.function_ns = function_ns;
             }
         }
@@ -306,8 +306,8 @@ fn stream(
     Some(Stream {
         lines_per_execution: if written_back { 2.0 * lines } else { lines },
         line_ns: machine.line_ns(served, busy)?,
-        beside_ns: 0.0,
-        beside: 0,
+        other_streams_ns: 0.0,
+        other_streams: 0,
         function_ns: 0.0,
         served,
     })

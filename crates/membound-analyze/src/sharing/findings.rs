@@ -223,8 +223,8 @@ impl Totals {
             return 0.0;
         };
         let site = context.parts.parts[part as usize].site;
-        let share = match context.costs[site.index()].stall.fought {
-            Some(fought) if contended > 0.0 => fought * counts.seen / contended,
+        let share = match context.costs[site.index()].stall.contention_share {
+            Some(share) if contended > 0.0 => share * counts.seen / contended,
             _ if all > 0.0 => counts.seen / all,
             _ => 0.0,
         };

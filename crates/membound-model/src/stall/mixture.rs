@@ -35,7 +35,7 @@ pub struct LevelShare {
     /// Where the level is.
     pub served: Served,
     /// Share of the accesses, 0 to 1. Levels that cannot be distinguished (see
-    /// [`Mixture::together`]) each have their most likely share and a correspondingly wide interval.
+    /// [`Mixture::indistinguishable`]) each have their most likely share and a correspondingly wide interval.
     pub share: Estimate,
     /// Latency of the level in nanoseconds.
     pub latency_ns: f64,
@@ -52,7 +52,7 @@ pub struct Mixture {
     pub beyond_ns: f64,
     /// Groups of levels (positions in `levels`) that the timer cannot distinguish, each with
     /// their common share.
-    pub together: Vec<(Vec<usize>, Estimate)>,
+    pub indistinguishable: Vec<(Vec<usize>, Estimate)>,
     /// Average latency of all accesses in nanoseconds.
     pub mean_ns: Estimate,
     /// Average latency beyond that of the innermost level, in nanoseconds; the value is 0
@@ -70,34 +70,34 @@ pub(super) const Z95: f64 = 1.96;
 /// Overlap of two histograms above which their levels are reported together. Above it,
 /// a shift of the whole histogram by a fraction of a timer's step, which the code around a
 /// load can cause, would move shares from one to the other.
-const ALIKE: f64 = 0.4;
+const MAX_DISTINGUISHABLE_OVERLAP: f64 = 0.4;
 /// The same limit if one of the two is another core's cache or another node. Few programs
 /// load from there, and the latency of a machine's own memory varies (open pages, busy
 /// channels, translation) by more than the difference between the two.
-const LIKE_REMOTE: f64 = 0.1;
+const MAX_DISTINGUISHABLE_OVERLAP_REMOTE: f64 = 0.1;
 /// Relative standard error of the cost of timing itself, at another position in code.
-const PLACE: f64 = 0.01;
+const TIMING_COST_SIGMA: f64 = 0.01;
 /// Most rounds of expectation maximisation, and the change of a share at which it has settled.
-const ROUNDS: usize = 500;
-const SETTLED: f64 = 1e-6;
+const MAX_ROUNDS: usize = 500;
+const SETTLED_SHARE_CHANGE: f64 = 1e-6;
 /// Rounds for a resampled histogram, which start from the answer.
-const ROUNDS_AGAIN: usize = 60;
+const MAX_RESAMPLED_ROUNDS: usize = 60;
 /// Number of resampled histograms.
 const RESAMPLES: usize = 48;
 /// Most timed loads that a calibrated histogram counts as: sites differ from the
 /// calibration's loop by more than chance.
 const WORTH: f64 = 4000.0;
 /// Share of a calibrated bin that is moved to its neighbours, because a site's code differs.
-const BLUR: f64 = 0.02;
+const BLURRED_BIN_SHARE: f64 = 0.02;
 /// Multiple of the calibrated range at which ticks are cut: a timed access that was
 /// interrupted says nothing about memory.
-const INTERRUPTED: f64 = 2.0;
+const INTERRUPTED_RANGE_FACTOR: f64 = 2.0;
 /// Limits for attributing loads to the farther of two levels. Loads that took on average less than
-/// `NEAR` of the way from the nearer level to the farther, and beyond a hit less than
-/// `HARDLY_SLOWER` times as long as the nearer level, were not served by the farther; loads beyond
+/// `MIN_STEP_SHARE` of the way from the nearer level to the farther, and beyond a hit less than
+/// `MIN_SLOWDOWN` times as long as the nearer level, were not served by the farther; loads beyond
 /// twice either limit were.
-const NEAR: f64 = 0.25;
-const HARDLY_SLOWER: f64 = 1.5;
+const MIN_STEP_SHARE: f64 = 0.25;
+const MIN_SLOWDOWN: f64 = 1.5;
 /// Least initial share in resampling: a share that starts at zero can never grow.
 const LEAST: f64 = 1e-3;
 
@@ -114,7 +114,7 @@ pub struct Mixer {
     /// Positions of the levels of the own core and node, nearest first.
     outward: Vec<usize>,
     /// Groups of levels that cannot be distinguished.
-    together: Vec<Vec<usize>>,
+    indistinguishable: Vec<Vec<usize>>,
     tick_ns: f64,
 }
 
@@ -169,7 +169,7 @@ impl Mixer {
             .collect();
         let histograms: Vec<&[TickCount]> = calibrated.iter().map(Vec::as_slice).collect();
         let bins = Bins::of(&histograms);
-        let cap = INTERRUPTED * f64::from(bins.top());
+        let cap = INTERRUPTED_RANGE_FACTOR * f64::from(bins.top());
         let levels: Vec<Level> = usable
             .iter()
             .zip(&calibrated)
@@ -191,7 +191,7 @@ impl Mixer {
             .collect();
         Ok(Self {
             outward: outward(&levels),
-            together: alike(&levels),
+            indistinguishable: indistinguishable_groups(&levels),
             levels,
             axis,
             step,
@@ -223,7 +223,7 @@ impl Mixer {
             .map(|level| level.density.as_slice())
             .collect();
         let even = vec![1.0 / (self.levels.len() + 1) as f64; self.levels.len() + 1];
-        let shares = self.shares(&counts, &bin_ns, &densities, even, ROUNDS);
+        let shares = self.shares(&counts, &bin_ns, &densities, even, MAX_ROUNDS);
         let spread = self.spread(histogram, timing, &bin_ns, &shares);
         let sized = timed as f64;
         let estimate = |members: &[usize]| {
@@ -237,8 +237,8 @@ impl Mixer {
             )
             .clamped(0.0, 1.0)
         };
-        let together: Vec<(Vec<usize>, Estimate)> = self
-            .together
+        let indistinguishable: Vec<(Vec<usize>, Estimate)> = self
+            .indistinguishable
             .iter()
             .map(|group| (group.clone(), estimate(group)))
             .collect();
@@ -248,7 +248,10 @@ impl Mixer {
             .enumerate()
             .map(|(position, level)| {
                 let mut share = estimate(&[position]);
-                if let Some((_, all)) = together.iter().find(|(it, _)| it.contains(&position)) {
+                if let Some((_, all)) = indistinguishable
+                    .iter()
+                    .find(|(it, _)| it.contains(&position))
+                {
                     share = Estimate::new(share.value, 0.0, all.high);
                 }
                 LevelShare {
@@ -259,7 +262,7 @@ impl Mixer {
                 }
             })
             .collect();
-        let cap = INTERRUPTED * f64::from(self.bins.top());
+        let cap = INTERRUPTED_RANGE_FACTOR * f64::from(self.bins.top());
         let l1 = &self.levels[self.innermost];
         let (excess, error) = self.excess(&Moments::of(histogram, cap), timing.error);
         let significant = if excess > Z95 * error { excess } else { 0.0 };
@@ -270,7 +273,7 @@ impl Mixer {
             levels,
             beyond: estimate(&[self.levels.len()]),
             beyond_ns: self.beyond_ns(histogram, cap),
-            together,
+            indistinguishable,
             mean_ns: Estimate::new(
                 mean(significant),
                 mean(excess - Z95 * error),
@@ -285,7 +288,7 @@ impl Mixer {
     /// True if the first two caches cannot be distinguished.
     #[must_use]
     pub fn l1_and_l2_together(&self) -> bool {
-        self.together.iter().any(|group| {
+        self.indistinguishable.iter().any(|group| {
             let has = |served| {
                 group
                     .iter()
@@ -309,7 +312,7 @@ impl Mixer {
 
     /// Standard error, in ticks, of the cost of timing at another position in code.
     fn shift_error(&self, of_shift: f64) -> f64 {
-        of_shift.hypot(PLACE * self.levels[self.innermost].ticks.mean)
+        of_shift.hypot(TIMING_COST_SIGMA * self.levels[self.innermost].ticks.mean)
     }
 
     /// Nanoseconds beyond the innermost level, and their standard error.
@@ -359,7 +362,7 @@ impl Mixer {
         rounds: usize,
     ) -> Vec<f64> {
         let mut shares = self.maximise(counts, densities, start, rounds);
-        self.take_in(counts, bin_ns, densities, &mut shares);
+        self.reassign_to_nearer(counts, bin_ns, densities, &mut shares);
         shares
     }
 
@@ -369,7 +372,13 @@ impl Mixer {
     /// The farther level's calibrated loads were not all its own, so a few ticks more than a narrow
     /// level showed would otherwise count as the farther one. Levels of other cores and nodes are
     /// excluded, because their times overlap with those of other effects.
-    fn take_in(&self, counts: &[f64], bin_ns: &[f64], densities: &[&[f64]], shares: &mut [f64]) {
+    fn reassign_to_nearer(
+        &self,
+        counts: &[f64],
+        bin_ns: &[f64],
+        densities: &[&[f64]],
+        shares: &mut [f64],
+    ) {
         let beyond = self.bins.beyond();
         let likely = |bin: usize, shares: &[f64]| -> f64 {
             let of = densities.iter().zip(shares);
@@ -393,10 +402,11 @@ impl Mixer {
                 continue;
             };
             let (from, to) = (self.levels[near].latency_ns, self.levels[far].latency_ns);
-            let way = (ns - from) / (to - from).max(f64::MIN_POSITIVE);
-            let slower = (ns - self.l1_ns()) / (from - self.l1_ns()).max(f64::MIN_POSITIVE);
+            let step_share = (ns - from) / (to - from).max(f64::MIN_POSITIVE);
+            let slowdown = (ns - self.l1_ns()) / (from - self.l1_ns()).max(f64::MIN_POSITIVE);
             let served = |of: f64, least: f64| ((of - least) / least).clamp(0.0, 1.0);
-            let kept = shares[far] * served(way, NEAR).max(served(slower, HARDLY_SLOWER));
+            let kept = shares[far]
+                * served(step_share, MIN_STEP_SHARE).max(served(slowdown, MIN_SLOWDOWN));
             shares[near] += shares[far] - kept;
             shares[far] = kept;
         }
@@ -434,7 +444,7 @@ impl Mixer {
                 change = change.max((new - *share).abs());
                 *share = new;
             }
-            if change < SETTLED {
+            if change < SETTLED_SHARE_CHANGE {
                 break;
             }
         }
@@ -468,7 +478,13 @@ impl Mixer {
                     .map(|level| density(&resampler.counts(&level.counts)))
                     .collect();
                 let densities: Vec<&[f64]> = densities.iter().map(Vec::as_slice).collect();
-                Some(self.shares(&counts, bin_ns, &densities, start.clone(), ROUNDS_AGAIN))
+                Some(self.shares(
+                    &counts,
+                    bin_ns,
+                    &densities,
+                    start.clone(),
+                    MAX_RESAMPLED_ROUNDS,
+                ))
             })
             .collect();
         Spread {
@@ -556,9 +572,9 @@ fn density(counts: &[f64]) -> Vec<f64> {
         let before = bin.saturating_sub(1);
         // The last bin lies beyond all levels and has no neighbour.
         let after = (bin + 1).min(counts.len().saturating_sub(2)).max(bin);
-        density[bin] += share * (1.0 - BLUR);
-        density[before] += share * BLUR / 2.0;
-        density[after] += share * BLUR / 2.0;
+        density[bin] += share * (1.0 - BLURRED_BIN_SHARE);
+        density[before] += share * BLURRED_BIN_SHARE / 2.0;
+        density[after] += share * BLURRED_BIN_SHARE / 2.0;
     }
     for share in &mut density {
         *share += everywhere / (total + 1.0);
@@ -576,7 +592,7 @@ fn outward(levels: &[Level]) -> Vec<usize> {
 }
 
 /// Groups of levels whose histograms overlap too much, each in order.
-fn alike(levels: &[Level]) -> Vec<Vec<usize>> {
+fn indistinguishable_groups(levels: &[Level]) -> Vec<Vec<usize>> {
     let mut group_of: Vec<usize> = (0..levels.len()).collect();
     for position in 1..levels.len() {
         for before in 0..position {
@@ -589,9 +605,9 @@ fn alike(levels: &[Level]) -> Vec<Vec<usize>> {
                 .sum();
             let remote = [one, other].map(|level| level.served == Served::Remote);
             let bound = if remote[0] == remote[1] {
-                ALIKE
+                MAX_DISTINGUISHABLE_OVERLAP
             } else {
-                LIKE_REMOTE
+                MAX_DISTINGUISHABLE_OVERLAP_REMOTE
             };
             if common > bound {
                 let (kept, joined) = (group_of[before], group_of[position]);

@@ -5,7 +5,7 @@ use super::{ByLevel, Estimate, Mixture, Served};
 
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Touch {
+pub enum AccessKind {
     /// It reads (and may also write).
     Reads,
     /// It only writes: instructions wait for it only if the store buffer is full.
@@ -58,9 +58,9 @@ pub struct Stream {
     /// Time in nanoseconds of the lines that other accesses of the same loop move in order per
     /// execution of this one. They share the bandwidth, and the loop's samples are attributed to
     /// whichever of its accesses waits.
-    pub beside_ns: f64,
+    pub other_streams_ns: f64,
     /// Number of such other accesses.
-    pub beside: u32,
+    pub other_streams: u32,
     /// CPU time of the function that contains the stream's loop, in nanoseconds.
     pub function_ns: f64,
     /// Level or memory from which the lines come.
@@ -73,7 +73,7 @@ impl Stream {
         executions
             * self
                 .lines_per_execution
-                .mul_add(self.line_ns, self.beside_ns)
+                .mul_add(self.line_ns, self.other_streams_ns)
     }
 
     /// Confidence that the loop waits for bandwidth, 0 to 1, from the share of its time that moving
@@ -117,7 +117,7 @@ struct OverlappedHits {
 }
 
 /// Concurrent accesses from which on the latency of hits is hidden as far as possible.
-const HIDING: f64 = 2.0;
+const FULLY_HIDING_CONCURRENCY: f64 = 2.0;
 
 impl OverlappedHits {
     /// Estimates the overlap from the time `time_ns` of all executions of a site.
@@ -126,7 +126,7 @@ impl OverlappedHits {
     /// number of concurrent accesses.
     fn of(time_ns: f64, executed: Executed, mixture: &Mixture) -> Self {
         let at_a_time = executed.count * mixture.mean_ns.value / time_ns.max(f64::MIN_POSITIVE);
-        let hidden = ((at_a_time - 1.0) / (HIDING - 1.0)).clamp(0.0, 1.0);
+        let hidden = ((at_a_time - 1.0) / (FULLY_HIDING_CONCURRENCY - 1.0)).clamp(0.0, 1.0);
         let part = |all_hidden: f64| 1.0 - hidden * (1.0 - all_hidden);
         Self {
             least: part(OVERLAPPED_HIT.least),
@@ -222,7 +222,7 @@ impl Work {
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     /// Kind of the access.
-    pub touch: Touch,
+    pub access_kind: AccessKind,
     /// CPU time of the samples attributed to the site, in nanoseconds.
     pub time_ns: f64,
     /// CPU time of all samples, in nanoseconds.
@@ -263,7 +263,7 @@ pub struct Stall {
     /// Stalled time by place; the sum is `stall_ns.value`.
     pub levels: ByLevel,
     /// Share of the stall that is due to contention, 0 to 1; `None` if unknown.
-    pub fought: Option<f64>,
+    pub contention_share: Option<f64>,
     /// Average latency in nanoseconds, if accesses were timed.
     pub latency_ns: Option<Estimate>,
     /// Average latency in core clock cycles.
@@ -312,11 +312,11 @@ impl Stall {
                 (stall, ByLevel::default())
             }
         };
-        let (stall, levels, fought_ns) = match (evidence.contended, evidence.executed) {
+        let (stall, levels, contention_ns) = match (evidence.contended, evidence.executed) {
             (Some(contended), Some(executed)) => {
-                let fought = fought(evidence, contended, executed, costs);
-                let (stall, levels) = with_fights(contended, fought, stall, levels);
-                (stall, levels, Some(fought.value))
+                let contention = contention(evidence, contended, executed, costs);
+                let (stall, levels) = with_contention(contended, contention, stall, levels);
+                (stall, levels, Some(contention.value))
             }
             _ => (stall, levels, None),
         };
@@ -332,7 +332,8 @@ impl Stall {
             stall_ns: with_chance(stall, ratio.value, evidence)
                 .clamped(0.0, evidence.total_ns.max(time_ns)),
             levels: levels.scaled_to(stall.value),
-            fought: fought_ns.map(|ns| (ns / stall.value.max(f64::MIN_POSITIVE)).min(1.0)),
+            contention_share: contention_ns
+                .map(|ns| (ns / stall.value.max(f64::MIN_POSITIVE)).min(1.0)),
             latency_ns,
             latency_cycles: latency_ns.zip(cycles).map(|(ns, factor)| ns.times(factor)),
             ratio,
@@ -343,10 +344,10 @@ impl Stall {
 
 impl Costs {
     /// Cost of a hit in nanoseconds.
-    fn hit_ns(&self, touch: Touch) -> f64 {
-        match touch {
-            Touch::Reads | Touch::Writes => self.l1_ns,
-            Touch::Locked => self.l1_ns.max(self.locked_ns),
+    fn hit_ns(&self, access_kind: AccessKind) -> f64 {
+        match access_kind {
+            AccessKind::Reads | AccessKind::Writes => self.l1_ns,
+            AccessKind::Locked => self.l1_ns.max(self.locked_ns),
         }
     }
 }
@@ -368,13 +369,13 @@ fn timed(
     costs: &Costs,
 ) -> (Estimate, ByLevel) {
     let time_ns = evidence.time_ns;
-    let plain = beyond_hits(evidence, executed, costs.hit_ns(evidence.touch));
+    let plain = beyond_hits(evidence, executed, costs.hit_ns(evidence.access_kind));
     let alone = each_for_itself(time_ns, plain, executed, mixture);
     if let (Some(stall), None) = (alone, evidence.stream) {
         return (stall, by_level(mixture, costs).scaled_to(stall.value));
     }
     let overlapped = time_ns * far_share(mixture, costs);
-    let hit_ns = costs.hit_ns(evidence.touch);
+    let hit_ns = costs.hit_ns(evidence.access_kind);
     let hidden = OverlappedHits::of(time_ns, executed, mixture);
     // At most the share that the excess has of the latency: overlapping accesses divide the time
     // in the same proportion.
@@ -394,7 +395,7 @@ fn timed(
         .filter(|stream| stream.served != Served::L1)
         .map(|stream| {
             // The loop's work is distributed over its instructions as its time is.
-            let hits = hit_ns * f64::from(1 + stream.beside);
+            let hits = hit_ns * f64::from(1 + stream.other_streams);
             let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
             let beyond =
                 |part: f64, count: f64| time_ns * (1.0 - part * count * hits / loop_ns).max(0.0);
@@ -476,13 +477,13 @@ fn each_for_itself(
 }
 
 /// The stall due to contention for lines.
-fn fought(
+fn contention(
     evidence: &Evidence<'_>,
     contended: Contended,
     executed: Executed,
     costs: &Costs,
 ) -> Estimate {
-    let hit_ns = costs.hit_ns(evidence.touch);
+    let hit_ns = costs.hit_ns(evidence.access_kind);
     let hidden = beyond_hits(evidence, executed, hit_ns * contended.hit_share);
     // The lower end assumes that no part of the hits is hidden.
     let beyond = Estimate::new(
@@ -500,26 +501,26 @@ fn fought(
 }
 
 /// The stall with contention; `stall` and `levels` are the stall without it.
-fn with_fights(
+fn with_contention(
     contended: Contended,
-    fought: Estimate,
+    contention: Estimate,
     stall: Estimate,
     levels: ByLevel,
 ) -> (Estimate, ByLevel) {
     let rest = stall.times(1.0 - contended.share.clamp(0.0, 1.0));
     let mut levels = levels.scaled_to(rest.value);
-    levels.add(Served::Remote, fought.value);
+    levels.add(Served::Remote, contention.value);
     let stall = Estimate::new(
-        rest.value + fought.value,
-        rest.low + fought.low,
-        rest.high + fought.high,
+        rest.value + contention.value,
+        rest.low + contention.low,
+        rest.high + contention.high,
     );
     (stall, levels)
 }
 
 /// The stall of accesses that were counted but not timed, and its division by place.
 fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estimate, ByLevel) {
-    let hit_ns = costs.hit_ns(evidence.touch);
+    let hit_ns = costs.hit_ns(evidence.access_kind);
     let plain = beyond_hits(evidence, executed, hit_ns);
     // It is unknown whether they overlap.
     let most_ns = beyond_hits(evidence, executed, hit_ns * OVERLAPPED_HIT.least).high;
@@ -530,8 +531,8 @@ fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estim
     let moved = evidence
         .stream
         .map(|stream| stream.moved_ns(executed.count));
-    let stall = match (evidence.touch, moved) {
-        (Touch::Writes, _) => plain,
+    let stall = match (evidence.access_kind, moved) {
+        (AccessKind::Writes, _) => plain,
         (_, Some(moved)) => Estimate::new(plain.value.min(moved), 0.0, plain.high),
         (_, None) => Estimate::new(most_ns * UNKNOWN_SHARE, 0.0, most_ns),
     };
@@ -545,7 +546,7 @@ fn far_share(mixture: &Mixture, costs: &Costs) -> f64 {
     let mut far = mixture.beyond.low * beyond_hit(mixture.beyond_ns);
     for (position, level) in mixture.levels.iter().enumerate() {
         let group = mixture
-            .together
+            .indistinguishable
             .iter()
             .find(|(group, _)| group.contains(&position));
         let near = match group {
@@ -604,16 +605,16 @@ struct Added {
 
 /// Contributions of all levels, innermost first.
 fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
-    let together = |position: usize| {
+    let indistinguishable = |position: usize| {
         mixture
-            .together
+            .indistinguishable
             .iter()
             .find(|(group, _)| group.contains(&position))
     };
     let mut added = Vec::new();
     let mut farthest = (Served::Unknown, 0.0);
     for (position, level) in mixture.levels.iter().enumerate() {
-        let group = together(position);
+        let group = indistinguishable(position);
         let sure = group.map_or(level.share.low, |(_, share)| share.low);
         if level.share.value > farthest.1 && level.served >= Served::Dram {
             farthest = (level.served, level.share.value);
@@ -630,9 +631,9 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
             Some((group, all)) => nearest(mixture, group, *all, costs),
             None => vec![(position, 1.0)],
         };
-        for (told, part) in least {
+        for (position, part) in least {
             added.push(Added {
-                served: mixture.levels[told].served,
+                served: mixture.levels[position].served,
                 amount: part * level.share.value * beyond_hit,
                 certain: part * certain * beyond_hit,
             });
@@ -676,7 +677,7 @@ fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> 
         .filter(|&position| mixture.levels[position].served != Served::Remote)
         .collect();
     outward.sort_by(|&one, &other| beyond_hit(one).total_cmp(&beyond_hit(other)));
-    let told = |position: usize| match mixture.levels[position].served {
+    let reported = |position: usize| match mixture.levels[position].served {
         Served::L2 => innermost,
         _ => position,
     };
@@ -684,7 +685,10 @@ fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> 
         .iter()
         .position(|&position| beyond_hit(position) >= average)
     else {
-        return vec![(outward.last().map_or(innermost, |&last| told(last)), 1.0)];
+        return vec![(
+            outward.last().map_or(innermost, |&last| reported(last)),
+            1.0,
+        )];
     };
     let Some(near) = far.checked_sub(1) else {
         return vec![(innermost, 1.0)];
@@ -694,7 +698,7 @@ fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> 
     let (near_ns, far_ns) = (beyond_hit(near), beyond_hit(far));
     let share = (average - near_ns) / (far_ns - near_ns);
     let part = (share * far_ns / average).clamp(0.0, 1.0);
-    vec![(told(near), 1.0 - part), (told(far), part)]
+    vec![(reported(near), 1.0 - part), (reported(far), part)]
 }
 
 /// Adds the errors of sampling and of attribution to the interval of a stall.

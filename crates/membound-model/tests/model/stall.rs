@@ -1,8 +1,8 @@
 //! Stalls of programs with known truth.
 
 use membound_model::stall::{
-    ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served, Stall,
-    Stream, Touch, Work, combine,
+    AccessKind, ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served,
+    Stall, Stream, Work, combine,
 };
 use membound_types::{CalibratedLevel, Calibration, TickCount};
 
@@ -98,7 +98,7 @@ fn each_level_is_found_and_its_latency_too() {
         let mixture = mixer.fit(&histogram(&[(level, 1.0)], 2000, 5)).unwrap();
         assert_eq!(mixture.timed, 2000);
         let share = if level < 2 {
-            mixture.together[0].1
+            mixture.indistinguishable[0].1
         } else {
             mixture.levels[level].share
         };
@@ -140,7 +140,7 @@ fn few_samples_say_little() {
         count: 1,
     };
     let one = mixer.fit(&[one]).unwrap();
-    assert!(one.together[0].1.low < 0.3, "{one:#?}");
+    assert!(one.indistinguishable[0].1.low < 0.3, "{one:#?}");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
     let mixer = Mixer::new(&calibration, PATCH).unwrap();
     let histogram = calibration.levels[4].ticks.clone();
     let mixture = mixer.fit(&histogram).unwrap();
-    assert_eq!(mixture.together.last().unwrap().0, [3, 4]);
+    assert_eq!(mixture.indistinguishable.last().unwrap().0, [3, 4]);
     let stall = Stall::of(&site(5.0, 5e9 / 150.0, &mixture), &COSTS);
     assert!(
         stall.levels.get(Served::Dram) > 0.95 * stall.stall_ns.value,
@@ -201,7 +201,7 @@ fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
     let mixer = Mixer::new(&calibration, PATCH).unwrap();
     let at = |shares: &[(usize, f64)], latency_ns: f64| {
         let mixture = mixer.fit(&histogram(shares, 4000, 9)).unwrap();
-        assert_eq!(mixture.together[0].0, [0, 1, 2]);
+        assert_eq!(mixture.indistinguishable[0].0, [0, 1, 2]);
         let stall = Stall::of(&site(5.0, 5e9 / latency_ns, &mixture), &COSTS);
         let of = |served| stall.levels.get(served) / stall.stall_ns.value;
         (of(Served::L1), of(Served::L3))
@@ -248,7 +248,7 @@ fn site<'a>(
     mixture: &'a membound_model::stall::Mixture,
 ) -> Evidence<'a> {
     Evidence {
-        touch: Touch::Reads,
+        access_kind: AccessKind::Reads,
         time_ns: seconds * 1e9,
         total_ns: 10e9,
         samples: 1e4,
@@ -294,32 +294,32 @@ fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
     // Four nanoseconds per execution, at loads that look like hits.
     let mut evidence = site(4.0, 1e9, &mixture);
     assert!(Stall::of(&evidence, &COSTS).stall_ns.value < 0.5e9);
-    let fight = |share, excess_ns| {
+    let contention = |share, excess_ns| {
         Some(Contended {
             share,
             excess_ns,
             hit_share: 1.0,
         })
     };
-    evidence.contended = fight(1.0, 20.0);
+    evidence.contended = contention(1.0, 20.0);
     let stall = Stall::of(&evidence, &COSTS);
     assert!((stall.stall_ns.value - 3e9).abs() < 0.05e9, "{stall:#?}");
     assert!(stall.levels.get(Served::Remote) > 0.99 * stall.stall_ns.value);
     // One of ten accesses that wait together.
-    let mut together = fight(1.0, 20.0);
+    let mut together = contention(1.0, 20.0);
     together.as_mut().unwrap().hit_share = 0.1;
     evidence.contended = together;
     let stall = Stall::of(&evidence, &COSTS);
     assert!((stall.stall_ns.value - 3.9e9).abs() < 0.05e9, "{stall:#?}");
     assert!(stall.stall_ns.low < 3.1e9, "{stall:#?}");
     // Little contention: the stall is no more than its cost.
-    evidence.contended = fight(1.0, 0.5);
+    evidence.contended = contention(1.0, 0.5);
     let seldom = Stall::of(&evidence, &COSTS).stall_ns.value;
     assert!((seldom - 0.5e9).abs() < 0.05e9, "{seldom}");
     // A locked operation takes longer even without contention.
-    evidence.touch = Touch::Locked;
+    evidence.access_kind = AccessKind::Locked;
     evidence.time_ns = 8e9;
-    evidence.contended = fight(1.0, 20.0);
+    evidence.contended = contention(1.0, 20.0);
     let locked = Stall::of(&evidence, &COSTS).stall_ns.value;
     assert!((locked - 3e9).abs() < 0.05e9, "{locked}");
 }
@@ -396,8 +396,8 @@ fn a_stream_stalls_although_its_loads_look_fast() {
     evidence.stream = Some(Stream {
         lines_per_execution: 0.125,
         line_ns: 20.0,
-        beside_ns: 0.0,
-        beside: 0,
+        other_streams_ns: 0.0,
+        other_streams: 0,
         function_ns: 4.0e9,
         served: Served::Dram,
     });
@@ -412,8 +412,8 @@ fn a_stream_stalls_although_its_loads_look_fast() {
         evidence.stream = Some(Stream {
             lines_per_execution: 0.125,
             line_ns: 2.5,
-            beside_ns: 0.0,
-            beside: 0,
+            other_streams_ns: 0.0,
+            other_streams: 0,
             function_ns: seconds * 1e9,
             served: Served::Dram,
         });
@@ -435,8 +435,8 @@ fn a_triad_that_uses_all_bandwidth_stalls_for_all_but_its_work() {
     evidence.stream = Some(Stream {
         lines_per_execution: 0.125,
         line_ns: 2.5,
-        beside_ns: 3.0 * 0.125 * 2.5,
-        beside: 3,
+        other_streams_ns: 3.0 * 0.125 * 2.5,
+        other_streams: 3,
         function_ns: seconds * 1e9,
         served: Served::Dram,
     });
@@ -450,7 +450,7 @@ fn a_triad_that_uses_all_bandwidth_stalls_for_all_but_its_work() {
 #[test]
 fn stores_wait_for_room() {
     let evidence = Evidence {
-        touch: Touch::Writes,
+        access_kind: AccessKind::Writes,
         mixture: None,
         ..site(
             4.0,
@@ -518,7 +518,7 @@ fn known(seconds: f64, ratio: Estimate) -> Stall {
     Stall {
         stall_ns: ratio.times(seconds * 1e9),
         levels,
-        fought: None,
+        contention_share: None,
         latency_ns: None,
         latency_cycles: None,
         ratio,
