@@ -6,12 +6,12 @@
 
 use nalgebra::DMatrix;
 
-use super::leaving::Leaving;
+use super::leaving::MissShape;
 use super::steps::{MOST_DEVIATION, Search, Step, Sum};
 use super::{Interval, Knee};
 
 /// Steps per octave of the grid of sizes for the final interval.
-const FINE: f64 = 24.0;
+const FINE_STEPS_PER_OCTAVE: f64 = 24.0;
 
 /// Largest slope at the flattest point between two steps, as a share of the second's steepest slope.
 const MOST_FLATTEST: f64 = 0.6;
@@ -23,7 +23,7 @@ const REACHED_SHARE: f64 = 0.6;
 const LEAST_REACHING: usize = 2;
 
 /// Penalty of another shape than the chosen one in the likelihood for a size's interval.
-const OTHER_COST: f64 = 2.0;
+const OTHER_SHAPE_COST: f64 = 2.0;
 
 /// Standard deviation of a step's shape, as a share of the distance to its neighbour.
 const SHAPE_ERROR: f64 = 0.7;
@@ -48,7 +48,7 @@ impl Search<'_> {
                 .iter()
                 .zip(&sum.heights[1..])
                 .map(|(step, height)| {
-                    height * Leaving::all()[step.way].misses(octave - step.octave)
+                    height * MissShape::all()[step.shape].misses(octave - step.octave)
                 })
                 .sum();
             (sum.heights[0] + risen).ln()
@@ -85,7 +85,7 @@ impl Search<'_> {
                 let size = self.size(sum, index, octave_errors[index]);
                 found.push(Found {
                     latency: inner,
-                    size: Some((size, Leaving::all()[step.way].knee)),
+                    size: Some((size, MissShape::all()[step.shape].knee)),
                 });
                 inner = interval(latency + height, latency_errors[index + 1]);
             }
@@ -103,10 +103,10 @@ impl Search<'_> {
     /// True if the curve extends far enough beyond the last step to show its latency.
     fn reaches_last(&self, sum: &Sum) -> bool {
         sum.steps.last().is_none_or(|step| {
-            let way = &Leaving::all()[step.way];
+            let shape = &MissShape::all()[step.shape];
             self.octaves
                 .iter()
-                .filter(|octave| way.misses(*octave - step.octave) >= REACHED_SHARE)
+                .filter(|octave| shape.misses(*octave - step.octave) >= REACHED_SHARE)
                 .count()
                 >= LEAST_REACHING
         })
@@ -115,17 +115,17 @@ impl Search<'_> {
     /// True if a step ends a level. If most steps are steep, a step that rises slowly is the reach of
     /// a TLB; if most rise slowly, as with random windows, it is a level.
     fn is_level(&self, sum: &Sum, index: usize, below: f64) -> bool {
-        let gentle = |step: &Step| Leaving::all()[step.way].gentle;
+        let gentle = |step: &Step| MissShape::all()[step.shape].gentle;
         let gentle_steps = sum.steps.iter().filter(|step| gentle(step)).count();
         if index == 0 || !gentle(&sum.steps[index]) || 2 * gentle_steps > sum.steps.len() {
             return true;
         }
-        let way = &Leaving::all()[sum.steps[index].way];
+        let shape = &MissShape::all()[sum.steps[index].shape];
         let height = sum.heights[index + 1];
         let climb = (0..8)
             .map(|eighth| {
                 let from = f64::from(eighth - 4) / 8.0;
-                let at = |octaves: f64| (below + height * way.misses(octaves)).ln();
+                let at = |octaves: f64| (below + height * shape.misses(octaves)).ln();
                 (at(from + 0.5) - at(from)) / 0.5
             })
             .fold(0.0, f64::max);
@@ -138,7 +138,7 @@ impl Search<'_> {
         let excess = (sum.cost / self.ns.len() as f64).max(1.0);
         let features: Vec<Vec<f64>> = sum.steps.iter().map(|step| self.feature(*step)).collect();
         let smooth: Vec<usize> = (0..count)
-            .filter(|&index| Leaving::all()[sum.steps[index].way].smooth)
+            .filter(|&index| MissShape::all()[sum.steps[index].shape].smooth)
             .collect();
         let shapes = 1 + count + smooth.len();
         let columns = shapes + count;
@@ -156,14 +156,14 @@ impl Search<'_> {
             }
             for (place, &index) in smooth.iter().enumerate() {
                 const HALF: f64 = 1.0 / 24.0;
-                let way = &Leaving::all()[sum.steps[index].way];
+                let shape = &MissShape::all()[sum.steps[index].shape];
                 let at = self.octaves[point] - sum.steps[index].octave;
-                let slope = (way.misses(at - HALF) - way.misses(at + HALF)) / (2.0 * HALF);
+                let slope = (shape.misses(at - HALF) - shape.misses(at + HALF)) / (2.0 * HALF);
                 row[1 + count + place] = scale * sum.heights[1 + index] * slope;
             }
             for (index, step) in sum.steps.iter().enumerate() {
                 let at = self.octaves[point] - step.octave;
-                let like = &Leaving::all()[Leaving::all()[step.way].neighbour];
+                let like = &MissShape::all()[MissShape::all()[step.shape].neighbour];
                 let other = like.misses(at) - features[index][point];
                 row[shapes + index] = scale * sum.heights[1 + index] * other;
             }
@@ -176,8 +176,8 @@ impl Search<'_> {
         for column in 0..columns {
             normal[(column, column)] += 1e-9 * normal[(column, column)] + 1e-12;
         }
-        for shape in 0..count {
-            normal[(shapes + shape, shapes + shape)] += SHAPE_ERROR.powi(-2);
+        for index in 0..count {
+            normal[(shapes + index, shapes + index)] += SHAPE_ERROR.powi(-2);
         }
         let Some(inverse) = normal.cholesky().map(|factor| factor.inverse()) else {
             return (vec![0.0; count + 1], vec![0.0; count]);
@@ -208,14 +208,18 @@ impl Search<'_> {
         let basis = self.basis(sum, Some(index));
         let here = sum.steps[index];
         let excess = (sum.cost / self.ns.len() as f64).max(1.0);
-        let cells = FINE as i32;
+        let cells = FINE_STEPS_PER_OCTAVE as i32;
         let mut places: Vec<(f64, f64)> = Vec::new();
         let mut all: Vec<(f64, f64)> = Vec::new();
         for cell in -cells..=cells {
-            let octave = here.octave + f64::from(cell) / FINE;
-            for way in 0..Leaving::all().len() {
-                let gain = basis.gain(self, Step { octave, way }) / excess;
-                let cost = if way == here.way { 0.0 } else { OTHER_COST };
+            let octave = here.octave + f64::from(cell) / FINE_STEPS_PER_OCTAVE;
+            for shape in 0..MissShape::all().len() {
+                let gain = basis.gain(self, Step { octave, shape }) / excess;
+                let cost = if shape == here.shape {
+                    0.0
+                } else {
+                    OTHER_SHAPE_COST
+                };
                 all.push((octave, gain - cost));
             }
         }
@@ -243,7 +247,7 @@ impl Search<'_> {
                 })
                 .map_or(mean, |(octave, _)| *octave)
         };
-        let half = 0.5 / FINE;
+        let half = 0.5 / FINE_STEPS_PER_OCTAVE;
         Interval {
             value: mean.exp2(),
             low: (quantile(0.025) - half).min(mean - 1.96 * error).exp2(),

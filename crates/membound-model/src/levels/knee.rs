@@ -29,8 +29,8 @@ use super::{Interval, Knee};
 use crate::stats::median;
 
 /// Steps per octave of the first pass over C, and of the second.
-const COARSE: f64 = 12.0;
-const FINE: f64 = 48.0;
+const COARSE_STEPS_PER_OCTAVE: f64 = 12.0;
+const FINE_STEPS_PER_OCTAVE: f64 = 48.0;
 
 /// Share of misses up to which the climb is compared; beyond it the next level affects the curve.
 const COMPARED_SHARE: f64 = 0.8;
@@ -178,7 +178,7 @@ impl Climb<'_> {
     fn posterior(&self) -> Option<(Interval, Knee)> {
         let from = self.end_octave - 0.5;
         let to = self.points[self.points.len() - 1].octave + 0.3;
-        let coarse = self.scan(from, to, COARSE);
+        let coarse = self.scan(from, to, COARSE_STEPS_PER_OCTAVE);
         let best = coarse
             .iter()
             .map(|member| member.cost)
@@ -189,11 +189,11 @@ impl Climb<'_> {
                 .filter(|member| member.cost <= best + UNLIKELY)
                 .map(|member| member.octave)
         };
-        let margin = 1.0 / COARSE;
+        let margin = 1.0 / COARSE_STEPS_PER_OCTAVE;
         let fine = self.scan(
             likely().next()? - margin,
             likely().next_back()? + margin,
-            FINE,
+            FINE_STEPS_PER_OCTAVE,
         );
         summary(&fine)
     }
@@ -333,7 +333,7 @@ fn summary(members: &[Member]) -> Option<(Interval, Knee)> {
             })
             .map_or(mean, |(octave, _)| *octave)
     };
-    let half_step = 0.5 / FINE;
+    let half_step = 0.5 / FINE_STEPS_PER_OCTAVE;
     let knee = if soft > 0.5 * total {
         Knee::Blurred
     } else if slow > 0.5 * total {

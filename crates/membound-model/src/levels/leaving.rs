@@ -12,15 +12,15 @@ use std::sync::LazyLock;
 use super::Knee;
 
 /// Octaves below and above S that are tabulated, and steps per octave.
-const BELOW: f64 = 6.0;
-const ABOVE: f64 = 15.0;
-const STEPS: f64 = 32.0;
+const OCTAVES_BELOW: f64 = 6.0;
+const OCTAVES_ABOVE: f64 = 15.0;
+const STEPS_PER_OCTAVE: f64 = 32.0;
 
 /// Shares of misses nearer than this to 0 or 1 count as 0 or 1.
 const NEGLIGIBLE: f64 = 1e-4;
 
 /// One shape, tabulated.
-pub(crate) struct Leaving {
+pub(crate) struct MissShape {
     /// The meaning of a size found with this shape.
     pub(crate) knee: Knee,
     /// True if the misses rise slowly, as over random windows or beyond the reach of a TLB.
@@ -120,10 +120,10 @@ impl Form {
     }
 }
 
-impl Leaving {
+impl MissShape {
     fn new(index: usize, form: Form, common: bool) -> Self {
-        let steps = ((BELOW + ABOVE) * STEPS) as usize;
-        let at = |step: usize| step as f64 / STEPS - BELOW;
+        let steps = ((OCTAVES_BELOW + OCTAVES_ABOVE) * STEPS_PER_OCTAVE) as usize;
+        let at = |step: usize| step as f64 / STEPS_PER_OCTAVE - OCTAVES_BELOW;
         let misses: Vec<f64> = (0..=steps)
             .map(|step| form.misses(at(step).exp2()))
             .collect();
@@ -147,11 +147,11 @@ impl Leaving {
 
     /// All shapes, computed once.
     pub(crate) fn all() -> &'static [Self] {
-        static ALL: LazyLock<Vec<Leaving>> = LazyLock::new(|| {
+        static ALL: LazyLock<Vec<MissShape>> = LazyLock::new(|| {
             FORMS
                 .into_iter()
                 .enumerate()
-                .map(|(index, (form, common))| Leaving::new(index, form, common))
+                .map(|(index, (form, common))| MissShape::new(index, form, common))
                 .collect()
         });
         &ALL
@@ -159,7 +159,7 @@ impl Leaving {
 
     /// Share of misses at log₂(a/S) = `octaves`.
     pub(crate) fn misses(&self, octaves: f64) -> f64 {
-        let place = (octaves + BELOW) * STEPS;
+        let place = (octaves + OCTAVES_BELOW) * STEPS_PER_OCTAVE;
         if place <= 0.0 {
             return 0.0;
         }

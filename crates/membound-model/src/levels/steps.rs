@@ -27,12 +27,12 @@ use nalgebra::{DMatrix, DVector};
 use super::LevelOptions;
 use super::clean::Prepared;
 use super::estimate::Found;
-use super::leaving::Leaving;
+use super::leaving::MissShape;
 
 /// Steps per octave of the grid on which sizes are searched, and the stride in that grid of the
 /// search for a further step.
-const GRID: f64 = 12.0;
-const COARSE: usize = 2;
+const GRID_STEPS_PER_OCTAVE: f64 = 12.0;
+const COARSE_STRIDE: usize = 2;
 
 /// Most steps of a sum.
 const MOST_STEPS: usize = 10;
@@ -54,7 +54,7 @@ const LEAST_BESIDE: usize = 4;
 const LEAST_DENSITY: f64 = 3.0;
 
 /// Cost of a step with another shape than the first step has, besides its parameters.
-const WAY_COST: f64 = 6.0;
+const OTHER_SHAPE_COST: f64 = 6.0;
 
 /// Like [`MOST_EXCESS`], before shapes are chosen per step: above it other shapes do not help.
 const MOST_EXCESS_COMMON: f64 = 5.0;
@@ -67,8 +67,8 @@ const MOST_EXCESS: f64 = 1.6;
 pub(super) struct Step {
     /// log₂ of the size in bytes.
     pub(super) octave: f64,
-    /// Index of the shape in [`Leaving::all`].
-    pub(super) way: usize,
+    /// Index of the shape in [`MissShape::all`].
+    pub(super) shape: usize,
 }
 
 /// A sum of steps, solved.
@@ -80,7 +80,7 @@ pub(super) struct Sum {
     pub(super) heights: Vec<f64>,
     /// Σ min(r²/σ², 9).
     pub(super) cost: f64,
-    /// Schwarz's criterion of the sum, with [`WAY_COST`]; lower is better.
+    /// Schwarz's criterion of the sum, with [`OTHER_SHAPE_COST`]; lower is better.
     criterion: f64,
     /// Modelled nanoseconds at each point.
     pub(super) model: Vec<f64>,
@@ -151,9 +151,9 @@ pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> An
 
 impl Search<'_> {
     fn best(&self) -> Option<Sum> {
-        let mut common: Vec<Sum> = (0..Leaving::all().len())
-            .filter(|&way| Leaving::all()[way].common)
-            .filter_map(|way| self.of_way(way))
+        let mut common: Vec<Sum> = (0..MissShape::all().len())
+            .filter(|&shape| MissShape::all()[shape].common)
+            .filter_map(|shape| self.of_one_shape(shape))
             .collect();
         common.sort_by(by_criterion);
         common.truncate(2);
@@ -164,13 +164,13 @@ impl Search<'_> {
             .min_by(by_criterion)
     }
 
-    /// The best sum of steps that all have the shape `way`.
-    fn of_way(&self, way: usize) -> Option<Sum> {
+    /// The best sum of steps that all have the shape `shape`.
+    fn of_one_shape(&self, shape: usize) -> Option<Sum> {
         let mut sum = self.solve(Vec::new(), None)?;
         let mut best = sum.clone();
         let mut worse = 0;
         while sum.steps.len() < MOST_STEPS && worse < 2 {
-            let Some(next) = self.with_another(&sum, &[way]) else {
+            let Some(next) = self.with_another(&sum, &[shape]) else {
                 break;
             };
             sum = self.settle(next, 2);
@@ -186,18 +186,18 @@ impl Search<'_> {
 
     /// Chooses the shape of each step, then adds and removes steps until the criterion stops falling.
     fn polish(&self, sum: Sum) -> Option<Sum> {
-        let every: Vec<usize> = (0..Leaving::all().len()).collect();
+        let every: Vec<usize> = (0..MissShape::all().len()).collect();
         let common: Vec<usize> = every
             .iter()
             .copied()
-            .filter(|&way| Leaving::all()[way].common)
+            .filter(|&shape| MissShape::all()[shape].common)
             .collect();
-        let mut best = self.prune(self.settle_ways(sum, &every), &every);
+        let mut best = self.prune(self.settle_shapes(sum, &every), &every);
         for _ in 0..3 {
             let Some(more) = self.with_another(&best, &common) else {
                 break;
             };
-            let more = self.prune(self.settle_ways(self.settle(more, 1), &every), &every);
+            let more = self.prune(self.settle_shapes(self.settle(more, 1), &every), &every);
             if more.criterion >= best.criterion - 1e-9 {
                 break;
             }
@@ -207,13 +207,13 @@ impl Search<'_> {
     }
 
     /// `sum` with the further step that explains most; `None` if no step fits or gains.
-    fn with_another(&self, sum: &Sum, ways: &[usize]) -> Option<Sum> {
+    fn with_another(&self, sum: &Sum, shapes: &[usize]) -> Option<Sum> {
         let basis = self.basis(sum, None);
         let (first, last) = (self.octaves[0], self.octaves[self.octaves.len() - 1]);
-        let count = ((last - first) * GRID) as usize;
+        let count = ((last - first) * GRID_STEPS_PER_OCTAVE) as usize;
         let mut best: Option<(f64, Step)> = None;
-        for cell in (0..=count).step_by(COARSE) {
-            let octave = first + cell as f64 / GRID;
+        for cell in (0..=count).step_by(COARSE_STRIDE) {
+            let octave = first + cell as f64 / GRID_STEPS_PER_OCTAVE;
             if !self.within(octave)
                 || sum
                     .steps
@@ -222,10 +222,10 @@ impl Search<'_> {
             {
                 continue;
             }
-            for &way in ways {
-                let gain = basis.gain(self, Step { octave, way });
+            for &shape in shapes {
+                let gain = basis.gain(self, Step { octave, shape });
                 if best.is_none_or(|(most, _)| gain > most) {
-                    best = Some((gain, Step { octave, way }));
+                    best = Some((gain, Step { octave, shape }));
                 }
             }
         }
@@ -249,8 +249,8 @@ impl Search<'_> {
         for _ in 0..rounds {
             let before = sum.cost;
             for index in 0..sum.steps.len() {
-                let ways = [sum.steps[index].way];
-                self.move_step(&mut sum, index, &ways);
+                let shapes = [sum.steps[index].shape];
+                self.move_step(&mut sum, index, &shapes);
             }
             if sum.cost > before - 0.1 {
                 break;
@@ -260,11 +260,11 @@ impl Search<'_> {
     }
 
     /// Like `settle`, also choosing among shapes.
-    fn settle_ways(&self, mut sum: Sum, ways: &[usize]) -> Sum {
+    fn settle_shapes(&self, mut sum: Sum, shapes: &[usize]) -> Sum {
         for _ in 0..3 {
             let before = sum.criterion;
             for index in 0..sum.steps.len() {
-                self.move_step(&mut sum, index, ways);
+                self.move_step(&mut sum, index, shapes);
             }
             if sum.criterion > before - 0.1 {
                 break;
@@ -273,23 +273,23 @@ impl Search<'_> {
         sum
     }
 
-    /// Moves step `index` to the best of the sizes around it and of the shapes `ways`.
-    fn move_step(&self, sum: &mut Sum, index: usize, ways: &[usize]) {
+    /// Moves step `index` to the best of the sizes around it and of the shapes `shapes`.
+    fn move_step(&self, sum: &mut Sum, index: usize, shapes: &[usize]) {
         let basis = self.basis(sum, Some(index));
         let here = sum.steps[index];
         let mut best = (basis.gain(self, here), here);
         for cell in -9_i32..=9 {
-            let octave = here.octave + f64::from(cell) / GRID;
+            let octave = here.octave + f64::from(cell) / GRID_STEPS_PER_OCTAVE;
             let crowded = sum.steps.iter().enumerate().any(|(other, step)| {
                 other != index && (step.octave - octave).abs() < LEAST_SEPARATION
             });
             if crowded || !self.within(octave) {
                 continue;
             }
-            for &way in ways {
-                let candidate = Step { octave, way };
+            for &shape in shapes {
+                let candidate = Step { octave, shape };
                 let mut gain = basis.gain(self, candidate);
-                if way != here.way {
+                if shape != here.shape {
                     gain -= 0.5;
                 }
                 if gain > best.0 {
@@ -310,8 +310,8 @@ impl Search<'_> {
     }
 
     /// Removes steps as long as that improves the criterion or a step is too low for a level.
-    /// If `ways` is not empty, the neighbours of a removed step may change their shape.
-    fn prune(&self, mut sum: Sum, ways: &[usize]) -> Sum {
+    /// If `shapes` is not empty, the neighbours of a removed step may change their shape.
+    fn prune(&self, mut sum: Sum, shapes: &[usize]) -> Sum {
         loop {
             let lowest = self.lowest(&sum);
             let fewer = (0..sum.steps.len())
@@ -320,10 +320,10 @@ impl Search<'_> {
                     let mut steps = sum.steps.clone();
                     steps.remove(index);
                     let mut fewer = self.solve(steps, Some(&sum.model))?;
-                    if !ways.is_empty() {
+                    if !shapes.is_empty() {
                         for near in [index.checked_sub(1), Some(index)].into_iter().flatten() {
                             if near < fewer.steps.len() {
-                                self.move_step(&mut fewer, near, ways);
+                                self.move_step(&mut fewer, near, shapes);
                             }
                         }
                     }
@@ -434,9 +434,10 @@ impl Search<'_> {
                     .min(MOST_DEVIATION)
             })
             .sum();
-        let first = steps.first().map_or(0, |step| step.way);
-        let others = steps.iter().filter(|step| step.way != first).count();
-        let criterion = cost + (1 + 2 * steps.len()) as f64 * self.price + others as f64 * WAY_COST;
+        let first = steps.first().map_or(0, |step| step.shape);
+        let others = steps.iter().filter(|step| step.shape != first).count();
+        let criterion =
+            cost + (1 + 2 * steps.len()) as f64 * self.price + others as f64 * OTHER_SHAPE_COST;
         Some(Sum {
             steps,
             heights,
@@ -447,10 +448,10 @@ impl Search<'_> {
     }
 
     pub(super) fn feature(&self, step: Step) -> Vec<f64> {
-        let way = &Leaving::all()[step.way];
+        let shape = &MissShape::all()[step.shape];
         self.octaves
             .iter()
-            .map(|octave| way.misses(octave - step.octave))
+            .map(|octave| shape.misses(octave - step.octave))
             .collect()
     }
 
@@ -545,18 +546,18 @@ impl Basis {
 
     /// Decrease of the sum of squares by adding `step`; 0 for a step that goes down.
     pub(super) fn gain(&self, search: &Search<'_>, step: Step) -> f64 {
-        let way = &Leaving::all()[step.way];
+        let shape = &MissShape::all()[step.shape];
         let place = |octaves: f64| {
             let limit = step.octave + octaves;
             search.octaves.partition_point(|octave| *octave < limit)
         };
-        let (from, to) = (place(way.from), place(way.to));
+        let (from, to) = (place(shape.from), place(shape.to));
         // From `to` on everything misses, and the sums are precomputed.
         let mut sums = [0.0; MOST_STEPS + 4];
         let sums = &mut sums[..self.width];
         sums.copy_from_slice(&self.behind[to * self.width..(to + 1) * self.width]);
         for point in from..to {
-            let misses = way.misses(search.octaves[point] - step.octave);
+            let misses = shape.misses(search.octaves[point] - step.octave);
             let row = &self.rows[point * self.width..(point + 1) * self.width];
             let value = misses * row[0];
             sums[0] += value * value;
