@@ -12,7 +12,7 @@ use crate::levels::{CurvePoint, LevelOptions, find_levels};
 use crate::stats::isotonic_median;
 
 /// Ratio of the sizes for one copy and for several from which they count as different.
-const DIFFERENT: f64 = 1.25;
+const MIN_DIFFERENT_SIZE_RATIO: f64 = 1.25;
 
 /// Compares one copy with several, for every number of copies that was measured with the
 /// same pattern, pages and access as one copy.
@@ -144,7 +144,7 @@ fn meaning(
                 .iter()
                 .any(|core| cache.shared_by.iter().all(|cpu| core.contains(cpu)))
     });
-    if ratio < DIFFERENT {
+    if ratio < MIN_DIFFERENT_SIZE_RATIO {
         return match private {
             Some(true) => format!("private: one copy and each of {threads} see the same {each}"),
             _ => format!("one copy and each of {threads} see the same {each}"),

@@ -7,11 +7,11 @@
 use membound_types::{Basis, Cache, CacheKind, Level, LevelKind, LineSize};
 
 /// Ratio up to which two sizes count as equal: sets fill unevenly, and a curve has a grid.
-const SAME: f64 = 1.15;
+const MAX_EQUAL_SIZE_RATIO: f64 = 1.15;
 
 /// Cost of leaving a found cache unmatched, as ln of a ratio of sizes: a share
 /// of a shared cache may well be an eighth of it.
-const UNMATCHED: f64 = 2.08;
+const UNMATCHED_COST_LN: f64 = 2.08;
 
 /// Compares found levels with declared caches.
 ///
@@ -71,7 +71,7 @@ pub fn compare(
 }
 
 /// For each found size the index of the declared cache that it matches: the monotone assignment
-/// with the least sum of |ln(found ÷ declared)|, each unmatched size costing [`UNMATCHED`].
+/// with the least sum of |ln(found ÷ declared)|, each unmatched size costing [`UNMATCHED_COST_LN`].
 fn matching(found: &[Option<u64>], declared: &[&Cache]) -> Vec<Option<usize>> {
     // cost[f][d]: least cost of found[f..] with declared[d..].
     let (rows, columns) = (found.len(), declared.len());
@@ -85,7 +85,7 @@ fn matching(found: &[Option<u64>], declared: &[&Cache]) -> Vec<Option<usize>> {
     };
     for row in (0..rows).rev() {
         for column in (0..=columns).rev() {
-            let mut least = UNMATCHED + cost[row + 1][column];
+            let mut least = UNMATCHED_COST_LN + cost[row + 1][column];
             if column < columns {
                 least = least
                     .min(cost[row][column + 1])
@@ -136,7 +136,7 @@ fn note(
 ) -> Option<String> {
     let ratio = found as f64 / cache.size_bytes as f64;
     let covered = interval.is_some_and(|(low, high)| (low..=high).contains(&cache.size_bytes));
-    if (1.0 / SAME..=SAME).contains(&ratio) || covered {
+    if (1.0 / MAX_EQUAL_SIZE_RATIO..=MAX_EQUAL_SIZE_RATIO).contains(&ratio) || covered {
         return None;
     }
     let shared = cache.shared_by.len() > 1 || outermost == Some(cache.level);

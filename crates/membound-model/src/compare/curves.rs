@@ -316,7 +316,7 @@ fn against(curve: &NamedCurve, pairs: &[Pair], profile: &str) -> ComparedCurve {
         .filter(|pair| pair.distance().abs() > PLACE_DIFFERS)
         .map(|pair| pair.x)
         .collect();
-    let told = relation.is_none_or(|found| found.verdict != CurveVerdict::Same);
+    let is_reported = relation.is_none_or(|found| found.verdict != CurveVerdict::Same);
     let relative: Vec<f64> = pairs
         .iter()
         .filter(|pair| pair.first > 0.0)
@@ -336,8 +336,8 @@ fn against(curve: &NamedCurve, pairs: &[Pair], profile: &str) -> ComparedCurve {
             figure(found.slope.value, found.slope.interval())
         }),
         verdict: relation.map(|found| found.verdict),
-        differs_from: differ.first().copied().filter(|_| told),
-        differs_to: differ.last().copied().filter(|_| told),
+        differs_from: differ.first().copied().filter(|_| is_reported),
+        differs_to: differ.last().copied().filter(|_| is_reported),
         median_relative: median(&relative),
         points: pairs
             .iter()

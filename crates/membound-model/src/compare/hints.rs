@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use membound_types::Outlier;
 
 /// Relative change below which a figure counts as unchanged.
-const UNCHANGED: f64 = 0.04;
+const MAX_UNCHANGED_RATIO_ERROR: f64 = 0.04;
 
 /// The outliers and figures of one profile in a fleet.
 struct Pattern<'a> {
@@ -55,7 +55,7 @@ impl Pattern<'_> {
 
     fn unchanged(&self, name: &str) -> bool {
         self.ratio(name)
-            .is_some_and(|ratio| (ratio - 1.0).abs() < UNCHANGED)
+            .is_some_and(|ratio| (ratio - 1.0).abs() < MAX_UNCHANGED_RATIO_ERROR)
     }
 
     fn worse(&self, test: impl Fn(&str) -> bool) -> Vec<&Outlier> {
@@ -78,7 +78,7 @@ impl Pattern<'_> {
         let worse = self.worse(|_| true).len();
         // A lower clock also worsens every time, but not the number of cycles.
         let inner = self.ratio("levels.L1.latency_cycles")?;
-        (2 * worse > self.values.len() && inner > 1.0 + UNCHANGED).then(|| {
+        (2 * worse > self.values.len() && inner > 1.0 + MAX_UNCHANGED_RATIO_ERROR).then(|| {
             "most figures are worse, even those of the first level in cycles: the machine was \
              busy; measure it again before looking for a cause"
                 .to_owned()
@@ -87,7 +87,7 @@ impl Pattern<'_> {
 
     fn clock(&self) -> Option<String> {
         let ns = self.ratio("levels.L1.latency_ns")?;
-        (ns > 1.0 + UNCHANGED && self.unchanged("levels.L1.latency_cycles")).then(|| {
+        (ns > 1.0 + MAX_UNCHANGED_RATIO_ERROR && self.unchanged("levels.L1.latency_cycles")).then(|| {
             format!(
                 "times in ns are {} longer and the same in cycles: a lower core clock (governor, \
                  power or thermal limit)",
@@ -169,7 +169,7 @@ impl Pattern<'_> {
         };
         large.0 > 0.97 * small.0
             && large.1 < 0.93 * small.1
-            && (small.0 / small.1 - 1.0).abs() < 2.0 * UNCHANGED
+            && (small.0 / small.1 - 1.0).abs() < 2.0 * MAX_UNCHANGED_RATIO_ERROR
     }
 
     fn pages(&self) -> Option<String> {

@@ -15,16 +15,16 @@ use crate::stats::{MAD_TO_SIGMA, median};
 pub const LEAST_PLACES: usize = 4;
 /// Significance level of each test. It is low because several hypotheses are tested in
 /// turn.
-const LEVEL: f64 = 0.01;
+const SIGNIFICANCE_LEVEL: f64 = 0.01;
 /// Standard deviations from which a residual has no weight (Tukey's biweight: 95 % as
 /// efficient as least squares on normal noise).
-const BIWEIGHT: f64 = 4.685;
+const BIWEIGHT_SIGMAS: f64 = 4.685;
 /// Ratio of the residuals to the stated noise above which no line describes the difference.
-const MISFIT: f64 = 2.5;
+const MAX_RESIDUAL_TO_NOISE: f64 = 2.5;
 /// Share of points beyond four standard deviations above which no line describes the difference.
-const STRAY_SHARE: f64 = 0.2;
+const MAX_STRAY_SHARE: f64 = 0.2;
 /// Largest factor between two curves that is still a slope.
-const STEEPEST: f64 = 8.0;
+const MAX_SLOPE: f64 = 8.0;
 const ROUNDS: usize = 60;
 
 /// Scatter between two runs of one machine that all points have in common: the clock settles at
@@ -86,9 +86,9 @@ impl Estimate {
         (self.value - Z95 * self.error, self.value + Z95 * self.error)
     }
 
-    /// True if a test at [`LEVEL`] does not reject `value`.
+    /// True if a test at [`SIGNIFICANCE_LEVEL`] does not reject `value`.
     fn allows(&self, value: f64) -> bool {
-        two_sided((self.value - value) / self.error) > LEVEL
+        two_sided((self.value - value) / self.error) > SIGNIFICANCE_LEVEL
     }
 }
 
@@ -170,13 +170,13 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     let scaled = fit(&pairs, Form::Slope);
     // A form whose parameter is not rejected must also fit.
     let serves = |one: Option<Line>| {
-        one.is_some_and(|one| one.misfit <= 1.5 * misfit.max(1.0) && one.strays <= STRAY_SHARE)
+        one.is_some_and(|one| one.misfit <= 1.5 * misfit.max(1.0) && one.strays <= MAX_STRAY_SHARE)
     };
-    let steep = !(1.0 / STEEPEST..=STEEPEST).contains(&line.slope);
-    let bent = misfit > MISFIT || line.strays > STRAY_SHARE;
+    let steep = !(1.0 / MAX_SLOPE..=MAX_SLOPE).contains(&line.slope);
+    let bent = misfit > MAX_RESIDUAL_TO_NOISE || line.strays > MAX_STRAY_SHARE;
     let verdict = if bent || (steep && !slope.allows(1.0)) {
         CurveVerdict::Other
-    } else if joint(shift, slope, covariance) > LEVEL {
+    } else if joint(shift, slope, covariance) > SIGNIFICANCE_LEVEL {
         CurveVerdict::Same
     } else {
         match (shift.allows(0.0), slope.allows(1.0)) {
@@ -398,7 +398,7 @@ fn weights(pairs: &[Pair], shift: f64, slope: f64) -> Vec<f64> {
     pairs
         .iter()
         .map(|pair| {
-            let z = residual(pair, shift, slope) / BIWEIGHT;
+            let z = residual(pair, shift, slope) / BIWEIGHT_SIGMAS;
             let kept = if z.abs() < 1.0 {
                 (1.0 - z * z).powi(2)
             } else {
@@ -412,8 +412,8 @@ fn weights(pairs: &[Pair], shift: f64, slope: f64) -> Vec<f64> {
 
 /// Twice the biweight's loss; for small residuals this is the square.
 fn biweight_loss(residual: f64) -> f64 {
-    let z = residual / BIWEIGHT;
-    let most = BIWEIGHT * BIWEIGHT / 3.0;
+    let z = residual / BIWEIGHT_SIGMAS;
+    let most = BIWEIGHT_SIGMAS * BIWEIGHT_SIGMAS / 3.0;
     if z.abs() < 1.0 {
         most * (1.0 - (1.0 - z * z).powi(3))
     } else {

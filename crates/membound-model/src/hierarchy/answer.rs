@@ -5,7 +5,7 @@ use nalgebra::DMatrix;
 
 use super::design::Column;
 use super::fit::{Fitted, Problem};
-use super::free::{Moved, moved};
+use super::free::{FreeParameter, free_parameters};
 use super::identify::Group;
 use super::predict::{Interval, estimate};
 use super::rates::model_levels;
@@ -32,13 +32,13 @@ pub(super) fn answer(
     let identified = &fitted.identified;
     let values = shortest(fitted);
     let mut sources = linear_sources(problem, &values);
-    let moved = match problem.options.sizes {
+    let free_parameters = match problem.options.sizes {
         membound_types::SizeMode::Fixed => Vec::new(),
-        membound_types::SizeMode::Free => moved(problem, &fitted.edges),
+        membound_types::SizeMode::Free => free_parameters(problem, &fitted.edges),
     };
-    sources.extend(moved_sources(problem, fitted, &moved));
+    sources.extend(free_parameter_sources(problem, fitted, &free_parameters));
     model.covariance = covariance(&sources, &identified.covariance, sigma);
-    let symbols = column_symbols(&sources, values.len() + moved.len());
+    let symbols = column_symbols(&sources, values.len() + free_parameters.len());
     let student = student_95(freedom.max(1));
     for (place, source) in sources.iter_mut().enumerate() {
         let parameter = &mut source.parameter;
@@ -76,7 +76,7 @@ pub(super) fn answer(
             }
         }
     }
-    if !moved.is_empty() {
+    if !free_parameters.is_empty() {
         put_sizes(model, &fitted.edges.reach, &fitted.edges.steepness);
     }
     let mut levels = model_levels(&model.topology, problem.data, &|factors| {
@@ -86,10 +86,12 @@ pub(super) fn answer(
         .parameters
         .iter()
         .filter(|parameter| parameter.role == ParameterRole::Size);
-    let sized = moved.iter().filter_map(|moved| match moved {
-        Moved::Reach(level) => Some(*level),
-        Moved::Exponent(_) => None,
-    });
+    let sized = free_parameters
+        .iter()
+        .filter_map(|parameter| match parameter {
+            FreeParameter::Reach(level) => Some(*level),
+            FreeParameter::Exponent(_) => None,
+        });
     for (level, size) in sized.zip(sizes) {
         let level = &mut levels[level];
         level.size_low_bytes = size.low.map(|low| low.round() as u64);
@@ -144,38 +146,40 @@ fn linear_sources(problem: &Problem<'_>, values: &[f64]) -> Vec<Source> {
 }
 
 /// Fitted sizes, own bytes or reach as the topology counts them, and exponents.
-fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved_columns: &[Moved]) -> Vec<Source> {
+fn free_parameter_sources(
+    problem: &Problem<'_>,
+    fitted: &Fitted,
+    free_columns: &[FreeParameter],
+) -> Vec<Source> {
     let topology = problem.design.topology();
     let taken = taken_symbols(topology);
     let first = problem.fitted.len();
     let reach = &fitted.edges.reach;
-    moved_columns
+    free_columns
         .iter()
         .enumerate()
-        .map(|(place, &moved)| {
-            let (Moved::Reach(level) | Moved::Exponent(level)) = moved;
+        .map(|(place, &parameter)| {
+            let (FreeParameter::Reach(level) | FreeParameter::Exponent(level)) = parameter;
             let name = &topology.levels[level].name;
             let inside = level
                 .checked_sub(1)
                 .filter(|_| topology.sizes == SizeMeaning::Own);
-            let (letter, unit, role, what) = match moved {
-                Moved::Reach(_) => ("s", "bytes", ParameterRole::Size, "size"),
-                Moved::Exponent(_) => ("g", "1", ParameterRole::Steepness, "steepness"),
+            let (letter, unit, role, what) = match parameter {
+                FreeParameter::Reach(_) => ("s", "bytes", ParameterRole::Size, "size"),
+                FreeParameter::Exponent(_) => ("g", "1", ParameterRole::Steepness, "steepness"),
             };
             let mut columns = Vec::new();
-            let value = match moved {
-                Moved::Reach(_) => {
+            let value = match parameter {
+                FreeParameter::Reach(_) => {
                     columns.push((first + place, reach[level]));
-                    let within = inside.map(Moved::Reach);
-                    let within = moved_columns
-                        .iter()
-                        .position(|&other| Some(other) == within);
+                    let within = inside.map(FreeParameter::Reach);
+                    let within = free_columns.iter().position(|&other| Some(other) == within);
                     if let (Some(within), Some(inside)) = (within, inside) {
                         columns.push((first + within, -reach[inside]));
                     }
                     reach[level] - inside.map_or(0.0, |inside| reach[inside])
                 }
-                Moved::Exponent(_) => {
+                FreeParameter::Exponent(_) => {
                     columns.push((first + place, fitted.edges.steepness[level]));
                     fitted.edges.steepness[level]
                 }

@@ -13,7 +13,7 @@ use super::answer::answer;
 use super::design::{Design, Edges};
 use super::free::{errors_without, fit_free};
 use super::identify::{Identified, identify};
-use super::linear::{Linear, STILL, Solved, residual_sigma, solution};
+use super::linear::{Linear, Solved, WEIGHT_TOLERANCE, residual_sigma, solution};
 use super::notes::notes;
 use super::options::{FitError, FitOptions, KeepPoints, LeftOut, check, given_values};
 use super::solve::Triangle;
@@ -143,7 +143,7 @@ impl<'a> Problem<'a> {
         let rows = self.all_rows();
         let linear = self.linear(&edges);
         let solved = linear
-            .solve(self.options.weights, &rows, None, STILL)
+            .solve(self.options.weights, &rows, None, WEIGHT_TOLERANCE)
             .ok_or(FitError::Overflow)?;
         let identified = identify(&solved.triangle.matrix(), rows.len());
         Ok(Fitted {

@@ -14,7 +14,7 @@ use nalgebra::DVector;
 use super::design::Edges;
 use super::fit::{Fitted, Problem};
 use super::identify::identify;
-use super::linear::{Linear, STILL, Solved};
+use super::linear::{Linear, Solved, WEIGHT_TOLERANCE};
 use super::options::{FitError, Start, Steepness};
 use super::solve::{Triangle, lengths, scaled, spectrum};
 
@@ -22,28 +22,28 @@ use super::solve::{Triangle, lengths, scaled, spectrum};
 const MOST_STEPS: usize = 60;
 
 /// Factors on all reaches at the start of a descent, besides a scan of each reach.
-const STARTS: [f64; 3] = [1.0, 0.75, 1.35];
+const START_REACH_FACTORS: [f64; 3] = [1.0, 0.75, 1.35];
 
 /// Most rounds in which kinks are crossed.
 const MOST_CROSSINGS: usize = 4;
 
 /// Relative change of weights below which a trial fit counts as settled.
-const COARSE: f64 = 1e-6;
+const TRIAL_WEIGHT_TOLERANCE: f64 = 1e-6;
 
 /// Factors that the scan tries on each size: up to an octave down and up.
-const SCAN: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
+const REACH_SCAN_FACTORS: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
 
 /// Most steps of a descent from beyond a kink, or from a start that is near.
-const FEW_STEPS: usize = 6;
+const MAX_SHORT_DESCENT_STEPS: usize = 6;
 
 /// Relative gain below which a descent from a near start ends: sizes are known far less precisely.
 const NEAR_GAIN: f64 = 1e-7;
 
 /// Relative distance beyond a kink at which a descent begins.
-const BEYOND: f64 = 1e-6;
+const RELATIVE_KINK_OVERSHOOT: f64 = 1e-6;
 
 /// Factors that the scan tries on each exponent.
-const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
+const STEEPNESS_SCAN_FACTORS: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
 
 /// Least ratio of the reach of a level to that of the next inner level.
 const LEAST_RATIO: f64 = 1.001;
@@ -60,7 +60,7 @@ const ROUNDING: f64 = 1e-26;
 
 /// The quantity that one non-linear column of the joint problem moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moved {
+pub(super) enum FreeParameter {
     /// Logarithm of the reach of a level.
     Reach(usize),
     /// Logarithm of the exponent of a level.
@@ -68,14 +68,14 @@ pub(super) enum Moved {
 }
 
 /// The searched quantities: reaches of all levels but the last, and their exponents if free.
-pub(super) fn moved(problem: &Problem<'_>, edges: &Edges) -> Vec<Moved> {
-    let held = &problem.options.held;
-    let levels = (0..edges.reach.len()).filter(|level| !held.contains(level));
-    let mut moved: Vec<Moved> = levels.clone().map(Moved::Reach).collect();
+pub(super) fn free_parameters(problem: &Problem<'_>, edges: &Edges) -> Vec<FreeParameter> {
+    let fixed_levels = &problem.options.fixed_levels;
+    let levels = (0..edges.reach.len()).filter(|level| !fixed_levels.contains(level));
+    let mut parameters: Vec<FreeParameter> = levels.clone().map(FreeParameter::Reach).collect();
     if problem.options.steepness == Steepness::Free {
-        moved.extend(levels.map(Moved::Exponent));
+        parameters.extend(levels.map(FreeParameter::Exponent));
     }
-    moved
+    parameters
 }
 
 /// Sizes and exponents with the linear fit at them.
@@ -95,16 +95,16 @@ pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, Fi
             *reach *= factor;
         }
         let wanted = bounded(problem, &start, wanted);
-        trial(problem, wanted, &rows, None, COARSE)
+        trial(problem, wanted, &rows, None, TRIAL_WEIGHT_TOLERANCE)
     };
     let given = first(1.0).ok_or(FitError::Overflow)?;
     if problem.options.start == Start::Near {
-        let (best, steps) = descend(problem, given, &rows, FEW_STEPS);
+        let (best, steps) = descend(problem, given, &rows, MAX_SHORT_DESCENT_STEPS);
         return finished(problem, best, steps, &rows);
     }
     let scanned = scan(problem, scan(problem, given, &rows), &rows);
     let (mut best, mut iterations) = descend(problem, scanned, &rows, MOST_STEPS);
-    for factor in STARTS {
+    for factor in START_REACH_FACTORS {
         let Some(first) = first(factor) else {
             continue;
         };
@@ -137,8 +137,14 @@ fn finished(
     iterations: usize,
     rows: &[usize],
 ) -> Result<Fitted, FitError> {
-    let best = trial(problem, best.edges, rows, Some(&best.solved.scale), STILL)
-        .ok_or(FitError::Overflow)?;
+    let best = trial(
+        problem,
+        best.edges,
+        rows,
+        Some(&best.solved.scale),
+        WEIGHT_TOLERANCE,
+    )
+    .ok_or(FitError::Overflow)?;
     let joint = joint(problem, &best, rows);
     Ok(Fitted {
         identified: identify(&joint.matrix(), rows.len()),
@@ -159,10 +165,16 @@ pub(super) fn errors_without(
     out: &[usize],
 ) -> Option<Vec<f64>> {
     let start = fitted.edges.clone();
-    let first = trial(problem, start, kept, Some(&fitted.solved.scale), COARSE)?;
+    let first = trial(
+        problem,
+        start,
+        kept,
+        Some(&fitted.solved.scale),
+        TRIAL_WEIGHT_TOLERANCE,
+    )?;
     let most = match problem.options.start {
         Start::Wide => MOST_STEPS,
-        Start::Near => FEW_STEPS,
+        Start::Near => MAX_SHORT_DESCENT_STEPS,
     };
     let (found, _) = descend(problem, first, kept, most);
     Some(
@@ -231,7 +243,7 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
         }
         wanted.steepness[level] = wanted.steepness[level].clamp(EXPONENTS.0, EXPONENTS.1);
     }
-    for &level in held(problem, edges) {
+    for &level in fixed_levels(problem, edges) {
         wanted.reach[level] = edges.reach[level];
         wanted.steepness[level] = edges.steepness[level];
         let inside = &mut wanted.reach[..level];
@@ -245,34 +257,40 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
 }
 
 /// Indices of levels whose sizes and exponents do not change.
-fn held<'a>(problem: &Problem<'a>, edges: &Edges) -> impl Iterator<Item = &'a usize> {
+fn fixed_levels<'a>(problem: &Problem<'a>, edges: &Edges) -> impl Iterator<Item = &'a usize> {
     let levels = edges.reach.len();
     problem
         .options
-        .held
+        .fixed_levels
         .iter()
         .filter(move |&&level| level < levels)
 }
 
 /// Tries fixed factors on each size and exponent by itself.
 fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
-    for moved in moved(problem, &best.edges) {
+    for parameter in free_parameters(problem, &best.edges) {
         let centre = best.edges.clone();
-        let factors: &[f64] = match moved {
-            Moved::Reach(_) => &SCAN,
-            Moved::Exponent(_) => &STEEPNESS_SCAN,
+        let factors: &[f64] = match parameter {
+            FreeParameter::Reach(_) => &REACH_SCAN_FACTORS,
+            FreeParameter::Exponent(_) => &STEEPNESS_SCAN_FACTORS,
         };
         for factor in factors {
             let mut wanted = centre.clone();
-            match moved {
-                Moved::Reach(level) => wanted.reach[level] *= factor,
-                Moved::Exponent(level) => wanted.steepness[level] *= factor,
+            match parameter {
+                FreeParameter::Reach(level) => wanted.reach[level] *= factor,
+                FreeParameter::Exponent(level) => wanted.steepness[level] *= factor,
             }
             let wanted = bounded(problem, &centre, wanted);
             if wanted == centre {
                 continue;
             }
-            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
+            let found = trial(
+                problem,
+                wanted,
+                rows,
+                Some(&best.solved.scale),
+                TRIAL_WEIGHT_TOLERANCE,
+            );
             if let Some(found) = found.filter(|found| found.merit < best.merit) {
                 best = found;
             }
@@ -292,15 +310,25 @@ fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
             .filter(|&area| area > reach)
             .fold(f64::INFINITY, f64::min);
         let below = areas().filter(|&area| area < reach).fold(0.0, f64::max);
-        for kink in [above * (1.0 + BEYOND), below * (1.0 - BEYOND)] {
+        for kink in [
+            above * (1.0 + RELATIVE_KINK_OVERSHOOT),
+            below * (1.0 - RELATIVE_KINK_OVERSHOOT),
+        ] {
             if !(kink.is_finite() && kink > 0.0) {
                 continue;
             }
             let mut wanted = centre.clone();
             wanted.reach[level] = kink;
             let wanted = bounded(problem, &centre, wanted);
-            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
-            let Some((found, _)) = found.map(|found| descend(problem, found, rows, FEW_STEPS))
+            let found = trial(
+                problem,
+                wanted,
+                rows,
+                Some(&best.solved.scale),
+                TRIAL_WEIGHT_TOLERANCE,
+            );
+            let Some((found, _)) =
+                found.map(|found| descend(problem, found, rows, MAX_SHORT_DESCENT_STEPS))
             else {
                 continue;
             };
@@ -331,7 +359,13 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) 
         loop {
             let change = direction.step(damping);
             let wanted = bounded(problem, &best.edges, direction.apply(&best.edges, &change));
-            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
+            let found = trial(
+                problem,
+                wanted,
+                rows,
+                Some(&best.solved.scale),
+                TRIAL_WEIGHT_TOLERANCE,
+            );
             if let Some(found) = found.filter(|found| found.merit < best.merit) {
                 moved_by = change.amax();
                 best = found;
@@ -352,7 +386,7 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) 
 
 /// The projected problem: sizes and exponents move, and the linear parameters follow.
 struct Projected {
-    moved: Vec<Moved>,
+    parameters: Vec<FreeParameter>,
     lengths: Vec<f64>,
     spectrum: super::solve::Spectrum,
     right: DVector<f64>,
@@ -360,13 +394,13 @@ struct Projected {
 
 impl Projected {
     fn of(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Option<Self> {
-        let moved = moved(problem, &trial.edges);
+        let parameters = free_parameters(problem, &trial.edges);
         // The columns of positive parameters are independent, because a non-negative solution has only
         // independent ones.
         let used: Vec<usize> = (0..trial.linear.columns.len())
             .filter(|&column| trial.solved.values[column] > 0.0)
             .collect();
-        let slopes = slopes(problem, trial, &moved);
+        let slopes = slopes(problem, trial, &parameters);
         let columns: Vec<&[f64]> = used
             .iter()
             .map(|&column| trial.linear.columns[column].as_slice())
@@ -382,7 +416,7 @@ impl Projected {
         if !triangle.is_finite() {
             return None;
         }
-        let (skip, count) = (used.len(), moved.len());
+        let (skip, count) = (used.len(), parameters.len());
         let matrix = triangle
             .matrix()
             .view((skip, skip), (count, count))
@@ -391,7 +425,7 @@ impl Projected {
         let lengths = lengths(&matrix);
         Some(Self {
             spectrum: spectrum(&scaled(matrix, &lengths)),
-            moved,
+            parameters,
             lengths,
             right,
         })
@@ -399,7 +433,7 @@ impl Projected {
 
     /// Change of the logarithms in one step.
     fn step(&self, damping: f64) -> DVector<f64> {
-        let mut change = DVector::zeros(self.moved.len());
+        let mut change = DVector::zeros(self.parameters.len());
         for (place, value) in self.spectrum.values.iter().enumerate() {
             let square = value * value + damping;
             let along = self.spectrum.images.column(place).dot(&self.right) / square;
@@ -413,22 +447,22 @@ impl Projected {
 
     fn apply(&self, edges: &Edges, change: &DVector<f64>) -> Edges {
         let mut edges = edges.clone();
-        for (moved, change) in self.moved.iter().zip(change.iter()) {
-            match *moved {
-                Moved::Reach(level) => edges.reach[level] *= change.exp(),
-                Moved::Exponent(level) => edges.steepness[level] *= change.exp(),
+        for (parameter, change) in self.parameters.iter().zip(change.iter()) {
+            match *parameter {
+                FreeParameter::Reach(level) => edges.reach[level] *= change.exp(),
+                FreeParameter::Exponent(level) => edges.steepness[level] *= change.exp(),
             }
         }
         edges
     }
 }
 
-/// Derivatives of the modelled times by the logarithms in `moved`, one column each.
-fn slopes(problem: &Problem<'_>, trial: &Trial, moved: &[Moved]) -> Vec<Vec<f64>> {
-    moved
+/// Derivatives of the modelled times by the logarithms in `parameters`, one column each.
+fn slopes(problem: &Problem<'_>, trial: &Trial, parameters: &[FreeParameter]) -> Vec<Vec<f64>> {
+    parameters
         .iter()
-        .map(|&moved| {
-            let (Moved::Reach(level) | Moved::Exponent(level)) = moved;
+        .map(|&parameter| {
+            let (FreeParameter::Reach(level) | FreeParameter::Exponent(level)) = parameter;
             // The extra time of the next level is a linear function of the window.
             let at = |window: f64| step_time(problem, &trial.solved.values, level, window);
             let (once, each) = (at(0.0), at(1.0) - at(0.0));
@@ -444,9 +478,9 @@ fn slopes(problem: &Problem<'_>, trial: &Trial, moved: &[Moved]) -> Vec<Vec<f64>
                     }
                     let step = once + each * window.unwrap_or(0.0);
                     let by_reach = -steepness * trial.edges.hits(level, area) * step;
-                    match moved {
-                        Moved::Reach(_) => by_reach,
-                        Moved::Exponent(_) => by_reach * (reach / area).ln(),
+                    match parameter {
+                        FreeParameter::Reach(_) => by_reach,
+                        FreeParameter::Exponent(_) => by_reach * (reach / area).ln(),
                     }
                 })
                 .collect()
@@ -473,7 +507,7 @@ fn step_time(problem: &Problem<'_>, values: &DVector<f64>, level: usize, window:
 
 /// The triangle of all columns, linear columns and slopes, with the weights of the fit.
 fn joint(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Triangle {
-    let slopes = slopes(problem, trial, &moved(problem, &trial.edges));
+    let slopes = slopes(problem, trial, &free_parameters(problem, &trial.edges));
     let columns: Vec<&[f64]> = trial
         .linear
         .columns

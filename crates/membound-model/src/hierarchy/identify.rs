@@ -33,7 +33,7 @@ pub(super) struct Group {
     pub(super) determined: Vec<Vec<f64>>,
     /// Orthonormal directions about which the data say nothing, in the order of `members` and
     /// in the parameters' own units.
-    silent: DMatrix<f64>,
+    null_directions: DMatrix<f64>,
 }
 
 /// What the data determine of the columns of a triangle.
@@ -171,9 +171,9 @@ fn resolve(
         .try_inverse()
         .unwrap_or_else(|| DMatrix::zeros(free.len(), free.len()));
     let mut determined = Vec::new();
-    let mut silent = DMatrix::zeros(members.len(), free.len());
+    let mut null_directions = DMatrix::zeros(members.len(), free.len());
     for (place, &member) in free.iter().enumerate() {
-        silent[(member, place)] = 1.0;
+        null_directions[(member, place)] = 1.0;
     }
     for &pivot in &pivots {
         let along = DVector::from_fn(free.len(), |row, _| rows[pivot].dot(&basis[row]));
@@ -188,14 +188,14 @@ fn resolve(
             let units = lengths[members[member]] / lengths[members[pivot]];
             let factor = fraction(share * units, leak);
             factors[member] = -factor;
-            silent[(pivot, place)] = factor;
+            null_directions[(pivot, place)] = factor;
         }
         determined.push(factors);
     }
     Group {
         members: members.iter().map(|&member| live[member]).collect(),
         determined,
-        silent: silent.qr().q(),
+        null_directions: null_directions.qr().q(),
     }
 }
 
@@ -237,11 +237,11 @@ impl Group {
     /// those of least norm, in the order of the members.
     pub(super) fn minimum_norm(&self, values: &DVector<f64>) -> Vec<f64> {
         let own = DVector::from_fn(self.members.len(), |row, _| values[self.members[row]]);
-        let shortest = &own - &self.silent * self.silent.tr_mul(&own);
+        let shortest = &own - &self.null_directions * self.null_directions.tr_mul(&own);
         // Entries that are negative only by rounding become zero.
         let noise = 1e-12 * own.amax();
         let shortest = shortest.map(|entry| if entry.abs() <= noise { 0.0 } else { entry });
-        nearest_non_negative(&shortest, &self.silent)
+        nearest_non_negative(&shortest, &self.null_directions)
             .as_slice()
             .to_vec()
     }

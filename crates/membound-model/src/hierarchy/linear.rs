@@ -18,10 +18,10 @@ const MOST_ITERATIONS: usize = 100;
 
 /// Iterations after which the step of the weights is halved (on a logarithmic scale): outliers can
 /// make the weights oscillate.
-const SWINGING: usize = 20;
+const DAMPED_AFTER_ITERATIONS: usize = 20;
 
 /// Relative change of the weights below which a reported fit counts as settled.
-pub(super) const STILL: f64 = 1e-12;
+pub(super) const WEIGHT_TOLERANCE: f64 = 1e-12;
 
 /// Least modelled value used for a weight, as a share of the measured value, so that a modelled
 /// value near zero in an early iteration does not outweigh all others.
@@ -103,7 +103,7 @@ impl Linear {
                     let floor = LEAST_MODEL * self.measured[row];
                     let new = 1.0 / model[row].max(floor);
                     change = change.max((scale[row] / new - 1.0).abs());
-                    next[row] = if iterations > SWINGING {
+                    next[row] = if iterations > DAMPED_AFTER_ITERATIONS {
                         (new * scale[row]).sqrt()
                     } else {
                         new

@@ -32,7 +32,7 @@ const MANY: usize = 2000;
 
 /// Most that the residuals with levels from the values may be, as a share of those with known
 /// levels, to replace the known levels.
-const MUCH_BETTER: f64 = 0.7;
+const MAX_RESIDUAL_RATIO: f64 = 0.7;
 
 const NO_LEVEL: &str = "the values show no level: they climb smoothly, or are too few";
 
@@ -92,7 +92,7 @@ pub fn fit_measured<E: From<FitError>>(
     }
     // Another guest may have used much of a cache while the latency curve was measured.
     let mut other = with(&shown())?;
-    if typical(&other) > MUCH_BETTER * typical(&model) {
+    if typical(&other) > MAX_RESIDUAL_RATIO * typical(&model) {
         return Ok(model);
     }
     other.notes.push(
@@ -127,7 +127,7 @@ fn fit_levels(
 ) -> Result<Model, FitError> {
     let options = FitOptions {
         sizes: SizeMode::Free,
-        held: if choice.known {
+        fixed_levels: if choice.known {
             silent_levels(&topology, data, observations, options)?
         } else {
             BTreeSet::new()
@@ -141,7 +141,9 @@ fn fit_levels(
         return Ok(no_levels(data, observations, &options, choice.selection));
     }
     widen_sizes(&mut model);
-    model.notes.extend(held_note(&topology, &options.held));
+    model
+        .notes
+        .extend(fixed_levels_note(&topology, &options.fixed_levels));
     let found = !choice.known && model.levels.len() > 1;
     if found && data == FitData::Window && topology.tlb.is_empty() {
         model.notes.push(TLB_NOTE.to_owned());
@@ -296,8 +298,8 @@ fn silent_levels(
         .collect())
 }
 
-fn held_note(topology: &Topology, held: &BTreeSet<usize>) -> Option<String> {
-    let names: Vec<&str> = held
+fn fixed_levels_note(topology: &Topology, fixed_levels: &BTreeSet<usize>) -> Option<String> {
+    let names: Vec<&str> = fixed_levels
         .iter()
         .map(|&level| topology.levels[level].name.as_str())
         .collect();

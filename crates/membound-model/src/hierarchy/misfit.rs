@@ -4,9 +4,9 @@
 use crate::stats::{median, robust_sigma};
 
 /// Median relative residual up to which no misfit is reported.
-const SMALL: f64 = 0.04;
+const MAX_UNREPORTED_RESIDUAL: f64 = 0.04;
 /// Correlation of neighbouring residuals above which they are not noise.
-const PERSISTENT: f64 = 0.4;
+const MIN_RESIDUAL_CORRELATION: f64 = 0.4;
 /// Fewest pairs of neighbours for a verdict.
 const LEAST_PAIRS: usize = 5;
 /// Robust standard deviations at which a residual is cut.
@@ -31,7 +31,7 @@ pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
         window.then(one.area.total_cmp(&other.area))
     });
     let sizes: Vec<f64> = misses.iter().map(|miss| miss.relative.abs()).collect();
-    let typical = median(&sizes).filter(|typical| *typical > SMALL)?;
+    let typical = median(&sizes).filter(|typical| *typical > MAX_UNREPORTED_RESIDUAL)?;
     let all: Vec<f64> = misses.iter().map(|miss| miss.relative).collect();
     let most = CUT_SIGMAS * robust_sigma(&all)?.max(typical);
     let cut = |miss: &Miss| miss.relative.clamp(-most, most);
@@ -45,7 +45,7 @@ pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
         apart += (one * one + other * other) / 2.0;
         count += 1;
     }
-    (count >= LEAST_PAIRS && together > PERSISTENT * apart).then_some(typical)
+    (count >= LEAST_PAIRS && together > MIN_RESIDUAL_CORRELATION * apart).then_some(typical)
 }
 
 #[cfg(test)]

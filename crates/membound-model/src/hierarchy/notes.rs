@@ -10,12 +10,12 @@ use crate::stats::robust_sigma;
 /// Robust standard deviations beyond which a residual is an outlier.
 const OUTLYING_SIGMAS: f64 = 5.0;
 /// Relative residual below which no point is an outlier: data may be rounded or computed.
-const NEVER_OUTLYING: f64 = 0.01;
+const MIN_OUTLIER_RESIDUAL: f64 = 0.01;
 /// Share of outliers above which there is a note.
-const MANY_OUTLIERS: f64 = 0.01;
+const MAX_UNREPORTED_OUTLIER_SHARE: f64 = 0.01;
 
 /// Relative noise above which the paper's weights shift values by more than their errors.
-const BIASING: f64 = 0.05;
+const MIN_BIASING_NOISE: f64 = 0.05;
 
 /// All notes on a fit.
 pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
@@ -61,7 +61,7 @@ fn biased(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
     let relative: Vec<f64> = values
         .map(|(model, measured)| measured / model - 1.0)
         .collect();
-    let noise = robust_sigma(&relative).filter(|noise| *noise > BIASING)?;
+    let noise = robust_sigma(&relative).filter(|noise| *noise > MIN_BIASING_NOISE)?;
     Some(format!(
         "dividing by measured values, as the paper does, takes all times about {:.1} % too low at \
          a noise of {:.0} %, which the intervals do not hold; `--weights model` does not",
@@ -104,12 +104,12 @@ fn outliers(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
         .map(|(model, measured)| measured / model.max(1e-3 * measured) - 1.0)
         .collect();
     let sigma = robust_sigma(&residuals)?;
-    let limit = (OUTLYING_SIGMAS * sigma).max(NEVER_OUTLYING);
+    let limit = (OUTLYING_SIGMAS * sigma).max(MIN_OUTLIER_RESIDUAL);
     let outlying = residuals
         .iter()
         .filter(|residual| residual.abs() > limit)
         .count();
-    if outlying as f64 <= MANY_OUTLIERS * residuals.len() as f64 {
+    if outlying as f64 <= MAX_UNREPORTED_OUTLIER_SHARE * residuals.len() as f64 {
         return None;
     }
     let (worst, residual) = residuals

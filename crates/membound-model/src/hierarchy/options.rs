@@ -67,7 +67,7 @@ pub struct FitOptions {
     pub steepness: Steepness,
     /// Levels, from 0, that keep the topology's size and exponent although sizes are free: their size
     /// is known better from elsewhere than these data could determine it.
-    pub held: BTreeSet<usize>,
+    pub fixed_levels: BTreeSet<usize>,
     /// Parameters with fixed values, symbol → value in nanoseconds. The paper's spellings
     /// are accepted: `t_m,1` and `t_{m,1}` mean `t_m`, `t_m,0` and `t_{m,0}` mean `t_m0`.
     pub fixed: BTreeMap<String, f64>,

@@ -13,7 +13,7 @@ use membound_types::{
 };
 
 use super::design::{Design, Edges, Place, shares};
-use super::stride::{Keeping, Kept, Spread, kept};
+use super::stride::{HitShare, ReplacementAssumption, Spread, hit_share};
 use crate::declared::bytes;
 use crate::stats::student_95;
 
@@ -272,11 +272,11 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
     let design = Design::new(&model.topology, model.method.data);
     let window = point.window_bytes.map(|bytes| bytes as f64);
     let mut stated: Option<Figure> = None;
-    for keeping in Keeping::ALL {
-        let kept: Vec<Kept> = (0..edges.reach.len())
-            .map(|level| kept(&edges, level, spread, line_of(model, level), keeping))
+    for assumption in ReplacementAssumption::ALL {
+        let hit_shares: Vec<HitShare> = (0..edges.reach.len())
+            .map(|level| hit_share(&edges, level, spread, line_of(model, level), assumption))
             .collect();
-        let shares = shares(kept.iter().map(|kept| kept.hits));
+        let shares = shares(hit_shares.iter().map(|of_level| of_level.hits));
         if point.expected.is_empty() {
             let levels = model.topology.levels.iter().zip(&shares);
             point.expected = levels
@@ -292,7 +292,7 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
             span: spread.span,
             spacing: spread.spacing,
         };
-        let figure = match figure(model, &design, &place, &kept) {
+        let figure = match figure(model, &design, &place, &hit_shares) {
             Outcome::Known(figure) => figure,
             missing @ Outcome::Missing { .. } => {
                 point.ns = missing;
@@ -312,7 +312,12 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
 }
 
 /// The time at `place`, with the interval of a measurement.
-fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) -> Outcome<Figure> {
+fn figure(
+    model: &Model,
+    design: &Design<'_>,
+    place: &Place<'_>,
+    hit_shares: &[HitShare],
+) -> Outcome<Figure> {
     let mut row = vec![0.0; model.parameters.len()];
     for term in &design.terms {
         let mut parameters = model.parameters.iter();
@@ -324,7 +329,7 @@ fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) 
         }
     }
     let value = value(model, &row);
-    slopes(model, design, place.window, kept, &mut row);
+    slopes(model, design, place.window, hit_shares, &mut row);
     let sigma = match &model.residual {
         Outcome::Known(residual) => residual.sigma,
         Outcome::Missing { not_measured } => {
@@ -367,13 +372,19 @@ fn line_of(model: &Model, level: usize) -> f64 {
 }
 
 /// Puts the derivatives of the time by fitted sizes and exponents, in their units, into `row`.
-fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept], row: &mut [f64]) {
+fn slopes(
+    model: &Model,
+    design: &Design<'_>,
+    window: Option<f64>,
+    hit_shares: &[HitShare],
+    row: &mut [f64],
+) {
     let sizes = role_places(model, ParameterRole::Size);
     let exponents = role_places(model, ParameterRole::Steepness);
     if sizes.iter().chain(&exponents).all(Option::is_none) {
         return;
     }
-    for (level, kept) in kept.iter().enumerate() {
+    for (level, hit_share) in hit_shares.iter().enumerate() {
         let step: f64 = design
             .step(level, window)
             .iter()
@@ -387,9 +398,9 @@ fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept]
             })
             .sum();
         if let Some(place) = exponents[level] {
-            row[place] -= step * kept.by_steepness;
+            row[place] -= step * hit_share.by_steepness;
         }
-        let by_reach = -step * kept.by_reach;
+        let by_reach = -step * hit_share.by_reach;
         // If sizes are own bytes, an inner size also moves this edge, unless a level between is held.
         let inner = match model.topology.sizes {
             SizeMeaning::Reach => level,

@@ -33,29 +33,29 @@ pub(super) fn fit_robustly(
     options: &FitOptions,
 ) -> Result<Model, FitError> {
     let model = preferred(topology, data, observations, options)?;
-    let lonely = lonely(&model);
-    if lonely.is_empty() {
+    let isolated = isolated_outliers(&model);
+    if isolated.is_empty() {
         return Ok(model);
     }
     let kept: Vec<Observation> = observations
         .iter()
         .enumerate()
-        .filter(|(index, _)| !lonely.contains(index))
+        .filter(|(index, _)| !isolated.contains(index))
         .map(|(_, observation)| *observation)
         .collect();
     let mut model = preferred(topology, data, &kept, options)?;
-    let mut places: Vec<String> = lonely
+    let mut places: Vec<String> = isolated
         .iter()
         .take(MOST_NAMED)
         .map(|&index| bytes(observations[index].area_bytes))
         .collect();
-    if lonely.len() > MOST_NAMED {
-        places.push(format!("and {} more", lonely.len() - MOST_NAMED));
+    if isolated.len() > MOST_NAMED {
+        places.push(format!("and {} more", isolated.len() - MOST_NAMED));
     }
     model.notes.push(format!(
         "{} of {} values stand far off the curve while their neighbours do not, and were left \
          out as disturbed: at {}",
-        lonely.len(),
+        isolated.len(),
         observations.len(),
         places.join(", ")
     ));
@@ -141,7 +141,7 @@ fn grouped(model: &Model, order: &[usize]) -> Vec<Vec<usize>> {
 
 /// Indices of isolated outliers: values far above or far below both of their neighbours.
 /// Empty when more than [`MOST_SHARE`] of the values would be outliers.
-fn lonely(model: &Model) -> Vec<usize> {
+fn isolated_outliers(model: &Model) -> Vec<usize> {
     let residuals = residuals(model);
     let Some(sigma) = robust_sigma(&residuals).filter(|sigma| *sigma > 0.0) else {
         return Vec::new();

@@ -23,7 +23,7 @@ const LEAST_OUTSIDE: f64 = 0.01;
 
 /// Assumption about which lines a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keeping {
+pub(super) enum ReplacementAssumption {
     /// Sets from the address bits inside a base page; least recently used replacement.
     Likely,
     /// Sets from all address bits, as in a page as large as the buffer; strict least recently used
@@ -33,7 +33,7 @@ pub(super) enum Keeping {
     Most,
 }
 
-impl Keeping {
+impl ReplacementAssumption {
     /// All assumptions; the likely one comes first and gives the value.
     pub(super) const ALL: [Self; 3] = [Self::Likely, Self::Least, Self::Most];
 }
@@ -49,7 +49,7 @@ pub(super) struct Spread {
 
 /// Share of the accesses served by the levels up to one, with its derivatives.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct HitShare {
     /// Share of the accesses, 0 to 1.
     pub(super) hits: f64,
     /// Derivative of `hits` by the reach, per byte.
@@ -58,7 +58,7 @@ pub(super) struct Kept {
     pub(super) by_steepness: f64,
 }
 
-impl Kept {
+impl HitShare {
     const NOTHING: Self = Self {
         hits: 0.0,
         by_reach: 0.0,
@@ -72,19 +72,19 @@ impl Kept {
 }
 
 /// Share of the accesses served by the levels up to `level`, which is filled in lines of `line` bytes.
-pub(super) fn kept(
+pub(super) fn hit_share(
     edges: &Edges,
     level: usize,
     spread: Spread,
     line: f64,
-    keeping: Keeping,
-) -> Kept {
+    assumption: ReplacementAssumption,
+) -> HitShare {
     let Spread { span, spacing } = spread;
     if spacing > line {
-        let area = crowded(spread, line, keeping);
-        return match keeping {
+        let area = crowded(spread, line, assumption);
+        return match assumption {
             // Strict least recently used replacement keeps nothing of a cycle that does not fit.
-            Keeping::Least if area > edges.reach[level] => Kept::NOTHING,
+            ReplacementAssumption::Least if area > edges.reach[level] => HitShare::NOTHING,
             _ => cyclic(edges, level, area),
         };
     }
@@ -94,16 +94,18 @@ pub(super) fn kept(
     }
     let ratio = edges.reach[level] / span;
     if ratio >= 1.0 {
-        return Kept::ALL;
+        return HitShare::ALL;
     }
-    let drawn = Kept {
+    let drawn = HitShare {
         hits: ratio,
         by_reach: 1.0 / span,
         by_steepness: 0.0,
     };
-    let shared = match keeping {
-        Keeping::Most => drawn,
-        Keeping::Likely | Keeping::Least => shared_lines(ratio, span, spacing / line),
+    let shared = match assumption {
+        ReplacementAssumption::Most => drawn,
+        ReplacementAssumption::Likely | ReplacementAssumption::Least => {
+            shared_lines(ratio, span, spacing / line)
+        }
     };
     if shared.hits > as_fitted.hits {
         shared
@@ -118,10 +120,10 @@ pub(super) fn kept(
 /// A line is away for a share u of the cycle with the density of the smallest of k − 1 uniform
 /// draws, and 1 − (1 − u)ᵏ of the lines are visited meanwhile; it is kept if those are fewer than
 /// `ratio` of all: 1 − (1 − ratio)^(1 − 1/k).
-fn shared_lines(ratio: f64, span: f64, alone: f64) -> Kept {
+fn shared_lines(ratio: f64, span: f64, alone: f64) -> HitShare {
     let power = 1.0 - alone;
     let outside = 1.0 - ratio;
-    Kept {
+    HitShare {
         hits: 1.0 - outside.powf(power),
         by_reach: power * outside.max(LEAST_OUTSIDE).powf(power - 1.0) / span,
         by_steepness: 0.0,
@@ -129,13 +131,13 @@ fn shared_lines(ratio: f64, span: f64, alone: f64) -> Kept {
 }
 
 /// The fitted form: (reach ÷ area)^γ.
-fn cyclic(edges: &Edges, level: usize, area: f64) -> Kept {
+fn cyclic(edges: &Edges, level: usize, area: f64) -> HitShare {
     let reach = edges.reach[level];
     if reach >= area {
-        return Kept::ALL;
+        return HitShare::ALL;
     }
     let hits = edges.hits(level, area);
-    Kept {
+    HitShare {
         hits,
         by_reach: edges.steepness[level] * hits / reach,
         by_steepness: hits * (reach / area).ln(),
@@ -143,13 +145,13 @@ fn cyclic(edges: &Edges, level: usize, area: f64) -> Kept {
 }
 
 /// Bytes of lines that would fill a cache as much as elements more than a line apart do.
-fn crowded(spread: Spread, line: f64, keeping: Keeping) -> f64 {
+fn crowded(spread: Spread, line: f64, assumption: ReplacementAssumption) -> f64 {
     let elements = (spread.span / spread.spacing).floor().max(1.0);
     let sharing = power_of_two_in(spread.spacing / line);
-    let sharing = match keeping {
-        Keeping::Likely => sharing.min((BASE_PAGE_BYTES / line).max(1.0)),
-        Keeping::Least => sharing,
-        Keeping::Most => 1.0,
+    let sharing = match assumption {
+        ReplacementAssumption::Likely => sharing.min((BASE_PAGE_BYTES / line).max(1.0)),
+        ReplacementAssumption::Least => sharing,
+        ReplacementAssumption::Most => 1.0,
     };
     elements * line * sharing
 }
@@ -177,20 +179,32 @@ mod tests {
     #[test]
     fn strides_above_the_line_crowd_into_sets() {
         let mib = f64::from(1 << 20);
-        for (spacing, keeping, expected) in [
-            (128.0, Keeping::Likely, mib),
-            (128.0, Keeping::Most, mib / 2.0),
-            (4096.0, Keeping::Likely, mib),
-            (192.0, Keeping::Likely, (mib / 192.0).floor() * 64.0),
-            (384.0, Keeping::Least, (mib / 384.0).floor() * 128.0),
-            (100.0, Keeping::Likely, (mib / 100.0).floor() * 64.0),
+        for (spacing, assumption, expected) in [
+            (128.0, ReplacementAssumption::Likely, mib),
+            (128.0, ReplacementAssumption::Most, mib / 2.0),
+            (4096.0, ReplacementAssumption::Likely, mib),
+            (
+                192.0,
+                ReplacementAssumption::Likely,
+                (mib / 192.0).floor() * 64.0,
+            ),
+            (
+                384.0,
+                ReplacementAssumption::Least,
+                (mib / 384.0).floor() * 128.0,
+            ),
+            (
+                100.0,
+                ReplacementAssumption::Likely,
+                (mib / 100.0).floor() * 64.0,
+            ),
             // Sets further apart than a page do not depend on address bits inside a page.
-            (16384.0, Keeping::Likely, mib / 4.0),
-            (16384.0, Keeping::Least, mib),
+            (16384.0, ReplacementAssumption::Likely, mib / 4.0),
+            (16384.0, ReplacementAssumption::Least, mib),
         ] {
             let spread = Spread { span: mib, spacing };
-            let found = crowded(spread, 64.0, keeping);
-            assert!((found - expected).abs() < 1e-6, "{spacing} {keeping:?}");
+            let found = crowded(spread, 64.0, assumption);
+            assert!((found - expected).abs() < 1e-6, "{spacing} {assumption:?}");
         }
     }
 
@@ -202,8 +216,8 @@ mod tests {
                 span: 4096.0,
                 spacing,
             };
-            for keeping in Keeping::ALL {
-                let found = kept(&edges, 0, spread, 64.0, keeping).hits;
+            for assumption in ReplacementAssumption::ALL {
+                let found = hit_share(&edges, 0, spread, 64.0, assumption).hits;
                 assert!((found - 0.75_f64.powi(5)).abs() < 1e-12);
             }
         }
@@ -251,29 +265,30 @@ mod tests {
                 spacing: 64.0 / elements as f64,
             };
             let edges = edges(held as f64 * 64.0, 100.0);
-            let likely = kept(&edges, 0, spread, 64.0, Keeping::Likely).hits;
+            let likely = hit_share(&edges, 0, spread, 64.0, ReplacementAssumption::Likely).hits;
             assert!(
                 (likely - expected).abs() < 0.03,
                 "{elements} {ratio}: {likely} {expected}"
             );
-            let most = kept(&edges, 0, spread, 64.0, Keeping::Most).hits;
+            let most = hit_share(&edges, 0, spread, 64.0, ReplacementAssumption::Most).hits;
             assert!(most >= likely);
         }
     }
 
     #[test]
     fn derivatives_are_those_of_the_share() {
-        for (spacing, keeping) in [
-            (0.0, Keeping::Likely),
-            (16.0, Keeping::Likely),
-            (16.0, Keeping::Most),
-            (256.0, Keeping::Most),
+        for (spacing, assumption) in [
+            (0.0, ReplacementAssumption::Likely),
+            (16.0, ReplacementAssumption::Likely),
+            (16.0, ReplacementAssumption::Most),
+            (256.0, ReplacementAssumption::Most),
         ] {
             let spread = Spread {
                 span: 262_144.0,
                 spacing,
             };
-            let at = |reach, steepness| kept(&edges(reach, steepness), 0, spread, 64.0, keeping);
+            let at =
+                |reach, steepness| hit_share(&edges(reach, steepness), 0, spread, 64.0, assumption);
             let (reach, steepness, step) = (40_000.0, 3.0, 1e-4);
             let found = at(reach, steepness);
             let by_reach =

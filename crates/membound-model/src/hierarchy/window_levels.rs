@@ -43,11 +43,11 @@ const CUT_SIGMAS: f64 = 3.0;
 
 /// Log residual below which nothing is cut: where most times are exact, a missing level shows in
 /// few residuals, and they must not pass as disturbances.
-const NEVER_CUT: f64 = 0.1;
+const MIN_CUT_LOG_RESIDUAL: f64 = 0.1;
 
 /// Share by which a value must exceed the range between its neighbours to be pulled back into it:
 /// time only grows with the area, so such a value is disturbed.
-const LONELY_SHARE: f64 = 0.05;
+const MIN_OUTLIER_EXCESS: f64 = 0.05;
 
 /// Candidates for a new end that are fitted, after projection has ranked them all.
 const FITTED_CANDIDATES: usize = 6;
@@ -134,7 +134,7 @@ impl Search {
         Self {
             windows: all.iter().map(|window| window / unit).collect(),
             areas,
-            ns: calm(observations),
+            ns: clamp_outliers(observations),
             distinct,
             step_parameters: if several { 3 } else { 2 },
             tlb_reaches: tlb
@@ -473,8 +473,8 @@ fn with(ends: &[f64], end: f64) -> Vec<f64> {
 }
 
 /// Times of `observations`; a time outside the range of both its neighbours in area by more than
-/// [`LONELY_SHARE`] is pulled back into that range.
-fn calm(observations: &[Observation]) -> Vec<f64> {
+/// [`MIN_OUTLIER_EXCESS`] is pulled back into that range.
+fn clamp_outliers(observations: &[Observation]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..observations.len()).collect();
     order.sort_by_key(|&index| {
         (
@@ -482,24 +482,26 @@ fn calm(observations: &[Observation]) -> Vec<f64> {
             observations[index].area_bytes,
         )
     });
-    let mut calm: Vec<f64> = observations.iter().map(|point| point.ns).collect();
+    let mut clamped: Vec<f64> = observations.iter().map(|point| point.ns).collect();
     for three in order.windows(3) {
         let [before, here, after] = [0, 1, 2].map(|place| observations[three[place]]);
         if before.window_bytes != after.window_bytes {
             continue;
         }
         let (least, most) = (before.ns.min(after.ns), before.ns.max(after.ns));
-        if here.ns > most * (1.0 + LONELY_SHARE) || here.ns < least / (1.0 + LONELY_SHARE) {
-            calm[three[1]] = here.ns.clamp(least, most);
+        if here.ns > most * (1.0 + MIN_OUTLIER_EXCESS)
+            || here.ns < least / (1.0 + MIN_OUTLIER_EXCESS)
+        {
+            clamped[three[1]] = here.ns.clamp(least, most);
         }
     }
-    calm
+    clamped
 }
 
 /// Absolute log residual at which residuals are cut.
 fn cut(residuals: &[f64]) -> f64 {
     let scatter = robust_sigma(residuals).unwrap_or(0.0);
-    (CUT_SIGMAS * scatter).max(NEVER_CUT)
+    (CUT_SIGMAS * scatter).max(MIN_CUT_LOG_RESIDUAL)
 }
 
 /// Schwarz's criterion of log residuals, cut at [`cut`].

@@ -44,10 +44,10 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
     truth.insert("t_r".to_owned(), 600.0);
     let clean = points(&topology, &truth, &WINDOWS, &areas(100));
     let unseen = points(&topology, &truth, &[2048], &areas(47));
-    for held in [BTreeSet::new(), BTreeSet::from([1, 4, 5])] {
+    for fixed_levels in [BTreeSet::new(), BTreeSet::from([1, 4, 5])] {
         let options = FitOptions {
             sizes: SizeMode::Free,
-            held: held.clone(),
+            fixed_levels: fixed_levels.clone(),
             left_out: LeftOut::Skip,
             ..FitOptions::default()
         };
@@ -58,7 +58,7 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
             let sizes = model.levels.iter().map(|level| level.size_low_bytes);
             let fitted: Vec<bool> = sizes.map(|low| low.is_some()).collect();
             let expected: Vec<bool> = (0..7)
-                .map(|level| level < 6 && !held.contains(&level))
+                .map(|level| level < 6 && !fixed_levels.contains(&level))
                 .collect();
             assert_eq!(fitted, expected);
             for point in random.noisy(&unseen, 0.01) {
@@ -69,7 +69,7 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
             }
         }
         let share: f64 = inside / count;
-        assert!((0.92..=0.98).contains(&share), "{held:?}: {share}");
+        assert!((0.92..=0.98).contains(&share), "{fixed_levels:?}: {share}");
     }
 }
 
