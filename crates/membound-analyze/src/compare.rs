@@ -33,7 +33,7 @@ pub(crate) const LEAST_CHANGE: f64 = 0.005;
 
 /// Factor by which the cost of a sharing finding must exceed its threshold for the finding to be called new
 /// or gone; below it, noise may have moved the cost across the threshold.
-pub(crate) const CLEARLY: f64 = 1.5;
+pub(crate) const CLEAR_COST_FACTOR: f64 = 1.5;
 
 /// Compares `runs`, each with the name of its file; the first is the reference.
 #[must_use]
@@ -220,7 +220,7 @@ fn findings(
         let cost = subject.costs.iter().flatten().copied().fold(0.0, f64::max);
         let clear = match kind {
             InsightKind::FalseSharing | InsightKind::TrueSharing => {
-                cost >= CLEARLY * thresholds.sharing_cost
+                cost >= CLEAR_COST_FACTOR * thresholds.sharing_cost
             }
             InsightKind::MemoryBound | InsightKind::NotMemoryBound => {
                 bounds(columns).is_some_and(|(before, after)| is_change(&before, &after))

@@ -9,11 +9,11 @@ use crate::machine::Machine;
 use crate::parts::Parts;
 use crate::places::Places;
 use crate::selection::Span;
-use crate::sharing::Fights;
+use crate::sharing::ContendedLines;
 use crate::sites::{self, SiteCost};
 use crate::tally::{PlainTime, Tally, Waits};
 use crate::time::Times;
-use crate::touches::{self, Touches};
+use crate::touches::{self, RecordedAccesses};
 
 /// Data that all views of a run are computed from.
 pub(crate) struct Context<'a> {
@@ -29,8 +29,8 @@ pub(crate) struct Context<'a> {
     pub groups: Groups,
     pub times: Times,
     pub waits: Waits,
-    pub touches: Touches<'a>,
-    pub fights: Fights,
+    pub touches: RecordedAccesses<'a>,
+    pub contended_lines: ContendedLines,
     /// Cost of each site.
     pub costs: Vec<SiteCost>,
     pub parts: Parts,
@@ -61,13 +61,22 @@ impl<'a> Context<'a> {
             // Where nothing was counted within the span, execution rates come from the whole run.
             executions::executed(whole, span, &waits, &places, &Windows::new(whole))
         };
-        let touches = Touches::new(run, &windows, &executed, &machine);
+        let touches = RecordedAccesses::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;
-        let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
+        let contended_lines =
+            ContendedLines::new(run, &machine, &waits, &touches, &executed, thresholds);
         let counted = sites::counted(
             run, &machine, &places, &groups, &touches, &windows, &executed,
         );
-        let mut costs = sites::costs(run, &machine, counted, &times, &tally, &touches, &fights);
+        let mut costs = sites::costs(
+            run,
+            &machine,
+            counted,
+            &times,
+            &tally,
+            &touches,
+            &contended_lines,
+        );
         let mut parts = Parts::new(run, &machine, &groups, &tally, &touches, &mut costs);
         parts.name_transfers(run, &machine, &groups, &mut costs);
         let part_of = part_of_accesses(run, &groups, &touches, &parts);
@@ -82,7 +91,7 @@ impl<'a> Context<'a> {
             times,
             waits,
             touches,
-            fights,
+            contended_lines,
             costs,
             parts,
             part_of,
@@ -112,7 +121,7 @@ impl<'a> Context<'a> {
 fn part_of_accesses(
     run: &RunData,
     groups: &Groups,
-    touches: &Touches<'_>,
+    touches: &RecordedAccesses<'_>,
     parts: &Parts,
 ) -> Vec<Option<u32>> {
     let mut part_of = vec![None; run.accesses.len()];

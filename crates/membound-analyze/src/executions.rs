@@ -49,7 +49,7 @@ const FEW: u64 = 10;
 ///
 /// Patches can only lower the windows' rate, so a lower rate of iterations means that the loop was left and
 /// entered again between samples.
-const TOO_SLOW: f64 = 0.8;
+const MIN_PLAUSIBLE_RATE_RATIO: f64 = 0.8;
 
 /// Windows in which sites were counted.
 #[derive(Debug)]
@@ -351,8 +351,8 @@ pub(crate) fn executed(
     for (index, executed) in executed.iter_mut().enumerate() {
         let site = SiteId(index as u32);
         if executed.is_some() && !by_laps.contains_key(&site) {
-            let beside = beside(site, &strata, windows, &by_laps);
-            *executed = beside.or(*executed);
+            let from_related = from_related_site(site, &strata, windows, &by_laps);
+            *executed = from_related.or(*executed);
         }
     }
     executed
@@ -451,12 +451,12 @@ impl<'a> OfSite<'a> {
         }
         let counted = self.counted_inside();
         let rated: f64 = self.windows.iter().map(|window| window.count as f64).sum();
-        let seen: Vec<Seen> = self
+        let seen: Vec<WindowSamples> = self
             .windows
             .iter()
-            .map(|window| self.seen(window))
+            .map(|window| self.samples_of(window))
             .collect();
-        let sum = |part: fn(&Seen) -> u64| seen.iter().map(part).sum::<u64>();
+        let sum = |part: fn(&WindowSamples) -> u64| seen.iter().map(part).sum::<u64>();
         let (mine, all) = (sum(|it| it.mine), sum(|it| it.all));
         let (mine_patched, all_patched) = (sum(|it| it.mine_patched), sum(|it| it.all_patched));
         let outside = self.outside();
@@ -532,13 +532,13 @@ impl<'a> OfSite<'a> {
         let rate = Rate::of(&rated);
         let all = rate.extended(self.counted_inside(), self.outside());
         let least = counted.map_or(0.0, |counted| counted.low);
-        (rate.ns > 0.0 && all.count >= TOO_SLOW * least).then_some(all)
+        (rate.ns > 0.0 && all.count >= MIN_PLAUSIBLE_RATE_RATIO * least).then_some(all)
     }
 
-    fn seen(&self, window: &Executions) -> Seen {
+    fn samples_of(&self, window: &Executions) -> WindowSamples {
         let within = |series: &Series| series.within(window.from_ns, window.to_ns).0;
         let stratum = self.stratum();
-        Seen {
+        WindowSamples {
             mine: self.strata.plain.get(&stratum).map_or(0, within),
             mine_patched: self.strata.patched.get(&stratum).map_or(0, within),
             all: within(&self.strata.all_plain),
@@ -549,7 +549,7 @@ impl<'a> OfSite<'a> {
 
 /// Numbers of samples in a window: of the stratum and of the program, each outside of and in patches.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct WindowSamples {
     mine: u64,
     mine_patched: u64,
     all: u64,
@@ -558,7 +558,7 @@ struct Seen {
 
 /// Estimate from the ratio of the site's counts to those of another site in the same windows whose
 /// executions are known from iterations, where one site's loop encloses the other's.
-fn beside(
+fn from_related_site(
     site: SiteId,
     strata: &Strata,
     windows: &Windows,
@@ -577,12 +577,12 @@ fn beside(
             let same = same
                 .filter(|it| (it.from_ns, it.to_ns) == (window.from_ns, window.to_ns))
                 .max_by_key(|it| it.count);
-            let beside = same.map_or(0.0, |it| it.count as f64);
+            let related_count = same.map_or(0.0, |it| it.count as f64);
             rated.push(Rated {
                 count: window.count as f64,
-                ns: beside,
-                least_ns: beside,
-                most_ns: beside,
+                ns: related_count,
+                least_ns: related_count,
+                most_ns: related_count,
                 variance: 0.0,
             });
         }

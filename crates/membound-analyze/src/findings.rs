@@ -16,7 +16,7 @@ pub(crate) struct MisplacedObject {
 }
 
 /// Share of the stall at streams from which on advice is about streams.
-const STREAMING: f64 = 0.5;
+const MIN_STREAMED_SHARE: f64 = 0.5;
 
 /// Advice for data that is read in order; cache blocking helps only where data is used again.
 const OF_STREAMS: &str = "It is gone through in order: move fewer bytes (fuse loops that go \
@@ -48,13 +48,13 @@ pub(crate) fn findings(
         found.push((line.stall_fraction, insight));
     }
     for object in &profile.objects {
-        let told = profile
+        let already_found = profile
             .false_sharing
             .iter()
             .chain(&profile.true_sharing)
             .any(|line| line.object == object.name);
         let nameless = object.kind == ObjectClass::Unknown;
-        if object.share.stall_fraction >= thresholds.hot_object && !told && !nameless {
+        if object.share.stall_fraction >= thresholds.hot_object && !already_found && !nameless {
             found.push((
                 object.share.stall_fraction,
                 hot_object(profile, object, streamed, thresholds),
@@ -91,17 +91,17 @@ pub(crate) fn findings(
         verdict.advice = "It is bandwidth that is waited for: see that finding.".to_owned();
     }
     let found = found.into_iter().map(|(_, insight)| insight);
-    let fought: f64 = (profile.false_sharing.iter())
+    let contention: f64 = (profile.false_sharing.iter())
         .chain(&profile.true_sharing)
         .map(|line| line.stall_fraction)
         .sum();
-    let is_fought = fought > 0.0 && fought >= profile.memory_bound.fraction / 2.0;
-    if is_fought && verdict.kind == InsightKind::MemoryBound {
+    let is_contended = contention > 0.0 && contention >= profile.memory_bound.fraction / 2.0;
+    if is_contended && verdict.kind == InsightKind::MemoryBound {
         // The line that threads contend for explains more than advice about a level.
         verdict.advice = "Mend the sharing first, then profile again.".to_owned();
     }
     // A verdict that was explained already, or that there is little to do, comes last.
-    if is_fought || verdict.kind == InsightKind::NotMemoryBound {
+    if is_contended || verdict.kind == InsightKind::NotMemoryBound {
         let most = thresholds.findings.saturating_sub(1);
         found.take(most).chain([verdict]).collect()
     } else {
@@ -234,12 +234,12 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
         kind: InsightKind::MemoryBound,
         text,
         advice: match level {
-            "DRAM" if streamed < STREAMING => {
+            "DRAM" if streamed < MIN_STREAMED_SHARE => {
                 "Make hot data smaller, use it while it is in a cache, or touch it in \
                        order so that prefetchers bring it."
             }
             level if level == remote => apart,
-            _ if streamed >= STREAMING => OF_STREAMS,
+            _ if streamed >= MIN_STREAMED_SHARE => OF_STREAMS,
             "" => "See the lines and objects below.",
             _ => "Work in blocks that fit a nearer cache.",
         }
@@ -349,7 +349,7 @@ fn hot_object(
             "Place the blocks next to each other in the order of their use (an array, an arena), \
              keep hot fields together, or prefetch the next one."
         }
-        (false, _) if streamed >= STREAMING => OF_STREAMS,
+        (false, _) if streamed >= MIN_STREAMED_SHARE => OF_STREAMS,
         (false, true) => {
             "Go through it in order or in blocks that fit a cache; smaller elements, or hot \
              fields apart from cold ones, bring more of it in with each line."

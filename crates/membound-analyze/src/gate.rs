@@ -62,12 +62,12 @@ fn check_recorded(expression: &Expression, runs: &[(&str, &Profile)]) -> Result<
         _ => !run.run.latencies_recorded,
     });
     lacks.map_or(Ok(()), |(file, run)| {
-        let told = run.missing.iter().find(|missing| missing.table == table);
+        let recorded = run.missing.iter().find(|missing| missing.table == table);
         Err(GateError::NotRecorded {
             expression: expression.text.clone(),
             file: (*file).to_owned(),
             what,
-            reason: told.map_or_else(
+            reason: recorded.map_or_else(
                 || "no process could be patched".to_owned(),
                 |missing| missing.why.reason.clone(),
             ),

@@ -15,7 +15,7 @@ use crate::places::Places;
 ///
 /// Where blocks are sampled, the chain that allocates most may leave no other trace: an access is assigned
 /// to an object only if its block was recorded.
-const MUCH_ALLOCATED: f64 = 0.01;
+const MIN_ALLOCATED_SHARE: f64 = 0.01;
 
 /// Position in [`Groups::groups`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +59,7 @@ pub(crate) struct Groups {
     of_object: Vec<GroupId>,
     /// Groups of the call chains in [`RunData::live`].
     of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
-    /// Groups with at least [`MUCH_ALLOCATED`] of the bytes, sorted.
+    /// Groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes, sorted.
     much_allocated: Vec<GroupId>,
 }
 
@@ -189,7 +189,7 @@ impl Groups {
         }
     }
 
-    /// Groups with enough allocated bytes ([`MUCH_ALLOCATED`]) to get a row, accessed or not.
+    /// Groups with enough allocated bytes ([`MIN_ALLOCATED_SHARE`]) to get a row, accessed or not.
     pub(crate) fn much_allocated(&self) -> &[GroupId] {
         &self.much_allocated
     }
@@ -231,7 +231,7 @@ impl Group {
     }
 
     /// True if the group may contain blocks that were not recorded because blocks were sampled.
-    pub(crate) fn holds_untold_blocks(&self) -> bool {
+    pub(crate) fn may_hold_unsampled_blocks(&self) -> bool {
         match self.kind {
             ObjectKind::Unknown => true,
             ObjectKind::Mapped => self.stack.is_none(),
@@ -246,13 +246,16 @@ impl Group {
             return None;
         }
         let variance = self.blocks_variance.unwrap_or(0.0);
-        let beside = (DEVIATIONS * variance.sqrt()).ceil() as u64;
+        let half_interval = (DEVIATIONS * variance.sqrt()).ceil() as u64;
         // A recorded event represents this many blocks: the variance is the sum of weight · (weight − 1).
         let weight = 1.0 + variance / self.blocks.max(1) as f64;
         let lost = (self.lost_events as f64 * weight).ceil() as u64;
         let seen = self.objects.len() as u64;
-        let low = self.blocks.saturating_sub(beside).max(seen);
-        let high = self.blocks.saturating_add(beside).saturating_add(lost);
+        let low = self.blocks.saturating_sub(half_interval).max(seen);
+        let high = self
+            .blocks
+            .saturating_add(half_interval)
+            .saturating_add(lost);
         Some((low.min(self.blocks), high))
     }
 
@@ -295,8 +298,8 @@ fn live_kind(live: &LiveBytes) -> ObjectKind {
     }
 }
 
-/// Kind and call chain of groups with at least [`MUCH_ALLOCATED`] of the bytes of their kind, each with one
-/// of the chain's stacks.
+/// Kind and call chain of groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes of their kind, each with
+/// one of the chain's stacks.
 fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
     let mut sums: BTreeMap<(bool, ChainId), (u64, StackId)> = BTreeMap::new();
     let mut all: [u64; 2] = [0; 2];
@@ -308,7 +311,7 @@ fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId
         all[usize::from(mapped)] = all[usize::from(mapped)].saturating_add(it.bytes);
     }
     let is_much = |mapped: bool, bytes: u64| {
-        bytes > 0 && bytes as f64 >= MUCH_ALLOCATED * all[usize::from(mapped)] as f64
+        bytes > 0 && bytes as f64 >= MIN_ALLOCATED_SHARE * all[usize::from(mapped)] as f64
     };
     sums.into_iter()
         .filter(|((mapped, _), (bytes, _))| is_much(*mapped, *bytes))

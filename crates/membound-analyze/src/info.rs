@@ -201,7 +201,7 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
 }
 
 /// Share of the time at timed accesses before the first is timed, above which the report says so.
-const LATE: f64 = 0.25;
+const MAX_UNREPORTED_EARLY_SHARE: f64 = 0.25;
 
 /// Reports that accesses were not timed in the first part of the run.
 fn late(run: &RunData) -> Option<Missing> {
@@ -218,7 +218,7 @@ fn late(run: &RunData) -> Option<Missing> {
             before_ns += sample.weight_ns * u64::from(sample.t_ns < first_ns);
         }
     }
-    (before_ns as f64 > LATE * all_ns as f64).then(|| Missing {
+    (before_ns as f64 > MAX_UNREPORTED_EARLY_SHARE * all_ns as f64).then(|| Missing {
         table: "latency".to_owned(),
         why: NotMeasured {
             reason: format!(
@@ -233,7 +233,7 @@ fn late(run: &RunData) -> Option<Missing> {
 }
 
 /// Share of the time at untimed accesses in a selected span above which the report says so.
-const UNTIMED: f64 = 0.1;
+const MAX_UNREPORTED_UNTIMED_SHARE: f64 = 0.1;
 
 /// Reports that accesses with much of the selected span's time were timed only at other times.
 pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
@@ -246,7 +246,7 @@ pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
         costs.map(|cost| cost.time_ns).sum()
     };
     let (untimed_ns, all_ns) = (time(true), time(false));
-    (untimed_ns > UNTIMED * all_ns).then(|| Missing {
+    (untimed_ns > MAX_UNREPORTED_UNTIMED_SHARE * all_ns).then(|| Missing {
         table: "latency".to_owned(),
         why: NotMeasured {
             reason: format!(

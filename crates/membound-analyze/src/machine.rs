@@ -15,11 +15,11 @@ use crate::info;
 const ASSUMED_LINE_BYTES: u32 = 64;
 
 /// Length of the stretches of time in which threads that alternate count as running at once.
-const AT_ONCE_NS: u64 = 20_000_000;
+const CONCURRENCY_STRETCH_NS: u64 = 20_000_000;
 
 /// Share of the sampled time in which threads must run at once before lines can come from other cores'
 /// caches. A thread that starts another and waits for it stays below.
-const MET: f64 = 0.05;
+const MIN_CONCURRENT_TIME_SHARE: f64 = 0.05;
 
 /// Figures that the analysis takes from a machine profile, with defaults where there is none.
 #[derive(Debug)]
@@ -235,7 +235,7 @@ fn threads_met(run: &RunData) -> bool {
     }
     /// Threads that run at once are sampled alternately. When one thread hands over to another, as a
     /// process that waits for its child does, the sampled thread changes only once.
-    const CHANGES_AT_ONCE: u32 = 2;
+    const MIN_CONCURRENT_CHANGES: u32 = 2;
     let mut samples: Vec<_> = run
         .samples
         .iter()
@@ -245,7 +245,7 @@ fn threads_met(run: &RunData) -> bool {
     let mut stretches: BTreeMap<u64, Stretch> = BTreeMap::new();
     for sample in samples {
         let stretch = stretches
-            .entry(sample.t_ns / AT_ONCE_NS)
+            .entry(sample.t_ns / CONCURRENCY_STRETCH_NS)
             .or_insert(Stretch {
                 last: sample.thread,
                 changes: 0,
@@ -259,5 +259,6 @@ fn threads_met(run: &RunData) -> bool {
         let chosen = stretches.values().filter(|stretch| which(stretch));
         chosen.map(|stretch| stretch.weight_ns).sum()
     };
-    sum(|stretch| stretch.changes >= CHANGES_AT_ONCE) > MET * sum(|_| true)
+    sum(|stretch| stretch.changes >= MIN_CONCURRENT_CHANGES)
+        > MIN_CONCURRENT_TIME_SHARE * sum(|_| true)
 }

@@ -206,12 +206,12 @@ fn divided(
             .iter()
             .map(|(_, at)| at.counts.excess(baseline))
             .sum();
-        let seen: f64 = of_part.iter().map(|(_, at)| at.counts.seen).sum();
+        let seen: f64 = of_part.iter().map(|(_, at)| at.counts.represented).sum();
         for ((_, place), at) in of_part {
             let share = if excess > 0.0 {
                 at.counts.excess(baseline) / excess
             } else {
-                at.counts.seen / seen
+                at.counts.represented / seen
             };
             let sum = sums.entry((part.group, *place)).or_default();
             sum.counts.merge(at.counts);

@@ -11,7 +11,7 @@ use crate::groups::{GroupId, Groups};
 use crate::machine::Machine;
 use crate::sites::{self, SiteCost};
 use crate::tally::{SiteTime, Tally};
-use crate::touches::{Counts, Touch, Touches};
+use crate::touches::{AccessTotal, Counts, RecordedAccesses};
 
 /// Timed accesses from which on a site's stall is divided by their latencies instead of by samples.
 const ENOUGH_TIMED: u64 = 50;
@@ -66,7 +66,7 @@ impl Parts {
         machine: &Machine<'_>,
         groups: &Groups,
         tally: &Tally,
-        touches: &Touches<'_>,
+        touches: &RecordedAccesses<'_>,
         costs: &mut [SiteCost],
     ) -> Self {
         // Most cells yield one part; reserving avoids copying tens of megabytes as the vector grows.
@@ -252,20 +252,20 @@ struct Division<'a> {
     run: &'a RunData,
     machine: &'a Machine<'a>,
     groups: &'a Groups,
-    touches: &'a Touches<'a>,
+    touches: &'a RecordedAccesses<'a>,
     site: SiteId,
     cost: &'a SiteCost,
     /// Sampled time, by thread and object.
     times: &'a [SiteTime],
     /// Recorded accesses, by thread and object.
-    touched: Vec<Touch>,
+    touched: Vec<AccessTotal>,
 }
 
 /// Evidence about a site in one thread.
 struct InThread<'a> {
     thread: ThreadId,
     times: &'a [SiteTime],
-    touched: &'a [Touch],
+    touched: &'a [AccessTotal],
 }
 
 impl InThread<'_> {
@@ -278,7 +278,7 @@ impl Division<'_> {
     fn divide(&self, parts: &mut Vec<Part>) {
         let threads = self.threads();
         let all = sum(&self.touched);
-        let seen = all.seen;
+        let seen = all.represented;
         let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
         // Threads with too few observations use the objects of the whole site.
         let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
@@ -305,7 +305,7 @@ impl Division<'_> {
             let here = sum(thread.touched);
             let executed = self.cost.executed.map(|executed| {
                 if seen > 0.0 {
-                    executed.count * here.seen / seen
+                    executed.count * here.represented / seen
                 } else if all_time > 0.0 {
                     executed.count * time_ns / all_time
                 } else {
@@ -329,7 +329,10 @@ impl Division<'_> {
                     self.stall_shares(counts, &sampled(thread.times), &pooled_times, baseline)
                 });
             let runs = run_shares(counts, &stalls);
-            let (stalls, runs) = (self.with_untold(stalls), self.with_untold(runs));
+            let (stalls, runs) = (
+                self.with_unsampled_blocks(stalls),
+                self.with_unsampled_blocks(runs),
+            );
             let mut groups: Vec<GroupId> = stalls
                 .iter()
                 .chain(&runs)
@@ -353,7 +356,10 @@ impl Division<'_> {
                 let latency = of_group(counts, group).and_then(|counts| {
                     let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
                     let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
-                    Some(((mean_ns + apart).max(0.0), count.unwrap_or(counts.seen)))
+                    Some((
+                        (mean_ns + apart).max(0.0),
+                        count.unwrap_or(counts.represented),
+                    ))
                 });
                 let executions =
                     self.cost
@@ -396,20 +402,25 @@ impl Division<'_> {
     ///
     /// Each gets the share of its unrecorded blocks according to its weight (Horvitz and Thompson's
     /// estimate), as far as the unknown memory has any.
-    fn with_untold(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
+    fn with_unsampled_blocks(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
         let extra = |(group, share): &(GroupId, f64)| {
             (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share
         };
         let wanted: f64 = shares.iter().map(extra).sum();
-        let untold = |(group, _): &&(GroupId, f64)| self.groups.get(*group).holds_untold_blocks();
-        let there: f64 = shares.iter().filter(untold).map(|(_, share)| share).sum();
+        let unsampled =
+            |(group, _): &&(GroupId, f64)| self.groups.get(*group).may_hold_unsampled_blocks();
+        let there: f64 = shares
+            .iter()
+            .filter(unsampled)
+            .map(|(_, share)| share)
+            .sum();
         if wanted <= 0.0 || there <= 0.0 || !wanted.is_finite() {
             return shares;
         }
         let given = wanted.min(there);
         for entry in &mut shares {
             let more = extra(entry) * given / wanted;
-            if untold(&&*entry) {
+            if unsampled(&&*entry) {
                 entry.1 *= (1.0 - given / there).max(0.0);
             } else {
                 entry.1 += more;
@@ -447,11 +458,11 @@ impl Division<'_> {
     /// Time of a thread at the site, in nanoseconds, beyond the cost of its executions as hits.
     fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
         let time_ns = thread.time_ns();
-        let enough = all.number >= ENOUGH_TIMED && all.seen > 0.0;
+        let enough = all.number >= ENOUGH_TIMED && all.represented > 0.0;
         let Some(executed) = self.cost.executed.filter(|_| enough) else {
             return time_ns;
         };
-        let count = executed.count * sum(thread.touched).seen / all.seen;
+        let count = executed.count * sum(thread.touched).represented / all.represented;
         (time_ns - count * self.machine.costs.l1_ns).max(0.0)
     }
 
@@ -473,7 +484,7 @@ impl Division<'_> {
         counts: &[(GroupId, Counts)],
         executed: Option<f64>,
     ) -> Option<Vec<(GroupId, f64)>> {
-        let told = |times: &[SiteTime]| {
+        let by_known_group = |times: &[SiteTime]| {
             let known = times.iter().filter(|cell| cell.group.is_some());
             let samples: f64 = known.clone().map(|cell| cell.samples).sum();
             let known_ns: f64 = known.map(|cell| cell.time_ns).sum();
@@ -481,9 +492,9 @@ impl Division<'_> {
             (samples >= ENOUGH_SAMPLES && known_ns >= KNOWN_TIME * all_ns).then_some(known_ns)
         };
         let time_ns = thread.time_ns();
-        let (known_ns, times) = match told(thread.times) {
+        let (known_ns, times) = match by_known_group(thread.times) {
             Some(known_ns) => (known_ns, sampled(thread.times)),
-            None => (told(self.times)?, self.pool_times()),
+            None => (by_known_group(self.times)?, self.pool_times()),
         };
         let hits_ns = executed.unwrap_or(0.0) * self.machine.costs.l1_ns;
         let runs = run_shares(counts, &[]);
@@ -515,7 +526,9 @@ impl Division<'_> {
             .or_else(|| normalized(pooled.to_vec()))
             .or(excess)
             .or_else(|| {
-                let seen = touched.iter().map(|(group, counts)| (*group, counts.seen));
+                let seen = touched
+                    .iter()
+                    .map(|(group, counts)| (*group, counts.represented));
                 normalized(seen.collect())
             })
             .unwrap_or_else(|| vec![(Groups::UNKNOWN, 1.0)])
@@ -568,7 +581,7 @@ impl Division<'_> {
         };
         if pooled.len() < 2
             || self.cost.is_stream
-            || self.cost.is_fought()
+            || self.cost.is_contended()
             || self.cost.stall.stall_ns.value <= 0.0
         {
             return Vec::new();
@@ -609,7 +622,7 @@ impl Division<'_> {
 }
 
 /// Sum over all accesses of `touched`.
-fn sum(touched: &[Touch]) -> Counts {
+fn sum(touched: &[AccessTotal]) -> Counts {
     let mut sum = Counts::default();
     for touch in touched {
         sum.merge(touch.counts);
@@ -627,7 +640,9 @@ fn sampled(times: &[SiteTime]) -> Vec<(GroupId, f64)> {
 
 /// Divides executions by object: as accesses were observed, else as the stall divides.
 fn run_shares(touched: &[(GroupId, Counts)], stalls: &[(GroupId, f64)]) -> Vec<(GroupId, f64)> {
-    let seen = touched.iter().map(|(group, counts)| (*group, counts.seen));
+    let seen = touched
+        .iter()
+        .map(|(group, counts)| (*group, counts.represented));
     normalized(seen.collect()).unwrap_or_else(|| stalls.to_vec())
 }
 

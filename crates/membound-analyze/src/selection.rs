@@ -132,7 +132,7 @@ pub(crate) fn select_threads(context: &mut Context<'_>, threads: &[ThreadId]) {
 }
 
 /// Describes the selection for the report; `None` if the whole run is selected.
-pub(crate) fn told(
+pub(crate) fn selected_part(
     run: &RunData,
     span: Span,
     selection: Option<&Selection>,

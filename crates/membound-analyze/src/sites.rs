@@ -14,17 +14,17 @@ use crate::groups::Groups;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
-use crate::sharing::Fights;
+use crate::sharing::ContendedLines;
 use crate::tally::Tally;
 use crate::time::Times;
-use crate::touches::{self, Touches};
+use crate::touches::{self, RecordedAccesses};
 use crate::work;
 
 /// Most accesses of one thread that are searched for a regular advance.
 const ADVANCE_ACCESSES: usize = 4096;
 
 /// Share of the steps that must fit a constant advance for accesses to be a stream.
-const REGULAR: f64 = 0.5;
+const MIN_STREAM_REGULARITY: f64 = 0.5;
 
 /// Restarts of a stream from which on its observed span is accepted as all of the memory that it goes
 /// through.
@@ -45,7 +45,7 @@ pub(crate) struct SiteCost {
 
 impl SiteCost {
     /// True if most of its accesses go to lines that threads contend for.
-    pub(crate) fn is_fought(&self) -> bool {
+    pub(crate) fn is_contended(&self) -> bool {
         self.contended
             .is_some_and(|contended| contended.share > 0.5)
     }
@@ -64,7 +64,7 @@ pub(crate) fn counted(
     machine: &Machine<'_>,
     places: &Places<'_>,
     groups: &Groups,
-    touches: &Touches<'_>,
+    touches: &RecordedAccesses<'_>,
     windows: &Windows,
     executed: &[Option<Executed>],
 ) -> Vec<Counted> {
@@ -96,8 +96,8 @@ pub(crate) fn costs(
     counted: Vec<Counted>,
     times: &Times,
     tally: &Tally,
-    touches: &Touches<'_>,
-    fights: &Fights,
+    touches: &RecordedAccesses<'_>,
+    contended_lines: &ContendedLines,
 ) -> Vec<SiteCost> {
     let time_of = |id| tally.of(id).iter().map(|cell| cell.time_ns).sum();
     let times_ns: Vec<f64> = (0..run.sites.len())
@@ -120,9 +120,9 @@ pub(crate) fn costs(
                 mixer.fit_timed(&histogram, touches.timing(id))
             };
             let mixture = fit(&|_| true);
-            let contended = fights.contended(id);
+            let contended = contended_lines.contended(id);
             // Latencies of contended accesses are excluded from the fit of the others.
-            let rest = contended.map(|_| fit(&|position| !fights.has(position)));
+            let rest = contended.map(|_| fit(&|position| !contended_lines.has(position)));
             let stall = Stall::of(
                 &Evidence {
                     access_kind: access_kind(site.kind),
@@ -143,10 +143,10 @@ pub(crate) fn costs(
                 &machine.costs,
             );
             let timed = rest.as_ref().unwrap_or(&mixture).as_ref();
-            let unfought = contended.map_or(1.0, |contended| (1.0 - contended.share).max(0.0));
+            let uncontended = contended.map_or(1.0, |contended| (1.0 - contended.share).max(0.0));
             SiteCost {
                 stall,
-                missed: timed.map(|mixture| missed(run, mixture).times(unfought)),
+                missed: timed.map(|mixture| missed(run, mixture).times(uncontended)),
                 executed,
                 mixture,
                 contended,
@@ -180,7 +180,7 @@ const fn access_kind(kind: SiteKind) -> stall::AccessKind {
 
 /// Largest ratio between the executions of two accesses that count as one loop; not 1, because they are
 /// counted in windows at different times.
-const SAME_LOOP: f64 = 1.5;
+const MAX_SAME_LOOP_COUNT_RATIO: f64 = 1.5;
 
 /// Adds to each stream the transfer time of the streams beside it: accesses of the same function that
 /// execute as often.
@@ -217,7 +217,9 @@ fn put_together(
         let function_ns = times.get(function).copied().unwrap_or(0) as f64;
         for &(index, count, _) in of_function {
             let others = of_function.iter().filter(|(other, of_other, _)| {
-                *other != index && *of_other <= SAME_LOOP * count && count <= SAME_LOOP * of_other
+                *other != index
+                    && *of_other <= MAX_SAME_LOOP_COUNT_RATIO * count
+                    && count <= MAX_SAME_LOOP_COUNT_RATIO * of_other
             });
             let (number, others_ns) =
                 others.fold((0, 0.0), |(number, sum), (_, _, ns)| (number + 1, sum + ns));
@@ -275,7 +277,7 @@ fn stream(
     run: &RunData,
     machine: &Machine<'_>,
     groups: &Groups,
-    touches: &Touches<'_>,
+    touches: &RecordedAccesses<'_>,
     windows: &Windows,
     site: SiteId,
     busy: u32,
@@ -290,8 +292,8 @@ fn stream(
         .map(|access| access.address)
         .collect();
     let usual = f64::from(run.meta.site_period.max(1));
-    let mut advance =
-        stall::advance(&addresses, usual).filter(|advance| advance.regularity >= REGULAR)?;
+    let mut advance = stall::advance(&addresses, usual)
+        .filter(|advance| advance.regularity >= MIN_STREAM_REGULARITY)?;
     // The sampling distance differs between windows; in a counted window, the advance per execution is
     // known.
     if let Some((addresses, period)) = counted_window(longest, windows, site)

@@ -13,7 +13,7 @@ pub(crate) struct Waits {
     starts: Vec<u32>,
     entries: Vec<Wait>,
     /// By frame: whether an attribution exists, even if it says that the instruction waited for no memory.
-    told: Vec<bool>,
+    attributed: Vec<bool>,
 }
 
 /// An access that a sampled instruction waited for.
@@ -36,7 +36,7 @@ impl Waits {
                 .then(a.confidence.total_cmp(&b.confidence))
         });
         let mut starts = vec![0_u32; run.frames.len() + 1];
-        let mut told = vec![false; run.frames.len()];
+        let mut attributed = vec![false; run.frames.len()];
         let mut entries = Vec::new();
         for of_frame in sorted.chunk_by(|a, b| a.frame == b.frame) {
             let sum: f64 = of_frame.iter().map(|entry| entry.share.max(0.0)).sum();
@@ -51,7 +51,7 @@ impl Waits {
             });
             let before = entries.len();
             entries.extend(waits);
-            told[of_frame[0].frame.index()] = true;
+            attributed[of_frame[0].frame.index()] = true;
             starts[of_frame[0].frame.index() + 1] = (entries.len() - before) as u32;
         }
         for index in 1..starts.len() {
@@ -60,13 +60,13 @@ impl Waits {
         Self {
             starts,
             entries,
-            told,
+            attributed,
         }
     }
 
     /// True if the run has an attribution for `frame`.
-    pub(crate) fn is_told(&self, frame: FrameId) -> bool {
-        self.told[frame.index()]
+    pub(crate) fn has_attribution(&self, frame: FrameId) -> bool {
+        self.attributed[frame.index()]
     }
 
     /// Accesses that `frame` waited for.

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 
 /// Accesses of a site by one thread to one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Touch {
+pub(crate) struct AccessTotal {
     pub thread: ThreadId,
     pub group: GroupId,
     pub counts: Counts,
@@ -28,7 +28,7 @@ pub(crate) struct Counts {
     /// Recorded accesses with a latency.
     pub number_timed: u64,
     /// Executions that the recorded accesses represent.
-    pub seen: f64,
+    pub represented: f64,
     /// Executions that the timed accesses represent.
     pub timed: f64,
     /// Ticks of timed accesses, weighted by executions.
@@ -39,7 +39,7 @@ impl Counts {
     /// Adds one access that represents `weight` executions.
     pub(crate) fn add(&mut self, ticks: Option<f64>, weight: f64) {
         self.number += 1;
-        self.seen += weight;
+        self.represented += weight;
         if let Some(ticks) = ticks {
             self.number_timed += 1;
             self.timed += weight;
@@ -50,7 +50,7 @@ impl Counts {
     pub(crate) fn merge(&mut self, other: Self) {
         self.number += other.number;
         self.number_timed += other.number_timed;
-        self.seen += other.seen;
+        self.represented += other.represented;
         self.timed += other.timed;
         self.ticks += other.ticks;
     }
@@ -68,7 +68,7 @@ impl Counts {
 
 /// All accesses of a run by site; within a site by thread and time.
 #[derive(Debug)]
-pub(crate) struct Touches<'a> {
+pub(crate) struct RecordedAccesses<'a> {
     run: &'a RunData,
     starts: Vec<u32>,
     order: Vec<u32>,
@@ -91,9 +91,9 @@ struct Shift {
 /// Fewest timed hits from which a shift is computed.
 const ENOUGH_HITS: usize = 16;
 /// A hit that took more than this many times the usual was interrupted, and is ignored.
-const INTERRUPTED: f64 = 4.0;
+const INTERRUPTED_HIT_FACTOR: f64 = 4.0;
 
-impl<'a> Touches<'a> {
+impl<'a> RecordedAccesses<'a> {
     /// Sorts the accesses of `run` and computes their weights from `windows` and `executed`.
     pub(crate) fn new(
         run: &'a RunData,
@@ -145,7 +145,7 @@ impl<'a> Touches<'a> {
         let hits: Vec<f64> = self
             .of(site)
             .filter_map(|(_, access)| access.hit.map(f64::from))
-            .filter(|hit| *hit <= INTERRUPTED * usual)
+            .filter(|hit| *hit <= INTERRUPTED_HIT_FACTOR * usual)
             .collect();
         if hits.len() < ENOUGH_HITS {
             return Shift::default();
@@ -195,8 +195,8 @@ impl<'a> Touches<'a> {
     }
 
     /// Accesses of `site`, counted by thread and object and sorted by them.
-    pub(crate) fn counted(&self, site: SiteId, groups: &Groups) -> Vec<Touch> {
-        let mut counted: Vec<Touch> = Vec::new();
+    pub(crate) fn counted(&self, site: SiteId, groups: &Groups) -> Vec<AccessTotal> {
+        let mut counted: Vec<AccessTotal> = Vec::new();
         let mut places: FxHashMap<(ThreadId, GroupId), usize> = FxHashMap::default();
         let mut place = 0;
         for (index, access) in self.of(site) {
@@ -204,7 +204,7 @@ impl<'a> Touches<'a> {
             // Consecutive accesses mostly have the same key.
             if counted.get(place).map(|touch| (touch.thread, touch.group)) != Some(key) {
                 place = *places.entry(key).or_insert_with(|| {
-                    counted.push(Touch {
+                    counted.push(AccessTotal {
                         thread: key.0,
                         group: key.1,
                         counts: Counts::default(),

@@ -20,15 +20,15 @@ use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured, Platform}
 use crate::context::Context;
 use crate::names;
 use caches::Caches;
-use moves::Moves;
-use pieces::Pieces;
+use moves::BurstTraffic;
+use pieces::Bursts;
 use rates::Rates;
 
 /// Share of the CPU time that the model must cover; below it the table says so.
-const COVERED: f64 = 0.9;
+const MIN_COVERED_CPU_SHARE: f64 = 0.9;
 
 /// Share of the traffic to memory on unknown nodes above which the table says so.
-const HOMELESS: f64 = 0.05;
+const MAX_UNREPORTED_UNKNOWN_NODE_SHARE: f64 = 0.05;
 
 /// All results about traffic.
 #[derive(Debug, Default)]
@@ -52,8 +52,8 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         .as_ref()
         .filter(|_| !run.bursts.is_empty())
         .map(|here| {
-            let pieces = Pieces::new(context, here.line_bytes);
-            let moves = Moves::new(context, &pieces, here);
+            let pieces = Bursts::new(context, here.line_bytes);
+            let moves = BurstTraffic::new(context, &pieces, here);
             let rates = Rates::new(context, &moves);
             (pieces, moves, rates)
         });
@@ -62,18 +62,18 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
             traffic.bandwidth = domain::modelled(context, here, moves, rates);
             if let Some(by_node) = by_node::by_node(context, here, moves, rates) {
                 traffic.bandwidth.extend(by_node.domains);
-                if by_node.homeless > HOMELESS {
+                if by_node.unknown_node_share > MAX_UNREPORTED_UNKNOWN_NODE_SHARE {
                     traffic.missing.push(missing(
                         format!(
                             "{} of the traffic is of memory whose node is not known: it is in no \
                              node's",
-                            names::percent(by_node.homeless)
+                            names::percent(by_node.unknown_node_share)
                         ),
                         Some("let the program run longer"),
                     ));
                 }
             }
-            if rates.covered < COVERED {
+            if rates.covered < MIN_COVERED_CPU_SHARE {
                 traffic.missing.push(missing(
                     format!(
                         "the code of {} of CPU time was recorded in bursts: what the rest moves \
@@ -84,8 +84,8 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
                 ));
             }
         }
-        let (told, without) = elsewhere::elsewhere(context, here, pieces, moves, rates);
-        traffic.elsewhere = told;
+        let (predictions, without) = elsewhere::elsewhere(context, here, pieces, moves, rates);
+        traffic.elsewhere = predictions;
         let without = without.into_iter().map(|reason| Missing {
             table: "elsewhere".to_owned(),
             why: NotMeasured {

@@ -19,7 +19,7 @@ pub(crate) fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
     let kind = run.frames[frame.index()]
         .module
         .map(|module| run.modules[module.index()].kind);
-    !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.is_told(frame)
+    !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.has_attribution(frame)
 }
 
 /// Reason why samples at `frame` could not be attributed.
@@ -32,12 +32,12 @@ fn reason(run: &RunData, frame: FrameId) -> String {
         return "code made at run time (JIT)".to_owned();
     }
     let name = names::file_name(&module.path);
-    let told = run
+    let recorded_reason = run
         .gaps
         .iter()
         .filter(|gap| gap.about == Gap::UNSEEN_CODE)
         .find_map(|gap| gap.reason.strip_prefix(&module.path)?.strip_prefix(": "));
-    match told {
+    match recorded_reason {
         Some(why) => format!("{name}: {why}"),
         None => format!("{name}: no decoded function holds the instruction"),
     }
@@ -65,7 +65,7 @@ pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
 /// Reason why no access of a run with latencies was timed, as far as the run tells.
 pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
     let run = context.run;
-    let told = run
+    let recorded_reason = run
         .gaps
         .iter()
         .find(|gap| matches!(gap.about.as_str(), "latencies" | "latency"))
@@ -86,7 +86,10 @@ pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
         let first = unseen(context).into_iter().next()?;
         (first.fraction >= 0.5).then_some(first.reason)
     };
-    let why = told.or_else(unpatched).or_else(unseen).or_else(refused);
+    let why = recorded_reason
+        .or_else(unpatched)
+        .or_else(unseen)
+        .or_else(refused);
     match why {
         Some(why) => format!("no access was timed: {why}"),
         None if context.costs.iter().all(|cost| cost.time_ns <= 0.0) => {

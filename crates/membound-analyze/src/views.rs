@@ -137,7 +137,7 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     } else {
         analyze_part(run, &selection::within(run, span), span, options)
     };
-    views.profile.selection = selection::told(run, span, options.selection);
+    views.profile.selection = selection::selected_part(run, span, options.selection);
     views
 }
 
@@ -181,8 +181,8 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
             missing.push(lacks);
         }
     }
-    let fights = sharing.false_sharing.iter().chain(&sharing.true_sharing);
-    let fought = sharing::fought(fights);
+    let lines = sharing.false_sharing.iter().chain(&sharing.true_sharing);
+    let contention = sharing::contention_cost(lines);
     let mut profile = Profile {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Profile,
@@ -190,8 +190,8 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         run: info::run_info(&context),
         selection: None,
         elapsed_s: info::seconds(run.meta.elapsed_ns),
-        time: time(&context, &whole, fought.value),
-        memory_bound: memory_bound(&context, &whole, fought),
+        time: time(&context, &whole, contention.value),
+        memory_bound: memory_bound(&context, &whole, contention),
         unseen: unseen::unseen(&context),
         latency: latency(&context, &whole),
         findings: Vec::new(),
@@ -234,9 +234,9 @@ fn streamed(context: &Context<'_>) -> f64 {
     if all > 0.0 { stall(true) / all } else { 0.0 }
 }
 
-fn time(context: &Context<'_>, whole: &Sum, fought: f64) -> TimeSplit {
+fn time(context: &Context<'_>, whole: &Sum, contention: f64) -> TimeSplit {
     let cpu_s = context.times.total_ns * 1e-9;
-    let memory_stall_s = (whole.stall_ns * 1e-9).max(fought * cpu_s);
+    let memory_stall_s = (whole.stall_ns * 1e-9).max(contention * cpu_s);
     TimeSplit {
         idle_s: context.times.idle_ns * 1e-9,
         memory_stall_s,
@@ -245,17 +245,17 @@ fn time(context: &Context<'_>, whole: &Sum, fought: f64) -> TimeSplit {
     }
 }
 
-/// Memory-bound share. `fought` is the measured cost of contention between threads; latencies of single
+/// Memory-bound share. `contention` is the measured cost of contention between threads; latencies of single
 /// accesses show only part of it, so the larger of the two is reported.
-fn memory_bound(context: &Context<'_>, whole: &Sum, fought: sharing::Share) -> MemoryBound {
+fn memory_bound(context: &Context<'_>, whole: &Sum, contention: sharing::Share) -> MemoryBound {
     let bound = whole.bound(context);
     let waited = context.times.share(whole.stall_ns);
-    let fraction = waited.max(fought.value);
+    let fraction = waited.max(contention.value);
     let levels = rows::level_shares(&whole.levels, context);
     MemoryBound {
         fraction,
-        low: bound.low.max(fought.low).min(fraction),
-        high: bound.high.max(fought.high).max(fraction),
+        low: bound.low.max(contention.low).min(fraction),
+        high: bound.high.max(contention.high).max(fraction),
         l1: levels.l1,
         l2: levels.l2,
         l3: levels.l3,

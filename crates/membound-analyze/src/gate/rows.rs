@@ -10,7 +10,7 @@ use crate::spread::Observation;
 const MOST_NEAR: usize = 3;
 
 /// Smallest similarity to the given name (Jaro and Winkler, 0 to 1) for a suggestion.
-const ALIKE: f64 = 0.8;
+const MIN_NAME_SIMILARITY: f64 = 0.8;
 
 /// Stalled share of the subject of `expression`, by run; `None` if no run has it.
 pub(super) fn observations(
@@ -142,7 +142,7 @@ pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> V
     let mut alike: Vec<(f64, &str)> = names
         .iter()
         .map(|name| (likeness(&asked, &name.to_lowercase()), *name))
-        .filter(|(likeness, _)| *likeness >= ALIKE)
+        .filter(|(likeness, _)| *likeness >= MIN_NAME_SIMILARITY)
         .collect();
     // The sort is stable: names that are equally similar stay sorted by stall.
     alike.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -6,7 +6,7 @@
 
 use membound_types::{Basis, Figure, GateVerdict, InsightKind, Profile};
 
-use crate::compare::CLEARLY;
+use crate::compare::CLEAR_COST_FACTOR;
 use crate::compare::matching::Matched;
 use crate::{Thresholds, names};
 
@@ -22,7 +22,7 @@ pub(super) struct NewSharing {
 pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>) -> NewSharing {
     let least = Thresholds::default().sharing_cost;
     let new_runs = (runs.len() - base).max(1);
-    let mut fought: Vec<Fought> = matched
+    let mut contended: Vec<NewlyContended> = matched
         .findings()
         .into_iter()
         .filter(|(kind, _)| *kind == InsightKind::FalseSharing)
@@ -31,14 +31,14 @@ pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>)
         .map(|subject| {
             let costs: Vec<f64> = subject.costs[base..].iter().flatten().copied().collect();
             let cost = costs.iter().sum::<f64>() / new_runs as f64;
-            let verdict = if 2 * costs.len() > new_runs && cost >= CLEARLY * least {
+            let verdict = if 2 * costs.len() > new_runs && cost >= CLEAR_COST_FACTOR * least {
                 GateVerdict::Failed
             } else if cost >= least {
                 GateVerdict::Undecided
             } else {
                 GateVerdict::Passed
             };
-            Fought {
+            NewlyContended {
                 name: subject.name,
                 verdict,
                 runs: costs.len(),
@@ -47,20 +47,20 @@ pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>)
                 high: costs.iter().copied().fold(cost, f64::max),
             }
         })
-        .filter(|fought| fought.verdict != GateVerdict::Passed)
+        .filter(|object| object.verdict != GateVerdict::Passed)
         .collect();
     let severity = |verdict| u8::from(verdict == GateVerdict::Failed);
-    fought.sort_by(|a, b| {
+    contended.sort_by(|a, b| {
         (severity(b.verdict).cmp(&severity(a.verdict))).then(b.cost.total_cmp(&a.cost))
     });
-    let Some(first) = fought.first() else {
+    let Some(first) = contended.first() else {
         return NewSharing {
             verdict: GateVerdict::Passed,
             cost: figure(0.0, 0.0, 0.0),
             text: "no object is falsely shared that was not before".to_owned(),
         };
     };
-    let others = match fought.len() - 1 {
+    let others = match contended.len() - 1 {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
@@ -77,7 +77,7 @@ pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>)
     }
 }
 
-struct Fought {
+struct NewlyContended {
     name: String,
     verdict: GateVerdict,
     runs: usize,

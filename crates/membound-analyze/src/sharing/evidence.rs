@@ -4,7 +4,7 @@ use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
 
 use crate::machine::Machine;
 use crate::tally::Waits;
-use crate::touches::Touches;
+use crate::touches::RecordedAccesses;
 
 /// Access to a line, recorded by the latency sampler or by a timer sample whose registers gave the address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub(crate) struct Sources<'a> {
     pub run: &'a RunData,
     pub machine: &'a Machine<'a>,
     pub waits: &'a Waits,
-    pub touches: &'a Touches<'a>,
+    pub touches: &'a RecordedAccesses<'a>,
 }
 
 /// Observations on one cache line.

@@ -7,28 +7,28 @@ use membound_run::{RunData, SiteId};
 use rustc_hash::FxHashSet;
 
 use super::evidence::{Basis, Line, Sources, lines};
-use super::judge::{Conflict, Fight, judge};
+use super::judge::{Conflict, Contention, judge};
 use crate::Thresholds;
 use crate::machine::Machine;
 use crate::tally::Waits;
-use crate::touches::{Counts, Touches};
+use crate::touches::{Counts, RecordedAccesses};
 
 /// All contended lines of a run.
 #[derive(Debug)]
-pub(crate) struct Fights {
-    pub lines: Vec<(Line, Fight)>,
+pub(crate) struct ContendedLines {
+    pub lines: Vec<(Line, Contention)>,
     /// Contention of each site; `None` where there is none, or where it was not timed.
     contended: Vec<Option<Contended>>,
     /// Accesses that conflict with another thread's, by their position in the run.
     accesses: FxHashSet<u32>,
 }
 
-impl Fights {
+impl ContendedLines {
     pub(crate) fn new(
         run: &RunData,
         machine: &Machine<'_>,
         waits: &Waits,
-        touches: &Touches<'_>,
+        touches: &RecordedAccesses<'_>,
         executed: &[Option<Executed>],
         thresholds: &Thresholds,
     ) -> Self {
@@ -38,17 +38,17 @@ impl Fights {
             waits,
             touches,
         };
-        let lines: Vec<(Line, Fight)> = lines(&sources, thresholds.sharing_accesses)
+        let lines: Vec<(Line, Contention)> = lines(&sources, thresholds.sharing_accesses)
             .into_iter()
             .filter_map(|line| {
-                let fight = judge(run, &line, machine.line_bytes, thresholds)?;
-                Some((line, fight))
+                let contention = judge(run, &line, machine.line_bytes, thresholds)?;
+                Some((line, contention))
             })
             .collect();
         let mut accesses = FxHashSet::default();
         let mut counts = vec![Counts::default(); run.sites.len()];
-        for (line, fight) in &lines {
-            for (one, conflict) in line.seen.iter().zip(&fight.conflicts) {
+        for (line, contention) in &lines {
+            for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
                 if let (
                     Basis::Access {
                         position,
@@ -75,7 +75,7 @@ impl Fights {
                 // Timed latency beyond a hit: the cost of transferring the line.
                 let excess = counts.mean()? - machine.l1_ticks?;
                 Some(Contended {
-                    share: counts.seen / all,
+                    share: counts.represented / all,
                     excess_ns: machine.ticks_ns(excess.max(0.0)),
                     hit_share: hit_shares[index as usize],
                 })
@@ -101,11 +101,11 @@ impl Fights {
 
 /// For each site, the share of a hit's latency that counts for its contended accesses. Of the sites on a
 /// line, the most often executed one is assumed to wait while the others overlap with it.
-fn hit_shares(lines: &[(Line, Fight)], executed: &[Option<Executed>]) -> Vec<f64> {
+fn hit_shares(lines: &[(Line, Contention)], executed: &[Option<Executed>]) -> Vec<f64> {
     let mut shares = vec![1.0_f64; executed.len()];
-    for (line, fight) in lines {
-        let fighting = line.seen.iter().zip(&fight.conflicts);
-        let sites: BTreeSet<usize> = fighting
+    for (line, contention) in lines {
+        let observed = line.seen.iter().zip(&contention.conflicts);
+        let sites: BTreeSet<usize> = observed
             .filter(|(_, conflict)| **conflict != Conflict::None)
             .map(|(one, _)| one.site.index())
             .collect();

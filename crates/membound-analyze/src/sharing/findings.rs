@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::evidence::{Basis, Line, Observation};
 use super::held::{self, Cost, Trials};
-use super::judge::{Conflict, Fight, User};
+use super::judge::{Conflict, Contention, User};
 use crate::context::Context;
 use crate::groups::{GroupId, Groups, allocation_chain};
 use crate::names;
@@ -53,10 +53,13 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
     let thresholds = &context.options.thresholds;
     let totals = Totals::new(context);
     let mut findings: BTreeMap<(ProcessId, Kind, Place), Vec<Contended<'_>>> = BTreeMap::new();
-    for (line, fight) in &context.fights.lines {
-        for (kind, is_one) in [(Kind::False, fight.is_false), (Kind::True, fight.is_true)] {
+    for (line, contention) in &context.contended_lines.lines {
+        for (kind, is_one) in [
+            (Kind::False, contention.is_false),
+            (Kind::True, contention.is_true),
+        ] {
             if is_one {
-                let contended = Contended::new(context, &totals, line, fight, kind);
+                let contended = Contended::new(context, &totals, line, contention, kind);
                 let place = match contended.group {
                     Groups::UNKNOWN => Place::Nearby(line.address / NEIGHBOURS_BYTES),
                     group => Place::Object(group),
@@ -121,7 +124,7 @@ impl Weights {
     fn of(lines: &[Contended<'_>]) -> BTreeMap<ThreadId, f64> {
         let mut weights: BTreeMap<ThreadId, f64> = BTreeMap::new();
         for line in lines {
-            for user in &line.fight.users {
+            for user in &line.contention.users {
                 // Observations count even where latencies show no stall.
                 let stall_ns = line.by_thread.get(&user.thread).copied().unwrap_or(0.0);
                 *weights.entry(user.thread).or_default() += 1.0 + stall_ns;
@@ -143,7 +146,7 @@ fn held_costs(
     trials: &Trials,
     lines: &[Contended<'_>],
 ) -> Option<BTreeMap<ThreadId, Cost>> {
-    let users = lines.iter().flat_map(|line| &line.fight.users);
+    let users = lines.iter().flat_map(|line| &line.contention.users);
     let users: BTreeSet<ThreadId> = users.map(|user| user.thread).collect();
     let lines: Vec<&Line> = lines.iter().map(|line| line.line).collect();
     trials.costs(context, &lines, &users)
@@ -200,8 +203,8 @@ struct Totals {
 impl Totals {
     fn new(context: &Context<'_>) -> Self {
         let mut seen: FxHashMap<u32, (f64, f64)> = FxHashMap::default();
-        for (line, fight) in &context.fights.lines {
-            for (one, conflict) in line.seen.iter().zip(&fight.conflicts) {
+        for (line, contention) in &context.contended_lines.lines {
+            for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
                 if let (Some((part, weight)), true) =
                     (part_of(context, one), *conflict != Conflict::None)
                 {
@@ -224,8 +227,8 @@ impl Totals {
         };
         let site = context.parts.parts[part as usize].site;
         let share = match context.costs[site.index()].stall.contention_share {
-            Some(share) if contended > 0.0 => share * counts.seen / contended,
-            _ if all > 0.0 => counts.seen / all,
+            Some(share) if contended > 0.0 => share * counts.represented / contended,
+            _ if all > 0.0 => counts.represented / all,
             _ => 0.0,
         };
         share.min(1.0)
@@ -245,7 +248,7 @@ fn part_of(context: &Context<'_>, one: &Observation) -> Option<(u32, f64)> {
 /// A line with one kind of contention.
 struct Contended<'a> {
     line: &'a Line,
-    fight: &'a Fight,
+    contention: &'a Contention,
     /// Object that most accesses to the line went to.
     group: GroupId,
     /// Other objects in the line.
@@ -262,7 +265,7 @@ impl<'a> Contended<'a> {
         context: &Context<'_>,
         totals: &Totals,
         line: &'a Line,
-        fight: &'a Fight,
+        contention: &'a Contention,
         kind: Kind,
     ) -> Self {
         let mut groups: BTreeMap<GroupId, u64> = BTreeMap::new();
@@ -270,7 +273,7 @@ impl<'a> Contended<'a> {
         let mut samples: BTreeMap<(SiteId, ThreadId), u64> = BTreeMap::new();
         let mut counts = Counts::default();
         let mut by_site: BTreeMap<SiteId, (u64, bool)> = BTreeMap::new();
-        for (one, conflict) in line.seen.iter().zip(&fight.conflicts) {
+        for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
             let group = one
                 .object
                 .map_or(Groups::UNKNOWN, |object| context.groups.of(object));
@@ -335,7 +338,7 @@ impl<'a> Contended<'a> {
             .map_or(Groups::UNKNOWN, |(group, _)| *group);
         Self {
             line,
-            fight,
+            contention,
             group,
             others: groups
                 .into_keys()
@@ -420,7 +423,7 @@ fn finding(
             allocation_chain(run, &context.places, stack)
         }),
         object_offset: offset(context, worst),
-        threads: threads(context, &worst.fight.users),
+        threads: threads(context, &worst.contention.users),
         offsets: offsets(worst, kind),
         sites: sites(context, by_site),
         avg_latency_ns,
@@ -472,7 +475,7 @@ fn offsets(line: &Contended<'_>, kind: Kind) -> Vec<u32> {
         .line
         .seen
         .iter()
-        .zip(&line.fight.conflicts)
+        .zip(&line.contention.conflicts)
         .filter(|(_, conflict)| **conflict == kind.conflict())
         .map(|(one, _)| one.from)
         .collect();
@@ -582,7 +585,11 @@ fn confidence(
     if tids.len() >= 2 {
         return 1.0;
     }
-    let turns = lines.iter().map(|line| line.fight.turns).max().unwrap_or(0) as f64;
+    let turns = lines
+        .iter()
+        .map(|line| line.contention.turns)
+        .max()
+        .unwrap_or(0) as f64;
     let least = context.options.thresholds.sharing_turns as f64;
     let (waited, sure) = lines.iter().fold((0.0, 0.0), |(waited, sure), line| {
         (waited + line.sum.waited_ns, sure + line.sum.sure_ns)
@@ -596,7 +603,7 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
     let worst = &lines[0];
     match kind {
         Kind::False => {
-            let users = worst.fight.users.iter().map(|user| {
+            let users = worst.contention.users.iter().map(|user| {
                 let thread = &context.run.threads[user.thread.index()];
                 format!("thread {} uses {}–{}", thread.tid, user.from, user.to - 1)
             });

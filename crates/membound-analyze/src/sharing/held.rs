@@ -20,7 +20,7 @@ const FEWEST_SPANS: usize = 4;
 const FEWEST_OF_TRIAL: usize = 3;
 /// A span alone is dropped if the thread used less than this part of its usual CPU time: then it waited for
 /// the stopped threads.
-const WAITS: f64 = 0.5;
+const MIN_USUAL_CPU_SHARE: f64 = 0.5;
 /// Length of the intervals of time within which sampled threads count as running together, in nanoseconds.
 const BIN_NS: u64 = 20_000_000;
 /// Error caused by the trial itself: signals to the thread, changed caches and clock of the core.
@@ -30,7 +30,7 @@ const TRIAL_ERROR: f64 = 0.01;
 const COURSE_ERROR: f64 = 0.03;
 
 /// Largest difference between the savings of two threads that is attributed to chance.
-const CHANCE: f64 = 0.25;
+const MAX_CHANCE_DIFFERENCE: f64 = 0.25;
 
 /// Share with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub(crate) struct Share {
 }
 
 /// Share of all CPU time that the threads of `lines` were measured to cost each other.
-pub(crate) fn fought<'a>(lines: impl Iterator<Item = &'a SharedLine>) -> Share {
+pub(crate) fn contention_cost<'a>(lines: impl Iterator<Item = &'a SharedLine>) -> Share {
     let mut sum = Share {
         value: 0.0,
         low: 0.0,
@@ -130,7 +130,7 @@ impl Trials {
         if shares.len() < 2 {
             return None;
         }
-        let times = together(context, lines, users);
+        let times = time_together(context, lines, users);
         let costs = shares.into_iter().map(|(thread, (share, spans))| {
             let (time_ns, end_ns) = times.get(&thread).copied().unwrap_or_default();
             let cost = Cost {
@@ -155,8 +155,9 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         cpu as f64 / (wall as f64).max(1.0)
     };
     let usual = busy(false);
-    let stays =
-        |row: &&&Hold| !row.alone || row.cpu_ns as f64 >= WAITS * usual * row.wall_ns as f64;
+    let stays = |row: &&&Hold| {
+        !row.alone || row.cpu_ns as f64 >= MIN_USUAL_CPU_SHARE * usual * row.wall_ns as f64
+    };
     let told: Vec<&Hold> = rows
         .iter()
         .filter(|row| row.progress > 0 && row.cpu_ns > 0)
@@ -235,7 +236,7 @@ fn variance_of_mean(values: &[f64]) -> f64 {
 
 /// By thread: CPU time in nanoseconds in which it and another of `users` were in code that uses `lines`,
 /// and the end of the last such interval.
-fn together(
+fn time_together(
     context: &Context<'_>,
     lines: &[&Line],
     users: &BTreeSet<ThreadId>,
@@ -311,7 +312,7 @@ pub(crate) fn saved(
     };
     let value = |share: &Share| share.value;
     let (fewest, largest) = (least(value), most(value));
-    let usual = match largest - fewest <= CHANCE {
+    let usual = match largest - fewest <= MAX_CHANCE_DIFFERENCE {
         true => f64::midpoint(fewest, largest),
         false => fewest,
     };

@@ -44,7 +44,7 @@ pub(crate) enum Conflict {
 
 /// Contention for one line.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fight {
+pub(crate) struct Contention {
     /// Threads that use the line, by id.
     pub users: Vec<User>,
     /// Conflict of each observation.
@@ -63,7 +63,7 @@ pub(crate) fn judge(
     line: &Line,
     line_bytes: u32,
     thresholds: &Thresholds,
-) -> Option<Fight> {
+) -> Option<Contention> {
     let mut users = users(&line.seen, line_bytes);
     users.retain(|user| user.seen() >= thresholds.sharing_accesses);
     let together = together(&line.seen, &users)?;
@@ -108,7 +108,7 @@ pub(crate) fn judge(
     };
     let is_false = enough(beside) && several(Conflict::Beside);
     let is_true = enough(same) && several(Conflict::Same);
-    (is_false || is_true).then_some(Fight {
+    (is_false || is_true).then_some(Contention {
         users,
         conflicts,
         turns,

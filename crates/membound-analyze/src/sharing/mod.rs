@@ -8,6 +8,6 @@ mod held;
 mod judge;
 mod selected;
 
-pub(crate) use fights::Fights;
+pub(crate) use fights::ContendedLines;
 pub(crate) use findings::{Sharing, sharing};
-pub(crate) use held::{Share, fought};
+pub(crate) use held::{Share, contention_cost};

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::caches::Caches;
 use super::domain::{self, Timeline};
-use super::moves::{Bytes, Moves, function_of};
+use super::moves::{BurstTraffic, Bytes, function_of};
 use super::rates::Rates;
 use crate::context::Context;
 use crate::groups::GroupId;
@@ -49,22 +49,22 @@ impl fmt::Display for Place {
 }
 
 /// Distribution of each object's pages over nodes, as threads of each node use them.
-struct Homes {
+struct PageNodes {
     /// By object and node of the thread: share of the accesses that go to each node.
     of_user: FxHashMap<(GroupId, u16), Vec<f64>>,
     /// By object: the same for the threads of all nodes together.
     of_all: FxHashMap<GroupId, Vec<f64>>,
 }
 
-impl Homes {
+impl PageNodes {
     fn new(context: &Context<'_>, nodes: usize) -> Self {
-        let mut homes = Self {
+        let mut page_nodes = Self {
             of_user: FxHashMap::default(),
             of_all: FxHashMap::default(),
         };
         for sighting in numa::sightings(context) {
-            let of_user = homes.of_user.entry((sighting.group, sighting.from));
-            let of_all = homes.of_all.entry(sighting.group);
+            let of_user = page_nodes.of_user.entry((sighting.group, sighting.from));
+            let of_all = page_nodes.of_all.entry(sighting.group);
             for shares in [
                 of_user.or_insert_with(|| vec![0.0; nodes]),
                 of_all.or_insert_with(|| vec![0.0; nodes]),
@@ -72,11 +72,15 @@ impl Homes {
                 shares[usize::from(sighting.to)] += sighting.weight;
             }
         }
-        for shares in homes.of_user.values_mut().chain(homes.of_all.values_mut()) {
+        for shares in page_nodes
+            .of_user
+            .values_mut()
+            .chain(page_nodes.of_all.values_mut())
+        {
             let sum: f64 = shares.iter().sum();
             shares.iter_mut().for_each(|share| *share /= sum);
         }
-        homes
+        page_nodes
     }
 
     /// Shares by node of the pages of `group` that threads on node `user` use; for all threads if none were
@@ -91,7 +95,7 @@ impl Homes {
 pub(crate) struct ByNode {
     pub domains: Vec<BandwidthDomain>,
     /// Share of all modelled bytes whose memory has an unknown node.
-    pub homeless: f64,
+    pub unknown_node_share: f64,
 }
 
 /// Bytes through each place per repetition of what bursts recorded of a function, for threads of one node.
@@ -101,7 +105,7 @@ type Through = BTreeMap<Place, Bytes>;
 pub(crate) fn by_node(
     context: &Context<'_>,
     here: &Caches,
-    moves: &Moves,
+    moves: &BurstTraffic,
     rates: &Rates,
 ) -> Option<ByNode> {
     let run = context.run;
@@ -109,7 +113,7 @@ pub(crate) fn by_node(
     if nodes <= 1 || run.meta.cpu_nodes.is_empty() {
         return None;
     }
-    let homes = Homes::new(context, nodes);
+    let page_nodes = PageNodes::new(context, nodes);
     // By function: bytes moved for each object, as recorded by bursts.
     let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
     for (site, of_site) in &moves.sites {
@@ -122,11 +126,11 @@ pub(crate) fn by_node(
     let mut timelines: BTreeMap<Place, Timeline> = BTreeMap::new();
     // By function and node: how often the function repeated what bursts recorded.
     let mut repeated: BTreeMap<(FunctionId, u16), f64> = BTreeMap::new();
-    let (mut all, mut homeless) = (0.0, 0.0);
+    let (mut all, mut on_unknown_node) = (0.0, 0.0);
     domain::each_recorded(context, moves, rates, |recorded| {
         all += recorded.bytes.total() * recorded.times;
         let Some(user) = numa::node_of_cpu(run, recorded.sample.cpu) else {
-            homeless += recorded.bytes.total() * recorded.times;
+            on_unknown_node += recorded.bytes.total() * recorded.times;
             return;
         };
         let key = (recorded.function, user);
@@ -134,9 +138,9 @@ pub(crate) fn by_node(
         let (places, without) = through.entry(key).or_insert_with(|| {
             let empty = BTreeMap::new();
             let groups = of_function.get(&recorded.function).unwrap_or(&empty);
-            places_of(&homes, groups, user)
+            places_of(&page_nodes, groups, user)
         });
-        homeless += *without * recorded.times;
+        on_unknown_node += *without * recorded.times;
         for (place, bytes) in places {
             let mut moved = Bytes::default();
             moved.add(*bytes, recorded.times);
@@ -146,7 +150,7 @@ pub(crate) fn by_node(
                 .spread(recorded.begun_ns(), recorded.sample.t_ns, moved);
         }
     });
-    let mut causes = Causes::new(context, moves, &homes, &repeated);
+    let mut causes = Causes::new(context, moves, &page_nodes, &repeated);
     // A place without traffic is reported with 0.
     for from in 0..nodes as u16 {
         let others = (0..nodes as u16).filter(|to| *to != from);
@@ -171,17 +175,25 @@ pub(crate) fn by_node(
         .collect();
     Some(ByNode {
         domains,
-        homeless: if all > 0.0 { homeless / all } else { 0.0 },
+        unknown_node_share: if all > 0.0 {
+            on_unknown_node / all
+        } else {
+            0.0
+        },
     })
 }
 
 /// Bytes through each place when a thread on node `user` moves the bytes of `groups`, and the bytes of
 /// objects whose pages have unknown nodes.
-fn places_of(homes: &Homes, groups: &BTreeMap<GroupId, Bytes>, user: u16) -> (Through, f64) {
+fn places_of(
+    page_nodes: &PageNodes,
+    groups: &BTreeMap<GroupId, Bytes>,
+    user: u16,
+) -> (Through, f64) {
     let mut through = Through::new();
     let mut without = 0.0;
     for (group, bytes) in groups {
-        let Some(shares) = homes.of(*group, user) else {
+        let Some(shares) = page_nodes.of(*group, user) else {
             without += bytes.total();
             continue;
         };
@@ -214,8 +226,8 @@ struct Causes {
 impl Causes {
     fn new(
         context: &Context<'_>,
-        moves: &Moves,
-        homes: &Homes,
+        moves: &BurstTraffic,
+        page_nodes: &PageNodes,
         repeated: &BTreeMap<(FunctionId, u16), f64>,
     ) -> Self {
         let mut causes = Self {
@@ -231,7 +243,7 @@ impl Causes {
             for ((_, user), times) in users {
                 for (group, bytes) in &of_site.bytes {
                     let one = BTreeMap::from([(*group, *bytes)]);
-                    for (place, moved) in places_of(homes, &one, *user).0 {
+                    for (place, moved) in places_of(page_nodes, &one, *user).0 {
                         let bytes = moved.total() * times;
                         let objects = causes.objects.entry(place).or_default();
                         *objects.entry(*group).or_default() += bytes;

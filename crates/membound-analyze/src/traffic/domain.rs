@@ -8,23 +8,23 @@ use rustc_hash::FxHashMap;
 
 use super::by_node::Place;
 use super::caches::Caches;
-use super::moves::{Bytes, Moves, busy, function_of};
+use super::moves::{BurstTraffic, Bytes, busy, function_of};
 use super::rates::{Patched, Rates, Through};
 use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
 
 /// Most moments of a timeline.
-const MOMENTS: u64 = 200;
+const MAX_MOMENTS: u64 = 200;
 
 /// Fewest timer periods in a moment.
-const PERIODS: u64 = 20;
+const MIN_PERIODS_PER_MOMENT: u64 = 20;
 
 /// Bins of a histogram.
-const STEPS: usize = 20;
+const HISTOGRAM_BINS: usize = 20;
 
 /// Most objects and lines that are named.
-const NAMED: usize = 20;
+const MAX_NAMED_ROWS: usize = 20;
 
 /// Smallest share that is named.
 const LEAST: f64 = 0.001;
@@ -70,7 +70,7 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
 pub(crate) fn modelled(
     context: &Context<'_>,
     here: &Caches,
-    moves: &Moves,
+    moves: &BurstTraffic,
     rates: &Rates,
 ) -> Vec<BandwidthDomain> {
     let run = context.run;
@@ -123,7 +123,7 @@ impl Recorded<'_> {
 /// Calls `each` for every sample of the selected threads with modelled traffic.
 pub(super) fn each_recorded(
     context: &Context<'_>,
-    moves: &Moves,
+    moves: &BurstTraffic,
     rates: &Rates,
     mut each: impl FnMut(Recorded<'_>),
 ) {
@@ -178,7 +178,7 @@ pub(super) fn named<K: Ord>(
             .total_cmp(&a.fraction)
             .then_with(|| a.name.cmp(&b.name))
     });
-    shares.truncate(NAMED);
+    shares.truncate(MAX_NAMED_ROWS);
     shares
 }
 
@@ -212,8 +212,8 @@ impl Timeline {
         let end_ns = end_ns.max(start_ns + 1);
         let length_ns = end_ns - start_ns;
         let moment_ns = length_ns
-            .div_ceil(MOMENTS)
-            .max(PERIODS * run.meta.period_ns)
+            .div_ceil(MAX_MOMENTS)
+            .max(MIN_PERIODS_PER_MOMENT * run.meta.period_ns)
             .max(1);
         Self {
             moment_ns,
@@ -290,8 +290,8 @@ impl Timeline {
             .iter()
             .map(|it| it.read_gb_s + it.write_gb_s)
             .fold(most.known().copied().unwrap_or(0.0), f64::max);
-        let step = highest / STEPS as f64;
-        let mut histogram: Vec<BandwidthBin> = (0..STEPS)
+        let step = highest / HISTOGRAM_BINS as f64;
+        let mut histogram: Vec<BandwidthBin> = (0..HISTOGRAM_BINS)
             .map(|at| BandwidthBin {
                 from_gb_s: step * at as f64,
                 to_gb_s: step * (at + 1) as f64,
@@ -301,7 +301,7 @@ impl Timeline {
         for (at, moment) in timeline.iter().enumerate() {
             let gb_s = moment.read_gb_s + moment.write_gb_s;
             let bin = if step > 0.0 {
-                ((gb_s / step) as usize).min(STEPS - 1)
+                ((gb_s / step) as usize).min(HISTOGRAM_BINS - 1)
             } else {
                 0
             };

@@ -12,8 +12,8 @@ use membound_model::stall::{ByLevel, Served};
 use membound_types::{Basis, Elsewhere, Figure, LevelKind, MachineProfile, Outcome};
 
 use super::caches::Caches;
-use super::moves::{Moves, SiteMoves, busy};
-use super::pieces::Pieces;
+use super::moves::{BurstTraffic, SiteTraffic, busy};
+use super::pieces::Bursts;
 use super::rates::Rates;
 use crate::context::Context;
 use crate::rows;
@@ -26,11 +26,11 @@ const LEAST_COST: f64 = 0.02;
 pub(crate) fn elsewhere(
     context: &Context<'_>,
     here: &Caches,
-    pieces: &Pieces,
-    moves: &Moves,
+    pieces: &Bursts,
+    moves: &BurstTraffic,
     rates: &Rates,
 ) -> (Vec<Elsewhere>, Vec<String>) {
-    let mut told = Vec::new();
+    let mut predictions = Vec::new();
     let mut without = Vec::new();
     for other in context.options.elsewhere {
         let Some(there) = Caches::new(other.profile) else {
@@ -40,18 +40,25 @@ pub(crate) fn elsewhere(
         let prediction = if there.line_bytes == here.line_bytes {
             Prediction::new(context, here, &there, moves, pieces)
         } else {
-            let pieces = Pieces::new(context, there.line_bytes);
+            let pieces = Bursts::new(context, there.line_bytes);
             Prediction::new(context, here, &there, moves, &pieces)
         };
         let computing = computing(context.machine.profile, other.profile);
-        told.push(prediction.told(context, here, &there, moves, rates, (other.name, computing)));
+        predictions.push(prediction.report(
+            context,
+            here,
+            &there,
+            moves,
+            rates,
+            (other.name, computing),
+        ));
     }
-    (told, without)
+    (predictions, without)
 }
 
 /// Stalls and memory traffic on the other machine.
 struct Prediction {
-    moves: Moves,
+    moves: BurstTraffic,
     stall: ByLevel,
     /// Stall time in nanoseconds with caches at the lower and at the upper end of their size intervals.
     ends_ns: (f64, f64),
@@ -62,11 +69,11 @@ impl Prediction {
         context: &Context<'_>,
         here: &Caches,
         there: &Caches,
-        moves: &Moves,
-        pieces: &Pieces,
+        moves: &BurstTraffic,
+        pieces: &Bursts,
     ) -> Self {
         let of = |caches: &Caches| {
-            let moved = Moves::new(context, pieces, caches);
+            let moved = BurstTraffic::new(context, pieces, caches);
             let stall = stall(context, (here, moves), (caches, &moved));
             (moved, stall)
         };
@@ -79,12 +86,12 @@ impl Prediction {
         }
     }
 
-    fn told(
+    fn report(
         &self,
         context: &Context<'_>,
         here: &Caches,
         there: &Caches,
-        moves: &Moves,
+        moves: &BurstTraffic,
         rates: &Rates,
         (name, computing): (&str, Outcome<Figure>),
     ) -> Elsewhere {
@@ -186,7 +193,7 @@ fn first_cache_ns(profile: &MachineProfile) -> Option<f64> {
 }
 
 /// Bytes that memory moves over the whole run.
-fn moved(moves: &Moves, rates: &Rates) -> f64 {
+fn moved(moves: &BurstTraffic, rates: &Rates) -> f64 {
     moves
         .functions
         .iter()
@@ -211,7 +218,11 @@ fn floor(context: &Context<'_>, here: (&Caches, f64), there: (&Caches, f64)) -> 
 }
 
 /// Stall time on the other machine in nanoseconds, by level.
-fn stall(context: &Context<'_>, here: (&Caches, &Moves), there: (&Caches, &Moves)) -> ByLevel {
+fn stall(
+    context: &Context<'_>,
+    here: (&Caches, &BurstTraffic),
+    there: (&Caches, &BurstTraffic),
+) -> ByLevel {
     let mut sum = ByLevel::default();
     for (index, cost) in context.costs.iter().enumerate() {
         let stalled = cost.stall.stall_ns.value;
@@ -232,7 +243,7 @@ fn stall(context: &Context<'_>, here: (&Caches, &Moves), there: (&Caches, &Moves
 }
 
 /// Average cost of a site's touch in nanoseconds beyond a hit in the innermost cache, by level.
-fn levels(site: &SiteMoves, caches: &Caches) -> ByLevel {
+fn levels(site: &SiteTraffic, caches: &Caches) -> ByLevel {
     let mut levels = ByLevel::default();
     if site.touches <= 0.0 {
         return levels;

@@ -6,7 +6,7 @@ use membound_model::traffic::Around;
 use membound_run::SiteId;
 
 use super::caches::Caches;
-use super::pieces::{Piece, Pieces};
+use super::pieces::{Bursts, Piece};
 use crate::context::Context;
 use crate::groups::GroupId;
 use crate::places::FunctionId;
@@ -31,7 +31,7 @@ impl Bytes {
 
 /// Traffic of one site in bursts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SiteMoves {
+pub(crate) struct SiteTraffic {
     /// Executions of the site within bursts.
     pub executions: f64,
     /// Touches of lines by the site.
@@ -39,21 +39,21 @@ pub(crate) struct SiteMoves {
     /// Touches that missed the first n caches, for n from 1 on.
     pub beyond: Vec<f64>,
     pub bytes: BTreeMap<GroupId, Bytes>,
-    /// Bytes from one execution to the next; see [`Pieces::strides`].
+    /// Bytes from one execution to the next; see [`Bursts::strides`].
     pub stride: Option<f64>,
 }
 
 /// Traffic of all sites in bursts.
 #[derive(Clone, Debug)]
-pub(crate) struct Moves {
-    pub sites: BTreeMap<SiteId, SiteMoves>,
+pub(crate) struct BurstTraffic {
+    pub sites: BTreeMap<SiteId, SiteTraffic>,
     /// Bytes of all sites of each function.
     pub functions: BTreeMap<FunctionId, Bytes>,
 }
 
-impl Moves {
+impl BurstTraffic {
     /// Models the run's traffic with the given caches.
-    pub(crate) fn new(context: &Context<'_>, pieces: &Pieces, caches: &Caches) -> Self {
+    pub(crate) fn new(context: &Context<'_>, pieces: &Bursts, caches: &Caches) -> Self {
         let busy = busy(context);
         let mut sites = BTreeMap::new();
         for piece in &pieces.pieces {
@@ -79,7 +79,7 @@ pub(crate) fn function_of(context: &Context<'_>, site: SiteId) -> FunctionId {
 }
 
 /// Adds the traffic of one burst to its sites: touches that miss each cache, and bytes that miss the last.
-fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, SiteMoves>) {
+fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, SiteTraffic>) {
     let around = Around {
         footprint: piece.footprint,
     };

@@ -11,19 +11,19 @@ use crate::context::Context;
 use crate::groups::{GroupId, Groups};
 
 /// Most accesses that are evaluated over all bursts; more cost time and add little.
-const ACCESSES: usize = 3 << 20;
+const MAX_EVALUATED_ACCESSES: usize = 3 << 20;
 
 /// Accesses that are evaluated of each burst in any case.
 const LEAST: usize = 4096;
 
 /// Cells into which a large object is divided to estimate how much of it is used.
-const CELLS: u64 = 64;
+const CELLS_PER_OBJECT: u64 = 64;
 
 /// Samples in an object from which on they show how much of it is used.
 const ENOUGH: u64 = 8;
 
 /// Smallest share of a burst's touches for an object to count for the burst's footprint.
-const PART: f64 = 1e-3;
+const MIN_TOUCH_SHARE: f64 = 1e-3;
 
 /// One burst, converted.
 #[derive(Debug)]
@@ -44,18 +44,18 @@ pub(crate) struct Piece {
 
 /// All bursts, and the stride of each site.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct Bursts {
     pub pieces: Vec<Piece>,
     /// Bytes from one execution of a site to the next, if nearly all steps are the same.
     pub strides: FxHashMap<SiteId, f64>,
 }
 
-impl Pieces {
+impl Bursts {
     pub(crate) fn new(context: &Context<'_>, line_bytes: u64) -> Self {
         let run = context.run;
         let memory = Memory::new(run);
         let used = Used::new(context);
-        let most = (ACCESSES / run.bursts.len().max(1)).max(LEAST);
+        let most = (MAX_EVALUATED_ACCESSES / run.bursts.len().max(1)).max(LEAST);
         let mut bursts: Vec<&Burst> = run.bursts.iter().collect();
         bursts.sort_by_key(|burst| (burst.from_ns, burst.thread, burst.to_ns));
         let pieces = bursts
@@ -162,7 +162,11 @@ impl Used {
             cell_bytes: groups
                 .groups
                 .iter()
-                .map(|group| (group.size_bytes / CELLS).max(line).next_power_of_two())
+                .map(|group| {
+                    (group.size_bytes / CELLS_PER_OBJECT)
+                        .max(line)
+                        .next_power_of_two()
+                })
                 .collect(),
             ..Self::default()
         };
@@ -205,7 +209,7 @@ impl Used {
         for group in touched {
             *counts.entry(*group).or_default() += 1;
         }
-        let least = PART * touched.len() as f64;
+        let least = MIN_TOUCH_SHARE * touched.len() as f64;
         counts
             .into_iter()
             .filter(|(group, count)| *group != Groups::UNKNOWN && *count as f64 >= least)
@@ -243,7 +247,7 @@ impl Used {
 }
 
 /// Share of equal steps from which on they are a stride.
-const REGULAR: f64 = 0.9;
+const MIN_STRIDE_SHARE: f64 = 0.9;
 
 /// Fewest steps for a stride.
 const FEWEST: usize = 32;
@@ -271,7 +275,7 @@ fn strides(bursts: &[&Burst]) -> FxHashMap<SiteId, f64> {
             let (step, count) = steps
                 .into_iter()
                 .max_by_key(|&(step, count)| (count, step))?;
-            let regular = all >= FEWEST && count as f64 >= REGULAR * all as f64;
+            let regular = all >= FEWEST && count as f64 >= MIN_STRIDE_SHARE * all as f64;
             (regular && step != 0).then_some((site, step as f64))
         })
         .collect()

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use membound_run::{ObjectId, Sample, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use super::moves::{Moves, function_of};
+use super::moves::{BurstTraffic, function_of};
 use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
@@ -19,13 +19,13 @@ use crate::places::FunctionId;
 const ENOUGH: usize = 8;
 
 /// Most samples between two samples of a site that are compared.
-const APART: u32 = 16;
+const MAX_SAMPLES_APART: u32 = 16;
 
 /// Range of accepted rates, as multiples of the median; others wrapped around the end of an array.
-const LIKELY: (f64, f64) = (0.2, 3.0);
+const ACCEPTED_RATE_RANGE: (f64, f64) = (0.2, 3.0);
 
 /// Share of the advances that must be accepted.
-const REGULAR: f64 = 0.5;
+const MIN_ACCEPTED_SHARE: f64 = 0.5;
 
 /// Rate at which a function repeats what bursts recorded of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    pub(crate) fn new(context: &Context<'_>, moves: &Moves) -> Self {
+    pub(crate) fn new(context: &Context<'_>, moves: &BurstTraffic) -> Self {
         let times = times(context);
         let advances = advances(context, moves);
         let mut functions = BTreeMap::new();
@@ -144,7 +144,7 @@ struct Last {
 }
 
 /// By site: advances in bytes with the CPU time in nanoseconds that they took.
-fn advances(context: &Context<'_>, moves: &Moves) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
+fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
     let run = context.run;
     let mut order: Vec<&Sample> = run.samples.iter().collect();
     let key = |it: &&Sample| (it.thread, it.t_ns, it.address, it.weight_ns, it.stack);
@@ -161,7 +161,7 @@ fn advances(context: &Context<'_>, moves: &Moves) -> FxHashMap<SiteId, Vec<(f64,
 /// Collects the advances of one thread, whose `samples` are in order of time.
 fn of_one(
     context: &Context<'_>,
-    moves: &Moves,
+    moves: &BurstTraffic,
     samples: &[&Sample],
     advances: &mut FxHashMap<SiteId, Vec<(f64, f64)>>,
 ) {
@@ -201,7 +201,7 @@ fn of_one(
         if let Some(before) = last.insert(wait.site, now)
             && before.away == away
             && before.object == sample.object
-            && number - before.samples <= APART
+            && number - before.samples <= MAX_SAMPLES_APART
             && cpu_ns > before.cpu_ns
         {
             let bytes = address.wrapping_sub(before.address).cast_signed() as f64;
@@ -222,13 +222,13 @@ fn likely(advances: &[(f64, f64)]) -> Option<f64> {
     let (mut bytes, mut ns, mut count) = (0.0, 0.0, 0);
     for advance in advances {
         let part = advance.0 / advance.1 / median;
-        if (LIKELY.0..LIKELY.1).contains(&part) {
+        if (ACCEPTED_RATE_RANGE.0..ACCEPTED_RATE_RANGE.1).contains(&part) {
             bytes += advance.0;
             ns += advance.1;
             count += 1;
         }
     }
-    (count as f64 >= REGULAR * advances.len() as f64 && ns > 0.0).then(|| bytes / ns)
+    (count as f64 >= MIN_ACCEPTED_SHARE * advances.len() as f64 && ns > 0.0).then(|| bytes / ns)
 }
 
 /// Times in which a thread ran patched code.
