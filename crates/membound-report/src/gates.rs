@@ -10,7 +10,7 @@ use crate::facts::{gate, run};
 use crate::units;
 
 /// Most changes in the Markdown; the JSON has all of them.
-const ROWS: usize = 10;
+const MAX_ROWS: usize = 10;
 
 /// Effect of an undecided gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ fn changes(text: &mut String, comparison: &RunComparison) {
         .changes
         .iter()
         .filter(|change| change.significant)
-        .take(ROWS)
+        .take(MAX_ROWS)
         .collect();
     if real.is_empty() {
         return;

@@ -117,7 +117,7 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
         out.number(field::TIME_NANOS, seconds.saturating_mul(1_000_000_000));
     }
     out.number(field::DURATION_NANOS, nanoseconds(profile.elapsed_s));
-    for remark in run::honesty(profile) {
+    for remark in run::evidence_and_cost(profile) {
         let comment = tables.string(&remark);
         out.numbers(field::COMMENT, &[comment]);
     }

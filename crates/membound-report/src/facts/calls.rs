@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    fn told(calls: &Calls) -> Vec<(usize, &str, f64, f64)> {
+    fn rows_of(calls: &Calls) -> Vec<(usize, &str, f64, f64)> {
         let nodes = calls.nodes.iter();
         nodes
             .map(|node| {
@@ -194,7 +194,7 @@ mod tests {
     fn from_the_outside_a_function_has_what_it_calls() {
         let calls = Calls::new(&detail(), Direction::Inwards, Weight::Time, 0.0);
         assert_eq!(
-            told(&calls),
+            rows_of(&calls),
             [
                 (0, "main", 6.0, 3.0),
                 (1, "a", 3.0, 1.0),
@@ -210,7 +210,7 @@ mod tests {
     fn from_the_inside_a_function_has_its_callers() {
         let calls = Calls::new(&detail(), Direction::Outwards, Weight::Stall, 0.0);
         assert_eq!(
-            told(&calls),
+            rows_of(&calls),
             [
                 (0, "leaf", 5.0, 3.0),
                 (1, "b", 2.0, 2.0),
@@ -226,7 +226,7 @@ mod tests {
     fn small_branches_are_cut() {
         let calls = Calls::new(&detail(), Direction::Inwards, Weight::Stall, 0.5);
         assert_eq!(
-            told(&calls),
+            rows_of(&calls),
             [
                 (0, "main", 6.0, 3.0),
                 (1, "b", 2.0, 2.0),

@@ -308,16 +308,16 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
 /// has placements.
 pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
     let rows = comparison.conditions.iter();
-    let told: Vec<String> = rows
+    let by_condition: Vec<String> = rows
         .filter_map(|row| {
             let noise = units::percent(row.placement_noise?);
             Some(format!("{} {} {noise}", row.profile, row.condition))
         })
         .collect();
-    (!told.is_empty()).then(|| {
+    (!by_condition.is_empty()).then(|| {
         format!(
             "standard deviation between placements, of their median: {}",
-            told.join("; ")
+            by_condition.join("; ")
         )
     })
 }

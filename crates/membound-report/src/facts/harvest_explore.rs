@@ -155,16 +155,16 @@ const EACH: Column = Column {
 
 /// Columns of a table after the setting.
 pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Column> {
-    let told = explore.options.requests.is_some();
-    let fares = || if told { P95_CHANGE } else { SLOWDOWN };
+    let has_requests = explore.options.requests.is_some();
+    let slowdown = || if has_requests { P95_CHANGE } else { SLOWDOWN };
     match sweep {
-        ExploreSweep::Bound => vec![fares(), SPEEDUP, WORK, TURN, TURN_90, WITHIN],
-        ExploreSweep::Distance => vec![fares(), SPEEDUP, WORK, TURN, TURN_90],
-        ExploreSweep::Overhead => vec![fares(), SPEEDUP, WORK, LOADS, YIELD],
-        ExploreSweep::Parts => vec![fares(), YIELD, SPEEDUP, WORK],
+        ExploreSweep::Bound => vec![slowdown(), SPEEDUP, WORK, TURN, TURN_90, WITHIN],
+        ExploreSweep::Distance => vec![slowdown(), SPEEDUP, WORK, TURN, TURN_90],
+        ExploreSweep::Overhead => vec![slowdown(), SPEEDUP, WORK, LOADS, YIELD],
+        ExploreSweep::Parts => vec![slowdown(), YIELD, SPEEDUP, WORK],
         ExploreSweep::Periods => vec![PRIMARY, SLOWDOWN, LOADS, SAME_LOADS],
-        ExploreSweep::Chases => vec![ALL, EACH, SPEEDUP, fares()],
-        ExploreSweep::Kernel if told => vec![P95, P95_CHANGE, ALL, SPEEDUP, WORK],
+        ExploreSweep::Chases => vec![ALL, EACH, SPEEDUP, slowdown()],
+        ExploreSweep::Kernel if has_requests => vec![P95, P95_CHANGE, ALL, SPEEDUP, WORK],
         ExploreSweep::Kernel => vec![PRIMARY, SLOWDOWN, ALL, SPEEDUP, WORK],
         ExploreSweep::Slo => vec![P95, P95_CHANGE, WORK, SPEEDUP],
     }
@@ -264,7 +264,7 @@ pub(crate) fn words(words: &[String]) -> String {
 }
 
 /// Describes the programs that run beside the primary.
-pub(crate) fn beside(explore: &HarvestExplore) -> String {
+pub(crate) fn corunners(explore: &HarvestExplore) -> String {
     let options = &explore.options;
     let copies = match options.copies {
         1 => String::new(),

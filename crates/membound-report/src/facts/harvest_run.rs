@@ -435,7 +435,7 @@ fn signed_percent(share: f64) -> String {
 }
 
 /// Describes how requests were observed.
-pub(crate) fn latency_told(latency: &PrimaryLatency) -> String {
+pub(crate) fn latency_source(latency: &PrimaryLatency) -> String {
     match (latency.source, latency.by.split_once("..")) {
         (LatencySource::Socket, _) => "from arrival on a socket to the answer".to_owned(),
         (LatencySource::Marker, Some((begin, end))) => format!("from {begin} to {end}"),

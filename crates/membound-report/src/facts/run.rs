@@ -59,12 +59,12 @@ pub(crate) fn selection(profile: &Profile) -> Option<String> {
 /// Describes the peak of live memory, and the objects with most of it.
 pub(crate) fn memory(profile: &Profile) -> Option<String> {
     /// Most objects that are named.
-    const NAMED: usize = 3;
+    const MAX_NAMED_OBJECTS: usize = 3;
     let memory = profile.memory.known()?;
     let named: Vec<String> = memory
         .objects
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED_OBJECTS)
         .map(|row| format!("{} {}", row.name, units::bytes(row.peak_bytes)))
         .collect();
     Some(format!(
@@ -326,7 +326,7 @@ pub(crate) fn shared_sites(line: &SharedLine) -> String {
 }
 
 /// Most threads whose cost is listed.
-const HELD_THREADS: usize = 4;
+const MAX_HELD_THREADS: usize = 4;
 
 /// Like [`shared`], without the advice.
 pub(crate) fn shared_where(line: &SharedLine) -> String {
@@ -357,7 +357,7 @@ pub(crate) fn shared_where(line: &SharedLine) -> String {
                 units::percent(share.high).trim_end_matches(" %")
             )
         });
-        let shares: Vec<String> = shares.take(HELD_THREADS).collect();
+        let shares: Vec<String> = shares.take(MAX_HELD_THREADS).collect();
         text.push_str(&format!(
             " (measured by holding threads: alone, each takes less CPU time by {})",
             shares.join(", ")
@@ -516,7 +516,7 @@ pub(crate) fn signed_seconds(seconds: f64) -> String {
 }
 
 /// Change of a finding between the first and the last run.
-pub(crate) fn came_or_went(present: &[bool]) -> &'static str {
+pub(crate) fn presence_change(present: &[bool]) -> &'static str {
     match (present.first(), present.last()) {
         (Some(true), Some(false)) => "gone",
         (Some(false), Some(true)) => "new",
@@ -526,7 +526,7 @@ pub(crate) fn came_or_went(present: &[bool]) -> &'static str {
 }
 
 /// Sentences about the evidence behind the figures and the cost of recording.
-pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
+pub(crate) fn evidence_and_cost(profile: &Profile) -> Vec<String> {
     let run = &profile.run;
     let timer = match run.timer.as_str() {
         "cpu-clock" => "the kernel's CPU clock",

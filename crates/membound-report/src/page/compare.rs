@@ -14,13 +14,13 @@ use crate::units;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Most charts of curves; the table names all curves.
-const CHARTS: usize = 8;
+const MAX_CHARTS: usize = 8;
 /// Most odd profiles that are shown in full; the others are in the JSON.
-const ODD: usize = 100;
+const MAX_OUTLYING_PROFILES: usize = 100;
 /// Longest name that is used as the heading of a column.
-const NAME: usize = 28;
+const MAX_HEADING_CHARS: usize = 28;
 /// Most outliers of one profile that are shown without unfolding.
-const OUTLIERS: usize = 12;
+const MAX_OUTLIERS: usize = 12;
 
 pub(super) fn document(comparison: &Comparison) -> Markup {
     let title = title(comparison);
@@ -138,7 +138,7 @@ fn figures(comparison: &Comparison) -> Markup {
         p.reading { "A figure differs when the difference is more than its intervals and the scatter between runs explain, corrected for the number of figures. All are listed below the ones that differ." }
         @for (index, summary) in comparison.summaries.iter().enumerate() {
             @let column = index + 1;
-            @let (first, later) = (facts::title(comparison, 0, NAME), facts::title(comparison, column, NAME));
+            @let (first, later) = (facts::title(comparison, 0, MAX_HEADING_CHARS), facts::title(comparison, column, MAX_HEADING_CHARS));
             h3 {
                 (later) " against " (first)
                 @if later != summary.profile { ": " (summary.profile) }
@@ -300,7 +300,7 @@ fn charted(curves: &[ComparedCurve]) -> Vec<&ComparedCurve> {
     for curve in always.into_iter().flatten().chain(differing) {
         let drawn =
             |other: &&ComparedCurve| other.name == curve.name && other.profile == curve.profile;
-        if out.len() < CHARTS && !out.iter().any(drawn) {
+        if out.len() < MAX_CHARTS && !out.iter().any(drawn) {
             out.push(curve);
         }
     }
@@ -473,8 +473,8 @@ fn fleet(group: &FleetGroup) -> Markup {
             }
             None => { p.reading { "Too few profiles to say that one stands out." } }
         }
-        @for profile in group.odd.iter().take(ODD) { (odd(profile)) }
-        @if group.odd.len() > ODD { p.note { (group.odd.len() - ODD) " more stand out; the JSON has them." } }
+        @for profile in group.odd.iter().take(MAX_OUTLYING_PROFILES) { (odd(profile)) }
+        @if group.odd.len() > MAX_OUTLYING_PROFILES { p.note { (group.odd.len() - MAX_OUTLYING_PROFILES) " more stand out; the JSON has them." } }
         @let headline: Vec<&FleetFigure> = group.figures.iter().filter(|it| facts::is_headline(&it.name)).collect();
         @if !headline.is_empty() {
             h3 { "What is usual" }
@@ -524,7 +524,7 @@ fn odd(profile: &OddProfile) -> Markup {
             }
             @if !profile.missing.is_empty() { " Not measured: " (profile.missing.join(", ")) "." }
         }
-        @let (shown, others) = profile.outliers.split_at(profile.outliers.len().min(OUTLIERS));
+        @let (shown, others) = profile.outliers.split_at(profile.outliers.len().min(MAX_OUTLIERS));
         @if !shown.is_empty() { (outliers(shown, &format!("outliers of {}", profile.host))) }
         @if !others.is_empty() {
             details.data {

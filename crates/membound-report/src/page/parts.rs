@@ -79,7 +79,7 @@ pub(super) fn fact(name: &str, value: &str) -> Markup {
 }
 
 /// Smallest share that is shown.
-const SMALLEST: f64 = 0.0005;
+const MIN_SHOWN_SHARE: f64 = 0.0005;
 
 /// A whole divided into shares: a bar across the page, with a legend below.
 pub(super) struct ShareBar<'a> {
@@ -93,7 +93,7 @@ pub(super) struct ShareBar<'a> {
 
 impl ShareBar<'_> {
     pub(super) fn markup(&self) -> Markup {
-        let shown = || self.parts.iter().filter(|part| part.2 > SMALLEST);
+        let shown = || self.parts.iter().filter(|part| part.2 > MIN_SHOWN_SHARE);
         let words: Vec<String> = shown()
             .map(|(name, _, share)| format!("{name} {}", units::percent(*share)))
             .collect();

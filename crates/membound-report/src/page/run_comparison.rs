@@ -11,7 +11,7 @@ use crate::{facts, units};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Most changes within noise that are listed; the JSON has all.
-const QUIET: usize = 200;
+const MAX_CHANGES_WITHIN_NOISE: usize = 200;
 
 pub(super) fn document(comparison: &RunComparison) -> Markup {
     let title = match comparison.runs.as_slice() {
@@ -145,7 +145,7 @@ fn changes(comparison: &RunComparison) -> Markup {
         @if !quiet.is_empty() {
             details.data {
                 summary { (units::plural(quiet.len(), "group")) " the same within noise" }
-                (table(&quiet[..quiet.len().min(QUIET)], &columns(comparison), "stalls that stayed"))
+                (table(&quiet[..quiet.len().min(MAX_CHANGES_WITHIN_NOISE)], &columns(comparison), "stalls that stayed"))
             }
         }
     }
@@ -190,7 +190,7 @@ fn findings(comparison: &RunComparison) -> Markup {
             ul {
                 @for finding in &comparison.findings {
                     li {
-                        b { (run::came_or_went(&finding.present)) ": " (run::insight_title(finding.kind)) }
+                        b { (run::presence_change(&finding.present)) ": " (run::insight_title(finding.kind)) }
                         " " (finding.text)
                     }
                 }

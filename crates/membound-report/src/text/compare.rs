@@ -13,15 +13,15 @@ use crate::facts::comparison as facts;
 use crate::units;
 
 /// Most differing figures of a profile, unless all are requested.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 /// Most odd profiles of a fleet, and most outliers of each.
-const ODD: usize = 12;
-const OUTLIERS: usize = 5;
+const MAX_OUTLYING_PROFILES: usize = 12;
+const MAX_OUTLIERS: usize = 5;
 /// Most later profiles that get tables of their own; the others are only counted.
-const PROFILES: usize = 8;
+const MAX_PROFILES: usize = 8;
 
 /// Most curves of one picture: more cannot be distinguished.
-const OVERLAID: usize = 8;
+const MAX_OVERLAID_CURVES: usize = 8;
 
 /// Longest name that is used as the heading of a column.
 const NAME: usize = 16;
@@ -43,10 +43,10 @@ pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String
     profiles(&mut out, comparison);
     for (index, summary) in comparison.summaries.iter().enumerate() {
         let column = index + 1;
-        if index >= PROFILES && shown == Shown::Differences {
+        if index >= MAX_PROFILES && shown == Shown::Differences {
             out.note(&format!(
                 "… and {} more profiles, in the JSON",
-                comparison.summaries.len() - PROFILES
+                comparison.summaries.len() - MAX_PROFILES
             ));
             break;
         }
@@ -84,7 +84,7 @@ pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String
 
 fn profiles(out: &mut Out, comparison: &Comparison) {
     for (index, profile) in comparison.profiles.iter().enumerate() {
-        if index > PROFILES {
+        if index > MAX_PROFILES {
             break;
         }
         out.line(&format!("{}  {}", facts::letter(index), identity(profile)));
@@ -161,14 +161,14 @@ fn row(table: &mut Table, figure: &ComparedFigure, column: usize) {
 fn differing(out: &mut Out, comparison: &Comparison, column: usize) {
     let found = facts::differing(comparison, column);
     let mut table = figure_table(comparison, column);
-    for figure in found.iter().take(ROWS) {
+    for figure in found.iter().take(MAX_ROWS) {
         row(&mut table, figure, column);
     }
     if !table.is_empty() {
         out.table(&table);
     }
-    if found.len() > ROWS {
-        out.note(&format!("… and {} more (--all)", found.len() - ROWS));
+    if found.len() > MAX_ROWS {
+        out.note(&format!("… and {} more (--all)", found.len() - MAX_ROWS));
     }
 }
 
@@ -213,7 +213,7 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
         shown == Shown::Everything || curve.verdict.is_some_and(|it| it != CurveVerdict::Same)
     };
     for curve in comparison.curves.iter().filter(shows) {
-        if shown == Shown::Differences && left >= ROWS {
+        if shown == Shown::Differences && left >= MAX_ROWS {
             left += 1;
             continue;
         }
@@ -244,8 +244,8 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
     if !table.is_empty() {
         out.table(&table);
     }
-    if shown == Shown::Differences && left > ROWS {
-        out.note(&format!("… and {} more (--all)", left - ROWS));
+    if shown == Shown::Differences && left > MAX_ROWS {
+        out.note(&format!("… and {} more (--all)", left - MAX_ROWS));
     }
 }
 
@@ -312,7 +312,7 @@ fn overlaid(out: &mut Out, overlay: &Overlay) {
     }
     let sizes = overlay.x_unit == "bytes";
     let mut drawn = Vec::new();
-    for (ink, curve) in overlay.curves.iter().take(OVERLAID).enumerate() {
+    for (ink, curve) in overlay.curves.iter().take(MAX_OVERLAID_CURVES).enumerate() {
         let values = |of: fn(&OverlayPoint) -> Option<f64>| -> Vec<(f64, f64)> {
             let points = curve.points.iter();
             points
@@ -355,10 +355,10 @@ fn overlaid(out: &mut Out, overlay: &Overlay) {
             ends: &[],
         },
     );
-    if overlay.curves.len() > OVERLAID {
+    if overlay.curves.len() > MAX_OVERLAID_CURVES {
         out.note(&format!(
             "… and {} more, on the page (--html)",
-            units::plural(overlay.curves.len() - OVERLAID, "condition")
+            units::plural(overlay.curves.len() - MAX_OVERLAID_CURVES, "condition")
         ));
     }
 }
@@ -412,7 +412,7 @@ fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {
     let most = if shown == Shown::Everything {
         usize::MAX
     } else {
-        ODD
+        MAX_OUTLYING_PROFILES
     };
     for profile in group.odd.iter().take(most) {
         odd(out, profile, shown);
@@ -452,7 +452,7 @@ fn odd(out: &mut Out, profile: &OddProfile, shown: Shown) {
     let most = if shown == Shown::Everything {
         usize::MAX
     } else {
-        OUTLIERS
+        MAX_OUTLIERS
     };
     let mut table = Table::new()
         .words("  figure")

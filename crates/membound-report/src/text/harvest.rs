@@ -12,10 +12,10 @@ use super::table::Table;
 use crate::{facts, units};
 
 /// Most rows of the table of yields.
-const CHOSEN: usize = 20;
+const MAX_CHOSEN_ROWS: usize = 20;
 
 /// Most rows of the tables of refused loads and of functions.
-const REFUSED: usize = 10;
+const MAX_REFUSED_ROWS: usize = 10;
 
 /// Formats a plan: expected gain, yields, and reasons for refused loads.
 #[must_use]
@@ -130,7 +130,7 @@ fn chosen(out: &mut Out, plan: &HarvestPlan) {
         .figures("stall each")
         .figures("stalled")
         .figures("gain");
-    for site in sites.iter().take(CHOSEN) {
+    for site in sites.iter().take(MAX_CHOSEN_ROWS) {
         table.row([
             format!("{}{}", mark(site), place(site)),
             executions(site),
@@ -141,7 +141,7 @@ fn chosen(out: &mut Out, plan: &HarvestPlan) {
         ]);
     }
     out.table(&table);
-    more(out, sites.len(), CHOSEN, "load");
+    more(out, sites.len(), MAX_CHOSEN_ROWS, "load");
 }
 
 fn refused(out: &mut Out, plan: &HarvestPlan) {
@@ -165,7 +165,7 @@ fn refused(out: &mut Out, plan: &HarvestPlan) {
         .figures("stall each")
         .figures("stalled")
         .words("why");
-    for site in sites.iter().take(REFUSED) {
+    for site in sites.iter().take(MAX_REFUSED_ROWS) {
         let why = match &site.detail {
             Some(detail) => format!("{}: {detail}", why(site.reason)),
             None => why(site.reason).to_owned(),
@@ -179,7 +179,7 @@ fn refused(out: &mut Out, plan: &HarvestPlan) {
         ]);
     }
     out.table(&table);
-    more(out, sites.len(), REFUSED, "access");
+    more(out, sites.len(), MAX_REFUSED_ROWS, "access");
 }
 
 /// Reason for a decision, in words.
@@ -222,7 +222,7 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
             .words("before the instruction in")
             .figures("runs")
             .figures("each");
-        for site in sites.iter().take(REFUSED) {
+        for site in sites.iter().take(MAX_REFUSED_ROWS) {
             let every = match site.every {
                 0 | 1 => "time".to_owned(),
                 every => format!("{} times", units::count(u64::from(every))),
@@ -230,7 +230,7 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
             table.row([place(site), executions(site), every]);
         }
         out.table(&table);
-        more(out, sites.len(), REFUSED, "yield");
+        more(out, sites.len(), MAX_REFUSED_ROWS, "yield");
     }
     let over: Vec<&HarvestFunction> = plan
         .functions
@@ -248,7 +248,7 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
             .figures("time")
             .figures("distance")
             .words("because of");
-        for function in over.iter().take(REFUSED) {
+        for function in over.iter().take(MAX_REFUSED_ROWS) {
             table.row([
                 function.symbol.clone(),
                 units::percent(function.time_fraction),
@@ -259,7 +259,7 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
             ]);
         }
         out.table(&table);
-        more(out, over.len(), REFUSED, "function");
+        more(out, over.len(), MAX_REFUSED_ROWS, "function");
     }
     let unknown = plan
         .functions

@@ -52,20 +52,20 @@ fn header(out: &mut Out, explore: &HarvestExplore) {
     out.blank();
     out.note(&format!(
         "beside it: {}; all on CPU {}",
-        facts::beside(explore),
+        facts::corunners(explore),
         explore.options.on_cpu.0
     ));
     let alone = &explore.alone;
     if let Some(primary) = alone.primary_s {
-        let mut told = format!(
+        let mut by_themselves = format!(
             "by themselves: the primary {}",
             facts::with_interval(primary, units::seconds)
         );
         if let Some(scavengers) = alone.scavengers_s {
             let scavengers = facts::with_interval(scavengers, units::seconds);
-            told.push_str(&format!(", all scavengers {scavengers}"));
+            by_themselves.push_str(&format!(", all scavengers {scavengers}"));
         }
-        out.note(&told);
+        out.note(&by_themselves);
     }
     for line in facts::legend(explore) {
         out.note(&line);

@@ -12,13 +12,13 @@ use crate::facts::{durations, harvest_run as facts};
 use crate::units;
 
 /// Most rows of the table of scavengers, and most reasons below it.
-const SCAVENGERS: usize = 16;
+const MAX_SCAVENGERS: usize = 16;
 /// Columns that a command keeps before other columns are dropped.
-const COMMAND: usize = 26;
+const MIN_COMMAND_COLUMNS: usize = 26;
 /// Most rows of the table of yields, and most reasons below it.
-const SITES: usize = 12;
+const MAX_SITE_ROWS: usize = 12;
 /// Longest bar of a histogram, in columns.
-const BAR: usize = 36;
+const MAX_BAR_COLUMNS: usize = 36;
 
 /// Formats a harvest: its gain and its cost.
 #[must_use]
@@ -128,7 +128,7 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.heading("scavengers", "");
     let mut table = Table::new()
-        .name("command", COMMAND)
+        .name("command", MIN_COMMAND_COLUMNS)
         .words("state")
         .column("ended", Align::Left, 2)
         .figures("CPU")
@@ -137,7 +137,7 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
         .column("own thread", Align::Right, 3)
         .column("turns", Align::Right, 4)
         .column("calls", Align::Right, 5);
-    for it in run.scavengers.iter().take(SCAVENGERS) {
+    for it in run.scavengers.iter().take(MAX_SCAVENGERS) {
         table.row([
             facts::scavenger(it, &run.scavengers),
             it.state.to_string(),
@@ -151,9 +151,14 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
         ]);
     }
     out.table(&table);
-    more(out, run.scavengers.len(), SCAVENGERS, "scavenger");
-    let told = |it: &&Scavenger| it.reason.is_some();
-    for it in run.scavengers.iter().filter(told).take(SCAVENGERS) {
+    more(out, run.scavengers.len(), MAX_SCAVENGERS, "scavenger");
+    let has_reason = |it: &&Scavenger| it.reason.is_some();
+    for it in run
+        .scavengers
+        .iter()
+        .filter(has_reason)
+        .take(MAX_SCAVENGERS)
+    {
         out.warning(&format!(
             "{} {}: {}",
             facts::scavenger(it, &run.scavengers),
@@ -212,7 +217,7 @@ fn distances(out: &mut Out, run: &HarvestRun) {
             ),
             facts::some_percent(span.count / total),
             if is_beyond { "beyond" } else { "" }.to_owned(),
-            bar::single(span.count, most, BAR),
+            bar::single(span.count, most, MAX_BAR_COLUMNS),
         ]);
     }
     out.table(&table);
@@ -222,7 +227,7 @@ fn latency(out: &mut Out, run: &HarvestRun) {
     let Some(latency) = &run.primary.latency else {
         return;
     };
-    out.heading("latency of requests", &facts::latency_told(latency));
+    out.heading("latency of requests", &facts::latency_source(latency));
     let mut table = Table::new()
         .words("")
         .column("requests", Align::Right, 1)
@@ -266,7 +271,7 @@ fn sites(out: &mut Out, run: &HarvestRun) {
         .figures("gain")
         .middle("before the instruction in");
     let sorted = facts::by_gain(&run.sites);
-    for site in sorted.iter().take(SITES) {
+    for site in sorted.iter().take(MAX_SITE_ROWS) {
         table.row([
             site.state.to_string(),
             site.side.to_string(),
@@ -276,7 +281,7 @@ fn sites(out: &mut Out, run: &HarvestRun) {
         ]);
     }
     out.table(&table);
-    more(out, run.sites.len(), SITES, "yield");
+    more(out, run.sites.len(), MAX_SITE_ROWS, "yield");
     let reasons = sorted.iter().filter_map(|site| {
         let reason = site.reason.as_ref()?;
         Some(format!(
@@ -285,7 +290,7 @@ fn sites(out: &mut Out, run: &HarvestRun) {
             site.state
         ))
     });
-    for reason in reasons.take(SITES) {
+    for reason in reasons.take(MAX_SITE_ROWS) {
         out.note(&reason);
     }
 }

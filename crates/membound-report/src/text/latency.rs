@@ -14,7 +14,7 @@ use crate::units;
 /// Most curves side by side in the table.
 const COLUMNS: usize = 5;
 /// Most rows of a table.
-const ROWS: usize = 26;
+const MAX_ROWS: usize = 26;
 const DEFAULT_LINE: u64 = 64;
 
 pub(super) fn write(
@@ -114,7 +114,7 @@ fn table(out: &mut Out, curves: &[Curve<'_>]) {
         .flat_map(|curve| curve.points.iter().map(|p| p.size_bytes))
         .collect();
     let sizes: Vec<u64> = sizes.into_iter().collect();
-    let step = sizes.len().div_ceil(ROWS).max(1);
+    let step = sizes.len().div_ceil(MAX_ROWS).max(1);
     let letters = ["a", "b", "c", "d", "e"];
     let mut table = Table::new().figures("size");
     for letter in &letters[..shown.len()] {

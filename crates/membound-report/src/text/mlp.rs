@@ -9,7 +9,7 @@ use super::{Detail, plane, sequence};
 use crate::{facts, units};
 
 /// Most chains or areas in a table.
-const ROWS: usize = 14;
+const MAX_ROWS: usize = 14;
 
 pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Detail) {
     out.heading(
@@ -167,7 +167,7 @@ fn throughput(out: &mut Out, mlp: &Mlp) {
         .figures("chains")
         .figures("cycles per load")
         .figures("parallelism");
-    let step = mlp.throughput.len().div_ceil(ROWS).max(1);
+    let step = mlp.throughput.len().div_ceil(MAX_ROWS).max(1);
     let last = mlp.throughput.len() - 1;
     for (index, point) in mlp.throughput.iter().enumerate() {
         if index % step == 0 || index == last {

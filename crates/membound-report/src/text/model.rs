@@ -17,7 +17,7 @@ use crate::facts::model as facts;
 use crate::units;
 
 /// Most points in the list of the worst.
-const WORST: usize = 5;
+const MAX_WORST_POINTS: usize = 5;
 /// Most curves in the picture; more would hide each other.
 const MOST_CURVES: usize = 4;
 /// Fewest columns for the name of a component.
@@ -107,7 +107,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
     let marked = known.iter().any(facts::is_marked);
     let rows: Vec<[String; 6]> = known.iter().map(|p| parameter(p, marked)).collect();
     // The name is cut in favour of the interval, which says more about a value than the name's last words.
-    let beside: usize = [0, 1, 2, 3, 5]
+    let other_columns: usize = [0, 1, 2, 3, 5]
         .map(|column| {
             let widths = rows.iter().map(|row| display_width(&row[column]));
             match widths.max().unwrap_or(0) {
@@ -117,7 +117,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
         })
         .iter()
         .sum();
-    let room = out.width().saturating_sub(beside).max(LEAST_NAME);
+    let room = out.width().saturating_sub(other_columns).max(LEAST_NAME);
     let mut table = Table::new()
         .words("symbol")
         .figures("value")
@@ -410,7 +410,7 @@ fn picture(out: &mut Out, model: &Model) {
 
 /// Points with the largest deviations from the model.
 fn worst(out: &mut Out, points: &[FittedPoint]) {
-    let found = facts::worst_points(points, WORST);
+    let found = facts::worst_points(points, MAX_WORST_POINTS);
     if found.is_empty() {
         return;
     }

@@ -118,7 +118,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         .iter()
         .map(|points| points.last().map(|point| place(point).1))
         .collect();
-    let beside = if names > 0 {
+    let names_by_row = if names > 0 {
         names_beside(picture.curves, &ends)
     } else {
         Default::default()
@@ -133,7 +133,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
             Up::Logarithmic => round_value(low, high, row),
             Up::FromZero => even_value(high, row),
         };
-        let name = beside[row]
+        let name = names_by_row[row]
             .as_ref()
             .map_or_else(String::new, |(name, ink)| {
                 let gap = " ".repeat(columns - columns_used + 1);

@@ -14,7 +14,7 @@ use super::table::{Align, Table};
 use crate::units;
 
 /// Most rows of a table of functions or modules.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// Formats a check: modules with their counts, and reasons for refusals.
 #[must_use]
@@ -83,7 +83,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
         .figures("patched")
         .figures("executed");
     let shown = modules.iter().filter(|module| module.unpatched.is_none());
-    for module in shown.clone().take(ROWS) {
+    for module in shown.clone().take(MAX_ROWS) {
         table.row([
             module.path.clone(),
             units::count(module.counts.loads),
@@ -98,7 +98,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
     if !table.is_empty() {
         out.table(&table);
     }
-    let more = shown.count().saturating_sub(ROWS);
+    let more = shown.count().saturating_sub(MAX_ROWS);
     if more > 0 {
         out.note(&format!("and {} more", units::plural(more, "module")));
     }
@@ -126,7 +126,7 @@ fn recorded(out: &mut Out, modules: &[CheckedModule], records: &CheckedRecords) 
         .collect();
     shown.sort_by_key(|(_, samples)| std::cmp::Reverse(samples.timed + samples.untimed));
     let ticks = |ticks: &Outcome<u32>| figure(ticks.known().map(|ticks| u64::from(*ticks)));
-    for (module, samples) in shown.iter().take(ROWS) {
+    for (module, samples) in shown.iter().take(MAX_ROWS) {
         let lines = module.lines.as_ref().and_then(Outcome::known);
         // The table above has the whole path.
         let name = module.path.rsplit('/').next().unwrap_or_default();
@@ -210,7 +210,7 @@ pub fn rewrite_plan(plan: &RewritePlan, style: Style) -> String {
         .figures("accesses")
         .figures("refused")
         .words("most often for");
-    for function in worst.iter().take(ROWS) {
+    for function in worst.iter().take(MAX_ROWS) {
         let counts = &function.counts;
         let most = counts.refused.iter().max_by_key(|(_, count)| **count);
         table.row([
@@ -222,8 +222,8 @@ pub fn rewrite_plan(plan: &RewritePlan, style: Style) -> String {
         ]);
     }
     out.table(&table);
-    if worst.len() > ROWS {
-        let more = units::plural(worst.len() - ROWS, "function");
+    if worst.len() > MAX_ROWS {
+        let more = units::plural(worst.len() - MAX_ROWS, "function");
         out.note(&format!("and {more} more; --json has them all"));
     }
     out.finish()

@@ -11,7 +11,7 @@ use crate::gates::columns;
 use crate::units;
 
 /// Most changes that are shown; the JSON has all.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// Formats a comparison of runs; the first is the reference.
 #[must_use]
@@ -173,7 +173,7 @@ fn changes(out: &mut Out, comparison: &RunComparison) {
         table = table.figures(title);
     }
     table = table.column("", Align::Left, 1).middle("what");
-    for change in real.iter().take(ROWS) {
+    for change in real.iter().take(MAX_ROWS) {
         let mut cells = vec![run::signed_seconds(change.change_s)];
         cells.extend((0..columns.len()).map(|index| {
             change
@@ -188,8 +188,8 @@ fn changes(out: &mut Out, comparison: &RunComparison) {
         table.row(cells);
     }
     out.table(&table);
-    if real.len() > ROWS {
-        out.note(&format!("{} more in the JSON", real.len() - ROWS));
+    if real.len() > MAX_ROWS {
+        out.note(&format!("{} more in the JSON", real.len() - MAX_ROWS));
     }
     if !noise.is_empty() {
         out.note(&format!(
@@ -208,7 +208,7 @@ fn findings(out: &mut Out, comparison: &RunComparison) {
     for finding in &comparison.findings {
         out.line(&format!(
             "{}: {} {}",
-            run::came_or_went(&finding.present),
+            run::presence_change(&finding.present),
             run::insight_title(finding.kind),
             finding.text
         ));

@@ -9,7 +9,7 @@ use super::table::Table;
 use crate::{facts, units};
 
 /// Most CPUs in a matrix of 80 columns.
-const MATRIX: usize = 12;
+const MAX_MATRIX_CPUS: usize = 12;
 const MISSING: &str = "–";
 
 pub(super) fn write_numa(out: &mut Out, numa: &Numa, detail: Detail) {
@@ -40,13 +40,13 @@ pub(super) fn write_numa(out: &mut Out, numa: &Numa, detail: Detail) {
 fn matrix(out: &mut Out, numa: &Numa, title: &str, value: impl Fn(&NumaPair) -> &Outcome<f64>) {
     out.line(title);
     let mut table = Table::new().words("CPUs of \\ memory of");
-    for node in numa.nodes.iter().take(MATRIX) {
+    for node in numa.nodes.iter().take(MAX_MATRIX_CPUS) {
         table = table.figures(&format!("node {node}"));
     }
     let mut reasons: Vec<String> = Vec::new();
-    for from in numa.nodes.iter().take(MATRIX) {
+    for from in numa.nodes.iter().take(MAX_MATRIX_CPUS) {
         let mut row = vec![format!("node {from}")];
-        for to in numa.nodes.iter().take(MATRIX) {
+        for to in numa.nodes.iter().take(MAX_MATRIX_CPUS) {
             let pair = numa
                 .pairs
                 .iter()
@@ -69,7 +69,7 @@ fn matrix(out: &mut Out, numa: &Numa, title: &str, value: impl Fn(&NumaPair) -> 
     for reason in reasons {
         out.note(&reason);
     }
-    if numa.nodes.len() > MATRIX {
+    if numa.nodes.len() > MAX_MATRIX_CPUS {
         out.note(&format!(
             "{} nodes in all; --json has them",
             numa.nodes.len()
@@ -112,12 +112,12 @@ pub(super) fn write_c2c(out: &mut Out, c2c: &CoreToCore, detail: Detail) {
     }
     if detail == Detail::Full && c2c.pairs.len() > 1 {
         let mut table = Table::new().words("ns");
-        for cpu in c2c.cpus.iter().take(MATRIX) {
+        for cpu in c2c.cpus.iter().take(MAX_MATRIX_CPUS) {
             table = table.figures(&cpu.to_string());
         }
-        for from in c2c.cpus.iter().take(MATRIX) {
+        for from in c2c.cpus.iter().take(MAX_MATRIX_CPUS) {
             let mut row = vec![format!("CPU {from}")];
-            row.extend(c2c.cpus.iter().take(MATRIX).map(|to| {
+            row.extend(c2c.cpus.iter().take(MAX_MATRIX_CPUS).map(|to| {
                 c2c.pairs
                     .iter()
                     .find(|p| (p.from, p.to) == (*from, *to) || (p.to, p.from) == (*from, *to))
@@ -127,9 +127,9 @@ pub(super) fn write_c2c(out: &mut Out, c2c: &CoreToCore, detail: Detail) {
             table.row(row);
         }
         out.table(&table);
-        if c2c.cpus.len() > MATRIX {
+        if c2c.cpus.len() > MAX_MATRIX_CPUS {
             out.note(&format!(
-                "the first {MATRIX} of {} CPUs; --json and --html have all",
+                "the first {MAX_MATRIX_CPUS} of {} CPUs; --json and --html have all",
                 c2c.cpus.len()
             ));
         }

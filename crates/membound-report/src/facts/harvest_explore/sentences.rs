@@ -47,7 +47,7 @@ fn named(row: &ExploreRow, noun: &str) -> String {
 }
 
 /// Effect on the primary: on its requests if they were observed, else on its time.
-fn fares(row: &ExploreRow) -> String {
+fn primary_slowdown(row: &ExploreRow) -> String {
     match (row.p95_change, row.slowdown) {
         (Some(change), _) => direction(
             change,
@@ -80,13 +80,13 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
             format!(
                 "With {setting} all programs are done {fast} times as fast as one after another, the most of \
                  these, and {}.",
-                fares(row)
+                primary_slowdown(row)
             )
         } else {
             format!(
                 "Harvest does not pay here with any {noun}: the best, {setting}, has all programs done {fast} \
                  times as fast as one after another, and {}.",
-                fares(row)
+                primary_slowdown(row)
             )
         };
     }
@@ -98,7 +98,7 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
                  and {}.",
                 named(row, noun),
                 with_interval(work, units::percent),
-                fares(row)
+                primary_slowdown(row)
             )
         },
     )
@@ -107,15 +107,17 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
 /// Sentence about the bound on the overhead of yields: the best setting, and how many loads yield.
 fn overheads(rows: &[&ExploreRow]) -> String {
     let varied = varied(rows, "bound");
-    let told: Vec<(&str, f64)> = rows
+    let yielding_loads: Vec<(&str, f64)> = rows
         .iter()
         .filter_map(|row| Some((row.setting.as_str(), row.loads?.value)))
         .collect();
-    let (Some((first, least)), Some((last, most))) = (told.first(), told.last()) else {
+    let (Some((first, least)), Some((last, most))) =
+        (yielding_loads.first(), yielding_loads.last())
+    else {
         return varied;
     };
     let [least, most] = [least, most].map(|loads| units::compact(*loads));
-    if told
+    if yielding_loads
         .iter()
         .all(|(_, loads)| units::compact(*loads) == least)
     {
@@ -153,13 +155,13 @@ fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     if worse.is_empty() {
         return format!("No part makes a difference here beyond what rounds differ by.{own}");
     }
-    let told: Vec<String> = worse
+    let parts: Vec<String> = worse
         .iter()
         .map(|(part, loss)| format!("{part} ({})", units::percent(*loss)))
         .collect();
     format!(
         "Beyond what rounds differ by, it costs to leave out {}.{own}",
-        told.join(", ")
+        parts.join(", ")
     )
 }
 
@@ -239,7 +241,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
         return "What the harvest gave is not known.".to_owned();
     };
     let by_speed = harvest.speedup.is_some();
-    let told = |figure: ExploreFigure| {
+    let formatted = |figure: ExploreFigure| {
         with_interval(figure, if by_speed { times } else { units::percent })
     };
     let what = if by_speed {
@@ -253,7 +255,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
             Some(format!(
                 "{} {} ({})",
                 row.setting,
-                told(of(row)?),
+                formatted(of(row)?),
                 short(row)
             ))
         })
@@ -286,7 +288,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     };
     format!(
         "{verdict}. {what}: harvest {} ({}){}{}.",
-        told(own),
+        formatted(own),
         short(harvest),
         if compared.is_empty() { "" } else { ", " },
         compared.join(", ")

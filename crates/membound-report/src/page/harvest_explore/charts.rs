@@ -94,7 +94,7 @@ const ALL: Drawn = Drawn {
 
 /// All plots of a table.
 pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
-    let fares = if explore.options.requests.is_some() {
+    let slowdown = if explore.options.requests.is_some() {
         P95
     } else {
         SLOWDOWN
@@ -103,23 +103,23 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
         // With this table's many bars, a chart needs the full width of the page.
         return html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
-            (bars(sweep, fares, "% longer than by itself", Extent::Full))
+            (bars(sweep, slowdown, "% longer than by itself", Extent::Full))
         };
     }
-    html! { div.pair { (pairs(explore, sweep, fares)) } }
+    html! { div.pair { (pairs(explore, sweep, slowdown)) } }
 }
 
 /// Plots that are placed in pairs.
-fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Markup {
+fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
     match sweep.sweep {
-        ExploreSweep::Bound => over_time(sweep, fares, "bound"),
-        ExploreSweep::Distance => over_time(sweep, fares, "distance"),
-        ExploreSweep::Overhead => over_share(sweep, fares),
-        ExploreSweep::Slo => over_time(sweep, fares, "objective"),
+        ExploreSweep::Bound => over_time(sweep, slowdown, "bound"),
+        ExploreSweep::Distance => over_time(sweep, slowdown, "distance"),
+        ExploreSweep::Overhead => over_share(sweep, slowdown),
+        ExploreSweep::Slo => over_time(sweep, slowdown, "objective"),
         ExploreSweep::Parts => html! {},
         ExploreSweep::Kernel => html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Half))
-            (bars(sweep, fares, "% longer than by itself", Extent::Half))
+            (bars(sweep, slowdown, "% longer than by itself", Extent::Half))
             (bars(sweep, WORK, "% of their work by themselves", Extent::Half))
         },
         ExploreSweep::Periods => {
@@ -138,9 +138,9 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Marku
 }
 
 /// Effect on the primary, work of scavengers, and time slices, over a setting that is a time.
-fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup {
+fn over_time(sweep: &ExploredSweep, slowdown: Drawn, noun: &'static str) -> Markup {
     let x = || axis(noun, Scale::Log10, units::short_duration_ns);
-    let longer = lines(sweep, &[fares], x(), "% longer than by itself");
+    let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
     let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
     let mut turns = lines(sweep, &[TURN, TURN_90], x(), "time of a turn");
@@ -150,9 +150,9 @@ fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup 
 
 /// Effect on the primary, work of scavengers, and the share of yielding loads, over a share of the CPU
 /// time.
-fn over_share(sweep: &ExploredSweep, fares: Drawn) -> Markup {
+fn over_share(sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
     let x = || axis("overhead of yields", Scale::Log10, units::percent);
-    let longer = lines(sweep, &[fares], x(), "% longer than by itself");
+    let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
     let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
     let loads = lines(sweep, &[LOADS], x(), "loads of the primary");

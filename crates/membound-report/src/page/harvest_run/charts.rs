@@ -10,8 +10,8 @@ use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, 
 use crate::units;
 
 /// Colours: within the bound or without scavengers; beyond the bound or with scavengers.
-const CALM: usize = 0;
-const BEYOND: usize = 1;
+const WITHIN_BOUND_COLOUR: usize = 0;
+const BEYOND_BOUND_COLOUR: usize = 1;
 
 /// Histogram of the measured distances; `None` if there are none.
 pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
@@ -32,11 +32,17 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
     } else {
         "turns"
     };
-    let mut series = vec![steps(label, CALM, kept, total, "of the turns")];
+    let mut series = vec![steps(
+        label,
+        WITHIN_BOUND_COLOUR,
+        kept,
+        total,
+        "of the turns",
+    )];
     if beyond.iter().any(|span| span.count > 0.0) {
         series.push(steps(
             "beyond the bound",
-            BEYOND,
+            BEYOND_BOUND_COLOUR,
             beyond,
             total,
             "of the turns",
@@ -69,8 +75,8 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
 pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
     let [with, without] = [&latency.with, &latency.without].map(Option::as_ref);
     let histograms: Vec<(&str, usize, &[DurationBin])> = [
-        ("without scavengers", CALM, without),
-        ("with scavengers", BEYOND, with),
+        ("without scavengers", WITHIN_BOUND_COLOUR, without),
+        ("with scavengers", BEYOND_BOUND_COLOUR, with),
     ]
     .into_iter()
     .filter_map(|(name, color, of)| Some((name, color, of?.histogram.as_slice())))

@@ -8,7 +8,7 @@ use crate::facts::run::NONE;
 use crate::units;
 
 /// Most rows of a table; the JSON has all.
-const ROWS: usize = 300;
+const MAX_ROWS: usize = 300;
 
 pub(super) fn latency(run: &HarvestRun) -> Markup {
     html! {
@@ -38,7 +38,7 @@ pub(super) fn latency(run: &HarvestRun) -> Markup {
         }
         @if let Some(latency) = &run.primary.latency {
             p.note {
-                "Requests: " (facts::latency_told(latency)) "."
+                "Requests: " (facts::latency_source(latency)) "."
                 @for note in facts::latency_notes(run) { " " (note) }
             }
         }
@@ -100,7 +100,7 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                     @for title in ["command", "state", "ended", "CPU time", "in stalls", "in waits", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
                 } }
                 tbody {
-                    @for it in all.iter().take(ROWS) {
+                    @for it in all.iter().take(MAX_ROWS) {
                         @let bad = matches!(it.state, ScavengerState::Crashed | ScavengerState::Refused);
                         tr {
                             th scope="row" { (facts::scavenger(it, all)) }
@@ -118,14 +118,14 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
             }
         }
         (more(all.len()))
-        @for it in all.iter().filter(reasons).take(ROWS) {
+        @for it in all.iter().filter(reasons).take(MAX_ROWS) {
             p.missing { (facts::scavenger(it, all)) " " (it.state) ": " (it.reason.as_deref().unwrap_or_default()) }
         }
         @if !outputs.is_empty() {
             details.data {
                 summary { "output" }
                 ul.gaps {
-                    @for it in outputs.iter().take(ROWS) {
+                    @for it in outputs.iter().take(MAX_ROWS) {
                         li { (facts::scavenger(it, all)) " → " (it.output.as_deref().unwrap_or_default()) }
                     }
                 }
@@ -147,7 +147,7 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
                     th scope="col" { "file" }
                 } }
                 tbody {
-                    @for site in sites.iter().take(ROWS) {
+                    @for site in sites.iter().take(MAX_ROWS) {
                         tr {
                             th scope="row" title=(site.symbol) { (facts::short_place(site)) }
                             td { (site.side) }
@@ -166,5 +166,5 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
 }
 
 fn more(rows: usize) -> Markup {
-    html! { @if rows > ROWS { p.note { (rows - ROWS) " more in the JSON." } } }
+    html! { @if rows > MAX_ROWS { p.note { (rows - MAX_ROWS) " more in the JSON." } } }
 }

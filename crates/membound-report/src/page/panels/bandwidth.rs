@@ -10,7 +10,7 @@ use crate::page::svg::{Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Poin
 use crate::{facts, units};
 
 /// Most numbers of threads with a chart of their own; the table has all.
-const CHARTS: usize = 4;
+const MAX_CHARTS: usize = 4;
 
 pub(super) fn body(bandwidth: &Bandwidth) -> Markup {
     let threads: BTreeSet<u32> = bandwidth.points.iter().map(|p| p.threads).collect();
@@ -20,7 +20,7 @@ pub(super) fn body(bandwidth: &Bandwidth) -> Markup {
         div.pair {
             @for threads in spread(&threads) { (bars(bandwidth, threads).markup()) }
         }
-        @if threads.len() > CHARTS { p.note { "Other numbers of threads are in the table." } }
+        @if threads.len() > MAX_CHARTS { p.note { "Other numbers of threads are in the table." } }
         p.note { b { "What counts: " } (bandwidth.counting) }
         (table(bandwidth))
         (skipped(&bandwidth.skipped))
@@ -29,12 +29,12 @@ pub(super) fn body(bandwidth: &Bandwidth) -> Markup {
 
 /// First and last number of threads, and some between.
 fn spread(threads: &[u32]) -> Vec<u32> {
-    if threads.len() <= CHARTS {
+    if threads.len() <= MAX_CHARTS {
         return threads.to_vec();
     }
     let last = threads.len() - 1;
-    (0..CHARTS)
-        .map(|index| threads[index * last / (CHARTS - 1)])
+    (0..MAX_CHARTS)
+        .map(|index| threads[index * last / (MAX_CHARTS - 1)])
         .collect()
 }
 

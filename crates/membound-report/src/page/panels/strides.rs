@@ -13,9 +13,9 @@ use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::units;
 
 /// Most families that are drawn: further pictures repeat the same shapes.
-const FAMILIES: usize = 4;
+const MAX_FAMILIES: usize = 4;
 /// Most sizes for which latency is shown over stride.
-const SIZES: usize = 5;
+const MAX_SIZES: usize = 5;
 
 pub(super) fn body(latency: &Latency) -> Markup {
     let families = facts::stride_families(latency);
@@ -24,13 +24,13 @@ pub(super) fn body(latency: &Latency) -> Markup {
             p.missing { "not measured: every curve has one stride only (measure latency --strides 16,32,64,128,256)" }
         }
         div.pair {
-            @for (index, family) in families.iter().take(FAMILIES).enumerate() {
+            @for (index, family) in families.iter().take(MAX_FAMILIES).enumerate() {
                 @if family.strides.iter().filter(|(_, points)| points.len() > 2).count() > 1 { (over_size(index, family)) }
                 (over_stride(index, family))
             }
         }
-        @if families.len() > FAMILIES {
-            p.note { (units::plural(families.len() - FAMILIES, "more combination")) " of strides in the JSON." }
+        @if families.len() > MAX_FAMILIES {
+            p.note { (units::plural(families.len() - MAX_FAMILIES, "more combination")) " of strides in the JSON." }
         }
     }
 }
@@ -80,7 +80,7 @@ fn over_stride(index: usize, family: &StrideFamily<'_>) -> Markup {
             having * 3 >= family.strides.len() * 2
         })
         .collect();
-    let step = common.len().div_ceil(SIZES).max(1);
+    let step = common.len().div_ceil(MAX_SIZES).max(1);
     let chosen: Vec<u64> = common.iter().rev().step_by(step).rev().copied().collect();
     let chart = Chart {
         id: format!("stride-stride-{index}"),

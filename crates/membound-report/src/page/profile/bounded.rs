@@ -9,17 +9,17 @@ use crate::facts::plain;
 use membound_types::{CallFrame, NamedShare, Outcome, Profile, SharedLine};
 
 /// Most characters of a name or a short text.
-const LETTERS: usize = 240;
+const MAX_NAME_CHARS: usize = 240;
 /// Longest name, in bytes, whose arguments are parsed and removed.
-const NAME_BYTES: usize = 4096;
-const SENTENCE: usize = 2000;
+const MAX_NAME_BYTES: usize = 4096;
+const MAX_SENTENCE_CHARS: usize = 2000;
 /// Most frames of an allocation's call chain.
-const FRAMES: usize = 48;
-const FINDINGS: usize = 40;
-const SHARED_LINES: usize = 20;
-const MEMBERS: usize = 64;
-const DOMAINS: usize = 32;
-const GAPS: usize = 60;
+const MAX_FRAMES: usize = 48;
+const MAX_FINDINGS: usize = 40;
+const MAX_SHARED_LINES: usize = 20;
+const MAX_MEMBERS: usize = 64;
+const MAX_DOMAINS: usize = 32;
+const MAX_GAPS: usize = 60;
 
 /// Cuts the middle out of a text with more than `most` characters.
 pub(super) fn short(text: &str, most: usize) -> Cow<'_, str> {
@@ -44,7 +44,7 @@ fn cut_to(text: &mut String, letters: usize) {
 
 /// Shortens a name: a function's arguments are removed first, so that brackets stay balanced.
 fn cut(text: &mut String) {
-    if let Cow::Owned(cut) = short_name(text, LETTERS) {
+    if let Cow::Owned(cut) = short_name(text, MAX_NAME_CHARS) {
         *text = cut;
     }
 }
@@ -54,7 +54,7 @@ fn cut(text: &mut String) {
 pub(super) fn short_name(text: &str, most: usize) -> Cow<'_, str> {
     match short(text, most) {
         // No compiler produces longer names.
-        Cow::Owned(_) if text.len() <= NAME_BYTES => {
+        Cow::Owned(_) if text.len() <= MAX_NAME_BYTES => {
             Cow::Owned(short(&plain(text), most).into_owned())
         }
         other => other,
@@ -62,7 +62,7 @@ pub(super) fn short_name(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 fn cut_frames(frames: &mut Vec<CallFrame>) {
-    frames.truncate(FRAMES);
+    frames.truncate(MAX_FRAMES);
     for frame in frames {
         cut(&mut frame.function);
         cut(&mut frame.module);
@@ -71,19 +71,19 @@ fn cut_frames(frames: &mut Vec<CallFrame>) {
 }
 
 fn cut_shares(shares: &mut Vec<NamedShare>) {
-    shares.truncate(MEMBERS);
+    shares.truncate(MAX_MEMBERS);
     shares.iter_mut().for_each(|share| cut(&mut share.name));
 }
 
 fn cut_lines(lines: &mut Vec<SharedLine>) {
-    lines.truncate(SHARED_LINES);
+    lines.truncate(MAX_SHARED_LINES);
     for line in lines {
         cut(&mut line.object);
-        cut_to(&mut line.advice, SENTENCE);
+        cut_to(&mut line.advice, MAX_SENTENCE_CHARS);
         cut_frames(&mut line.alloc_stack);
-        line.threads.truncate(MEMBERS);
+        line.threads.truncate(MAX_MEMBERS);
         line.threads.iter_mut().for_each(|it| cut(&mut it.name));
-        line.sites.truncate(MEMBERS);
+        line.sites.truncate(MAX_MEMBERS);
         for site in &mut line.sites {
             cut(&mut site.name);
             cut(&mut site.function);
@@ -103,7 +103,7 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     ] {
         cut(text);
     }
-    out.run.command.truncate(MEMBERS);
+    out.run.command.truncate(MAX_MEMBERS);
     out.run.command.iter_mut().for_each(cut);
     if let Some(view) = &mut out.hardware {
         for row in &mut view.functions {
@@ -113,14 +113,14 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
         let lines = view.changed_lines.iter_mut();
         lines.flat_map(|row| &mut row.functions).for_each(cut);
     }
-    out.findings.truncate(FINDINGS);
+    out.findings.truncate(MAX_FINDINGS);
     for finding in &mut out.findings {
         for text in [
             &mut finding.text,
             &mut finding.advice,
             &mut finding.threshold,
         ] {
-            cut_to(text, SENTENCE);
+            cut_to(text, MAX_SENTENCE_CHARS);
         }
     }
     for list in [&mut out.functions, &mut out.lines, &mut out.instructions] {
@@ -142,38 +142,40 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     cut_lines(&mut out.false_sharing);
     cut_lines(&mut out.true_sharing);
     if let Outcome::Known(view) = &mut out.numa {
-        view.matrix.truncate(MEMBERS);
-        view.matrix.iter_mut().for_each(|row| row.truncate(MEMBERS));
+        view.matrix.truncate(MAX_MEMBERS);
+        view.matrix
+            .iter_mut()
+            .for_each(|row| row.truncate(MAX_MEMBERS));
         for list in [&mut view.objects, &mut view.lines] {
-            list.truncate(MEMBERS);
+            list.truncate(MAX_MEMBERS);
             for row in list {
                 cut(&mut row.name);
-                cut_to(&mut row.advice, SENTENCE);
+                cut_to(&mut row.advice, MAX_SENTENCE_CHARS);
             }
         }
     }
     // The page computes pairs from samples; the table is for the terminal and for other programs.
     out.function_objects.clear();
     if let Outcome::Known(memory) = &mut out.memory {
-        memory.objects.truncate(MEMBERS);
+        memory.objects.truncate(MAX_MEMBERS);
         memory.objects.iter_mut().for_each(|it| cut(&mut it.name));
     }
-    out.bandwidth.truncate(DOMAINS);
+    out.bandwidth.truncate(MAX_DOMAINS);
     for domain in &mut out.bandwidth {
         cut(&mut domain.domain);
         cut_shares(&mut domain.objects);
         cut_shares(&mut domain.lines);
     }
-    out.elsewhere.truncate(MEMBERS);
+    out.elsewhere.truncate(MAX_MEMBERS);
     out.elsewhere.iter_mut().for_each(|it| cut(&mut it.machine));
-    out.missing.truncate(GAPS);
+    out.missing.truncate(MAX_GAPS);
     for gap in &mut out.missing {
         cut(&mut gap.table);
-        cut_to(&mut gap.why.reason, SENTENCE);
+        cut_to(&mut gap.why.reason, MAX_SENTENCE_CHARS);
         gap.why
             .remedy
             .iter_mut()
-            .for_each(|it| cut_to(it, SENTENCE));
+            .for_each(|it| cut_to(it, MAX_SENTENCE_CHARS));
     }
     out
 }

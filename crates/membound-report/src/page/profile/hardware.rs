@@ -8,7 +8,7 @@ use crate::page::parts::Panel;
 use crate::units;
 
 /// Most rows of a table; the JSON has all.
-const ROWS: usize = 25;
+const MAX_ROWS: usize = 25;
 
 pub(super) fn panel(view: &HardwareView) -> Panel {
     Panel::new("sampled-accesses", "Sampled accesses", body(view))
@@ -35,7 +35,7 @@ fn body(view: &HardwareView) -> Markup {
             table.run {
                 thead { tr { th scope="col" { "cycles" } th scope="col" { "accesses" } th scope="col" { "latency" } th scope="col" { "mostly" } th scope="col" { "function" } } }
                 tbody {
-                    @for row in view.functions.iter().take(ROWS) {
+                    @for row in view.functions.iter().take(MAX_ROWS) {
                         tr {
                             td { (row.cycles_fraction.map(units::percent).unwrap_or_default()) }
                             td { (units::percent(row.fraction)) }
@@ -47,8 +47,8 @@ fn body(view: &HardwareView) -> Markup {
                 }
             }
         }
-        @if view.functions.len() > ROWS { p.note { (view.functions.len() - ROWS) " more functions in the JSON." } }
-        @for row in view.changed_lines.iter().take(ROWS) { p.note { (facts::changed(row)) } }
-        @if view.changed_lines.len() > ROWS { p.note { (view.changed_lines.len() - ROWS) " more such lines in the JSON." } }
+        @if view.functions.len() > MAX_ROWS { p.note { (view.functions.len() - MAX_ROWS) " more functions in the JSON." } }
+        @for row in view.changed_lines.iter().take(MAX_ROWS) { p.note { (facts::changed(row)) } }
+        @if view.changed_lines.len() > MAX_ROWS { p.note { (view.changed_lines.len() - MAX_ROWS) " more such lines in the JSON." } }
     }
 }

@@ -34,7 +34,7 @@ const EXTRA: Extra = Extra {
     ),
 };
 /// Most rows of the table that is shown without the script.
-const ROWS: usize = 25;
+const MAX_ROWS: usize = 25;
 
 pub(super) fn document(profile: &Profile, detail: &Detail) -> Markup {
     let profile = &bounded::bounded(profile, Grain::FINEST.rows);
@@ -117,7 +117,7 @@ fn tables(profile: &Profile) -> Markup {
                 table.run {
                     thead { tr { th scope="col" { "stalled" } th scope="col" { "95 %" } th scope="col" { "CPU time" } th scope="col" { "latency" } th scope="col" { "line" } } }
                     tbody {
-                        @for row in profile.lines.iter().take(ROWS) {
+                        @for row in profile.lines.iter().take(MAX_ROWS) {
                             tr {
                                 td class=[row.share.flagged.then_some("differs")] { (units::percent(row.share.stall_fraction)) }
                                 td { (units::percent_interval(row.share.stall_low, row.share.stall_high)) }
@@ -186,7 +186,7 @@ fn footer(profile: &Profile, data: &PageData) -> Markup {
     html! {
         footer {
             p {
-                (run::honesty(profile).join("; ")) ". "
+                (run::evidence_and_cost(profile).join("; ")) ". "
                 "Times on this page are sums over spans of " (units::seconds(data.cells.duration_s / f64::from(data.cells.bins.max(1))))
                 @if data.cells.thinned {
                     ", thinned to " (units::plural(data.cells.count(), "cell")) ": a share can be off by "

@@ -15,12 +15,12 @@ use crate::page::svg::{
 use crate::{facts, units};
 
 /// Most shared lines that are drawn; the JSON has all.
-const SHARED: usize = 20;
+const MAX_SHARED_LINES: usize = 20;
 /// Most threads of a shared line.
-const THREADS: usize = 16;
-const ROWS: usize = 25;
+const MAX_THREADS: usize = 16;
+const MAX_ROWS: usize = 25;
 /// Most points of a curve over time.
-const MOMENTS: usize = 240;
+const MAX_MOMENTS: usize = 240;
 /// Longest memory line that is drawn byte by byte.
 const LINE: u32 = 256;
 
@@ -121,8 +121,8 @@ fn sharing(
         title,
         html! {
             p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; apart, nobody waits." }
-            @for line in lines.iter().take(SHARED) { (shared_line(line)) }
-            @if lines.len() > SHARED { p.note { (lines.len() - SHARED) " more in the JSON." } }
+            @for line in lines.iter().take(MAX_SHARED_LINES) { (shared_line(line)) }
+            @if lines.len() > MAX_SHARED_LINES { p.note { (lines.len() - MAX_SHARED_LINES) " more in the JSON." } }
         },
     )
 }
@@ -141,7 +141,7 @@ fn shared_line(line: &SharedLine) -> Markup {
                         @if line.confirmed.is_some() { th scope="col" { "watched" } }
                     } }
                     tbody {
-                        @for (index, thread) in line.threads.iter().take(THREADS).enumerate() {
+                        @for (index, thread) in line.threads.iter().take(MAX_THREADS).enumerate() {
                             tr {
                                 th scope="row" { (thread.name) " " small { (thread.tid) } }
                                 td { (byte_cells(line, index)) }
@@ -156,7 +156,7 @@ fn shared_line(line: &SharedLine) -> Markup {
                     }
                 }
             }
-            @if line.threads.len() > THREADS { p.note { (line.threads.len() - THREADS) " more threads." } }
+            @if line.threads.len() > MAX_THREADS { p.note { (line.threads.len() - MAX_THREADS) " more threads." } }
             @if !line.sites.is_empty() {
                 p.note {
                     "Code: "
@@ -243,7 +243,7 @@ fn numa_table(title: &str, rows: &[NumaRow]) -> Markup {
                 table.run {
                     thead { tr { th scope="col" { "local" } th scope="col" { "of all remote" } th scope="col" { "pages on" } th scope="col" { (title) } @if advised { th scope="col" { "advice" } } } }
                     tbody {
-                        @for row in rows.iter().take(ROWS) {
+                        @for row in rows.iter().take(MAX_ROWS) {
                             tr {
                                 td { (facts::nodes::local(row.local_fraction, row.local_interval)) }
                                 td { (units::percent(row.remote_share)) }
@@ -281,7 +281,7 @@ fn causes(title: &str, rows: &[NamedShare]) -> Markup {
             div {
                 h3 { "Caused by " (title) }
                 table.run { tbody {
-                    @for row in rows.iter().take(ROWS) {
+                    @for row in rows.iter().take(MAX_ROWS) {
                         tr { td { (units::percent(row.fraction)) } th scope="row" { (row.name) } }
                     }
                 } }
@@ -291,7 +291,7 @@ fn causes(title: &str, rows: &[NamedShare]) -> Markup {
 }
 
 fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
-    let step = domain.timeline.len().div_ceil(MOMENTS).max(1);
+    let step = domain.timeline.len().div_ceil(MAX_MOMENTS).max(1);
     let series = |place: usize, label: &str, value: fn(&BandwidthMoment) -> f64| Series {
         label: label.to_owned(),
         look: Look::Curve(place),
@@ -343,7 +343,7 @@ fn live_bytes(memory: &MemoryUse) -> Markup {
             table.run {
                 thead { tr { th scope="col" { "most at once" } th scope="col" { "at" } th scope="col" { "at the end" } th scope="col" { "object" } } }
                 tbody {
-                    @for row in memory.objects.iter().take(ROWS) {
+                    @for row in memory.objects.iter().take(MAX_ROWS) {
                         tr {
                             td { (units::bytes(row.peak_bytes)) }
                             td { (units::seconds(row.peak_s)) }
@@ -354,7 +354,7 @@ fn live_bytes(memory: &MemoryUse) -> Markup {
                 }
             }
         }
-        @if memory.objects.len() > ROWS { p.note { (memory.objects.len() - ROWS) " more in the JSON." } }
+        @if memory.objects.len() > MAX_ROWS { p.note { (memory.objects.len() - MAX_ROWS) " more in the JSON." } }
     }
 }
 

@@ -7,22 +7,22 @@ use crate::facts::run;
 use crate::units;
 
 /// Width of a node's box, and of the space for links beside it, in units of the drawing.
-const BOX: usize = 250;
-const BETWEEN: usize = 150;
+const BOX_WIDTH: usize = 250;
+const LINK_WIDTH: usize = 150;
 /// Height of a node's box, and of a row with its links.
-const HEIGHT: usize = 104;
-const ROW: usize = 132;
+const BOX_HEIGHT: usize = 104;
+const ROW_HEIGHT: usize = 132;
 /// Nodes side by side: links between neighbours are drawn, all others are listed.
-const BESIDE: usize = 2;
+const NODES_PER_ROW: usize = 2;
 
 pub(super) fn diagram(platform: &Platform) -> Markup {
     if platform.nodes.is_empty() {
         return html! {};
     }
-    let rows = platform.nodes.len().div_ceil(BESIDE);
-    let columns = platform.nodes.len().min(BESIDE);
-    let width = columns * BOX + columns.saturating_sub(1) * BETWEEN + 4;
-    let height = rows * ROW;
+    let rows = platform.nodes.len().div_ceil(NODES_PER_ROW);
+    let columns = platform.nodes.len().min(NODES_PER_ROW);
+    let width = columns * BOX_WIDTH + columns.saturating_sub(1) * LINK_WIDTH + 4;
+    let height = rows * ROW_HEIGHT;
     let words: Vec<String> = platform
         .nodes
         .iter()
@@ -36,13 +36,13 @@ pub(super) fn diagram(platform: &Platform) -> Markup {
         }))
         .collect();
     let place = |index: usize| {
-        let x = index % BESIDE * (BOX + BETWEEN) + 2;
-        let y = index / BESIDE * ROW + 2;
+        let x = index % NODES_PER_ROW * (BOX_WIDTH + LINK_WIDTH) + 2;
+        let y = index / NODES_PER_ROW * ROW_HEIGHT + 2;
         (x, y)
     };
     let neighbours = |link: &&PlatformLink| {
         let (from, to) = (usize::from(link.from), usize::from(link.to));
-        from / BESIDE == to / BESIDE && platform.nodes.len() > from.max(to)
+        from / NODES_PER_ROW == to / NODES_PER_ROW && platform.nodes.len() > from.max(to)
     };
     let (drawn, listed): (Vec<&PlatformLink>, Vec<&PlatformLink>) =
         platform.links.iter().partition(neighbours);
@@ -62,10 +62,10 @@ pub(super) fn diagram(platform: &Platform) -> Markup {
 fn node_box(node: &PlatformNode, (x, y): (usize, usize)) -> Markup {
     let most = node.dram_max_gb_s.filter(|most| *most > 0.0);
     let share = node.dram_gb_s.zip(most).map(|(gb_s, most)| gb_s / most);
-    let bar = BOX - 24;
+    let bar = BOX_WIDTH - 24;
     let filled = share.map(|share| (share.clamp(0.0, 1.0) * bar as f64).round());
     html! {
-        rect.node x=(x) y=(y) width=(BOX) height=(HEIGHT) rx="8" {}
+        rect.node x=(x) y=(y) width=(BOX_WIDTH) height=(BOX_HEIGHT) rx="8" {}
         text.title x=(x + 12) y=(y + 22) { "node " (node.node) }
         text x=(x + 12) y=(y + 42) { (run::node_cpus(node)) }
         text x=(x + 12) y=(y + 66) { (run::node_memory(node)) }
@@ -76,7 +76,7 @@ fn node_box(node: &PlatformNode, (x, y): (usize, usize)) -> Markup {
 
 /// Arrow between the box at a position and the next one: to the right above, or to the left below.
 fn arrow(link: &PlatformLink, (x, y): (usize, usize)) -> Markup {
-    let (left, right) = (x + BOX + 6, x + BOX + BETWEEN - 6);
+    let (left, right) = (x + BOX_WIDTH + 6, x + BOX_WIDTH + LINK_WIDTH - 6);
     let to_right = link.from < link.to;
     let at = if to_right { y + 34 } else { y + 78 };
     let tip = if to_right {

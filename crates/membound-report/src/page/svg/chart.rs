@@ -11,11 +11,11 @@ use crate::units;
 /// markers of every nth unperturbed point; their lines and the table keep all points.
 const MOST_MARKERS: usize = 4500;
 /// Number of curves beyond which markers are small, so that they do not cover the lines.
-const CROWDED: usize = 16;
+const MAX_CURVES_WITH_LARGE_MARKERS: usize = 16;
 /// Number of curves up to which all intervals are drawn; more would hide each other.
-const BANDED: usize = 4;
+const MAX_CURVES_WITH_INTERVALS: usize = 4;
 /// Most curves that are hidden at first and still listed without unfolding.
-const FEW_HIDDEN: usize = 6;
+const MAX_LISTED_HIDDEN_CURVES: usize = 6;
 /// Most keys in the legend of ordered curves.
 const MOST_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
@@ -223,8 +223,8 @@ impl Chart {
         let left_over = MOST_MARKERS.saturating_sub(count(true)).max(500);
         let drawing = Markers {
             thin: count(false).div_ceil(left_over).max(1),
-            crowded: self.series.len() > CROWDED,
-            banded: self.series.len() <= BANDED,
+            crowded: self.series.len() > MAX_CURVES_WITH_LARGE_MARKERS,
+            banded: self.series.len() <= MAX_CURVES_WITH_INTERVALS,
         };
         let label = format!("{}. {}", self.title, self.reading);
         Some(html! {
@@ -348,7 +348,7 @@ impl Chart {
                             button.set type="button" data-set="main" { "main curves" }
                             button.set type="button" data-set="all" { "all" }
                         }
-                        details.more open[hidden <= FEW_HIDDEN] {
+                        details.more open[hidden <= MAX_LISTED_HIDDEN_CURVES] {
                             summary { (units::plural(hidden, "more curve")) }
                             div.legend {
                                 @for (index, curve) in self.series.iter().enumerate().filter(|(_, curve)| !curve.shown) {

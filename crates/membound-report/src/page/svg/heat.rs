@@ -8,7 +8,7 @@ use crate::units;
 /// Most rows and columns that are drawn; a larger matrix is drawn in blocks.
 const MOST: usize = 48;
 /// Most rows and columns for which each cell shows its value.
-const WRITTEN: usize = 16;
+const MAX_SIDE_WITH_VALUES: usize = 16;
 
 /// A cell of a matrix.
 #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ impl HeatMap {
         let side = ((width - left - 16.0) / self.columns.len().max(1) as f64).min(84.0);
         let height = top + side.min(60.0) * self.rows.len() as f64 + 10.0;
         let tall = side.min(60.0);
-        let written = self.rows.len().max(self.columns.len()) <= WRITTEN;
+        let written = self.rows.len().max(self.columns.len()) <= MAX_SIDE_WITH_VALUES;
         let every = (26.0 / side).ceil().max(1.0) as usize;
         let every_row = (14.0 / tall).ceil().max(1.0) as usize;
         let label = format!("{}. {}", self.title, self.reading);

@@ -11,9 +11,9 @@ use crate::units;
 /// Smallest share of the weight of a branch that is shown.
 const LEAST: f64 = 0.005;
 /// Most rows of a tree; folded stacks and the flame graph have all.
-const ROWS: usize = 80;
+const MAX_ROWS: usize = 80;
 /// Largest indentation in columns, so that names still have room.
-const INDENT: usize = 24;
+const MAX_INDENT_COLUMNS: usize = 24;
 
 pub(super) fn write(
     out: &mut Out,
@@ -50,7 +50,7 @@ pub(super) fn write(
     // Stalls of single samples may sum to slightly more or less than the total stall.
     let cpu_s = profile.time.cpu_s.max(calls.time_s);
     let share = |seconds: f64| units::percent(if cpu_s > 0.0 { seconds / cpu_s } else { 0.0 });
-    for node in calls.nodes.iter().take(ROWS) {
+    for node in calls.nodes.iter().take(MAX_ROWS) {
         table.row([
             share(node.stall_s),
             share(node.time_s),
@@ -59,10 +59,10 @@ pub(super) fn write(
         ]);
     }
     out.table(&table);
-    if calls.nodes.len() > ROWS {
+    if calls.nodes.len() > MAX_ROWS {
         out.note(&format!(
             "{} more; --format folded has all",
-            calls.nodes.len() - ROWS
+            calls.nodes.len() - MAX_ROWS
         ));
     }
     out.note(&format!(
@@ -76,7 +76,7 @@ pub(super) fn write(
 }
 
 fn indented(node: &Node) -> String {
-    let indent = (2 * node.depth).min(INDENT);
+    let indent = (2 * node.depth).min(MAX_INDENT_COLUMNS);
     format!("{}{}", " ".repeat(indent), node.function)
 }
 

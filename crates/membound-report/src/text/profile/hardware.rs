@@ -8,9 +8,9 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 /// Most rows of each table in the summary; the document has more.
-const ROWS: usize = 5;
+const MAX_ROWS: usize = 5;
 /// Smallest share that is shown.
-const SMALLEST: f64 = 0.0005;
+const MIN_SHARE: f64 = 0.0005;
 
 pub(super) fn write(out: &mut Out, profile: &Profile) {
     let Some(view) = &profile.hardware else {
@@ -25,7 +25,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
         .figures("accesses")
         .column("latency", Align::Right, 1)
         .middle("line from");
-    let shown = view.levels.iter().filter(|row| row.fraction > SMALLEST);
+    let shown = view.levels.iter().filter(|row| row.fraction > MIN_SHARE);
     for row in shown {
         levels.row([
             units::percent(row.fraction),
@@ -41,7 +41,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
         .column("mostly", Align::Left, 3)
         .middle("function")
         .column("module", Align::Middle, 4);
-    for row in view.functions.iter().take(ROWS) {
+    for row in view.functions.iter().take(MAX_ROWS) {
         functions.row([
             row.cycles_fraction.map(units::percent).unwrap_or_default(),
             units::percent(row.fraction),
@@ -57,13 +57,13 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
 }
 
 fn changed(out: &mut Out, view: &HardwareView) {
-    for row in view.changed_lines.iter().take(ROWS) {
+    for row in view.changed_lines.iter().take(MAX_ROWS) {
         out.note(&facts::changed(row));
     }
-    if view.changed_lines.len() > ROWS {
+    if view.changed_lines.len() > MAX_ROWS {
         out.note(&format!(
             "{} more such lines; --format json has them",
-            view.changed_lines.len() - ROWS
+            view.changed_lines.len() - MAX_ROWS
         ));
     }
 }

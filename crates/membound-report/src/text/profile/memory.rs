@@ -7,7 +7,7 @@ use crate::text::table::{Align, Table};
 use crate::{facts, units};
 
 /// Most rows of the table; the JSON has all.
-const ROWS: usize = 30;
+const MAX_ROWS: usize = 30;
 /// Width of a curve in columns.
 const COLUMNS: usize = 24;
 /// Characters for the heights of a curve.
@@ -48,7 +48,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
         curve(&memory.timeline),
         "all".to_owned(),
     ]);
-    for row in memory.objects.iter().take(ROWS) {
+    for row in memory.objects.iter().take(MAX_ROWS) {
         table.row([
             units::bytes(row.peak_bytes),
             units::seconds(row.peak_s),
@@ -58,10 +58,10 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
         ]);
     }
     out.table(&table);
-    if memory.objects.len() > ROWS {
+    if memory.objects.len() > MAX_ROWS {
         out.note(&format!(
             "{} more; --format json has all",
-            memory.objects.len() - ROWS
+            memory.objects.len() - MAX_ROWS
         ));
     }
     out.note(

@@ -9,13 +9,13 @@ use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 
 /// Most outer rows.
-const OUTER: usize = 20;
+const MAX_OUTER_ROWS: usize = 20;
 /// Most inner rows below each outer row.
-const INNER: usize = 8;
+const MAX_INNER_ROWS: usize = 8;
 /// Columns that a name keeps before other columns are dropped.
-const NAME: usize = 28;
+const MIN_NAME_COLUMNS: usize = 28;
 /// Share of CPU time below which a pair is not shown.
-const NOTHING: f64 = 0.0005;
+const MIN_SHARE: f64 = 0.0005;
 
 /// Kind of the outer rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile, outer: Outer, sort: Sort) 
                 Outer::Function => "function, below it its objects",
                 Outer::Object => "object, below it its functions",
             },
-            NAME,
+            MIN_NAME_COLUMNS,
         );
     let (lines, outer_rows) = match outer {
         Outer::Function => {
@@ -69,7 +69,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile, outer: Outer, sort: Sort) 
     };
     rows::title(out, profile, &rows::sorted_title(title, sort));
     rows::finish(out, profile, &table, "objects", 0);
-    if outer_rows > OUTER {
+    if outer_rows > MAX_OUTER_ROWS {
         out.note("--format csv has all pairs");
     }
 }
@@ -82,15 +82,20 @@ fn lines<'a, T: Row>(
     is_mine: impl Fn(&T, &FunctionObjectRow) -> bool,
     inner_name: impl Fn(&FunctionObjectRow) -> &String,
 ) -> Vec<(&'a Share, String)> {
-    let shown = |share: &Share| share.time_fraction >= NOTHING || share.stall_fraction >= NOTHING;
+    let shown =
+        |share: &Share| share.time_fraction >= MIN_SHARE || share.stall_fraction >= MIN_SHARE;
     let pairs = sorted(&profile.function_objects, sort);
     let mut lines = Vec::new();
-    for row in outer.iter().filter(|row| shown(row.share())).take(OUTER) {
+    for row in outer
+        .iter()
+        .filter(|row| shown(row.share()))
+        .take(MAX_OUTER_ROWS)
+    {
         lines.push((row.share(), row.name().to_owned()));
         let mine = pairs
             .iter()
             .filter(|pair| is_mine(row, pair) && shown(&pair.share));
-        for pair in mine.take(INNER) {
+        for pair in mine.take(MAX_INNER_ROWS) {
             lines.push((&pair.share, format!("  {}", inner_name(pair))));
         }
     }

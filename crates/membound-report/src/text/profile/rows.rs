@@ -11,16 +11,16 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 /// Most rows of a table; the CSV has all.
-const ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 /// Most frames of an allocation's call chain.
-const FRAMES: usize = 6;
+const MAX_FRAMES: usize = 6;
 /// Most objects that are shown with offsets.
-const INSIDE: usize = 5;
-const OFFSETS: usize = 6;
+const MAX_OBJECTS_WITH_OFFSETS: usize = 5;
+const MAX_OFFSETS: usize = 6;
 /// Columns that an object's name keeps before other columns are dropped: a line and a size.
-const OBJECT: usize = 24;
+const MIN_OBJECT_COLUMNS: usize = 24;
 /// Share of CPU time below which an object is not shown.
-const NOTHING: f64 = 0.0005;
+const MIN_SHARE: f64 = 0.0005;
 
 /// Kind of code that rows stand for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,10 +56,10 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code, sort: Sort) {
             .column("line", Align::Middle, 1)
             .column("function", Align::Middle, 6),
     };
-    for row in sorted(rows, sort).into_iter().take(ROWS) {
+    for row in sorted(rows, sort).into_iter().take(MAX_ROWS) {
         let mut cells = figures(&row.share);
         cells.push(row.name.clone());
-        cells.extend(beside(row, by));
+        cells.extend(cells_after_name(row, by));
         table.row(cells);
     }
     title(
@@ -71,7 +71,7 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code, sort: Sort) {
 }
 
 /// Cells after the name.
-fn beside(row: &CodeRow, by: Code) -> Vec<String> {
+fn cells_after_name(row: &CodeRow, by: Code) -> Vec<String> {
     match by {
         Code::Function => vec![row.module.clone()],
         Code::Line => vec![row.function.clone()],
@@ -99,19 +99,19 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
         .column("size", Align::Right, 6)
         .column("blocks", Align::Right, 8)
         .column("kind", Align::Left, 9)
-        .name("object", OBJECT);
+        .name("object", MIN_OBJECT_COLUMNS);
     let seen = |row: &&ObjectRow| {
         let share = &row.share;
         let sorted_by = crate::facts::sorted::figure(*row, sort);
-        share.time_fraction >= NOTHING
-            || share.stall_fraction >= NOTHING
+        share.time_fraction >= MIN_SHARE
+            || share.stall_fraction >= MIN_SHARE
             || (sort != Sort::Stall && sorted_by.is_some_and(|figure| figure > 0.0))
     };
     let shown: Vec<&ObjectRow> = sorted(&profile.objects, sort)
         .into_iter()
         .filter(seen)
         .collect();
-    for row in shown.iter().take(ROWS) {
+    for row in shown.iter().take(MAX_ROWS) {
         let known = row.kind != ObjectClass::Unknown;
         let mut cells = brief_figures(&row.share);
         cells.extend([
@@ -135,13 +135,13 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
     finish(out, profile, &table, "objects", shown.len());
     let inside = shown
         .iter()
-        .filter(|row| row.share.stall_fraction >= NOTHING)
-        .take(INSIDE);
+        .filter(|row| row.share.stall_fraction >= MIN_SHARE)
+        .take(MAX_OBJECTS_WITH_OFFSETS);
     for row in inside {
         out.blank();
         out.heading(&row.name, &run::lifetime(row));
         // Begin at the line that names the object: the frames before it are a language library's.
-        for frame in run::naming_chain(row).iter().take(FRAMES) {
+        for frame in run::naming_chain(row).iter().take(MAX_FRAMES) {
             let place = run::place(frame.file.as_deref(), frame.line);
             out.note(&format!(
                 "allocated in {} {}",
@@ -154,7 +154,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
             .figures("of its stall")
             .figures("accesses")
             .figures("latency");
-        for offset in row.offsets.iter().take(OFFSETS) {
+        for offset in row.offsets.iter().take(MAX_OFFSETS) {
             offsets.row([
                 run::offset(offset),
                 units::percent(offset.stall_fraction),
@@ -168,7 +168,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
         let code: Vec<String> = row
             .code
             .iter()
-            .take(OFFSETS)
+            .take(MAX_OFFSETS)
             .map(|share| format!("{} {}", share.name, units::percent(share.fraction)))
             .collect();
         if !code.is_empty() {
@@ -183,7 +183,7 @@ pub(super) fn threads(out: &mut Out, profile: &Profile, sort: Sort) {
         .column("lived", Align::Right, 7)
         .figures("tid")
         .middle("thread");
-    for row in sorted(&profile.threads, sort).into_iter().take(ROWS) {
+    for row in sorted(&profile.threads, sort).into_iter().take(MAX_ROWS) {
         let mut cells = figures(&row.share);
         cells.extend([
             units::seconds(row.idle_s),
@@ -297,8 +297,8 @@ pub(super) fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str
     } else {
         out.table(table);
     }
-    if rows > ROWS {
-        out.note(&format!("{} more; --format csv has all", rows - ROWS));
+    if rows > MAX_ROWS {
+        out.note(&format!("{} more; --format csv has all", rows - MAX_ROWS));
     }
     if table.has(NONE) {
         out.note("– not known: latency where no access was timed, size of what is no object");

@@ -11,14 +11,14 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 /// Most rows of the tables in the summary; the groupings have all.
-const ROWS: usize = 5;
-const SHARED: usize = 3;
+const MAX_ROWS: usize = 5;
+const MAX_SHARED_LINES: usize = 3;
 /// Columns that an object's name keeps before other columns are dropped: a line, and its caller.
-const OBJECT: usize = 36;
+const MIN_OBJECT_COLUMNS: usize = 36;
 /// Most gaps of one table that are written in full.
-const GAPS: usize = 2;
+const MAX_GAPS_PER_TABLE: usize = 2;
 /// Smallest share that is shown.
-const SMALLEST: f64 = 0.0005;
+const MIN_SHARE: f64 = 0.0005;
 /// Smallest share of a row in the summary.
 const WORTH_A_ROW: f64 = 0.005;
 
@@ -39,7 +39,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     }
     elsewhere(out, profile);
     out.blank();
-    out.note(&format!("{}.", run::honesty(profile).join("; ")));
+    out.note(&format!("{}.", run::evidence_and_cost(profile).join("; ")));
     missing(out, profile, None);
 }
 
@@ -97,7 +97,7 @@ fn how_much(out: &mut Out, profile: &Profile) {
     let parts: Vec<(&str, f64)> = run::level_parts(bound)
         .into_iter()
         .chain([(run::UNSEEN, bound.unseen)])
-        .filter(|part| part.1 > SMALLEST)
+        .filter(|part| part.1 > MIN_SHARE)
         .collect();
     let idle = if profile.time.idle_s > 0.0 {
         format!(
@@ -162,7 +162,7 @@ fn where_it_waits(out: &mut Out, profile: &Profile) {
     let shown = rows
         .iter()
         .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
-    for row in shown.take(ROWS) {
+    for row in shown.take(MAX_ROWS) {
         table.row([
             run::flagged_percent(row.share.stall_fraction, row.share.flagged),
             run::main_level(&row.share.levels)
@@ -191,13 +191,13 @@ fn objects(out: &mut Out, profile: &Profile) {
         .column("of", Align::Right, 4)
         .column("latency", Align::Right, 3)
         .figures("size")
-        .name("object", OBJECT)
+        .name("object", MIN_OBJECT_COLUMNS)
         .column("allocated by", Align::Middle, 5);
     let shown = profile
         .objects
         .iter()
         .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
-    for row in shown.take(ROWS) {
+    for row in shown.take(MAX_ROWS) {
         table.row([
             run::flagged_percent(row.share.stall_fraction, row.share.flagged),
             run::main_level(&row.share.levels)
@@ -223,10 +223,10 @@ fn sharing(out: &mut Out, profile: &Profile, title: &str, lines: &[SharedLine]) 
     }
     out.blank();
     out.heading(title, &units::plural(lines.len(), "line"));
-    for line in lines.iter().take(SHARED) {
+    for line in lines.iter().take(MAX_SHARED_LINES) {
         // The findings above contain the advice already, unless there were too many to be shown.
-        let told = (profile.findings.iter()).any(|finding| finding.advice == line.advice);
-        if told {
+        let has_advice = (profile.findings.iter()).any(|finding| finding.advice == line.advice);
+        if has_advice {
             let confirmed = run::shared_confirmed(line);
             out.line(&format!("{}{confirmed}", run::shared_where(line)));
         } else {
@@ -238,10 +238,10 @@ fn sharing(out: &mut Out, profile: &Profile, title: &str, lines: &[SharedLine]) 
             out.note(&format!("at {}", run::shared_sites(line)));
         }
     }
-    if lines.len() > SHARED {
+    if lines.len() > MAX_SHARED_LINES {
         out.note(&format!(
             "{} more; --html and --format json have all",
-            lines.len() - SHARED
+            lines.len() - MAX_SHARED_LINES
         ));
     }
 }
@@ -293,24 +293,27 @@ fn elsewhere(out: &mut Out, profile: &Profile) {
 
 /// Writes missing data: of one table, or of all that the summary does not show.
 fn missing(out: &mut Out, profile: &Profile, table: Option<&str>) {
-    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut gaps_of_table: BTreeMap<&str, usize> = BTreeMap::new();
     for gap in &profile.missing {
         let here = match table {
             Some(table) => gap.table == table,
             None => gap.table != "objects",
         };
         if here {
-            let of_table = told.entry(&gap.table).or_default();
+            let of_table = gaps_of_table.entry(&gap.table).or_default();
             *of_table += 1;
-            if *of_table <= GAPS {
+            if *of_table <= MAX_GAPS_PER_TABLE {
                 out.note(&run::gap(gap));
             }
         }
     }
-    for (table, of_table) in told.into_iter().filter(|(_, of_table)| *of_table > GAPS) {
+    for (table, of_table) in gaps_of_table
+        .into_iter()
+        .filter(|(_, of_table)| *of_table > MAX_GAPS_PER_TABLE)
+    {
         out.note(&format!(
             "{table}: {} more like these; --html and --format json have all",
-            of_table - GAPS
+            of_table - MAX_GAPS_PER_TABLE
         ));
     }
 }

@@ -14,7 +14,7 @@ const ROWS: usize = 20;
 const GAP: usize = 2;
 const BORDERS: usize = 4;
 /// Longest bar of a histogram, in columns.
-const BAR: usize = 40;
+const MAX_BAR_COLUMNS: usize = 40;
 
 pub(super) fn nodes(out: &mut Out, profile: &Profile) {
     let view = match &profile.numa {
@@ -123,7 +123,7 @@ fn platform(out: &mut Out, platform: &Platform) {
     let width = |lines: &[String; 3]| lines.iter().map(|line| display_width(line)).max();
     let inside = boxes.iter().filter_map(width).max().unwrap_or(0);
     // Put as many boxes side by side as fit, all equally wide.
-    let beside = ((out.width() + GAP) / (inside + BORDERS + GAP)).max(1);
+    let boxes_per_row = ((out.width() + GAP) / (inside + BORDERS + GAP)).max(1);
     let cut = out.width().saturating_sub(BORDERS).max(1);
     let inside = inside.min(cut);
     for lines in &mut boxes {
@@ -131,7 +131,7 @@ fn platform(out: &mut Out, platform: &Platform) {
             *line = line.chars().take(inside).collect();
         }
     }
-    for row in boxes.chunks(beside) {
+    for row in boxes.chunks(boxes_per_row) {
         let rule = "─".repeat(inside + 2);
         let joined = |parts: Vec<String>| parts.join(&" ".repeat(GAP));
         let mut drawn = vec![joined(vec![format!("┌{rule}┐"); row.len()])];
@@ -174,7 +174,7 @@ fn histogram(out: &mut Out, domain: &BandwidthDomain) {
                 units::compact(bin.to_gb_s)
             ),
             units::percent(bin.fraction),
-            bar::single(bin.fraction, most, BAR),
+            bar::single(bin.fraction, most, MAX_BAR_COLUMNS),
         ]);
     }
     if !table.is_empty() {
