@@ -19,7 +19,7 @@ const LEAST_GAIN: f64 = 0.08;
 
 /// Ratio to the smallest common size up to which sizes count as innermost level,
 /// where the cost of decoding an index can be measured.
-const INNERMOST_RANGE: u64 = 8;
+const MAX_INNERMOST_SIZE_RATIO: u64 = 8;
 
 /// Marks the points whose latency is below that of a harder pattern by more than noise,
 /// and clears the mark of all others.
@@ -129,7 +129,7 @@ fn decoding_ns(points: &[LatencyPoint], point: &LatencyPoint) -> f64 {
     };
     let costs: Vec<f64> = pairs
         .iter()
-        .filter(|(size, _)| *size <= smallest.saturating_mul(INNERMOST_RANGE))
+        .filter(|(size, _)| *size <= smallest.saturating_mul(MAX_INNERMOST_SIZE_RATIO))
         .map(|(_, cost)| *cost)
         .collect();
     let cost = median(&costs).unwrap_or(0.0).max(0.0);

@@ -102,12 +102,12 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
 }
 
 /// Share of the climb to the next plateau at which pages certainly begin to miss.
-const ONSET: f64 = 0.05;
+const ONSET_CLIMB_SHARE: f64 = 0.05;
 /// Share of the climb at which as many pages miss as hit.
-const HALF: f64 = 0.5;
+const HALF_CLIMB_SHARE: f64 = 0.5;
 
 /// Ratio of the pages at these two shares above which the end is not sharp.
-const LONG_CLIMB: f64 = 1.5;
+const MAX_SHARP_CLIMB_RATIO: f64 = 1.5;
 
 /// Entries of a TLB whose misses increase over an octave or more, because pages are
 /// unevenly distributed over its sets or its replacement is random: the capacity lies between the
@@ -132,8 +132,8 @@ fn along_the_climb(
         let ln = |point: &CurvePoint| (point.size_bytes as f64).ln();
         Some((ln(pair[0]) + place * (ln(pair[1]) - ln(pair[0]))).exp())
     };
-    match (crossing(ONSET), crossing(HALF)) {
-        (Some(onset), Some(half)) if half > onset * LONG_CLIMB => Interval {
+    match (crossing(ONSET_CLIMB_SHARE), crossing(HALF_CLIMB_SHARE)) {
+        (Some(onset), Some(half)) if half > onset * MAX_SHARP_CLIMB_RATIO => Interval {
             value: (onset * half).sqrt(),
             low: onset.min(found.low),
             high: half.max(found.high),

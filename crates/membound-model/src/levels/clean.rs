@@ -15,7 +15,7 @@ const LEAST_SCATTER: f64 = 0.003;
 const MOST_SIGMA: f64 = 0.08;
 
 /// Least rise above the following points that makes a point an outlier, in ln(ns).
-const OUTLIER: f64 = 0.10;
+const MIN_OUTLIER_RISE_LN: f64 = 0.10;
 
 /// A point in log-log space.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +84,7 @@ fn half_width(point: &CurvePoint) -> f64 {
 /// outliers in a row are found as well.
 fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     let rough = median(&roughness(points)).unwrap_or(0.0);
-    let limit = OUTLIER.max(5.0 * rough.min(MOST_SIGMA));
+    let limit = MIN_OUTLIER_RISE_LN.max(5.0 * rough.min(MOST_SIGMA));
     let of = |range: &[Prepared]| {
         let logs: Vec<f64> = range.iter().map(|point| point.log_ns).collect();
         median(&logs)

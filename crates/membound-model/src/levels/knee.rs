@@ -39,13 +39,13 @@ const COMPARED_SHARE: f64 = 0.8;
 const PLATEAU_OCTAVES: f64 = 2.0;
 
 /// Steps per octave of the tried TLB reaches.
-const REACHES: f64 = 4.0;
+const TLB_REACH_STEPS_PER_OCTAVE: f64 = 4.0;
 
 /// Most that one point can contribute to the cost of a climb.
 const MOST_DEVIATION: f64 = 9.0;
 
 /// Excess of the cost over the best in the first pass, beyond which a climb does not widen the second.
-const UNLIKELY: f64 = 9.0;
+const MAX_WIDENING_EXCESS: f64 = 9.0;
 
 /// Least error of a point in ln(ns): the family describes real climbs no better than this.
 const MODEL_SIGMA: f64 = 0.03;
@@ -148,14 +148,14 @@ fn compared_until(points: &[Prepared], lower: &Flat, ceiling: f64) -> usize {
 /// No tilt, then tilts with reaches from the first point to an octave beyond the plateau.
 fn tilts(points: &[Prepared], end_octave: f64) -> Vec<Tilt> {
     let first = points[0].octave;
-    let steps = ((end_octave + 1.0 - first) * REACHES).ceil() as usize;
+    let steps = ((end_octave + 1.0 - first) * TLB_REACH_STEPS_PER_OCTAVE).ceil() as usize;
     let none = Tilt {
         reach: f64::NEG_INFINITY,
         shares: vec![0.0; points.len()],
         cost: 0.0,
     };
     let some = (0..=steps).map(|step| {
-        let reach = first + step as f64 / REACHES;
+        let reach = first + step as f64 / TLB_REACH_STEPS_PER_OCTAVE;
         Tilt {
             reach,
             shares: points
@@ -186,7 +186,7 @@ impl Climb<'_> {
         let likely = || {
             coarse
                 .iter()
-                .filter(|member| member.cost <= best + UNLIKELY)
+                .filter(|member| member.cost <= best + MAX_WIDENING_EXCESS)
                 .map(|member| member.octave)
         };
         let margin = 1.0 / COARSE_STEPS_PER_OCTAVE;

@@ -3,14 +3,14 @@
 use super::CurvePoint;
 
 /// Ratio of sizes up to which neighbours are near enough.
-const NEAREST: f64 = 1.04;
+const MAX_NEIGHBOUR_RATIO: f64 = 1.04;
 
 /// Least difference between neighbours for another point between them, in ln(ns).
 const LEAST_RISE: f64 = 0.03;
 
 /// Suggested sizes are multiples of this number of bytes: no known line is smaller, and part of a
 /// line measures nothing new.
-const GRAIN: u64 = 64;
+const SIZE_STEP_BYTES: u64 = 64;
 
 /// A gap between neighbouring points that rises by more than noise.
 struct Gap {
@@ -46,7 +46,7 @@ pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
             continue;
         }
         let ratio = high.size_bytes as f64 / low.size_bytes as f64;
-        if ratio <= NEAREST {
+        if ratio <= MAX_NEIGHBOUR_RATIO {
             continue;
         }
         gaps.push(Gap {
@@ -70,12 +70,12 @@ pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
         .collect()
 }
 
-/// The geometric mean of two sizes as a multiple of [`GRAIN`], if that lies strictly
+/// The geometric mean of two sizes as a multiple of [`SIZE_STEP_BYTES`], if that lies strictly
 /// between them.
 fn between(low: u64, high: u64) -> Option<u64> {
     let middle = (low as f64 * high as f64).sqrt();
-    let grains = (middle / GRAIN as f64).round() as u64;
-    let size = grains * GRAIN;
+    let grains = (middle / SIZE_STEP_BYTES as f64).round() as u64;
+    let size = grains * SIZE_STEP_BYTES;
     (size > low && size < high).then_some(size)
 }
 

@@ -7,7 +7,7 @@
 use nalgebra::{DMatrix, DVector};
 
 /// Highest degree of a polynomial.
-const DEGREE: usize = 5;
+const MAX_DEGREE: usize = 5;
 
 /// Most that one point can cost, in squared standard deviations, as in `steps`.
 const MOST_DEVIATION: f64 = 9.0;
@@ -24,7 +24,7 @@ pub(crate) struct Smooth {
 /// be solved.
 pub(crate) fn fit(octaves: &[f64], logs: &[f64], sigma: f64) -> Option<Smooth> {
     let price = (logs.len() as f64).ln();
-    (1..=DEGREE)
+    (1..=MAX_DEGREE)
         .flat_map(|degree| [(degree, false), (degree, true)])
         .filter_map(|(degree, linear)| {
             let cost = cost(octaves, logs, sigma, degree, linear)?;
@@ -47,7 +47,7 @@ fn cost(octaves: &[f64], logs: &[f64], sigma: f64, degree: usize, linear: bool) 
     let terms = |octave: f64| {
         let x = (octave - first) / half - 1.0;
         let mut terms = [1.0, x, 0.0, 0.0, 0.0, 0.0];
-        for next in 2..=DEGREE {
+        for next in 2..=MAX_DEGREE {
             let n = next as f64;
             terms[next] = ((2.0 * n - 1.0) * x * terms[next - 1] - (n - 1.0) * terms[next - 2]) / n;
         }

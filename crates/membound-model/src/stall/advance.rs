@@ -20,7 +20,7 @@ pub struct Advance {
 /// Fewest non-zero steps for a verdict.
 const FEWEST: usize = 8;
 /// Least share of the steps in one direction. Random addresses have half in each.
-const ONE_WAY: f64 = 0.75;
+const MIN_ONE_DIRECTION_SHARE: f64 = 0.75;
 /// Largest ratio of a step to the median step that counts as advance: the executions between
 /// samples are uniformly distributed from 1 to twice their mean.
 const LONGEST: f64 = 4.0;
@@ -46,7 +46,7 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
         .map(|step| step * sign)
         .filter(|step| *step > 0.0)
         .collect();
-    if (along.len() as f64) < ONE_WAY * steps.len() as f64 {
+    if (along.len() as f64) < MIN_ONE_DIRECTION_SHARE * steps.len() as f64 {
         return None;
     }
     along.sort_by(f64::total_cmp);

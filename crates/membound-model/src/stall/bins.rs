@@ -11,7 +11,7 @@ use membound_types::TickCount;
 const MOST: usize = 48;
 /// Share of a level's own timed loads that may lie beyond the calibrated range, because of
 /// interrupts and the like.
-const OUTLIERS: f64 = 0.002;
+const MAX_OUTLIER_SHARE: f64 = 0.002;
 
 /// The bins of the calibrated range, and one beyond it.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ impl Bins {
                     entry.count as f64 / total / levels.len() as f64,
                 ));
                 beyond -= entry.count as f64;
-                if beyond >= OUTLIERS * total {
+                if beyond >= MAX_OUTLIER_SHARE * total {
                     // At least the allowed outliers remain above, so the next value belongs to the range.
                     top = top.max(next_above(histogram, entry.ticks));
                 }
@@ -171,9 +171,9 @@ pub(super) fn total(histogram: &[TickCount]) -> f64 {
     histogram.iter().map(|entry| entry.count as f64).sum()
 }
 
-/// Mean ticks without the slowest [`OUTLIERS`], which were interrupted.
+/// Mean ticks without the slowest [`MAX_OUTLIER_SHARE`], which were interrupted.
 pub(super) fn mean_ticks(histogram: &[TickCount]) -> f64 {
-    let mut left = total(histogram) * (1.0 - OUTLIERS);
+    let mut left = total(histogram) * (1.0 - MAX_OUTLIER_SHARE);
     let (mut sum, mut count) = (0.0, 0.0);
     for entry in histogram {
         let taken = left.min(entry.count as f64);

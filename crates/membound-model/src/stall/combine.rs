@@ -7,7 +7,7 @@ use super::{ByLevel, Served, Stall};
 
 /// Correlation of the errors of different sites: they have the calibration and the cost of a hit
 /// in common, and nothing else.
-const SHARED: f64 = 0.25;
+const SHARED_ERROR_CORRELATION: f64 = 0.25;
 /// Width of the interval of a site's stalled share above which part of its error is due to missing
 /// knowledge. Sites share that part: if the memory bandwidth limits a loop, all accesses of the
 /// loop wait for it, and if not, none does.
@@ -83,7 +83,9 @@ impl Errors {
     }
 
     fn size(&self) -> f64 {
-        let rest = (SHARED * self.sum * self.sum + (1.0 - SHARED) * self.squares).sqrt();
+        let rest = (SHARED_ERROR_CORRELATION * self.sum * self.sum
+            + (1.0 - SHARED_ERROR_CORRELATION) * self.squares)
+            .sqrt();
         self.ignorance.hypot(rest)
     }
 }

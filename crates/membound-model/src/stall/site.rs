@@ -83,17 +83,19 @@ impl Stream {
             return 0.0;
         }
         let used = self.moved_ns(executions) / self.function_ns;
-        ((used - UNBOUND_USE) / (BOUND_USE - UNBOUND_USE)).clamp(0.0, 1.0)
+        ((used - MAX_UNBOUND_BANDWIDTH_SHARE)
+            / (MIN_BOUND_BANDWIDTH_SHARE - MAX_UNBOUND_BANDWIDTH_SHARE))
+            .clamp(0.0, 1.0)
     }
 }
 
 /// Most that lines may take, as a multiple of the time at the machine's measured bandwidth.
-const HIGHEST_USE: f64 = 1.5;
+const MAX_BANDWIDTH_TIME_RATIO: f64 = 1.5;
 
 /// Share of the measured bandwidth up to which a loop waits for something else, and from which
 /// it waits for bandwidth.
-const UNBOUND_USE: f64 = 0.5;
-const BOUND_USE: f64 = 0.9;
+const MAX_UNBOUND_BANDWIDTH_SHARE: f64 = 0.5;
+const MIN_BOUND_BANDWIDTH_SHARE: f64 = 0.9;
 
 /// Share of a hit's latency that an access costs in a loop that goes through memory in order, where
 /// hits overlap. The range is from a core that starts four of them per cycle to one that computes
@@ -276,7 +278,7 @@ pub struct Stall {
 }
 
 /// Stalled share of a site's time if only its time is known.
-const UNKNOWN_SHARE: f64 = 0.5;
+const ASSUMED_STALL_SHARE: f64 = 0.5;
 
 impl Stall {
     /// Estimates the stall from `evidence`.
@@ -308,7 +310,7 @@ impl Stall {
                 (stall, by_level(mixture, costs))
             }
             (None, None) => {
-                let stall = Estimate::new(time_ns * UNKNOWN_SHARE, 0.0, time_ns);
+                let stall = Estimate::new(time_ns * ASSUMED_STALL_SHARE, 0.0, time_ns);
                 (stall, ByLevel::default())
             }
         };
@@ -435,7 +437,9 @@ fn timed(
         plain
             .high
             .max(time_ns.min(moved))
-            .max(beyond.map_or(0.0, |beyond| beyond.high.min(HIGHEST_USE * moved))),
+            .max(beyond.map_or(0.0, |beyond| {
+                beyond.high.min(MAX_BANDWIDTH_TIME_RATIO * moved)
+            })),
     );
     (stall, levels)
 }
@@ -534,7 +538,7 @@ fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estim
     let stall = match (evidence.access_kind, moved) {
         (AccessKind::Writes, _) => plain,
         (_, Some(moved)) => Estimate::new(plain.value.min(moved), 0.0, plain.high),
-        (_, None) => Estimate::new(most_ns * UNKNOWN_SHARE, 0.0, most_ns),
+        (_, None) => Estimate::new(most_ns * ASSUMED_STALL_SHARE, 0.0, most_ns),
     };
     (stall, levels)
 }

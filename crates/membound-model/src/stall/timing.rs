@@ -30,9 +30,9 @@ impl Default for Timing {
 }
 
 /// Range of `pace` that a change of the clock can cause.
-const PACES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+const PACE_RANGE: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 /// Range of ticks beyond a hit that scale with the core clock, as a multiple of the second cache's.
-const REACH: f64 = 1.5;
+const CLOCK_SCALED_RANGE_FACTOR: f64 = 1.5;
 
 /// The part of the axis of calibrated ticks that scales with the core clock.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +57,14 @@ impl Axis {
         });
         Self {
             hit,
-            reach: REACH * beyond.max(0.0),
+            reach: CLOCK_SCALED_RANGE_FACTOR * beyond.max(0.0),
         }
     }
 
     /// Ticks at the calibration's clock of a load that took `ticks` at `pace`, with the correction
     /// by the time of a hit already applied.
     pub(super) fn at(&self, ticks: f64, pace: f64) -> f64 {
-        let pace = pace.clamp(*PACES.start(), *PACES.end());
+        let pace = pace.clamp(*PACE_RANGE.start(), *PACE_RANGE.end());
         let beyond = (ticks - self.hit).clamp(0.0, self.reach * pace);
         ticks - beyond * (1.0 - 1.0 / pace)
     }
@@ -114,16 +114,16 @@ mod tests {
         let (first, second) = (level("L1", 40, 40.0), level("L2", 62, 50.0));
         let far = level("L3", 100, 40.0);
         let axis = Axis::of(&[&first, &second, &far], 0);
-        let told = |level| {
+        let ticks_of = |level| {
             let counts = axis.calibrated(&first, level, 1);
             counts
                 .iter()
                 .map(|it| (it.ticks, it.count))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(&first), [(40, 100)]);
-        assert_eq!(told(&second), [(49, 40), (50, 60)]);
-        assert_eq!(told(&far), [(100, 100)]);
+        assert_eq!(ticks_of(&first), [(40, 100)]);
+        assert_eq!(ticks_of(&second), [(49, 40), (50, 60)]);
+        assert_eq!(ticks_of(&far), [(100, 100)]);
         // At the calibration's own clock, or before a hit, only the correction applies.
         assert_eq!(axis.at(49.0, 1.0), 49.0);
         assert_eq!(axis.at(30.0, 1.25), 30.0);

@@ -26,7 +26,7 @@ pub struct Capacity {
 }
 
 /// Number of sizes between both ends of a [`Capacity`] over which misses are averaged.
-const STEPS: u32 = 5;
+const CAPACITY_STEPS: u32 = 5;
 
 /// Facts about the program beyond the recorded piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,12 +50,13 @@ pub struct Order {
 }
 
 /// Number of new lines from which a site counts as having a direction.
-const FRONT: u64 = 8;
+const MIN_LINES_WITH_DIRECTION: u64 = 8;
 
 impl Order {
     /// Lines by which `other` is ahead in their common direction; `None` without one.
     fn ahead(&self, other: &Self) -> Option<f64> {
-        let front = |it: &Self| it.swept > 0.5 && it.new >= FRONT && it.upward != 0;
+        let front =
+            |it: &Self| it.swept > 0.5 && it.new >= MIN_LINES_WITH_DIRECTION && it.upward != 0;
         let same = front(self) && front(other) && (self.upward > 0) == (other.upward > 0);
         let gap = if self.upward > 0 {
             other.begin.checked_sub(self.begin)
@@ -67,10 +68,10 @@ impl Order {
 }
 
 /// Most lines between two new ones that count as in order, whatever the stride.
-const NEXT_LINES: u64 = 2;
+const MAX_LINES_IN_ORDER: u64 = 2;
 
 /// Reuse time of a touch without an earlier touch of its line.
-const FIRST: u32 = u32::MAX;
+const NO_EARLIER_TOUCH: u32 = u32::MAX;
 
 /// Touches with their reuse times.
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ impl Stream {
         let mut of_sites: Vec<Vec<Observed>> = vec![Vec::new(); sites];
         let mut order = vec![Order::default(); sites];
         let mut steps: Vec<Steps> = vec![Steps::default(); sites];
-        for (at, touch) in (0..FIRST).zip(&touches) {
+        for (at, touch) in (0..NO_EARLIER_TOUCH).zip(&touches) {
             let site = usize::from(touch.site);
             let observed = match last.insert(touch.line, at) {
                 Some(before) => {
@@ -108,7 +109,7 @@ impl Stream {
                     Observed::After(at - before)
                 }
                 None => {
-                    back.push(FIRST);
+                    back.push(NO_EARLIER_TOUCH);
                     steps[site].add(touch.line, &mut order[site]);
                     Observed::Beyond(at)
                 }
@@ -163,13 +164,13 @@ impl Stream {
     #[must_use]
     pub fn misses(&self, capacity: Capacity, around: Around) -> Vec<f32> {
         let mut misses = vec![0.0; self.touches.len()];
-        for step in 0..STEPS {
-            let along = (f64::from(step) + 0.5) / f64::from(STEPS);
+        for step in 0..CAPACITY_STEPS {
+            let along = (f64::from(step) + 0.5) / f64::from(CAPACITY_STEPS);
             let lines = along.mul_add(capacity.high - capacity.low, capacity.low);
             self.add_misses(lines, around, &mut misses);
         }
         for miss in &mut misses {
-            *miss /= STEPS as f32;
+            *miss /= CAPACITY_STEPS as f32;
         }
         misses
     }
@@ -192,10 +193,10 @@ impl Stream {
                 order.swept.mul_add(sweep - any, any)
             })
             .collect();
-        for (at, (touch, back)) in (0..FIRST).zip(self.touches.iter().zip(&self.back)) {
+        for (at, (touch, back)) in (0..NO_EARLIER_TOUCH).zip(self.touches.iter().zip(&self.back)) {
             let site = usize::from(touch.site);
             let miss = match (*back, gone) {
-                (FIRST, _) => {
+                (NO_EARLIER_TOUCH, _) => {
                     let survival = &self.survival[site];
                     let longer = survival.beyond(at);
                     let (beyond, of_those) = match gone {
@@ -232,7 +233,7 @@ impl Stream {
         let mut stored = vec![false; count];
         for at in (0..count).rev() {
             stored[at] |= self.touches[at].stores;
-            if self.back[at] != FIRST && stored[at] {
+            if self.back[at] != NO_EARLIER_TOUCH && stored[at] {
                 stored[at - self.back[at] as usize] = true;
             }
         }
@@ -240,7 +241,7 @@ impl Stream {
         let mut written = vec![0.0_f32; count];
         for at in 0..count {
             let before = match self.back[at] {
-                FIRST => f32::from(u8::from(stored[at])),
+                NO_EARLIER_TOUCH => f32::from(u8::from(stored[at])),
                 back => dirty[at - back as usize],
             };
             let kept = before * (1.0 - misses[at]);
@@ -282,7 +283,7 @@ impl Steps {
     fn add(&mut self, line: u64, order: &mut Order) {
         let step = self.last.map(|last| line.wrapping_sub(last));
         if let (Some(step), Some(before)) = (step, self.step) {
-            let near = step.wrapping_add(NEXT_LINES) <= 2 * NEXT_LINES;
+            let near = step.wrapping_add(MAX_LINES_IN_ORDER) <= 2 * MAX_LINES_IN_ORDER;
             order.swept += f64::from(u8::from(near || step == before));
         }
         match step {
