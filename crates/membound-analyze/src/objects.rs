@@ -14,10 +14,10 @@ use crate::touches::Counts;
 
 /// Largest block whose offsets are listed one by one. A larger block is an array rather than a record of
 /// fields, and is listed by stretches.
-const FIELDS_BYTES: u64 = 4096;
+const MAX_RECORD_BYTES: u64 = 4096;
 
 /// Most stretches into which an array is divided.
-const STRETCHES: u64 = 64;
+const MAX_STRETCHES: u64 = 64;
 
 /// Most offsets of a row; the most stalled ones are kept.
 const MOST_OFFSETS: usize = 64;
@@ -271,9 +271,9 @@ fn place(
 
 /// Stretch in bytes by which the offsets of an object of `size_bytes` are listed.
 fn stretch(context: &Context<'_>, size_bytes: u64) -> u64 {
-    if size_bytes <= FIELDS_BYTES {
+    if size_bytes <= MAX_RECORD_BYTES {
         return 1;
     }
-    let bytes = (size_bytes / STRETCHES).next_power_of_two();
+    let bytes = (size_bytes / MAX_STRETCHES).next_power_of_two();
     bytes.max(u64::from(context.machine.line_bytes))
 }

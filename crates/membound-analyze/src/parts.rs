@@ -22,7 +22,7 @@ const ENOUGH_SAMPLES: f64 = 30.0;
 
 /// Share of a site's time for which the object must then be known; accesses to the unknown rest may be of
 /// another kind.
-const KNOWN_TIME: f64 = 0.6;
+const MIN_KNOWN_TIME_SHARE: f64 = 0.6;
 
 /// Timed accesses to one object from which on its levels are fitted separately.
 const ENOUGH_FOR_LEVELS: u64 = 400;
@@ -489,7 +489,8 @@ impl Division<'_> {
             let samples: f64 = known.clone().map(|cell| cell.samples).sum();
             let known_ns: f64 = known.map(|cell| cell.time_ns).sum();
             let all_ns: f64 = times.iter().map(|cell| cell.time_ns).sum();
-            (samples >= ENOUGH_SAMPLES && known_ns >= KNOWN_TIME * all_ns).then_some(known_ns)
+            (samples >= ENOUGH_SAMPLES && known_ns >= MIN_KNOWN_TIME_SHARE * all_ns)
+                .then_some(known_ns)
         };
         let time_ns = thread.time_ns();
         let (known_ns, times) = match by_known_group(thread.times) {

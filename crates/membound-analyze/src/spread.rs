@@ -20,11 +20,11 @@ pub(crate) const RUN_TO_RUN: f64 = 0.05;
 pub(crate) const HALF_INTERVAL: f64 = 1.96;
 
 /// Upper 95 % bound for the number of samples missed where none was observed (the rule of three).
-const UNSEEN_SAMPLES: f64 = 3.0;
+const MAX_UNOBSERVED_SAMPLES: f64 = 3.0;
 
 /// One value of this many is left out at each end: of 210 short runs on a busy machine five were off by
 /// about four standard deviations of the others.
-const TRIMMED_PART: usize = 5;
+const VALUES_PER_TRIMMED: usize = 5;
 
 /// Number of values from which on some are left out. With five, the lost degrees of freedom weigh more.
 const FEWEST_TRIMMED: usize = 6;
@@ -55,8 +55,8 @@ impl Observation {
 
     /// Value of a row that a run lacks because no sample fell into it.
     pub(crate) fn unseen(profile: &Profile) -> Self {
-        let samples = profile.run.effective_samples.max(UNSEEN_SAMPLES);
-        Self::of_share(0.0, 0.0, UNSEEN_SAMPLES / samples, profile)
+        let samples = profile.run.effective_samples.max(MAX_UNOBSERVED_SAMPLES);
+        Self::of_share(0.0, 0.0, MAX_UNOBSERVED_SAMPLES / samples, profile)
     }
 
     fn of_share(value: f64, low: f64, high: f64, profile: &Profile) -> Self {
@@ -194,7 +194,7 @@ impl Trimmed {
         let out = if count < FEWEST_TRIMMED {
             0
         } else {
-            count / TRIMMED_PART
+            count / VALUES_PER_TRIMMED
         };
         let kept = &sorted[out..count - out];
         let (mean, _) = mean_and_variance(kept);

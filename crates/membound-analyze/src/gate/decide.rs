@@ -13,7 +13,7 @@ use membound_types::{ComparedValue, GateLimit, GateVerdict};
 use crate::spread::{Contrast, Estimate, runs_needed};
 
 /// Probability that the true change lies beyond one end of its interval.
-pub(super) const TAIL: f64 = 0.01;
+pub(super) const TAIL_PROBABILITY: f64 = 0.01;
 
 /// Share of the comparisons of equal programs that should pass with the recommended number of runs.
 const POWER: f64 = 0.95;
@@ -43,9 +43,9 @@ pub(super) fn decide(
         (1.0, limit)
     };
     let contrast = Contrast::new(base, new, factor);
-    let half = contrast.half(TAIL);
+    let half = contrast.half(TAIL_PROBABILITY);
     let difference = Contrast::new(base, new, 1.0);
-    let negligible = relative && difference.value + difference.half(TAIL) < least;
+    let negligible = relative && difference.value + difference.half(TAIL_PROBABILITY) < least;
     let worth_telling = !relative || difference.value >= least;
     let verdict = if contrast.value - half > allowed && worth_telling {
         GateVerdict::Failed
@@ -71,7 +71,7 @@ pub(super) fn decide(
     let variance = factor * factor * base.variance_of_a_run() + new.variance_of_a_run();
     let undecided = verdict == GateVerdict::Undecided;
     let needed = if undecided && asked > 0.0 {
-        runs_needed(variance, asked, TAIL, POWER)
+        runs_needed(variance, asked, TAIL_PROBABILITY, POWER)
     } else {
         None
     };

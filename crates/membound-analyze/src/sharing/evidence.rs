@@ -53,7 +53,7 @@ pub(crate) struct Line {
     pub process: ProcessId,
     pub address: u64,
     /// Observations in order of time.
-    pub seen: Vec<Observation>,
+    pub observations: Vec<Observation>,
 }
 
 /// Lines with at least `threshold` accesses by each of at least two threads.
@@ -86,22 +86,22 @@ pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
         .filter(|of_line| of_line.len() as u64 >= 2 * threshold.max(1))
         .filter_map(|of_line| {
             let (process, address, ..) = of_line[0];
-            let mut seen: Vec<Observation> = of_line
+            let mut observations: Vec<Observation> = of_line
                 .iter()
                 .filter_map(|&(_, _, index, source)| observation(sources, address, index, source))
                 .collect();
-            let mut threads: Vec<ThreadId> = seen.iter().map(|one| one.thread).collect();
+            let mut threads: Vec<ThreadId> = observations.iter().map(|one| one.thread).collect();
             threads.sort_unstable();
             let often = threads
                 .chunk_by(|a, b| a == b)
                 .filter(|of_thread| of_thread.len() as u64 >= threshold)
                 .count();
             (often >= 2).then(|| {
-                seen.sort_by_key(|one| (one.t_ns, one.thread, one.site, one.from));
+                observations.sort_by_key(|one| (one.t_ns, one.thread, one.site, one.from));
                 Line {
                     process,
                     address,
-                    seen,
+                    observations,
                 }
             })
         })

@@ -48,7 +48,7 @@ impl ContendedLines {
         let mut accesses = FxHashSet::default();
         let mut counts = vec![Counts::default(); run.sites.len()];
         for (line, contention) in &lines {
-            for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
+            for (one, conflict) in line.observations.iter().zip(&contention.conflicts) {
                 if let (
                     Basis::Access {
                         position,
@@ -104,7 +104,7 @@ impl ContendedLines {
 fn hit_shares(lines: &[(Line, Contention)], executed: &[Option<Executed>]) -> Vec<f64> {
     let mut shares = vec![1.0_f64; executed.len()];
     for (line, contention) in lines {
-        let observed = line.seen.iter().zip(&contention.conflicts);
+        let observed = line.observations.iter().zip(&contention.conflicts);
         let sites: BTreeSet<usize> = observed
             .filter(|(_, conflict)| **conflict != Conflict::None)
             .map(|(one, _)| one.site.index())

@@ -42,8 +42,8 @@ enum Kind {
 impl Kind {
     const fn conflict(self) -> Conflict {
         match self {
-            Self::False => Conflict::Beside,
-            Self::True => Conflict::Same,
+            Self::False => Conflict::OtherBytes,
+            Self::True => Conflict::SameBytes,
         }
     }
 }
@@ -197,32 +197,32 @@ enum Place {
 /// Totals of the contended accesses by part, to which the share of a single line refers.
 struct Totals {
     /// By part with accesses to contended lines: executions of the contended accesses, and of all.
-    seen: FxHashMap<u32, (f64, f64)>,
+    by_part: FxHashMap<u32, (f64, f64)>,
 }
 
 impl Totals {
     fn new(context: &Context<'_>) -> Self {
-        let mut seen: FxHashMap<u32, (f64, f64)> = FxHashMap::default();
+        let mut by_part: FxHashMap<u32, (f64, f64)> = FxHashMap::default();
         for (line, contention) in &context.contended_lines.lines {
-            for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
+            for (one, conflict) in line.observations.iter().zip(&contention.conflicts) {
                 if let (Some((part, weight)), true) =
                     (part_of(context, one), *conflict != Conflict::None)
                 {
-                    seen.entry(part).or_default().0 += weight;
+                    by_part.entry(part).or_default().0 += weight;
                 }
             }
         }
         for (position, part) in context.part_of.iter().enumerate() {
-            if let Some(sum) = part.and_then(|part| seen.get_mut(&part)) {
+            if let Some(sum) = part.and_then(|part| by_part.get_mut(&part)) {
                 sum.1 += context.touches.weight(position as u32);
             }
         }
-        Self { seen }
+        Self { by_part }
     }
 
     /// Share of a part's stall that belongs to those of its contended accesses that sum to `counts`.
     fn share(&self, context: &Context<'_>, part: u32, counts: &Counts) -> f64 {
-        let Some(&(contended, all)) = self.seen.get(&part) else {
+        let Some(&(contended, all)) = self.by_part.get(&part) else {
             return 0.0;
         };
         let site = context.parts.parts[part as usize].site;
@@ -273,7 +273,7 @@ impl<'a> Contended<'a> {
         let mut samples: BTreeMap<(SiteId, ThreadId), u64> = BTreeMap::new();
         let mut counts = Counts::default();
         let mut by_site: BTreeMap<SiteId, (u64, bool)> = BTreeMap::new();
-        for (one, conflict) in line.seen.iter().zip(&contention.conflicts) {
+        for (one, conflict) in line.observations.iter().zip(&contention.conflicts) {
             let group = one
                 .object
                 .map_or(Groups::UNKNOWN, |object| context.groups.of(object));
@@ -305,10 +305,10 @@ impl<'a> Contended<'a> {
             .collect();
         // For sites without accesses from the latency sampler, timer samples give the waiting time.
         for ((site, thread), weight_ns) in samples {
-            let seen = pieces
+            let is_known = pieces
                 .iter()
                 .any(|piece| (piece.site, piece.thread) == (site, thread));
-            if seen {
+            if is_known {
                 continue;
             }
             for part in context.parts.of(site) {
@@ -393,16 +393,16 @@ fn finding(
         for (thread, stall_ns) in &line.by_thread {
             *by_thread.entry(*thread).or_default() += stall_ns;
         }
-        for (site, (seen, stores)) in &line.by_site {
+        for (site, (accesses, stores)) in &line.by_site {
             let sum = by_site.entry(*site).or_default();
-            sum.0 += seen;
+            sum.0 += accesses;
             sum.1 |= stores;
         }
     }
     let stall_fraction = context.times.share(stall_ns);
     // The share of the stall at these lines was estimated from this many accesses: add its sampling error.
-    let seen: usize = lines.iter().map(|line| line.line.seen.len()).sum();
-    let chance = 1.96 / (seen.max(1) as f64).sqrt();
+    let observed: usize = lines.iter().map(|line| line.line.observations.len()).sum();
+    let chance = 1.96 / (observed.max(1) as f64).sqrt();
     let relative = (
         (low.min(stall_fraction) / stall_fraction.max(f64::MIN_POSITIVE) - chance).max(0.0),
         high.max(stall_fraction) / stall_fraction.max(f64::MIN_POSITIVE) + chance,
@@ -444,8 +444,8 @@ fn finding(
 
 /// Offset of the line in its object.
 fn offset(context: &Context<'_>, line: &Contended<'_>) -> Option<u64> {
-    let seen = line.line.seen.iter();
-    let object = seen
+    let observed = line.line.observations.iter();
+    let object = observed
         .filter_map(|one| one.object)
         .find(|object| context.groups.of(*object) == line.group)?;
     let object = &context.run.objects[object.index()];
@@ -473,7 +473,7 @@ fn threads(context: &Context<'_>, users: &[User]) -> Vec<SharingThread> {
 fn offsets(line: &Contended<'_>, kind: Kind) -> Vec<u32> {
     let offsets: BTreeSet<u32> = line
         .line
-        .seen
+        .observations
         .iter()
         .zip(&line.contention.conflicts)
         .filter(|(_, conflict)| **conflict == kind.conflict())
@@ -485,7 +485,7 @@ fn offsets(line: &Contended<'_>, kind: Kind) -> Vec<u32> {
 fn sites(context: &Context<'_>, by_site: BTreeMap<SiteId, (u64, bool)>) -> Vec<SharingSite> {
     let places = &context.places;
     let mut sites: BTreeMap<(String, String, bool), u64> = BTreeMap::new();
-    for (site, (seen, stores)) in by_site {
+    for (site, (accesses, stores)) in by_site {
         let frame = context.run.sites[site.index()].frame;
         let line = places.line(places.line_of(frame));
         let name = if line.line.is_some() {
@@ -495,7 +495,7 @@ fn sites(context: &Context<'_>, by_site: BTreeMap<SiteId, (u64, bool)>) -> Vec<S
         };
         *sites
             .entry((name, line.function.clone(), stores))
-            .or_default() += seen;
+            .or_default() += accesses;
     }
     let mut sites: Vec<SharingSite> = sites
         .into_iter()

@@ -112,11 +112,11 @@ impl Trials {
         let of_own = |line: &u64| own.contains(line);
         let known = |is_meant: &dyn Fn(&u64) -> bool| {
             let mut found: BTreeMap<ThreadId, (Share, u64)> = BTreeMap::new();
-            for ((line, thread), told) in &self.shares {
+            for ((line, thread), measured) in &self.shares {
                 if is_meant(line) && users.contains(thread) {
-                    let best = found.entry(*thread).or_insert(*told);
-                    if told.1 > best.1 {
-                        *best = *told;
+                    let best = found.entry(*thread).or_insert(*measured);
+                    if measured.1 > best.1 {
+                        *best = *measured;
                     }
                 }
             }
@@ -158,19 +158,19 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
     let stays = |row: &&&Hold| {
         !row.alone || row.cpu_ns as f64 >= MIN_USUAL_CPU_SHARE * usual * row.wall_ns as f64
     };
-    let told: Vec<&Hold> = rows
+    let accepted: Vec<&Hold> = rows
         .iter()
         .filter(|row| row.progress > 0 && row.cpu_ns > 0)
         .filter(stays)
         .copied()
         .collect();
-    let numbers: BTreeSet<u32> = told.iter().map(|row| row.trial).collect();
+    let numbers: BTreeSet<u32> = accepted.iter().map(|row| row.trial).collect();
     // By trial: logarithm of the factor, and its variance from the spread of the spans.
     let mut factors: Vec<(f64, f64)> = Vec::new();
     let mut spans = 0;
     for number in numbers {
         let rates = |alone: bool| -> Vec<f64> {
-            let of_kind = told
+            let of_kind = accepted
                 .iter()
                 .filter(|row| row.trial == number && row.alone == alone);
             of_kind
@@ -183,7 +183,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         }
         // Weight each span by its progress: total CPU time ÷ total steps.
         let progress = |alone: bool| {
-            let of_kind = told
+            let of_kind = accepted
                 .iter()
                 .filter(|row| row.trial == number && row.alone == alone);
             of_kind.fold((0.0, 0.0), |(cpu, steps), row| {
@@ -242,7 +242,7 @@ fn time_together(
     users: &BTreeSet<ThreadId>,
 ) -> BTreeMap<ThreadId, (f64, f64)> {
     let run = context.run;
-    let seen = lines.iter().flat_map(|line| &line.seen);
+    let seen = lines.iter().flat_map(|line| &line.observations);
     let functions: BTreeSet<FunctionId> = seen
         .map(|one| {
             let site = &run.sites[one.site.index()];
@@ -364,9 +364,9 @@ mod tests {
 
     #[test]
     fn the_share_is_what_a_step_takes_less_when_alone() {
-        let told = shared(&rows(3, 2.0, 8.0)).unwrap();
-        assert!((told.value - 0.75).abs() < 0.01, "{told:?}");
-        assert!(told.low < 0.75 && told.high > 0.75 && told.high - told.low < 0.1);
+        let measured = shared(&rows(3, 2.0, 8.0)).unwrap();
+        assert!((measured.value - 0.75).abs() < 0.01, "{measured:?}");
+        assert!(measured.low < 0.75 && measured.high > 0.75 && measured.high - measured.low < 0.1);
         let none = shared(&rows(3, 2.0, 2.0)).unwrap();
         assert!(none.value < 0.01 && none.low == 0.0, "{none:?}");
         assert_eq!(shared(&rows(3, 2.0, 8.0)[..4]), None);

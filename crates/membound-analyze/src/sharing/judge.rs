@@ -11,11 +11,11 @@ use super::evidence::{Line, Observation};
 use crate::Thresholds;
 
 /// Fewest observations of a byte that make a thread its user, which must also be …
-const BYTE_SEEN: u64 = 2;
+const MIN_BYTE_ACCESSES: u64 = 2;
 
 /// … this share of the thread's observations on the line, so that initialising an element does not count as
 /// using it.
-const BYTE_SHARE: f64 = 0.02;
+const MIN_BYTE_ACCESS_SHARE: f64 = 0.02;
 
 /// Use of a line by one thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,9 +37,9 @@ pub(crate) enum Conflict {
     /// No conflict.
     None,
     /// Another thread uses other bytes of the line, and one of the two writes.
-    Beside,
+    OtherBytes,
     /// Another thread uses the same bytes, and one of the two writes.
-    Same,
+    SameBytes,
 }
 
 /// Contention for one line.
@@ -64,25 +64,25 @@ pub(crate) fn judge(
     line_bytes: u32,
     thresholds: &Thresholds,
 ) -> Option<Contention> {
-    let mut users = users(&line.seen, line_bytes);
-    users.retain(|user| user.seen() >= thresholds.sharing_accesses);
-    let together = together(&line.seen, &users)?;
-    users = self::users(together, line_bytes);
-    users.retain(|user| user.seen() >= thresholds.sharing_accesses);
+    let mut users = users(&line.observations, line_bytes);
+    users.retain(|user| user.accesses() >= thresholds.sharing_accesses);
+    let shared = while_shared(&line.observations, &users)?;
+    users = self::users(shared, line_bytes);
+    users.retain(|user| user.accesses() >= thresholds.sharing_accesses);
     if users.len() < 2 {
         return None;
     }
     let turns = users
         .iter()
         .filter(|user| user.stores >= thresholds.sharing_accesses)
-        .map(|writer| turns(run, together, writer.thread, &users))
+        .map(|writer| turns(run, shared, writer.thread, &users))
         .max()?;
     if turns < thresholds.sharing_turns {
         return None;
     }
-    let span = (together.first()?.t_ns, together.last()?.t_ns);
+    let span = (shared.first()?.t_ns, shared.last()?.t_ns);
     let conflicts: Vec<Conflict> = line
-        .seen
+        .observations
         .iter()
         .map(|one| {
             if (span.0..=span.1).contains(&one.t_ns) {
@@ -93,11 +93,11 @@ pub(crate) fn judge(
         })
         .collect();
     let count = |kind: Conflict| conflicts.iter().filter(|&&of| of == kind).count() as f64;
-    let (beside, same) = (count(Conflict::Beside), count(Conflict::Same));
-    let enough = |of: f64| of > 0.0 && of >= thresholds.sharing_kind * (beside + same);
+    let (other_bytes, same) = (count(Conflict::OtherBytes), count(Conflict::SameBytes));
+    let enough = |of: f64| of > 0.0 && of >= thresholds.sharing_kind * (other_bytes + same);
     let several = |kind: Conflict| {
         let mut threads = line
-            .seen
+            .observations
             .iter()
             .zip(&conflicts)
             .filter(|(_, of)| **of == kind)
@@ -106,8 +106,8 @@ pub(crate) fn judge(
             .next()
             .is_some_and(|first| threads.any(|thread| thread != first))
     };
-    let is_false = enough(beside) && several(Conflict::Beside);
-    let is_true = enough(same) && several(Conflict::Same);
+    let is_false = enough(other_bytes) && several(Conflict::OtherBytes);
+    let is_true = enough(same) && several(Conflict::SameBytes);
     (is_false || is_true).then_some(Contention {
         users,
         conflicts,
@@ -119,7 +119,7 @@ pub(crate) fn judge(
 
 impl User {
     /// Lower bound of its observed accesses: an access that loads and stores counts as both.
-    const fn seen(&self) -> u64 {
+    const fn accesses(&self) -> u64 {
         if self.loads > self.stores {
             self.loads
         } else {
@@ -128,26 +128,26 @@ impl User {
     }
 }
 
-/// The part of `seen` during which at least two of `users` were active: accesses before the second came, or
-/// after only one was left, cannot conflict.
-fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observation]> {
+/// The part of `observations` during which at least two of `users` were active: accesses before the second
+/// came, or after only one was left, cannot conflict.
+fn while_shared<'a>(observations: &'a [Observation], users: &[User]) -> Option<&'a [Observation]> {
     let mut firsts: Vec<usize> = Vec::new();
     let mut lasts: Vec<usize> = Vec::new();
     for user in users {
         let is_theirs = |one: &Observation| one.thread == user.thread;
-        firsts.extend(seen.iter().position(is_theirs));
-        lasts.extend(seen.iter().rposition(is_theirs));
+        firsts.extend(observations.iter().position(is_theirs));
+        lasts.extend(observations.iter().rposition(is_theirs));
     }
     firsts.sort_unstable();
     lasts.sort_unstable();
     let (from, to) = (*firsts.get(1)?, *lasts.get(lasts.len().checked_sub(2)?)?);
-    seen.get(from..=to)
+    observations.get(from..=to)
 }
 
 /// Threads observed on the line.
-fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
+fn users(observations: &[Observation], line_bytes: u32) -> Vec<User> {
     let mut users: Vec<User> = Vec::new();
-    for one in seen {
+    for one in observations {
         let place = match users.binary_search_by_key(&one.thread, |user| user.thread) {
             Ok(place) => place,
             Err(place) => {
@@ -174,8 +174,8 @@ fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
         }
     }
     for user in &mut users {
-        let seen = user.seen();
-        let least = BYTE_SEEN.max((seen as f64 * BYTE_SHARE).ceil() as u64);
+        let accesses = user.accesses();
+        let least = MIN_BYTE_ACCESSES.max((accesses as f64 * MIN_BYTE_ACCESS_SHARE).ceil() as u64);
         for byte in &mut user.touched {
             *byte = (
                 if byte.0 >= least { byte.0 } else { 0 },
@@ -193,7 +193,7 @@ fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
 
 /// Number of alternations between stores of `writer` and accesses of other users, as long as neither side's
 /// memory was allocated anew or freed in between.
-fn turns(run: &RunData, seen: &[Observation], writer: ThreadId, users: &[User]) -> u64 {
+fn turns(run: &RunData, observations: &[Observation], writer: ThreadId, users: &[User]) -> u64 {
     let is_user = |thread| {
         users
             .binary_search_by_key(&thread, |user| user.thread)
@@ -201,7 +201,7 @@ fn turns(run: &RunData, seen: &[Observation], writer: ThreadId, users: &[User]) 
     };
     let mut turns = 0;
     let mut last: Option<&Observation> = None;
-    for one in seen {
+    for one in observations {
         let own = one.thread == writer;
         if (own && !one.stores) || !is_user(one.thread) {
             continue;
@@ -231,19 +231,19 @@ fn conflict(one: &Observation, users: &[User]) -> Conflict {
     if !users.iter().any(|user| user.thread == one.thread) {
         return Conflict::None;
     }
-    let mut beside = false;
+    let mut other_bytes = false;
     for other in users.iter().filter(|user| user.thread != one.thread) {
         let bytes = &other.touched[one.from as usize..one.to as usize];
         let same = bytes
             .iter()
             .any(|&(touched, written)| written > 0 || (one.stores && touched > 0));
         if same {
-            return Conflict::Same;
+            return Conflict::SameBytes;
         }
-        beside |= one.stores || other.touched.iter().any(|&(_, written)| written > 0);
+        other_bytes |= one.stores || other.touched.iter().any(|&(_, written)| written > 0);
     }
-    if beside {
-        Conflict::Beside
+    if other_bytes {
+        Conflict::OtherBytes
     } else {
         Conflict::None
     }

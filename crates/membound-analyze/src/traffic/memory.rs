@@ -5,7 +5,7 @@ use membound_run::{ObjectId, ProcessId, RunData};
 use crate::groups::{GroupId, Groups};
 
 /// Objects at lower addresses that are examined: the nearest ones may have been freed.
-const NEIGHBOURS: usize = 16;
+const MAX_EXAMINED_NEIGHBOURS: usize = 16;
 
 /// Objects sorted by address.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl<'a> Memory<'a> {
             let object = &self.run.objects[id.index()];
             (object.process, object.address) <= (process, address)
         });
-        self.order[behind.saturating_sub(NEIGHBOURS)..behind]
+        self.order[behind.saturating_sub(MAX_EXAMINED_NEIGHBOURS)..behind]
             .iter()
             .rev()
             .copied()

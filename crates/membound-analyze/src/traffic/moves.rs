@@ -145,12 +145,12 @@ fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, S
 }
 
 /// Number of slices of the run in which threads count as running at once.
-const SLICES: u64 = 200;
+const CONCURRENCY_SLICES: u64 = 200;
 
 /// Average number of threads that ran at once, over the slices in which any did.
 pub(crate) fn busy(context: &Context<'_>) -> f64 {
     let run = context.run;
-    let slice = (run.meta.elapsed_ns / SLICES)
+    let slice = (run.meta.elapsed_ns / CONCURRENCY_SLICES)
         .max(10 * run.meta.period_ns)
         .max(1);
     let mut slices: BTreeMap<u64, u64> = BTreeMap::new();
