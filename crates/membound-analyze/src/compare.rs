@@ -58,7 +58,7 @@ pub fn compare_sides(base: &[(&str, &Profile)], new: &[(&str, &Profile)]) -> Run
 
 /// Pools `runs` of one program into one side; `None` if `runs` is empty.
 #[must_use]
-pub fn put_together(runs: &[(&str, &Profile)]) -> Option<RunSide> {
+pub fn pool_runs(runs: &[(&str, &Profile)]) -> Option<RunSide> {
     side("", runs, 0..runs.len())
 }
 

@@ -334,7 +334,7 @@ pub(crate) fn executed(
     for row in &run.laps {
         laps.entry(row.site).or_default().push(*row);
     }
-    let waited = waited(run, span, waits);
+    let waited = waited_ns_by_site(run, span, waits);
     let mut by_laps: BTreeMap<SiteId, Executed> = BTreeMap::new();
     let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
         .map(|index| {
@@ -359,7 +359,7 @@ pub(crate) fn executed(
 }
 
 /// Time of samples in `span` that waited for each site, in nanoseconds.
-fn waited(run: &RunData, span: Span, waits: &Waits) -> Vec<u64> {
+fn waited_ns_by_site(run: &RunData, span: Span, waits: &Waits) -> Vec<u64> {
     let mut waited = vec![0_u64; run.sites.len()];
     for sample in run.samples.iter().filter(|it| span.has(it.t_ns)) {
         let frame = run.stacks[sample.stack.index()].frame;

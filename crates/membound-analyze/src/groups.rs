@@ -60,7 +60,7 @@ pub(crate) struct Groups {
     /// Groups of the call chains in [`RunData::live`].
     of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
     /// Groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes, sorted.
-    much_allocated: Vec<GroupId>,
+    most_allocated: Vec<GroupId>,
 }
 
 /// Identity of a call chain; chains that look alike in the source code share one.
@@ -140,7 +140,7 @@ impl Groups {
                     })
             });
         }
-        let much_allocated: Vec<GroupId> = much_allocated(run, &chains)
+        let most_allocated: Vec<GroupId> = most_allocated(run, &chains)
             .into_iter()
             .map(|(kind, chain, stack)| {
                 let key = GroupKey::Chain(kind, chain);
@@ -185,13 +185,13 @@ impl Groups {
             groups,
             of_object,
             of_live,
-            much_allocated,
+            most_allocated,
         }
     }
 
     /// Groups with enough allocated bytes ([`MIN_ALLOCATED_SHARE`]) to get a row, accessed or not.
-    pub(crate) fn much_allocated(&self) -> &[GroupId] {
-        &self.much_allocated
+    pub(crate) fn most_allocated(&self) -> &[GroupId] {
+        &self.most_allocated
     }
 
     /// Group of the memory that a call chain allocated.
@@ -300,7 +300,7 @@ fn live_kind(live: &LiveBytes) -> ObjectKind {
 
 /// Kind and call chain of groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes of their kind, each with
 /// one of the chain's stacks.
-fn much_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
+fn most_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
     let mut sums: BTreeMap<(bool, ChainId), (u64, StackId)> = BTreeMap::new();
     let mut all: [u64; 2] = [0; 2];
     for it in &run.allocations {

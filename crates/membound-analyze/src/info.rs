@@ -95,7 +95,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
     let lost_ns = run.meta.lost_cpu_ns as f64 + inside as f64;
     let (held_ns, elapsed_ns) = (run.meta.held_ns as f64, run.meta.elapsed_ns as f64);
     Overhead {
-        cost_fraction: longer_by(lost_ns, cpu_ns) + longer_by(held_ns, elapsed_ns),
+        cost_fraction: slowdown_share(lost_ns, cpu_ns) + slowdown_share(held_ns, elapsed_ns),
         own_cpu_s: seconds(run.meta.own_cpu_ns),
         inside_fraction: if all == 0 {
             0.0
@@ -118,7 +118,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
 }
 
 /// Slowdown of a program that lost `lost` of its time `all`, as a share of the time without that loss.
-fn longer_by(lost: f64, all: f64) -> f64 {
+fn slowdown_share(lost: f64, all: f64) -> f64 {
     /// Lower bound of the remaining time, as a share of all.
     ///
     /// It keeps the slowdown finite for a program that hardly runs but for recording, and for processes

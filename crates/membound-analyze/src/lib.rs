@@ -47,7 +47,7 @@ mod unseen;
 mod views;
 mod work;
 
-pub use compare::{compare, compare_sides, put_together};
+pub use compare::{compare, compare_sides, pool_runs};
 pub use figures::{AccessFigures, Figures, ServedFigures, figures};
 pub use gate::{Expression, GateError, judge};
 pub use options::{Extent, NoSources, Options, OtherMachine, Sources};

@@ -217,7 +217,7 @@ fn mean_ticks(level: &CalibratedLevel) -> Option<f64> {
 /// core's cache held what they loaded.
 fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
     let mut calibration = calibration.clone();
-    if run.meta.nodes <= 1 && !threads_met(run) {
+    if run.meta.nodes <= 1 && !threads_ran_concurrently(run) {
         calibration
             .levels
             .retain(|level| Served::of(&level.name) != Served::Remote);
@@ -226,7 +226,7 @@ fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
 }
 
 /// True if threads of the program ran at the same time for more than a moment.
-fn threads_met(run: &RunData) -> bool {
+fn threads_ran_concurrently(run: &RunData) -> bool {
     /// Samples of one stretch of time.
     struct Stretch {
         last: ThreadId,

@@ -25,11 +25,11 @@ pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
             })
         })
         .collect();
-    let telling = telling(&chains);
-    for ((group, chain), telling) in groups.iter_mut().zip(&chains).zip(telling) {
+    let distinguishing_labels = distinguishing_labels(&chains);
+    for ((group, chain), label) in groups.iter_mut().zip(&chains).zip(distinguishing_labels) {
         group.name = match chain.first() {
             Some(line) => {
-                let caller = telling.map(|at| format!(" from {}", chain[at]));
+                let caller = label.map(|at| format!(" from {}", chain[at]));
                 let size = names::size(group.size_bytes);
                 format!("{line}{} ({size})", caller.unwrap_or_default())
             }
@@ -67,7 +67,7 @@ fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> V
 
 /// For each chain, the index of the label that tells it from all others with the same first label; `None`
 /// if no label is needed or none suffices.
-fn telling(chains: &[Vec<String>]) -> Vec<Option<usize>> {
+fn distinguishing_labels(chains: &[Vec<String>]) -> Vec<Option<usize>> {
     // Number each prefix of a chain: a prefix's number is found from the number of the prefix that is one
     // label shorter.
     let mut numbers: FxHashMap<(u32, &str), u32> = FxHashMap::default();
@@ -152,7 +152,7 @@ mod tests {
             .iter()
             .map(|chain| chain.iter().map(|&label| label.to_owned()).collect())
             .collect();
-        assert_eq!(telling(&chains), expected);
+        assert_eq!(distinguishing_labels(&chains), expected);
     }
 
     #[test]

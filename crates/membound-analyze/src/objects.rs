@@ -27,18 +27,18 @@ const MOST_CODE: usize = 8;
 
 /// Which objects have rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rowed {
+pub(crate) enum ObjectsWithRows {
     /// Objects with accesses.
     Accessed,
-    /// Also objects with many allocated bytes ([`Groups::much_allocated`]).
+    /// Also objects with many allocated bytes ([`Groups::most_allocated`]).
     AllocatedToo,
 }
 
 /// The table of objects, each with its group.
-pub(crate) fn objects(context: &Context<'_>, rowed: Rowed) -> Vec<(GroupId, ObjectRow)> {
+pub(crate) fn objects(context: &Context<'_>, rowed: ObjectsWithRows) -> Vec<(GroupId, ObjectRow)> {
     let mut sums = rows::grouped(context, |part| Some(part.group));
-    if rowed == Rowed::AllocatedToo {
-        for id in context.groups.much_allocated() {
+    if rowed == ObjectsWithRows::AllocatedToo {
+        for id in context.groups.most_allocated() {
             sums.entry(*id).or_default();
         }
     }

@@ -10,7 +10,7 @@ use membound_types::{CodeRow, Period, PeriodRow, Profile, Share};
 
 use crate::context::Context;
 use crate::listing::Texts;
-use crate::objects::Rowed;
+use crate::objects::ObjectsWithRows;
 use crate::selection::{self, Selection, Span};
 use crate::{Options, code, levels, objects};
 
@@ -79,7 +79,7 @@ fn period(
     }
     let texts = Texts::new(&part, &context.places);
     let threads = levels::threads(&context).into_iter();
-    let objects = objects::objects(&context, Rowed::Accessed).into_iter();
+    let objects = objects::objects(&context, ObjectsWithRows::Accessed).into_iter();
     Period {
         from_s: span.from_ns as f64 * 1e-9,
         to_s: span.to_ns as f64 * 1e-9,

@@ -83,7 +83,7 @@ pub(crate) fn counted(
             )
         })
         .collect();
-    put_together(run, places, executed, &mut streams);
+    add_other_streams(run, places, executed, &mut streams);
     let both = executed.iter().zip(streams);
     both.map(|(&executed, stream)| Counted { executed, stream })
         .collect()
@@ -184,7 +184,7 @@ const MAX_SAME_LOOP_COUNT_RATIO: f64 = 1.5;
 
 /// Adds to each stream the transfer time of the streams beside it: accesses of the same function that
 /// execute as often.
-fn put_together(
+fn add_other_streams(
     run: &RunData,
     places: &Places<'_>,
     executed: &[Option<Executed>],

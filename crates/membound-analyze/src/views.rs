@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::detail::{self, Rows};
 use crate::findings::{self, MisplacedObject};
 use crate::listing::{self, Texts};
-use crate::objects::Rowed;
+use crate::objects::ObjectsWithRows;
 use crate::rows::{self, Sum};
 use crate::selection::{self, Span};
 use crate::{
@@ -76,7 +76,7 @@ impl Overview {
         let whole = rows::whole(context);
         let levels = levels::levels(context);
         let threads = levels::threads(context);
-        let mut objects = objects::objects(context, Rowed::AllocatedToo);
+        let mut objects = objects::objects(context, ObjectsWithRows::AllocatedToo);
         let placement = numa::placement(context);
         for (group, row) in &mut objects {
             row.false_sharing = sharing.falsely_shared.contains(group);

@@ -189,7 +189,7 @@ fn shares_by_times(
         .iter()
         .map(|point| (point.area_bytes, shares(&mixer, point)))
         .collect();
-    let stray = stray(&areas, levels[0].size_bytes);
+    let stray = share_scatter(&areas, levels[0].size_bytes);
     for (_, shares) in &mut areas {
         for share in shares.iter_mut().take(2) {
             share.widen(stray);
@@ -203,7 +203,7 @@ fn shares_by_times(
 /// Areas well inside the first cache are served by it alone, but a histogram that is a few ticks
 /// off gives another share. The first two levels have similar times, so their shares are no more
 /// precise in other areas.
-fn stray(areas: &[(u64, Vec<Share>)], first_bytes: Option<u64>) -> f64 {
+fn share_scatter(areas: &[(u64, Vec<Share>)], first_bytes: Option<u64>) -> f64 {
     const NORMAL_95: f64 = 1.96;
     let errors: Vec<f64> = areas
         .iter()
@@ -538,7 +538,7 @@ mod tests {
             (16 << 10, vec![share(1.0)]),
             (64 << 10, vec![share(0.5)]),
         ];
-        let found = stray(&areas, Some(L1));
+        let found = share_scatter(&areas, Some(L1));
         assert!((found - 1.96 * 0.4 / 2_f64.sqrt()).abs() < 1e-9, "{found}");
         let mut half = share(0.5);
         half.widen(0.2);
@@ -548,7 +548,7 @@ mod tests {
             half.low,
             half.high
         );
-        assert_eq!(stray(&areas, Some(512)), 1.0);
+        assert_eq!(share_scatter(&areas, Some(512)), 1.0);
     }
 
     fn counted(loads: u32, l1: f64, l2: Outcome<f64>, l3: f64) -> Vec<(String, f64)> {

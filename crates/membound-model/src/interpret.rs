@@ -59,21 +59,21 @@ pub fn interpret(profile: &mut MachineProfile) {
         if let (Outcome::Known(chases), Outcome::Known(mlp)) =
             (&part.parallel_walks, &mut profile.mlp)
         {
-            lay_chases_beside(mlp, *chases);
+            add_overlapped_chases(mlp, *chases);
         }
     }
 }
 
 /// Copies the number of walks that independent chases overlapped into the MLP part, next to that
 /// of parallel loads. Chases are measured only with base pages.
-fn lay_chases_beside(part: &mut Mlp, chases: f64) {
+fn add_overlapped_chases(part: &mut Mlp, chases: f64) {
     if part.page == PageKind::Base
         && let Outcome::Known(walks) = &mut part.page_walks
     {
         walks.walks_by_chases = Some(chases);
     }
     for other in &mut part.others {
-        lay_chases_beside(other, chases);
+        add_overlapped_chases(other, chases);
     }
 }
 

@@ -70,7 +70,7 @@ fn references(point: &LatencyPoint) -> &'static [Pattern] {
 }
 
 /// True if two points differ at most in the pattern.
-fn alike(a: &LatencyPoint, b: &LatencyPoint) -> bool {
+fn differ_only_in_pattern(a: &LatencyPoint, b: &LatencyPoint) -> bool {
     a.size_bytes == b.size_bytes && same_kind(a, b)
 }
 
@@ -93,7 +93,7 @@ fn compare(
 ) -> Option<PrefetchTaint> {
     let reference = points
         .iter()
-        .find(|other| other.pattern == against && alike(point, other))?;
+        .find(|other| other.pattern == against && differ_only_in_pattern(point, other))?;
     let decoding = if against == Pattern::Indexed {
         decoding_ns
     } else {
@@ -119,7 +119,7 @@ fn decoding_ns(points: &[LatencyPoint], point: &LatencyPoint) -> f64 {
     {
         if let Some(plain) = points
             .iter()
-            .find(|other| other.pattern == point.pattern && alike(indexed, other))
+            .find(|other| other.pattern == point.pattern && differ_only_in_pattern(indexed, other))
         {
             pairs.push((indexed.size_bytes, indexed.ns - plain.ns));
         }

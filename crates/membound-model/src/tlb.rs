@@ -76,7 +76,7 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
             let (entries, _) = plateau.size?;
             let next = levels.plateaus.get(index + 1);
             let entries = next.map_or(entries, |next| {
-                along_the_climb(&curve, plateau, next, entries)
+                capacity_along_climb(&curve, plateau, next, entries)
             });
             let miss = miss_cycles(&curve, &levels, index, plateau)?;
             let reach = entries.value * page_bytes(page) as f64;
@@ -112,7 +112,7 @@ const MAX_SHARP_CLIMB_RATIO: f64 = 1.5;
 /// Entries of a TLB whose misses increase over an octave or more, because pages are
 /// unevenly distributed over its sets or its replacement is random: the capacity lies between the
 /// onset of the climb and its middle, and the curve does not determine where.
-fn along_the_climb(
+fn capacity_along_climb(
     curve: &[CurvePoint],
     plateau: &Plateau,
     next: &Plateau,

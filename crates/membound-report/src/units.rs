@@ -18,7 +18,7 @@ pub fn bytes(size_bytes: u64) -> String {
 /// Formats the interval of a size in the unit of `size_bytes`: `[46.4, 49.6]`. Units are added if the ends
 /// are far from the value.
 #[must_use]
-pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -> String {
+pub fn bytes_interval_after_value(size_bytes: u64, low_bytes: u64, high_bytes: u64) -> String {
     let (value, _) = scaled_bytes(size_bytes as f64);
     let scale = if value > 0.0 {
         size_bytes as f64 / value
@@ -320,18 +320,18 @@ mod tests {
             assert_eq!(bytes(size), text);
         }
         assert_eq!(
-            bytes_interval_beside(49_000, 47_500, 50_800),
+            bytes_interval_after_value(49_000, 47_500, 50_800),
             "[46.4, 49.6]"
         );
         assert_eq!(
-            bytes_interval_beside(1_030_000, 985_000, 1_090_000),
+            bytes_interval_after_value(1_030_000, 985_000, 1_090_000),
             "[962, 1064]"
         );
         assert_eq!(
-            bytes_interval_beside(1 << 30, 1024, 1 << 31),
+            bytes_interval_after_value(1 << 30, 1024, 1 << 31),
             "[1 KiB, 2 GiB]"
         );
-        assert_eq!(bytes_interval_beside(0, 0, 0), "[0 B, 0 B]");
+        assert_eq!(bytes_interval_after_value(0, 0, 0), "[0 B, 0 B]");
     }
 
     #[test]

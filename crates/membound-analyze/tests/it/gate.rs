@@ -2,7 +2,7 @@
 
 use std::slice::from_ref;
 
-use membound_analyze::{Expression, GateError, compare_sides, judge, put_together};
+use membound_analyze::{Expression, GateError, compare_sides, judge, pool_runs};
 use membound_run::SiteKind;
 use membound_types::{Gate, GateVerdict, Profile};
 
@@ -344,7 +344,7 @@ fn sides_are_means_with_an_interval() {
     let runs: Vec<Profile> = [0.30, 0.32, 0.34, 0.36, 0.38]
         .map(|bound| again(&bare(), bound))
         .to_vec();
-    let side = put_together(&named("x.run", &runs)).unwrap();
+    let side = pool_runs(&named("x.run", &runs)).unwrap();
     near(side.memory_bound.value, 0.34, 1e-9, "mean");
     near(side.memory_bound.high, 0.34 + 0.039_26, 1e-3, "high");
     near(
@@ -376,7 +376,7 @@ fn sides_are_means_with_an_interval() {
         summary.contains("More of the CPU time waits for memory: 34 % before, 64 % now"),
         "{summary}"
     );
-    assert!(put_together(&[]).is_none());
+    assert!(pool_runs(&[]).is_none());
 }
 
 #[test]

@@ -109,9 +109,9 @@ fn head(profile: &NamedProfile, name: &str) -> ComparedProfile {
 fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
     let labelled = profiles
         .iter()
-        .any(|profile| !telling_labels(profile, profiles).is_empty());
+        .any(|profile| !distinguishing_labels(profile, profiles).is_empty());
     let labels = |profile: &NamedProfile| {
-        let words = table::label_words(&telling_labels(profile, profiles));
+        let words = table::label_words(&distinguishing_labels(profile, profiles));
         if labelled && words.is_empty() {
             // One run may be the only one without a label.
             "no label".to_owned()
@@ -150,7 +150,7 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
 
 /// The labels of a profile without those that all profiles have in common. The labels of the host's
 /// and the guest's huge pages both stay if either differs: the document's short form needs both.
-fn telling_labels(profile: &NamedProfile, all: &[NamedProfile]) -> BTreeMap<String, String> {
+fn distinguishing_labels(profile: &NamedProfile, all: &[NamedProfile]) -> BTreeMap<String, String> {
     let labels = &profile.view.conditions().labels;
     let differs = |name: &str| {
         all.iter()

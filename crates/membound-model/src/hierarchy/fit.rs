@@ -249,7 +249,7 @@ impl<'a> Problem<'a> {
                 .enumerate()
                 .filter(|&(part, _)| part != out)
                 .map(|(_, part)| part);
-            let triangle = Triangle::together(kept)?;
+            let triangle = Triangle::combined(kept)?;
             let left = self.measured.len() - rows.len();
             if left <= fitted.identified.rank {
                 return None;

@@ -128,7 +128,7 @@ fn fit_levels(
     let options = FitOptions {
         sizes: SizeMode::Free,
         fixed_levels: if choice.known {
-            silent_levels(&topology, data, observations, options)?
+            levels_hidden_in_windows(&topology, data, observations, options)?
         } else {
             BTreeSet::new()
         },
@@ -252,7 +252,7 @@ fn widen_sizes(model: &mut Model) {
 /// Indices of levels at whose end the time hardly changes, so that these values do not determine
 /// the size: a core hides the misses of its first cache behind the work on a window. The latency
 /// curve gives their sizes better than a search in these values could.
-fn silent_levels(
+fn levels_hidden_in_windows(
     topology: &Topology,
     data: FitData,
     observations: &[Observation],

@@ -50,7 +50,7 @@ impl Triangle {
     }
 
     /// The triangle of the rows of several problems together; `None` without parts.
-    pub(super) fn together<'a>(parts: impl Iterator<Item = &'a Self>) -> Option<Self> {
+    pub(super) fn combined<'a>(parts: impl Iterator<Item = &'a Self>) -> Option<Self> {
         let mut sum: Option<Self> = None;
         for part in parts {
             match &mut sum {
@@ -464,7 +464,7 @@ mod tests {
         let triangle = Triangle::of(&columns, right, &scale, &places);
         let (first, second) = places.split_at(300);
         let parts = [first, second].map(|rows| Triangle::of(&columns, right, &scale, rows));
-        let together = Triangle::together(parts.iter()).unwrap();
+        let together = Triangle::combined(parts.iter()).unwrap();
         let weighted = DMatrix::from_fn(rows, 4, |row, column| whole[(row, column)] * scale[row]);
         let expected = weighted.columns(0, 3).tr_mul(&weighted.columns(0, 3));
         for found in [&triangle, &together] {

@@ -58,11 +58,11 @@ fn thin(observations: &[Observation], most: usize) -> Vec<Observation> {
         };
         bins.entry(bin).or_default().push(point);
     }
-    bins.values().filter_map(|bin| together(bin)).collect()
+    bins.values().filter_map(|bin| bin_median(bin)).collect()
 }
 
 /// The medians of a bin as one observation; `None` for an empty bin or times that are NaN.
-fn together(bin: &[&Observation]) -> Option<Observation> {
+fn bin_median(bin: &[&Observation]) -> Option<Observation> {
     let of = |value: fn(&Observation) -> f64| {
         let values: Vec<f64> = bin.iter().map(|point| value(point)).collect();
         median(&values)

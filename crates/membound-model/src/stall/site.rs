@@ -372,7 +372,7 @@ fn timed(
 ) -> (Estimate, ByLevel) {
     let time_ns = evidence.time_ns;
     let plain = beyond_hits(evidence, executed, costs.hit_ns(evidence.access_kind));
-    let alone = each_for_itself(time_ns, plain, executed, mixture);
+    let alone = stall_without_overlap(time_ns, plain, executed, mixture);
     if let (Some(stall), None) = (alone, evidence.stream) {
         return (stall, by_level(mixture, costs).scaled_to(stall.value));
     }
@@ -449,7 +449,7 @@ fn timed(
 ///
 /// Two estimates are weighted: the share of the latency beyond a hit, which needs no count, and the
 /// time without hits (`plain`), which needs no latency.
-fn each_for_itself(
+fn stall_without_overlap(
     time_ns: f64,
     plain: Estimate,
     executed: Executed,

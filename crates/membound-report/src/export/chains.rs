@@ -100,7 +100,7 @@ impl<'a> Chains<'a> {
 
     /// Frames of a chain, innermost first, grouped by address: inlined functions, and last the function
     /// that they were inlined into.
-    pub(super) fn together(self, stack: u32) -> Vec<Vec<u32>> {
+    pub(super) fn frames_by_address(self, stack: u32) -> Vec<Vec<u32>> {
         let mut out = Vec::new();
         let mut together = Vec::new();
         for position in self.frames(stack) {

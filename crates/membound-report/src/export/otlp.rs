@@ -210,7 +210,7 @@ impl<'a> Tables<'a> {
         if let Some(&known) = self.known.get(&stack) {
             return known;
         }
-        let together = self.chains.together(stack);
+        let together = self.chains.frames_by_address(stack);
         let locations: Vec<u64> = together.iter().map(|it| self.location(it)).collect();
         let mut out = Message::new();
         if !locations.is_empty() {

@@ -221,7 +221,7 @@ impl<'a> Tables<'a> {
         if let Some(known) = self.known.get(&stack) {
             return known.clone();
         }
-        let together = self.chains.together(stack).into_iter();
+        let together = self.chains.frames_by_address(stack).into_iter();
         let out: Vec<u64> = together.map(|frames| self.location(frames)).collect();
         self.known.insert(stack, out.clone());
         out

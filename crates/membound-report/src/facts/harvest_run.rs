@@ -164,7 +164,7 @@ pub(crate) fn distance_title(run: &HarvestRun) -> String {
 
 /// True if the slowdown significantly exceeds the limit: its whole interval lies above. False without an
 /// interval.
-pub(crate) fn too_slow(run: &HarvestRun) -> bool {
+pub(crate) fn exceeds_slowdown_limit(run: &HarvestRun) -> bool {
     slowdown_interval(&run.primary)
         .zip(run.options.max_slowdown)
         .is_some_and(|((low, _), limit)| low > limit)

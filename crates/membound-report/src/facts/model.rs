@@ -116,7 +116,7 @@ pub(crate) fn interval(value: f64, low: Option<f64>, high: Option<f64>, unit: &s
         (Some(low), Some(high)) if unit == BYTES => {
             if [value, low, high].iter().all(|bytes| bytes.is_finite()) {
                 let [value, low, high] = [value, low, high].map(|b| b.max(0.0).round() as u64);
-                units::bytes_interval_beside(value, low, high)
+                units::bytes_interval_after_value(value, low, high)
             } else {
                 units::NO_VALUE.to_owned()
             }
@@ -316,7 +316,7 @@ pub(crate) fn level_size(level: &ModelLevel) -> (String, String) {
         level.size_low_bytes,
         level.size_high_bytes,
     ) {
-        (Some(size), Some(low), Some(high)) => units::bytes_interval_beside(size, low, high),
+        (Some(size), Some(low), Some(high)) => units::bytes_interval_after_value(size, low, high),
         _ => String::new(),
     };
     (size, interval)

@@ -177,7 +177,7 @@ fn size(level: &Level) -> Markup {
             (Some(size), _) => {
                 b { (units::bytes(size)) }
                 @if let (Some(low), Some(high)) = (level.size_low_bytes, level.size_high_bytes) {
-                    " " small { (units::bytes_interval_beside(size, low, high)) }
+                    " " small { (units::bytes_interval_after_value(size, low, high)) }
                 }
             }
             (None, LevelKind::Memory) => { "the rest" }

@@ -55,7 +55,7 @@ fn header(out: &mut Out, run: &HarvestRun) {
              is true of the part that was seen",
         );
     }
-    if facts::too_slow(run) {
+    if facts::exceeds_slowdown_limit(run) {
         out.warning("the primary was slowed down by more than was allowed");
     }
     out.blank();

@@ -110,7 +110,7 @@ pub(super) fn write_levels(out: &mut Out, levels: &[Level], profile: Option<&Mac
         let size = level.size_bytes.map(units::bytes).unwrap_or_default();
         let interval = match (level.size_low_bytes, level.size_high_bytes) {
             (Some(low), Some(high)) => {
-                units::bytes_interval_beside(level.size_bytes.unwrap_or(low), low, high)
+                units::bytes_interval_after_value(level.size_bytes.unwrap_or(low), low, high)
             }
             _ => String::new(),
         };

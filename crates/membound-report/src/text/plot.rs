@@ -119,7 +119,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         .map(|points| points.last().map(|point| place(point).1))
         .collect();
     let names_by_row = if names > 0 {
-        names_beside(picture.curves, &ends)
+        name_of_each_row(picture.curves, &ends)
     } else {
         Default::default()
     };
@@ -207,7 +207,7 @@ fn names_width(picture: &Picture<'_>, width: usize) -> usize {
 
 /// Name and colour beside each row: a curve's name is placed in the row where the curve ends, or in the
 /// nearest free one. A curve without a free row has no name.
-fn names_beside(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)>; ROWS] {
+fn name_of_each_row(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)>; ROWS] {
     let mut rows: [Option<(String, Ink)>; ROWS] = Default::default();
     let mut ended: Vec<(f64, &Curve)> = curves
         .iter()

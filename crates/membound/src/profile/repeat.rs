@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use membound_analyze::put_together;
+use membound_analyze::pool_runs;
 use membound_record::Options;
 use membound_report::units;
 use membound_types::{Profile, RunSide};
@@ -98,7 +98,7 @@ fn together(runs: &[(String, Profile)]) -> Option<RunSide> {
         .iter()
         .map(|(file, profile)| (file.as_str(), profile))
         .collect();
-    put_together(&runs)
+    pool_runs(&runs)
 }
 
 /// Half the width of the interval of the stalled share.

@@ -110,7 +110,7 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
         let label = |what: &str, title: &str, unit, worse, noise| Label {
             name: format!("loaded.{}.{what}", mix.replace(' ', "-")),
             part: "loaded",
-            title: format!("{title}, {}", said(mix)),
+            title: format!("{title}, {}", mix_description(mix)),
             unit,
             worse,
             noise,
@@ -153,7 +153,7 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
 }
 
 /// Description of a mix for a title.
-fn said(mix: &str) -> String {
+fn mix_description(mix: &str) -> String {
     if mix.parse::<TrafficMix>().is_ok() {
         format!("{mix} reads to writes")
     } else {

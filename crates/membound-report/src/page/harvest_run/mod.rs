@@ -93,7 +93,7 @@ fn answer(run: &HarvestRun) -> Markup {
                         span { "slowdown of the primary" }
                         @match primary.slowdown {
                             Some(share) => {
-                                b class=[facts::too_slow(run).then_some("differs")] { (units::percent(share)) }
+                                b class=[facts::exceeds_slowdown_limit(run).then_some("differs")] { (units::percent(share)) }
                                 @if let Some((low, high)) = facts::slowdown_interval(primary) {
                                     " " small { (units::percent_interval(low, high)) }
                                 }

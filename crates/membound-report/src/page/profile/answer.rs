@@ -58,7 +58,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                 ol.findings {
                     @for finding in &profile.findings {
                         li {
-                            @if !tells(&finding.text, run::insight_title(finding.kind)) { b { (run::insight_title(finding.kind)) } " " }
+                            @if !begins_with_title(&finding.text, run::insight_title(finding.kind)) { b { (run::insight_title(finding.kind)) } " " }
                             (finding.text)
                             @if !finding.advice.is_empty() { p { (finding.advice) } }
                             p.note {
@@ -74,7 +74,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
 }
 
 /// True if `text` begins with `title`, whatever the case.
-fn tells(text: &str, title: &str) -> bool {
+fn begins_with_title(text: &str, title: &str) -> bool {
     text.get(..title.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(title))
 }

@@ -25,9 +25,9 @@ const WORTH_A_ROW: f64 = 0.005;
 pub(super) fn write(out: &mut Out, profile: &Profile) {
     header(out, profile);
     out.blank();
-    how_much(out, profile);
+    write_bound_and_levels(out, profile);
     findings(out, profile);
-    where_it_waits(out, profile);
+    write_hottest_code(out, profile);
     super::hardware::write(out, profile);
     objects(out, profile);
     sharing(out, profile, "False sharing", &profile.false_sharing);
@@ -66,7 +66,7 @@ fn header(out: &mut Out, profile: &Profile) {
 }
 
 /// Writes `memory bound 42 % [38, 46] of 3.1 s CPU`, a bar by level, and the average latency.
-fn how_much(out: &mut Out, profile: &Profile) {
+fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     let bound = &profile.memory_bound;
     if profile.run.samples == 0 {
         out.warning(if profile.hardware.is_some() {
@@ -138,7 +138,7 @@ fn sentence(finding: &Insight) -> String {
     text
 }
 
-fn where_it_waits(out: &mut Out, profile: &Profile) {
+fn write_hottest_code(out: &mut Out, profile: &Profile) {
     // Without lines (no debug information) show functions.
     let (title, rows) = if profile.lines.is_empty() {
         ("function", &profile.functions)
