@@ -16,7 +16,7 @@ mod random;
 #[path = "../tests/model/scores.rs"]
 mod scores;
 
-use hierarchies::{ASKED, Disturbance, Leaving};
+use hierarchies::{ASKED, Disturbance, MissShape};
 use scores::Score;
 
 fn main() {
@@ -40,27 +40,27 @@ fn main() {
         both_ways: true,
         ..ASKED
     };
-    for leaving in [
-        Leaving::Windows,
-        Leaving::Step,
-        Leaving::Cyclic,
-        Leaving::Replaced,
-        Leaving::Power,
-        Leaving::Blurred,
-        Leaving::LogBlurred,
-        Leaving::Mixed,
+    for shape in [
+        MissShape::Windows,
+        MissShape::Step,
+        MissShape::Cyclic,
+        MissShape::Replaced,
+        MissShape::Power,
+        MissShape::Blurred,
+        MissShape::LogBlurred,
+        MissShape::Mixed,
     ] {
         let one = std::env::args().nth(2);
-        if one.is_some_and(|one| one != format!("{leaving:?}")) {
+        if one.is_some_and(|one| one != format!("{shape:?}")) {
             continue;
         }
         for (name, disturbance) in [("2 % up", ASKED), ("none", quiet), ("2 % both", both)] {
             let started = std::time::Instant::now();
-            let score = Score::of(leaving, disturbance, count);
+            let score = Score::of(shape, disturbance, count);
             let elapsed = started.elapsed().as_secs_f64() * 1e3 / f64::from(count);
             println!(
                 "{:<12} {:<9} {:>5.1}%  {:>5.1}% {:>5.1}%  {:>5.2}% {:>5.2}%  {:>4.0}% {:>4.0}%  {:>6.2}",
-                format!("{leaving:?}"),
+                format!("{shape:?}"),
                 name,
                 100.0 * score.right_share(),
                 100.0 * score.size_error(0.5),

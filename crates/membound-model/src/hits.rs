@@ -189,10 +189,10 @@ fn shares_by_times(
         .iter()
         .map(|point| (point.area_bytes, shares(&mixer, point)))
         .collect();
-    let stray = share_scatter(&areas, levels[0].size_bytes);
+    let scatter = share_scatter(&areas, levels[0].size_bytes);
     for (_, shares) in &mut areas {
         for share in shares.iter_mut().take(2) {
-            share.widen(stray);
+            share.widen(scatter);
         }
     }
     Ok(areas)

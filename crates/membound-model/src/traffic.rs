@@ -22,5 +22,5 @@ mod survival;
 
 pub use distinct::Distinct;
 pub use footprint::used_cells;
-pub use stream::{Around, Capacity, Order, Stream, Touch};
+pub use stream::{Capacity, LineAccess, Order, ProgramContext, Stream};
 pub use survival::{Observed, Survival};

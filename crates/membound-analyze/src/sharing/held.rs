@@ -242,8 +242,8 @@ fn time_together(
     users: &BTreeSet<ThreadId>,
 ) -> BTreeMap<ThreadId, (f64, f64)> {
     let run = context.run;
-    let seen = lines.iter().flat_map(|line| &line.observations);
-    let functions: BTreeSet<FunctionId> = seen
+    let observations = lines.iter().flat_map(|line| &line.observations);
+    let functions: BTreeSet<FunctionId> = observations
         .map(|one| {
             let site = &run.sites[one.site.index()];
             context.places.function_of(site.frame)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::traffic::Around;
+use membound_model::traffic::ProgramContext;
 use membound_run::SiteId;
 
 use super::caches::Caches;
@@ -80,7 +80,7 @@ pub(crate) fn function_of(context: &Context<'_>, site: SiteId) -> FunctionId {
 
 /// Adds the traffic of one burst to its sites: touches that miss each cache, and bytes that miss the last.
 fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, SiteTraffic>) {
-    let around = Around {
+    let around = ProgramContext {
         footprint: piece.footprint,
     };
     let levels = caches.caches.len();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::traffic::{Stream, Touch, used_cells};
+use membound_model::traffic::{LineAccess, Stream, used_cells};
 use membound_run::{Burst, ObjectId, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -126,7 +126,7 @@ fn piece(
         );
         // A vector may span two lines; a larger access is not a single one.
         for line in first..=end.min(first + 1) {
-            touches.push(Touch {
+            touches.push(LineAccess {
                 site: number,
                 line,
                 stores,

@@ -6,7 +6,7 @@ use super::{Distinct, Observed, Survival};
 
 /// An access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct LineAccess {
     /// Number of the instruction; any numbering, small numbers need least memory.
     pub site: u16,
     /// Address ÷ bytes of a line.
@@ -30,7 +30,7 @@ const CAPACITY_STEPS: u32 = 5;
 
 /// Facts about the program beyond the recorded piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Around {
+pub struct ProgramContext {
     /// Number of distinct lines that the thread accesses before it returns to the same place.
     pub footprint: f64,
 }
@@ -76,7 +76,7 @@ const NO_EARLIER_TOUCH: u32 = u32::MAX;
 /// Touches with their reuse times.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    touches: Vec<Touch>,
+    touches: Vec<LineAccess>,
     /// Reuse time: number of touches since the last one of the same line.
     back: Vec<u32>,
     distinct: Distinct,
@@ -92,7 +92,7 @@ pub struct Stream {
 impl Stream {
     /// Analyses touches in their order, at most `u32::MAX` − 1 of them.
     #[must_use]
-    pub fn new(touches: Vec<Touch>) -> Self {
+    pub fn new(touches: Vec<LineAccess>) -> Self {
         let sites = touches.iter().map(|it| usize::from(it.site) + 1).max();
         let sites = sites.unwrap_or(0);
         let mut last: FxHashMap<u64, u32> = FxHashMap::default();
@@ -133,7 +133,7 @@ impl Stream {
 
     /// The touches in their order.
     #[must_use]
-    pub fn touches(&self) -> &[Touch] {
+    pub fn touches(&self) -> &[LineAccess] {
         &self.touches
     }
 
@@ -162,7 +162,7 @@ impl Stream {
     /// is uniformly distributed between u and F: they miss in the share
     /// (F − capacity) ÷ (F − u) of cases.
     #[must_use]
-    pub fn misses(&self, capacity: Capacity, around: Around) -> Vec<f32> {
+    pub fn misses(&self, capacity: Capacity, around: ProgramContext) -> Vec<f32> {
         let mut misses = vec![0.0; self.touches.len()];
         for step in 0..CAPACITY_STEPS {
             let along = (f64::from(step) + 0.5) / f64::from(CAPACITY_STEPS);
@@ -175,7 +175,7 @@ impl Stream {
         misses
     }
 
-    fn add_misses(&self, lines: f64, around: Around, misses: &mut [f32]) {
+    fn add_misses(&self, lines: f64, around: ProgramContext, misses: &mut [f32]) {
         let most = self.distinct.most();
         let footprint = around.footprint.max(most);
         // The shortest reuse time that misses, if the record is long enough to show it.
@@ -302,8 +302,8 @@ mod tests {
 
     const LINE: u64 = 64;
 
-    fn touch(site: u16, address: u64, stores: bool) -> Touch {
-        Touch {
+    fn access(site: u16, address: u64, stores: bool) -> LineAccess {
+        LineAccess {
             site,
             line: address / LINE,
             stores,
@@ -317,8 +317,8 @@ mod tests {
         }
     }
 
-    fn around(footprint: f64) -> Around {
-        Around { footprint }
+    fn around(footprint: f64) -> ProgramContext {
+        ProgramContext { footprint }
     }
 
     /// Mean of `of` over the touches of a site.
@@ -355,7 +355,7 @@ mod tests {
 
     fn sweep(lines: u64, touches: u64, start: u64) -> Stream {
         let bytes = lines * LINE;
-        let touches = (0..touches).map(|at| touch(0, (start + at * 8) % bytes, false));
+        let touches = (0..touches).map(|at| access(0, (start + at * 8) % bytes, false));
         Stream::new(touches.collect())
     }
 
@@ -384,7 +384,7 @@ mod tests {
     fn random_touches_hit_as_much_as_the_cache_holds() {
         for (lines, cached) in [(2000, 500.0), (2000, 1500.0), (1_000_000, 250_000.0)] {
             let mut random = Random(1);
-            let touches = (0..50_000).map(|_| touch(0, random.below(lines) * LINE, false));
+            let touches = (0..50_000).map(|_| access(0, random.below(lines) * LINE, false));
             let stream = Stream::new(touches.collect());
             assert!(stream.order(0).swept < 0.05);
             let misses = stream.misses(cache(cached), around(lines as f64));
@@ -398,8 +398,8 @@ mod tests {
         // A table of 100 lines accessed at random, next to a sweep through many lines.
         let mut random = Random(2);
         let touches = (0..60_000_u64).map(|at| match at % 3 {
-            0 => touch(0, random.below(100) * LINE, false),
-            other => touch(1, (1 << 40) + (at / 3 * 2 + other - 1) * 8, false),
+            0 => access(0, random.below(100) * LINE, false),
+            other => access(1, (1 << 40) + (at / 3 * 2 + other - 1) * 8, false),
         });
         let stream = Stream::new(touches.collect());
         let misses = stream.misses(cache(10_000.0), around(1e6));
@@ -415,7 +415,7 @@ mod tests {
         let array = 2_000_000 * LINE;
         let touches = (0..60_000_u64).map(|at| {
             let which = at % 3;
-            touch(which as u16, which * array + at / 3 * 8, which == 2)
+            access(which as u16, which * array + at / 3 * 8, which == 2)
         });
         let stream = Stream::new(touches.collect());
         let misses = stream.misses(cache(100_000.0), around(6e6));
@@ -437,10 +437,10 @@ mod tests {
         let touches = (0..16_000_u64).flat_map(|at| {
             let middle = 10 * row + at * 8;
             [
-                touch(0, middle - row, false),
-                touch(1, middle, false),
-                touch(2, middle + row, false),
-                touch(3, array + at * 8, true),
+                access(0, middle - row, false),
+                access(1, middle, false),
+                access(2, middle + row, false),
+                access(3, array + at * 8, true),
             ]
         });
         let stream = Stream::new(touches.collect());
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn a_line_that_is_stored_to_again_and_again_is_written_once() {
         // Each of 6400 lines is stored to 100 times before the next.
-        let stores = (0..640_000_u64).map(|at| touch(0, at / 100 % 6400 * LINE, true));
+        let stores = (0..640_000_u64).map(|at| access(0, at / 100 % 6400 * LINE, true));
         let stream = Stream::new(stores.collect());
         let misses = stream.misses(cache(1000.0), around(6400.0));
         let written = stream.written_back(&misses);

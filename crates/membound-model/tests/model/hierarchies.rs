@@ -2,7 +2,7 @@
 //!
 //! The sizes of neighbouring levels differ by a factor of 4 to 64 and their latencies by
 //! 1.5 to 10, both uniform in the logarithm. The time for a buffer larger than a level
-//! depends on how accesses leave the level ([`Leaving`]); a level's size is where they
+//! depends on how accesses leave the level ([`MissShape`]); a level's size is where they
 //! begin to leave it, or with a symmetric blur its centre.
 
 use membound_model::CurvePoint;
@@ -14,7 +14,7 @@ const PER_OCTAVE: f64 = 6.0;
 
 /// How the share of accesses that miss a level grows beyond its size S, with x = area ÷ S.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Leaving {
+pub(crate) enum MissShape {
     /// Random windows (document 002, equation 5): 1 − 1/x.
     Windows,
     /// All accesses miss from x = 1 on.
@@ -60,12 +60,12 @@ pub(crate) struct Hierarchy {
     /// Latency of each level in nanoseconds.
     pub(crate) latencies: Vec<f64>,
     /// One way per size.
-    leaving: Vec<Way>,
+    shapes: Vec<DrawnShape>,
 }
 
-/// A [`Leaving`] with its parameter drawn.
+/// A [`MissShape`] with its parameter drawn.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum DrawnShape {
     Power(f64),
     Linear(f64),
     Replaced,
@@ -73,26 +73,26 @@ enum Way {
     LogLogistic(f64),
 }
 
-impl Way {
-    fn draw(leaving: Leaving, curve_width: f64, random: &mut Random) -> Self {
-        match leaving {
-            Leaving::Windows => Self::Power(1.0),
-            Leaving::Step => Self::Linear(1.0 + 1e-9),
-            Leaving::Cyclic => Self::Linear(random.log_uniform(1.1, 2.0)),
-            Leaving::Replaced => Self::Replaced,
-            Leaving::Power => Self::Power(random.log_uniform(1.0, 4.0)),
-            Leaving::Blurred => Self::Logistic(curve_width),
-            Leaving::LogBlurred => Self::LogLogistic(curve_width),
-            Leaving::Mixed => {
-                const WAYS: [Leaving; 6] = [
-                    Leaving::Windows,
-                    Leaving::Step,
-                    Leaving::Cyclic,
-                    Leaving::Replaced,
-                    Leaving::Power,
-                    Leaving::Blurred,
+impl DrawnShape {
+    fn draw(shape: MissShape, curve_width: f64, random: &mut Random) -> Self {
+        match shape {
+            MissShape::Windows => Self::Power(1.0),
+            MissShape::Step => Self::Linear(1.0 + 1e-9),
+            MissShape::Cyclic => Self::Linear(random.log_uniform(1.1, 2.0)),
+            MissShape::Replaced => Self::Replaced,
+            MissShape::Power => Self::Power(random.log_uniform(1.0, 4.0)),
+            MissShape::Blurred => Self::Logistic(curve_width),
+            MissShape::LogBlurred => Self::LogLogistic(curve_width),
+            MissShape::Mixed => {
+                const SHAPES: [MissShape; 6] = [
+                    MissShape::Windows,
+                    MissShape::Step,
+                    MissShape::Cyclic,
+                    MissShape::Replaced,
+                    MissShape::Power,
+                    MissShape::Blurred,
                 ];
-                let way = WAYS[(random.next() % 6) as usize];
+                let way = SHAPES[(random.next() % 6) as usize];
                 Self::draw(way, curve_width, random)
             }
         }
@@ -125,7 +125,7 @@ fn replaced(x: f64) -> f64 {
 
 impl Hierarchy {
     /// Given levels: bytes and nanoseconds of each but the last, and the last's nanoseconds.
-    pub(crate) fn given(levels: &[(f64, f64)], last_ns: f64, leaving: Leaving) -> Self {
+    pub(crate) fn given(levels: &[(f64, f64)], last_ns: f64, shape: MissShape) -> Self {
         let mut random = Random::new(0);
         Self {
             sizes: levels.iter().map(|level| level.0).collect(),
@@ -134,21 +134,21 @@ impl Hierarchy {
                 .map(|level| level.1)
                 .chain([last_ns])
                 .collect(),
-            leaving: levels
+            shapes: levels
                 .iter()
-                .map(|_| Way::draw(leaving, 0.5, &mut random))
+                .map(|_| DrawnShape::draw(shape, 0.5, &mut random))
                 .collect(),
         }
     }
 
     /// A hierarchy of 2 to 7 levels, the last of which is memory.
-    pub(crate) fn random(leaving: Leaving, random: &mut Random) -> Self {
+    pub(crate) fn random(shape: MissShape, random: &mut Random) -> Self {
         let count = 2 + (random.next() % 6) as usize;
         let width = random.log_uniform(0.3, 1.5);
         let mut hierarchy = Self {
             sizes: vec![random.log_uniform(4096.0, 65536.0)],
             latencies: vec![random.log_uniform(0.5, 2.0)],
-            leaving: Vec::new(),
+            shapes: Vec::new(),
         };
         for index in 1..count {
             let latency = hierarchy.latencies[index - 1] * random.log_uniform(1.5, 10.0);
@@ -157,7 +157,9 @@ impl Hierarchy {
                 let size = hierarchy.sizes[index - 1] * random.log_uniform(4.0, 64.0);
                 hierarchy.sizes.push(size);
             }
-            hierarchy.leaving.push(Way::draw(leaving, width, random));
+            hierarchy
+                .shapes
+                .push(DrawnShape::draw(shape, width, random));
         }
         hierarchy
     }
@@ -167,9 +169,9 @@ impl Hierarchy {
         let (mut sum, mut product) = (self.latencies[0], 1.0);
         for (index, size) in self.sizes.iter().enumerate() {
             let (from, to) = (self.latencies[index], self.latencies[index + 1]);
-            let misses = self.leaving[index].misses(area / size);
-            match self.leaving[index] {
-                Way::LogLogistic(_) => product *= (to / from).powf(misses),
+            let misses = self.shapes[index].misses(area / size);
+            match self.shapes[index] {
+                DrawnShape::LogLogistic(_) => product *= (to / from).powf(misses),
                 _ => sum += (to - from) * misses,
             }
         }

@@ -2,7 +2,7 @@
 
 use membound_model::{CurvePoint, LevelOptions, find_levels};
 
-use crate::hierarchies::{ASKED, Disturbance, Hierarchy, Leaving, point};
+use crate::hierarchies::{ASKED, Disturbance, Hierarchy, MissShape, point};
 use crate::random::Random;
 use crate::scores::Score;
 
@@ -11,8 +11,8 @@ const HIERARCHIES: u32 = 200;
 
 /// The requirement: the right number of levels in 97 of 100, sizes within 10 % and latencies
 /// within 2 % (median).
-fn check(leaving: Leaving) {
-    let score = Score::of(leaving, ASKED, HIERARCHIES);
+fn check(shape: MissShape) {
+    let score = Score::of(shape, ASKED, HIERARCHIES);
     let (right, size, latency) = (
         score.right_share(),
         score.size_error(0.5),
@@ -20,27 +20,27 @@ fn check(leaving: Leaving) {
     );
     assert!(
         right >= 0.97 && size <= 0.10 && latency <= 0.02,
-        "{leaving:?}: {right} right, sizes within {size}, latencies within {latency}\n{}",
+        "{shape:?}: {right} right, sizes within {size}, latencies within {latency}\n{}",
         score.wrong.join("\n")
     );
 }
 
 #[test]
 fn random_windows() {
-    check(Leaving::Windows);
+    check(MissShape::Windows);
 }
 
 #[test]
 fn steps_and_cyclic_walks() {
-    check(Leaving::Step);
-    check(Leaving::Cyclic);
-    check(Leaving::Replaced);
+    check(MissShape::Step);
+    check(MissShape::Cyclic);
+    check(MissShape::Replaced);
 }
 
 #[test]
 fn blurred_steps() {
-    check(Leaving::Blurred);
-    check(Leaving::LogBlurred);
+    check(MissShape::Blurred);
+    check(MissShape::LogBlurred);
 }
 
 fn curve(
@@ -115,7 +115,7 @@ fn a_constant_curve_is_one_level() {
 /// 512 MiB a node: on-chip cache (here 100 ns, the program's own time), secondary cache,
 /// home memory, the other node of the corner, and corners one, two and three hops away.
 /// Leaving home costs 36 % more, each further hop 5 %.
-fn origin(leaving: Leaving, per_node: f64) -> Hierarchy {
+fn origin(shape: MissShape, per_node: f64) -> Hierarchy {
     const PROGRAM: f64 = 100.0;
     let secondary = PROGRAM + 4.0 * 53.0;
     let home = secondary + 110.0 + 468.0;
@@ -131,7 +131,7 @@ fn origin(leaving: Leaving, per_node: f64) -> Hierarchy {
             (14.0 * per_node, remote(3.0)),
         ],
         remote(4.0),
-        leaving,
+        shape,
     )
 }
 
@@ -143,16 +143,16 @@ fn origin(leaving: Leaving, per_node: f64) -> Hierarchy {
 /// little noise.
 #[test]
 fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
-    for (leaving, noise, least) in [
-        (Leaving::Windows, 0.0, 1),
-        (Leaving::Step, 0.0, 1),
-        (Leaving::Step, 0.003, 10),
-        (Leaving::Step, 0.01, 10),
-        (Leaving::Blurred, 0.0, 1),
-        (Leaving::Blurred, 0.003, 10),
+    for (shape, noise, least) in [
+        (MissShape::Windows, 0.0, 1),
+        (MissShape::Step, 0.0, 1),
+        (MissShape::Step, 0.003, 10),
+        (MissShape::Step, 0.01, 10),
+        (MissShape::Blurred, 0.0, 1),
+        (MissShape::Blurred, 0.003, 10),
     ] {
         for node in [256.0, 512.0] {
-            let truth = origin(leaving, node * 1024.0 * 1024.0);
+            let truth = origin(shape, node * 1024.0 * 1024.0);
             let mut right = 0;
             let mut seen = Vec::new();
             for seed in 0..least {
@@ -166,7 +166,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
             }
             assert!(
                 right == least,
-                "{leaving:?}, noise {noise}, {node} MiB a node: {seen:?}"
+                "{shape:?}, noise {noise}, {node} MiB a node: {seen:?}"
             );
         }
     }
@@ -183,7 +183,7 @@ fn memory_that_grows_slower_on_the_way_is_no_cache() {
             (370.0 * 1024.0 * 1024.0, 115.0),
         ],
         152.0,
-        Leaving::Step,
+        MissShape::Step,
     );
     let (from, to) = (4096.0, 4.0 * 1024.0 * 1024.0 * 1024.0);
     let mut random = Random::new(1);

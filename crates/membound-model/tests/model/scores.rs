@@ -4,7 +4,7 @@ use membound_model::levels::Interval;
 use membound_model::stats::quantile;
 use membound_model::{LevelOptions, find_levels};
 
-use crate::hierarchies::{Disturbance, Hierarchy, Leaving};
+use crate::hierarchies::{Disturbance, Hierarchy, MissShape};
 use crate::random::Random;
 
 /// Results over many hierarchies. Errors and intervals are those of curves with the
@@ -23,11 +23,11 @@ pub(crate) struct Score {
 
 impl Score {
     /// Draws `count` hierarchies and finds their levels.
-    pub(crate) fn of(leaving: Leaving, disturbance: Disturbance, count: u32) -> Self {
+    pub(crate) fn of(shape: MissShape, disturbance: Disturbance, count: u32) -> Self {
         let mut score = Self::default();
         for seed in 0..u64::from(count) {
             let mut random = Random::new(1_000_003 * (seed + 1));
-            let truth = Hierarchy::random(leaving, &mut random);
+            let truth = Hierarchy::random(shape, &mut random);
             let curve = truth.curve(disturbance, &mut random);
             let found = find_levels(&curve, &LevelOptions::default());
             score.all += 1;

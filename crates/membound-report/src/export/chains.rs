@@ -102,15 +102,15 @@ impl<'a> Chains<'a> {
     /// that they were inlined into.
     pub(super) fn frames_by_address(self, stack: u32) -> Vec<Vec<u32>> {
         let mut out = Vec::new();
-        let mut together = Vec::new();
+        let mut of_address = Vec::new();
         for position in self.frames(stack) {
-            together.push(position);
+            of_address.push(position);
             if !self.frame(position).is_some_and(|frame| frame.inlined) {
-                out.push(std::mem::take(&mut together));
+                out.push(std::mem::take(&mut of_address));
             }
         }
-        if !together.is_empty() {
-            out.push(together);
+        if !of_address.is_empty() {
+            out.push(of_address);
         }
         out
     }

@@ -210,8 +210,11 @@ impl<'a> Tables<'a> {
         if let Some(&known) = self.known.get(&stack) {
             return known;
         }
-        let together = self.chains.frames_by_address(stack);
-        let locations: Vec<u64> = together.iter().map(|it| self.location(it)).collect();
+        let frames_by_address = self.chains.frames_by_address(stack);
+        let locations: Vec<u64> = frames_by_address
+            .iter()
+            .map(|it| self.location(it))
+            .collect();
         let mut out = Message::new();
         if !locations.is_empty() {
             out.numbers(1, &locations);

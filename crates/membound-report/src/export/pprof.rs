@@ -221,8 +221,10 @@ impl<'a> Tables<'a> {
         if let Some(known) = self.known.get(&stack) {
             return known.clone();
         }
-        let together = self.chains.frames_by_address(stack).into_iter();
-        let out: Vec<u64> = together.map(|frames| self.location(frames)).collect();
+        let frames_by_address = self.chains.frames_by_address(stack).into_iter();
+        let out: Vec<u64> = frames_by_address
+            .map(|frames| self.location(frames))
+            .collect();
         self.known.insert(stack, out.clone());
         out
     }
