@@ -318,7 +318,7 @@ impl Harvesting {
     }
 
     /// Sets the share of the time, 0 to 1, in which scavengers are admitted.
-    pub(crate) fn let_in(&self, share: f64) {
+    pub(crate) fn set_admitted_share(&self, share: f64) {
         if let Some(board) = &self.state().board {
             let word = board.word32(offset_of!(Board, share));
             word.store(parts(share), Ordering::Relaxed);

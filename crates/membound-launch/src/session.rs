@@ -191,7 +191,8 @@ impl Session {
         Self::begin(program, options, Agent::Absent)
     }
 
-    /// Starts `program` as [`Self::start`] does. It calls [`crate::load_agent`], and may be statically linked.
+    /// Starts `program` as [`Self::start`] does. It calls [`crate::load_agent`], and may be statically
+    /// linked.
     ///
     /// # Errors
     /// If the command cannot be run.
@@ -434,9 +435,9 @@ impl Remote {
     }
 
     /// Sets the share of the time, 0 to 1, in which scavengers are admitted from now on.
-    pub fn let_in(&self, share: f64) {
+    pub fn set_admitted_share(&self, share: f64) {
         if let Some(harvesting) = &self.0.harvesting {
-            harvesting.let_in(share);
+            harvesting.set_admitted_share(share);
         }
     }
 

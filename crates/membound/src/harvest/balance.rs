@@ -16,23 +16,23 @@ use std::time::Duration;
 use membound_launch::GuestPlace;
 
 /// Length of an interval of a trial, and the wait before it in which scavengers move to their places.
-const SPAN: Duration = Duration::from_millis(50);
-const SETTLES: Duration = Duration::from_millis(20);
+const TRIAL_INTERVAL: Duration = Duration::from_millis(50);
+const SETTLING_TIME: Duration = Duration::from_millis(20);
 /// Progress from which on a scavenger is taken to have prepared its data.
-const PREPARED_LOADS: u64 = 2000;
+const MIN_PREPARED_LOADS: u64 = 2000;
 /// Minimum progress of a member in its interval alone for its ratio to count.
-const LEAST_LOADS: f64 = 500.0;
+const MIN_LOADS_ALONE: f64 = 500.0;
 /// Minimum worth for scavengers to interleave.
 const PAYS: f64 = 1.03;
 /// Time until the second trial, doubled after each trial with the same result, and its maximum.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const FIRST_TRIAL_PAUSE: Duration = Duration::from_secs(1);
+const MAX_TRIAL_PAUSE: Duration = Duration::from_secs(30);
 /// Maximum number of scavengers that interleave on a processor.
-pub(super) const MOST_IN_TURNS: usize = 16;
+pub(super) const MAX_INTERLEAVED_PER_PROCESSOR: usize = 16;
 
 /// What is known at a poll.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct ProgressSample<'a> {
     /// Time since the beginning.
     pub(super) now: Duration,
     /// Progress of each scavenger, in loads with a yield; `None` if it has not begun or has ended.
@@ -41,7 +41,7 @@ pub(super) struct Look<'a> {
 
 /// Results for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Found {
+pub(super) struct InterleavingReport {
     /// Number of trials that ended.
     pub(super) trials: u32,
     /// Worth in the last trial: work interleaved divided by work one after another.
@@ -58,13 +58,13 @@ struct Trial {
     members: Vec<usize>,
     /// How many members had their interval alone, and whether the interleaved interval is over.
     alone: usize,
-    had_turns: bool,
+    is_interleaved_measured: bool,
     /// When the present interval may begin, and, once it has begun, its start and the progress at that time.
     from: Duration,
     before: Option<(Duration, Vec<Option<u64>>)>,
     /// Loads per second of each member, interleaved and alone.
-    in_turns: Vec<Option<f64>>,
-    on_own: Vec<Option<f64>>,
+    interleaved_rates: Vec<Option<f64>>,
+    alone_rates: Vec<Option<f64>>,
 }
 
 /// Decides where each scavenger runs.
@@ -80,7 +80,7 @@ pub(super) struct Balance {
     decided_for: Vec<usize>,
     last: Duration,
     were_together: bool,
-    found: Found,
+    found: InterleavingReport,
 }
 
 impl Balance {
@@ -90,12 +90,12 @@ impl Balance {
             processors: processors.max(1),
             trial: None,
             next_trial: Duration::ZERO,
-            pause: FIRST_PAUSE,
+            pause: FIRST_TRIAL_PAUSE,
             pays: false,
             decided_for: Vec::new(),
             last: Duration::ZERO,
             were_together: false,
-            found: Found::default(),
+            found: InterleavingReport::default(),
         }
     }
 
@@ -104,7 +104,7 @@ impl Balance {
         self.trial.is_some() || self.decided_for.is_empty()
     }
 
-    pub(super) const fn found(&self) -> Found {
+    pub(super) const fn report(&self) -> InterleavingReport {
         self.found
     }
 
@@ -118,64 +118,64 @@ impl Balance {
     }
 
     /// Takes a poll and returns the place of each scavenger from now on.
-    pub(super) fn step(&mut self, look: Look<'_>) -> Vec<GuestPlace> {
-        let passed = look.now.saturating_sub(self.last);
-        self.last = look.now;
+    pub(super) fn step(&mut self, sample: ProgressSample<'_>) -> Vec<GuestPlace> {
+        let passed = sample.now.saturating_sub(self.last);
+        self.last = sample.now;
         if self.were_together {
             self.found.together += passed;
         } else {
             self.found.apart += passed;
         }
-        let places = self.places(look);
+        let places = self.places(sample);
         self.were_together = places.contains(&GuestPlace::Lanes);
         places
     }
 
-    fn places(&mut self, look: Look<'_>) -> Vec<GuestPlace> {
-        let alive: Vec<usize> = (0..look.progress.len())
-            .filter(|&index| look.progress[index].is_some())
+    fn places(&mut self, sample: ProgressSample<'_>) -> Vec<GuestPlace> {
+        let alive: Vec<usize> = (0..sample.progress.len())
+            .filter(|&index| sample.progress[index].is_some())
             .collect();
         let (prepared, prepares): (Vec<usize>, Vec<usize>) = alive
             .iter()
-            .partition(|&&index| look.progress[index].is_some_and(|it| it >= PREPARED_LOADS));
-        let most = MOST_IN_TURNS * self.processors;
+            .partition(|&&index| sample.progress[index].is_some_and(|it| it >= MIN_PREPARED_LOADS));
+        let most = MAX_INTERLEAVED_PER_PROCESSOR * self.processors;
         if !prepares.is_empty() && prepared.len() < most {
             self.trial = None;
             let first: Vec<usize> = prepares.into_iter().chain(prepared).collect();
-            return alone(look.progress.len(), &first, self.processors);
+            return alone(sample.progress.len(), &first, self.processors);
         }
         let members: Vec<usize> = prepared.into_iter().take(most).collect();
         if members.len() <= self.processors {
             self.trial = None;
             self.decided_for = members;
-            return alone(look.progress.len(), &alive, self.processors);
+            return alone(sample.progress.len(), &alive, self.processors);
         }
         if members != self.decided_for && self.trial.is_none() {
             // The members changed since the last decision.
-            self.pause = FIRST_PAUSE;
-            self.next_trial = look.now;
+            self.pause = FIRST_TRIAL_PAUSE;
+            self.next_trial = sample.now;
         }
         if let Some(trial) = &mut self.trial {
             if trial.members == members {
-                if !trial.advance(look, self.processors) {
-                    return trial.places(look.progress.len(), self.processors);
+                if !trial.advance(sample, self.processors) {
+                    return trial.places(sample.progress.len(), self.processors);
                 }
                 let worth = trial.worth(self.processors);
-                self.conclude(look.now, worth);
+                self.conclude(sample.now, worth);
             }
             self.trial = None;
         }
-        if look.now >= self.next_trial {
+        if sample.now >= self.next_trial {
             self.decided_for.clone_from(&members);
-            let trial = Trial::of(members, look.now);
-            let places = trial.places(look.progress.len(), self.processors);
+            let trial = Trial::of(members, sample.now);
+            let places = trial.places(sample.progress.len(), self.processors);
             self.trial = Some(trial);
             return places;
         }
         if self.pays {
-            together(look.progress.len(), &members)
+            together(sample.progress.len(), &members)
         } else {
-            alone(look.progress.len(), &members, self.processors)
+            alone(sample.progress.len(), &members, self.processors)
         }
     }
 
@@ -185,9 +185,9 @@ impl Balance {
             self.found.worth = Some(worth);
             let pays = worth >= PAYS;
             self.pause = if pays == self.pays {
-                (self.pause * 2).min(LONGEST_PAUSE)
+                (self.pause * 2).min(MAX_TRIAL_PAUSE)
             } else {
-                FIRST_PAUSE
+                FIRST_TRIAL_PAUSE
             };
             self.pays = pays;
         }
@@ -198,58 +198,58 @@ impl Balance {
 impl Trial {
     fn of(members: Vec<usize>, now: Duration) -> Self {
         Self {
-            in_turns: vec![None; members.len()],
-            on_own: vec![None; members.len()],
+            interleaved_rates: vec![None; members.len()],
+            alone_rates: vec![None; members.len()],
             members,
             alone: 0,
-            had_turns: false,
-            from: now + SETTLES,
+            is_interleaved_measured: false,
+            from: now + SETTLING_TIME,
             before: None,
         }
     }
 
     /// Takes a poll; returns whether the trial is over.
-    fn advance(&mut self, look: Look<'_>, processors: usize) -> bool {
+    fn advance(&mut self, sample: ProgressSample<'_>, processors: usize) -> bool {
         let Some((since, before)) = &self.before else {
-            if look.now >= self.from {
-                self.before = Some((look.now, look.progress.to_vec()));
+            if sample.now >= self.from {
+                self.before = Some((sample.now, sample.progress.to_vec()));
             }
             return false;
         };
-        let lasted = look.now.saturating_sub(*since);
-        if lasted < SPAN {
+        let lasted = sample.now.saturating_sub(*since);
+        if lasted < TRIAL_INTERVAL {
             return false;
         }
         let rate = |index: usize| {
-            let loads = look.progress[index]?.saturating_sub(before[index]?);
+            let loads = sample.progress[index]?.saturating_sub(before[index]?);
             Some(loads as f64 / lasted.as_secs_f64())
         };
-        if self.had_turns {
+        if self.is_interleaved_measured {
             let until = (self.alone + processors).min(self.members.len());
             for member in self.alone..until {
-                self.on_own[member] = rate(self.members[member]);
+                self.alone_rates[member] = rate(self.members[member]);
             }
             self.alone = until;
         } else {
-            self.in_turns = self.members.iter().map(|&index| rate(index)).collect();
-            self.had_turns = true;
+            self.interleaved_rates = self.members.iter().map(|&index| rate(index)).collect();
+            self.is_interleaved_measured = true;
         }
         self.before = None;
-        self.from = look.now + SETTLES;
+        self.from = sample.now + SETTLING_TIME;
         self.alone == self.members.len()
     }
 
     /// The worth of interleaving: the mean ratio of the members with enough progress alone, times the number
     /// of members per processor. `None` if no member had enough progress.
     fn worth(&self, processors: usize) -> Option<f64> {
-        let least = LEAST_LOADS / SPAN.as_secs_f64();
+        let least = MIN_LOADS_ALONE / TRIAL_INTERVAL.as_secs_f64();
         let ratios: Vec<f64> = self
-            .in_turns
+            .interleaved_rates
             .iter()
-            .zip(&self.on_own)
-            .filter_map(|(in_turns, on_own)| {
-                let (in_turns, on_own) = ((*in_turns)?, (*on_own)?);
-                (on_own >= least).then(|| in_turns / on_own)
+            .zip(&self.alone_rates)
+            .filter_map(|(interleaved, alone)| {
+                let (interleaved, alone) = ((*interleaved)?, (*alone)?);
+                (alone >= least).then(|| interleaved / alone)
             })
             .collect();
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
@@ -257,7 +257,7 @@ impl Trial {
     }
 
     fn places(&self, count: usize, processors: usize) -> Vec<GuestPlace> {
-        if self.had_turns {
+        if self.is_interleaved_measured {
             alone(count, &self.members[self.alone..], processors)
         } else {
             together(count, &self.members)
@@ -292,13 +292,13 @@ mod tests {
     #[derive(Clone, Copy)]
     struct Program {
         prepares_ms: u64,
-        in_turns: u64,
+        interleaved_rate: u64,
         alone: u64,
         loads: u64,
     }
 
     /// Runs programs on so many processors; returns when each ended, in milliseconds, and the results.
-    fn run(programs: &[Program], processors: usize) -> (Vec<u64>, Found) {
+    fn run(programs: &[Program], processors: usize) -> (Vec<u64>, InterleavingReport) {
         const STEP_MS: u64 = 10;
         let mut balance = Balance::new(processors);
         let mut prepared = vec![0_u64; programs.len()];
@@ -310,9 +310,9 @@ mod tests {
                 .map(|index| (ends[index] == 0).then_some(loads[index]))
                 .collect();
             if progress.iter().all(Option::is_none) {
-                return (ends, balance.found());
+                return (ends, balance.report());
             }
-            places = balance.step(Look {
+            places = balance.step(ProgressSample {
                 now: Duration::from_millis(now),
                 progress: &progress,
             });
@@ -330,7 +330,7 @@ mod tests {
                 }
                 loads[index] += STEP_MS
                     * match places[index] {
-                        GuestPlace::Lanes => program.in_turns,
+                        GuestPlace::Lanes => program.interleaved_rate,
                         _ => program.alone,
                     };
                 if loads[index] >= program.loads {
@@ -338,7 +338,7 @@ mod tests {
                 }
             }
         }
-        panic!("{ends:?} {:?}", balance.found());
+        panic!("{ends:?} {:?}", balance.report());
     }
 
     fn last(ends: &[u64]) -> u64 {
@@ -350,7 +350,7 @@ mod tests {
         // Each makes the same progress interleaved as alone: eight times as much together.
         let program = Program {
             prepares_ms: 300,
-            in_turns: 1000,
+            interleaved_rate: 1000,
             alone: 1000,
             loads: 10_000_000,
         };
@@ -364,7 +364,7 @@ mod tests {
     fn turns_that_do_not_pay_cost_next_to_nothing() {
         let program = Program {
             prepares_ms: 200,
-            in_turns: 200,
+            interleaved_rate: 200,
             alone: 1000,
             loads: 4_000_000,
         };
@@ -380,7 +380,7 @@ mod tests {
     fn who_never_comes_by_loads_runs_one_after_another() {
         let program = Program {
             prepares_ms: 1000,
-            in_turns: 1,
+            interleaved_rate: 1,
             alone: 1,
             loads: 10,
         };
@@ -393,7 +393,7 @@ mod tests {
     fn one_that_is_left_runs_on_its_own() {
         let short = Program {
             prepares_ms: 0,
-            in_turns: 1000,
+            interleaved_rate: 1000,
             alone: 1000,
             loads: 1_000_000,
         };

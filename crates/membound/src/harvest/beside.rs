@@ -106,7 +106,7 @@ impl Beside {
 
     /// Finds the CPUs on which the command, process `pid`, runs, and binds scavengers. `own_s` holds the CPU
     /// time of each scavenger's home thread in seconds.
-    pub(super) fn look(
+    pub(super) fn poll(
         &mut self,
         remote: &Remote,
         pid: u32,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use membound_types::{HarvestRole, PlanSource};
 
 use super::copies::Member;
-use super::learning::{Learned, Lesson, Subject, file_bytes, is_worth_profiling};
-use super::ordinary::{Lessons, Ordinary, Processes};
-use super::plans::{self, Followed, Known, Maker, Took, Wish};
-use super::programs::{Wanted, texts};
+use super::learning::{Observation, ObservationTask, Subject, file_bytes, is_worth_profiling};
+use super::ordinary::{ObservationResult, Ordinary, Processes};
+use super::plans::{self, CacheEntry, CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin};
+use super::programs::{Program, texts};
 use super::roles;
 use crate::output;
 
@@ -30,12 +30,12 @@ const COMMAND_IS_LEARNED: &str = "the command was profiled in this run";
 const FREE_PROCESSOR: &str = "a processor was free before its plan was made";
 
 /// The roles of all scavengers.
-pub(super) struct Cast {
-    maker: Arc<Maker>,
+pub(super) struct RoleAssignment {
+    maker: Arc<PlanMaker>,
     /// Whether scavengers run beside a command.
     beside_command: bool,
     /// The plans that this harvest follows.
-    pub(super) followed: Vec<Followed>,
+    pub(super) followed: Vec<PlanWithOrigin>,
     /// Scavengers that have time slices.
     pub(super) turns: Vec<Member>,
     /// Scavengers that run as ordinary processes.
@@ -44,9 +44,13 @@ pub(super) struct Cast {
     pub(super) held: Vec<Member>,
 }
 
-impl Cast {
+impl RoleAssignment {
     /// Begins with the plans that the user gave.
-    pub(super) fn new(maker: Arc<Maker>, given: Vec<Followed>, beside_command: bool) -> Self {
+    pub(super) fn new(
+        maker: Arc<PlanMaker>,
+        given: Vec<PlanWithOrigin>,
+        beside_command: bool,
+    ) -> Self {
         Self {
             maker,
             beside_command,
@@ -59,17 +63,23 @@ impl Cast {
 
     /// Adds the plan of the command to those that are followed, if there is one; otherwise returns how the
     /// command is to be profiled while it runs, if it can be.
-    pub(super) fn command(&mut self, command: &Wanted, rehearses: bool) -> Option<Lesson> {
+    pub(super) fn command(
+        &mut self,
+        command: &Program,
+        rehearses: bool,
+    ) -> Option<ObservationTask> {
         let why = match self.find(HarvestRole::Primary, command, rehearses) {
-            Known::Plan(followed) => {
+            CacheEntry::Plan(followed) => {
                 self.followed.push(*followed);
                 return None;
             }
-            Known::Refused(why) => why,
-            Known::Nothing | Known::Took(_) => match self.lesson(HarvestRole::Primary, command) {
-                Some(lesson) => return Some(lesson),
-                None => UNMEASURED.to_owned(),
-            },
+            CacheEntry::Refused(why) => why,
+            CacheEntry::Nothing | CacheEntry::CpuTimes(_) => {
+                match self.task(HarvestRole::Primary, command) {
+                    Some(task) => return Some(task),
+                    None => UNMEASURED.to_owned(),
+                }
+            }
         };
         let name = command.path.display();
         output::complain(&format!("{name} runs without yields of its own: {why}"));
@@ -80,7 +90,7 @@ impl Cast {
     /// words.
     pub(super) fn scavenger(
         &mut self,
-        scavenger: &Wanted,
+        scavenger: &Program,
         copies: Vec<Member>,
         alike: usize,
         rehearses: bool,
@@ -93,44 +103,52 @@ impl Cast {
         if self
             .ordinary
             .iter()
-            .any(|it| it.lesson.is_some() && it.guest.arguments == *words)
+            .any(|it| it.task.is_some() && it.guest.arguments == *words)
         {
             return self.hold(copies);
         }
         match self.find(HarvestRole::Scavenger, scavenger, rehearses) {
-            Known::Plan(followed) => {
-                let why = roles::takes_no_turns(&followed.plan, self.beside_command);
+            CacheEntry::Plan(followed) => {
+                let why = roles::why_without_slices(&followed.plan, self.beside_command);
                 self.followed.push(*followed);
                 match why {
                     None => self.turns.extend(copies),
                     Some(why) => self.run_ordinary(copies, &why),
                 }
             }
-            Known::Refused(why) => self.run_ordinary(copies, &why),
-            Known::Nothing => self.learn(scavenger, copies, None, alike),
-            Known::Took(took) => self.learn(scavenger, copies, Some(took), alike),
+            CacheEntry::Refused(why) => self.run_ordinary(copies, &why),
+            CacheEntry::Nothing => self.learn(scavenger, copies, None, alike),
+            CacheEntry::CpuTimes(cpu_times) => {
+                self.learn(scavenger, copies, Some(cpu_times), alike)
+            }
         }
     }
 
     /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
-    /// result. `took` is its CPU time where that is known. A scavenger beside a command uses only time that
-    /// the command leaves, so it is profiled without that check.
-    fn learn(&mut self, scavenger: &Wanted, copies: Vec<Member>, took: Option<Took>, alike: usize) {
-        let Some(mut lesson) = self.lesson(HarvestRole::Scavenger, scavenger) else {
+    /// result. `cpu_times` is its CPU time where that is known. A scavenger beside a command uses only time
+    /// that the command leaves, so it is profiled without that check.
+    fn learn(
+        &mut self,
+        scavenger: &Program,
+        copies: Vec<Member>,
+        cpu_times: Option<CpuTimes>,
+        alike: usize,
+    ) {
+        let Some(mut task) = self.task(HarvestRole::Scavenger, scavenger) else {
             return self.run_ordinary(copies, UNMEASURED);
         };
         if !self.beside_command {
             let bytes = file_bytes(&scavenger.path);
-            lesson.before_s = took.map_or(0.0, |took| took.sum_s);
-            match took {
-                Some(took) if is_worth_profiling(took, bytes, alike) => {}
+            task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
+            match cpu_times {
+                Some(cpu_times) if is_worth_profiling(cpu_times, bytes, alike) => {}
                 // The program is only timed again: the sum over its runs decides later whether profiling
                 // pays.
-                Some(_) | None => lesson.subject = Subject::CpuTime,
+                Some(_) | None => task.subject = Subject::CpuTime,
             }
         }
         let mut copies = copies.into_iter();
-        let first = copies.next().map(|member| first(member, lesson));
+        let first = copies.next().map(|member| first(member, task));
         self.ordinary.extend(first);
         self.hold(copies.collect());
     }
@@ -151,24 +169,26 @@ impl Cast {
     }
 
     /// The plan of the program: one that is already followed, is kept, or is made by a rehearsal.
-    fn find(&mut self, role: HarvestRole, program: &Wanted, rehearses: bool) -> Known {
+    fn find(&mut self, role: HarvestRole, program: &Program, rehearses: bool) -> CacheEntry {
         if let Some(at) = self.position(role, program) {
-            return Known::Plan(Box::new(self.followed.remove(at)));
+            return CacheEntry::Plan(Box::new(self.followed.remove(at)));
         }
-        let wish = wish(role, program);
-        match self.maker.known(&wish) {
-            Known::Nothing | Known::Took(_) if rehearses => match self.maker.rehearse(&wish) {
-                Ok(followed) => Known::Plan(Box::new(followed)),
-                Err(error) => Known::Refused(output::one_line(&error)),
-            },
+        let plan_request = plan_request(role, program);
+        match self.maker.known(&plan_request) {
+            CacheEntry::Nothing | CacheEntry::CpuTimes(_) if rehearses => {
+                match self.maker.rehearse(&plan_request) {
+                    Ok(followed) => CacheEntry::Plan(Box::new(followed)),
+                    Err(error) => CacheEntry::Refused(output::one_line(&error)),
+                }
+            }
             known => known,
         }
     }
 
     /// Index of a followed plan that was given for this program, or was made of it with the same arguments.
-    fn position(&self, role: HarvestRole, program: &Wanted) -> Option<usize> {
+    fn position(&self, role: HarvestRole, program: &Program) -> Option<usize> {
         let words = texts(&program.words);
-        let is_of_it = |it: &Followed| {
+        let is_of_it = |it: &PlanWithOrigin| {
             let has_these_arguments = it.plan.command.get(1..) == words.get(1..);
             it.plan.role == role
                 && (it.from.source == PlanSource::Given || has_these_arguments)
@@ -179,11 +199,11 @@ impl Cast {
 
     /// How the program is profiled while it runs; `None` without a machine profile, since plans need the
     /// machine's levels.
-    fn lesson(&self, role: HarvestRole, program: &Wanted) -> Option<Lesson> {
+    fn task(&self, role: HarvestRole, program: &Program) -> Option<ObservationTask> {
         self.maker.machine.as_ref()?;
-        Some(Lesson {
+        Some(ObservationTask {
             maker: Arc::clone(&self.maker),
-            wish: wish(role, program),
+            plan_request: plan_request(role, program),
             subject: Subject::Plan,
             before_s: 0.0,
         })
@@ -202,9 +222,9 @@ impl Cast {
     /// Runs ordinary processes until no copy waits for a plan.
     pub(super) fn learn_all(&mut self, processes: &mut Processes) {
         while !self.held.is_empty() {
-            processes.look();
-            for lesson in processes.take_learned() {
-                self.decide(lesson, processes);
+            processes.poll();
+            for task in processes.take_learned() {
+                self.decide(task, processes);
             }
             if processes.count() == 0 && !processes.is_learning() {
                 // No program is left from which a plan could come.
@@ -219,29 +239,30 @@ impl Cast {
     }
 
     /// Assigns the copies that waited for this result.
-    fn decide(&mut self, lesson: Lessons, processes: &mut Processes) {
-        let Lessons {
-            mut lesson,
-            learned,
-        } = lesson;
+    fn decide(&mut self, task: ObservationResult, processes: &mut Processes) {
+        let ObservationResult { mut task, learned } = task;
         let held = std::mem::take(&mut self.held);
         let (mut these, others): (Vec<Member>, Vec<Member>) = held
             .into_iter()
-            .partition(|(guest, _)| guest.arguments == lesson.wish.words);
+            .partition(|(guest, _)| guest.arguments == task.plan_request.words);
         self.held = others;
         let why = match learned {
-            Learned::Took(took)
-                if is_worth_profiling(took, file_bytes(&lesson.wish.path), these.len()) =>
+            Observation::CpuTimes(cpu_times)
+                if is_worth_profiling(
+                    cpu_times,
+                    file_bytes(&task.plan_request.path),
+                    these.len(),
+                ) =>
             {
-                lesson.subject = Subject::Plan;
-                processes.add(first(these.remove(0), lesson));
+                task.subject = Subject::Plan;
+                processes.add(first(these.remove(0), task));
                 self.held.extend(these);
                 return;
             }
-            Learned::Took(took) => Some(too_short(took.cpu_s)),
-            Learned::NoPlan(why) => Some(why),
-            Learned::Plan(followed) => {
-                let why = roles::takes_no_turns(&followed.plan, self.beside_command);
+            Observation::CpuTimes(cpu_times) => Some(too_short(cpu_times.cpu_s)),
+            Observation::NoPlan(why) => Some(why),
+            Observation::Plan(followed) => {
+                let why = roles::why_without_slices(&followed.plan, self.beside_command);
                 self.followed.push(*followed);
                 why
             }
@@ -256,16 +277,16 @@ impl Cast {
 }
 
 /// The copy that is timed or profiled.
-fn first((guest, asked): Member, lesson: Lesson) -> Ordinary {
-    let why = match lesson.subject {
+fn first((guest, copy_request): Member, task: ObservationTask) -> Ordinary {
+    let why = match task.subject {
         Subject::CpuTime => IS_TIMED,
         Subject::Plan => IS_LEARNED,
     };
     Ordinary {
         guest,
-        asked,
+        copy_request,
         why: why.to_owned(),
-        lesson: Some(lesson),
+        task: Some(task),
     }
 }
 
@@ -274,17 +295,17 @@ fn too_short(cpu_s: f64) -> String {
 }
 
 /// A scavenger as an ordinary process, for the reason given.
-pub(super) fn ordinary((guest, asked): Member, why: &str) -> Ordinary {
+pub(super) fn ordinary((guest, copy_request): Member, why: &str) -> Ordinary {
     Ordinary {
         guest,
-        asked,
+        copy_request,
         why: why.to_owned(),
-        lesson: None,
+        task: None,
     }
 }
 
-fn wish(role: HarvestRole, program: &Wanted) -> Wish {
-    Wish {
+fn plan_request(role: HarvestRole, program: &Program) -> PlanRequest {
+    PlanRequest {
         role,
         path: program.path.clone(),
         code: program.code.clone(),

@@ -4,7 +4,7 @@ use anyhow::Context;
 use membound_launch::{Guest, environment};
 
 use super::args::RunArgs;
-use super::programs::{Asked, Wanted, texts};
+use super::programs::{CopyRequest, Program, texts};
 use crate::output::Target;
 
 /// Limits of a scavenger's address space and stack, in bytes.
@@ -12,7 +12,7 @@ const MEMORY_BYTES: u64 = 1 << 40;
 const STACK_BYTES: u64 = 8 << 20;
 
 /// A copy of a scavenger with everything that its start needs, and the request for it.
-pub(super) type Member = (Guest, Asked);
+pub(super) type Member = (Guest, CopyRequest);
 
 /// Creates the output directory, and checks that all output files of `scavengers` scavengers are writable.
 pub(super) fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Result<()> {
@@ -40,7 +40,7 @@ fn output_name(number: usize, copy: u32, ending: &str) -> String {
 }
 
 /// All copies of a scavenger, each with the request for it.
-pub(super) fn copies(args: &RunArgs, scavenger: &Wanted) -> anyhow::Result<Vec<Member>> {
+pub(super) fn copies(args: &RunArgs, scavenger: &Program) -> anyhow::Result<Vec<Member>> {
     let directory = args
         .output
         .as_deref()
@@ -54,7 +54,7 @@ pub(super) fn copies(args: &RunArgs, scavenger: &Wanted) -> anyhow::Result<Vec<M
                 .map(|directory| directory.join(output_name(number, copy, ending)))
         };
         let output = place(OUT);
-        let asked = Asked {
+        let copy_request = CopyRequest {
             words: texts(&scavenger.words),
             copy,
             output: output.as_ref().map(|path| path.display().to_string()),
@@ -68,7 +68,7 @@ pub(super) fn copies(args: &RunArgs, scavenger: &Wanted) -> anyhow::Result<Vec<M
             memory_bytes: MEMORY_BYTES,
             stack_bytes: STACK_BYTES,
         };
-        (guest, asked)
+        (guest, copy_request)
     };
     Ok((0..args.copies).map(copy).collect())
 }

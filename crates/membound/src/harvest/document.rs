@@ -7,9 +7,9 @@ use membound_types::{
     Scavenger, ScavengerMoves, ScavengerState, SiteState, SlowdownGuard, YieldDistances,
 };
 
-use super::follow::Seen;
-use super::programs::Asked;
-use super::requests::Told;
+use super::follow::Observed;
+use super::programs::CopyRequest;
+use super::requests::RequestReport;
 use super::times;
 use super::worth::PlannedYield;
 use crate::job::End;
@@ -28,10 +28,10 @@ pub(super) struct Facts<'a> {
     pub(super) requests: Option<&'a RequestsBy>,
     pub(super) command: Vec<String>,
     pub(super) end: End,
-    pub(super) scavengers: Vec<Asked>,
+    pub(super) scavengers: Vec<CopyRequest>,
     /// Scavengers that ran as ordinary processes.
     pub(super) ordinary: Vec<Scavenger>,
-    pub(super) seen: &'a Seen,
+    pub(super) observed: &'a Observed,
     pub(super) plans: &'a [HarvestPlan],
     /// Sites without a yield: role of the program, path, address, reason.
     pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
@@ -42,7 +42,7 @@ pub(super) struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// The facts of a run in which nothing was observed.
-    pub(super) fn nothing(machine: &'a MachineInfo, seen: &'a Seen, end: End) -> Self {
+    pub(super) fn nothing(machine: &'a MachineInfo, observed: &'a Observed, end: End) -> Self {
         Self {
             machine,
             wall_s: 0.0,
@@ -54,7 +54,7 @@ impl<'a> Facts<'a> {
             end,
             scavengers: Vec::new(),
             ordinary: Vec::new(),
-            seen,
+            observed,
             plans: &[],
             left_out: Vec::new(),
             yields: &[],
@@ -65,7 +65,7 @@ impl<'a> Facts<'a> {
 
 /// Builds the document.
 pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
-    let harvested = &facts.seen.harvested;
+    let harvested = &facts.observed.harvested;
     let mut missing = Vec::new();
     let mut lacks = |field: &str, reason: String| {
         missing.push(Missing {
@@ -86,7 +86,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         );
         lacks("distance_ns", "no turn was timed".to_owned());
     }
-    let slowdown = facts.seen.spans.slowdown();
+    let slowdown = facts.observed.spans.slowdown();
     let interval = slowdown.and_then(|slowdown| slowdown.interval);
     let slowdown = slowdown.map(|slowdown| slowdown.share);
     if slowdown.is_none() {
@@ -100,7 +100,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             "the run was too short to see how much the slowdown varies".to_owned(),
         );
     }
-    let own_threads_s: f64 = facts.seen.own_thread_s.iter().sum();
+    let own_threads_s: f64 = facts.observed.own_thread_s.iter().sum();
     let waits_s = harvested.waits.cpu_ns as f64 * 1e-9;
     let threads_s = (facts.process_cpu_s - own_threads_s - waits_s).max(0.0);
     // Harvested time is the scavengers' time in slices, less the time that the command lost by them.
@@ -138,8 +138,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             "it is what was not harvested of the stall before, and not both are known".to_owned(),
         );
     }
-    let told = Told::of(facts.requests, harvested.requested.as_ref());
-    missing.extend(told.missing);
+    let requests = RequestReport::of(facts.requests, harvested.requested.as_ref());
+    missing.extend(requests.missing);
     let (exit_code, signal) = match facts.end {
         End::Exited(code) => (Some(code), None),
         End::Killed(signal) => (None, Some(signal)),
@@ -150,8 +150,13 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .iter()
         .zip(&harvested.guests)
         .enumerate()
-        .map(|(index, (asked, guest))| {
-            let own_thread_s = facts.seen.own_thread_s.get(index).copied().unwrap_or(0.0);
+        .map(|(index, (copy_request, guest))| {
+            let own_thread_s = facts
+                .observed
+                .own_thread_s
+                .get(index)
+                .copied()
+                .unwrap_or(0.0);
             // Time away is counted when a scavenger comes home: if none ever did, shares are equal.
             let share = if away_ns == 0 {
                 1.0 / facts.scavengers.len().max(1) as f64
@@ -164,7 +169,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
                 in_waits_s: waits_s * share,
                 own_thread_s,
             };
-            scavenger(asked, guest, &had)
+            scavenger(copy_request, guest, &had)
         })
         .chain(facts.ordinary.iter().cloned())
         .collect();
@@ -172,7 +177,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let mut notes = facts.missed;
     notes.extend(facts.plans.iter().filter_map(without_yields));
     notes.extend(harvested.missed.iter().cloned());
-    notes.extend(told.notes);
+    notes.extend(requests.notes);
     HarvestRun {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Harvest,
@@ -190,11 +195,11 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             cpu_s: primary_cpu_s,
             threads: harvested.threads,
             yields: harvested.with.count,
-            first_turn_s: facts.seen.first_turn.map(|after| after.as_secs_f64()),
+            first_turn_s: facts.observed.first_turn.map(|after| after.as_secs_f64()),
             slowdown,
             slowdown_low: interval.map(|(low, _)| low),
             slowdown_high: interval.map(|(_, high)| high),
-            latency: told.latency,
+            latency: requests.latency,
         },
         scavengers,
         moves: ScavengerMoves {
@@ -211,18 +216,18 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         },
         distance_ns: distances(harvested, facts.options.bound_ns),
         options: facts.options,
-        guard: facts.seen.guard.map(|guard| SlowdownGuard {
+        guard: facts.observed.guard.map(|guard| SlowdownGuard {
             yields_out: sites.iter().filter(|it| it.state == SiteState::Out).count() as u64,
             ..guard
         }),
         sites,
-        balance: facts.seen.balance.map(|found| HarvestBalance {
+        balance: facts.observed.balance.map(|found| HarvestBalance {
             trials: found.trials,
             worth: found.worth,
             together_s: found.together.as_secs_f64(),
             apart_s: found.apart.as_secs_f64(),
         }),
-        slots: facts.seen.slots.clone(),
+        slots: facts.observed.slots.clone(),
         missing,
         notes,
     }
@@ -261,7 +266,7 @@ struct Had {
     own_thread_s: f64,
 }
 
-fn scavenger(asked: &Asked, guest: &GuestStatus, had: &Had) -> Scavenger {
+fn scavenger(copy_request: &CopyRequest, guest: &GuestStatus, had: &Had) -> Scavenger {
     let code = i32::try_from(guest.code).ok();
     let (state, exit_code, signal, reason) = match guest.state {
         Some(GuestState::Exited) => (ScavengerState::Finished, code, None, None),
@@ -287,8 +292,8 @@ fn scavenger(asked: &Asked, guest: &GuestStatus, had: &Had) -> Scavenger {
     };
     let cpu_s = had.in_stalls_s.unwrap_or(0.0) + had.in_waits_s + had.own_thread_s;
     Scavenger {
-        command: asked.words.clone(),
-        copy: asked.copy,
+        command: copy_request.words.clone(),
+        copy: copy_request.copy,
         exit_code,
         signal,
         state,
@@ -299,7 +304,7 @@ fn scavenger(asked: &Asked, guest: &GuestStatus, had: &Had) -> Scavenger {
         own_thread_s: had.own_thread_s,
         calls: guest.calls,
         turns: guest.parks,
-        output: asked.output.clone(),
+        output: copy_request.output.clone(),
     }
 }
 
@@ -338,7 +343,7 @@ const TAKEN_OUT: &str =
 
 /// The final state of every planned yield.
 fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {
-    let withdrawn = &facts.seen.harvested.withdrawn;
+    let withdrawn = &facts.observed.harvested.withdrawn;
     let out: Vec<&PlannedYield> = facts
         .yields
         .iter()

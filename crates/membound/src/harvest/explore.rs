@@ -21,10 +21,10 @@ use membound_types::{
 };
 
 use args::ExploreArgs;
-use bed::{Baseline, Bed, INTERRUPTED, Known};
+use bed::{Baseline, INTERRUPTED, Known, TestBench};
 use prepare::{Prepared, Stop};
 use profiles::{Loads, Plans};
-use settings::{Around, Setting};
+use settings::{Setting, SweepInputs};
 
 use crate::output::{self, Target};
 use crate::progress::Bar;
@@ -82,7 +82,7 @@ fn show(
 type Table = (ExploreSweep, Result<Vec<Setting>, NotMeasured>);
 
 fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
-    let around = Around {
+    let inputs = SweepInputs {
         bounds: args.bounds.clone(),
         overheads: args.overheads.clone(),
         sibling: prepared.sibling,
@@ -93,7 +93,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
             let remedy = None;
             (sweep, Err(NotMeasured { reason, remedy }))
         }
-        None => (sweep, Ok(settings::of(sweep, &around))),
+        None => (sweep, Ok(settings::of(sweep, &inputs))),
     };
     prepared.sweeps.iter().map(table).collect()
 }
@@ -118,7 +118,10 @@ fn different(tables: &[Table]) -> Vec<Setting> {
     let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
     let mut wanted: Vec<Setting> = Vec::new();
     for setting in all.flatten() {
-        if !wanted.iter().any(|known| known.way == setting.way) {
+        if !wanted
+            .iter()
+            .any(|known| known.scheduling == setting.scheduling)
+        {
             wanted.push(setting.clone());
         }
     }
@@ -131,7 +134,7 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
     let scavengers_s = first.scavengers_s.unwrap_or(0.0);
     let settings_s: f64 = wanted
         .iter()
-        .map(|setting| setting.way.estimate_s(first.primary_s, scavengers_s))
+        .map(|setting| setting.scheduling.estimate_s(first.primary_s, scavengers_s))
         .sum();
     let by_themselves_s = first.primary_s + scavengers_s;
     let seconds = f64::from(args.pairs) * (settings_s + by_themselves_s);
@@ -162,7 +165,7 @@ fn about(seconds: f64) -> String {
 }
 
 /// Results of all rounds: runs by the keys of their settings, and the programs by themselves.
-struct Found {
+struct RoundResults {
     runs: BTreeMap<String, Vec<ExploreRun>>,
     baselines: Vec<Baseline>,
     was_interrupted: bool,
@@ -170,8 +173,8 @@ struct Found {
 
 /// Runs each setting once in each round, in alternating order, so that a machine that becomes faster or
 /// slower favours no setting.
-fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Found {
-    let mut found = Found {
+fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> RoundResults {
+    let mut found = RoundResults {
         runs: BTreeMap::new(),
         baselines: Vec::new(),
         was_interrupted: false,
@@ -192,17 +195,21 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Fo
             let done = pair as usize * wanted.len() + index;
             bar.at(done as f64 / all as f64, &setting.name);
             let mut run = one(prepared, setting, &usual, &baseline);
-            if prepared.bed.cancel.load(Ordering::Relaxed)
+            if prepared.bench.cancel.load(Ordering::Relaxed)
                 || run.failed.as_deref() == Some(INTERRUPTED)
             {
                 break 'rounds;
             }
             run.pair = pair;
-            found.runs.entry(setting.way.key()).or_default().push(run);
+            found
+                .runs
+                .entry(setting.scheduling.key())
+                .or_default()
+                .push(run);
         }
     }
     bar.finish();
-    found.was_interrupted = prepared.bed.cancel.load(Ordering::Relaxed);
+    found.was_interrupted = prepared.bench.cancel.load(Ordering::Relaxed);
     found
 }
 
@@ -213,32 +220,38 @@ fn one(
     baseline: &Baseline,
 ) -> ExploreRun {
     let Prepared {
-        bed, known, plans, ..
+        bench,
+        known,
+        plans,
+        ..
     } = prepared;
-    bed.run(&setting.way, known, plans, usual, baseline)
+    bench.run(&setting.scheduling, known, plans, usual, baseline)
 }
 
 /// Times the programs by themselves for one round; `None` if that was interrupted.
 fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
     let Prepared {
-        bed, known, plans, ..
+        bench,
+        known,
+        plans,
+        ..
     } = prepared;
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
-    by_themselves(bed, known, plans, needs_unbound)
+    by_themselves(bench, known, plans, needs_unbound)
 }
 
 fn by_themselves(
-    bed: &Bed<'_>,
+    bench: &TestBench<'_>,
     known: &Known,
     plans: &Plans<'_>,
     needs_unbound: bool,
 ) -> Option<Baseline> {
-    let alone = |cpu| bed.alone(&bed.primary, cpu, known.limit).ok();
-    let (_, primary_s) = alone(Some(bed.cpu))?;
+    let alone = |cpu| bench.alone(&bench.primary, cpu, known.limit).ok();
+    let (_, primary_s) = alone(Some(bench.cpu))?;
     let mut each = Vec::new();
-    if known.all_end() && !bed.own_scavenger {
-        for scavenger in &bed.scavengers {
-            each.push(bed.alone(scavenger, Some(bed.cpu), known.limit).ok()?.1);
+    if known.all_end() && !bench.own_scavenger {
+        for scavenger in &bench.scavengers {
+            each.push(bench.alone(scavenger, Some(bench.cpu), known.limit).ok()?.1);
         }
     } else if known.all_end() {
         each.push(primary_s);
@@ -247,13 +260,14 @@ fn by_themselves(
         true => Some(alone(None)?.1),
         false => None,
     };
-    let p95_ns = match bed.requests {
-        Some(_) => bed.alone_p95_ns(known, plans).ok(),
+    let p95_ns = match bench.requests {
+        Some(_) => bench.alone_p95_ns(known, plans).ok(),
         None => None,
     };
     Some(Baseline {
         primary_s,
-        scavengers_s: (!each.is_empty()).then(|| each.iter().sum::<f64>() * f64::from(bed.copies)),
+        scavengers_s: (!each.is_empty())
+            .then(|| each.iter().sum::<f64>() * f64::from(bench.copies)),
         first_s: each.first().copied(),
         p95_ns,
         unbound_s,
@@ -264,12 +278,12 @@ fn document(
     args: &ExploreArgs,
     prepared: &Prepared<'_>,
     tables: &[Table],
-    found: Found,
+    found: RoundResults,
     begun: Instant,
 ) -> HarvestExplore {
     let sweep = |(sweep, rows): &Table| {
         let of = |setting: &Setting| {
-            let runs = found.runs.get(&setting.way.key());
+            let runs = found.runs.get(&setting.scheduling.key());
             rows::row(setting, runs.cloned().unwrap_or_default())
         };
         ExploredSweep {

@@ -10,7 +10,7 @@ use membound_launch::{GuestPlace, GuestState, GuestStatus, Harvested, Remote, Re
 use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
-use super::balance::{Balance, Found, Look};
+use super::balance::{Balance, InterleavingReport, ProgressSample};
 use super::guard::{Guard, Limits};
 use super::in_place::{Adopted, InPlace, Outcome};
 use super::off::{Listening, Off, Switch};
@@ -22,27 +22,27 @@ use super::times;
 use super::worth::PlannedYield;
 
 /// Time between two polls.
-const PERIOD: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two polls while the balance tries time slices of scavengers without a command.
-const TRIAL_PERIOD: Duration = Duration::from_millis(10);
+const TRIAL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time from the beginning for which polls come as often, to see when the first time slice begins.
-const FIRST_TURNS: Duration = Duration::from_secs(2);
+const FIRST_SLICE_WATCH: Duration = Duration::from_secs(2);
 /// Consecutive idle polls before the poll interval doubles, and the maximum number of doublings: each poll
 /// costs some fifty microseconds of a thread that shares the processor.
 const ENOUGH: u32 = 8;
-const MOST_HALVINGS: u32 = 3;
+const MAX_INTERVAL_DOUBLINGS: u32 = 3;
 /// Polls between two decisions on the slowdown.
 const LOOKS: u32 = 5;
 /// Maximum number of decisions skipped while a change of yields is pending: a program that was stopped never
 /// completes it.
-const PUT_OFF: u32 = 20;
+const MAX_SKIPPED_DECISIONS: u32 = 20;
 /// A phase with or without scavengers is to last at least this many times the 99th percentile of request
 /// durations: requests that do not lie within one phase count for neither.
-const REQUESTS_A_PHASE: f64 = 20.0;
+const MIN_PHASE_LENGTH_PER_P99: f64 = 20.0;
 
 /// What the follower observed last.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Observed {
     pub(super) harvested: Harvested,
     /// The same counters, poll by poll.
     pub(super) spans: Spans,
@@ -51,7 +51,7 @@ pub(super) struct Seen {
     pub(super) guard: Option<SlowdownGuard>,
     pub(super) slots: HarvestSlots,
     /// What interleaving gained, for scavengers without a command.
-    pub(super) balance: Option<Found>,
+    pub(super) balance: Option<InterleavingReport>,
     /// What switching the harvest off did, for the report.
     pub(super) off: Option<String>,
     /// Time from the beginning to the first poll after a scavenger had a time slice.
@@ -62,7 +62,7 @@ pub(super) struct Seen {
 
 /// Messages to the follower's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Message {
     /// The harvest is to be switched off.
     Off,
     /// The session has ended.
@@ -72,9 +72,9 @@ pub(super) enum Told {
 /// Thread that polls a session until [`Follower::end`].
 #[derive(Debug)]
 pub(super) struct Follower {
-    tell: mpsc::Sender<Told>,
+    sender: mpsc::Sender<Message>,
     listening: Listening,
-    thread: JoinHandle<(Seen, Processes)>,
+    thread: JoinHandle<(Observed, Processes)>,
 }
 
 impl Follower {
@@ -84,47 +84,51 @@ impl Follower {
         (limits, yields): (Limits, Vec<PlannedYield>),
         mut span: Option<SpanControl>,
         mut slots: Slots,
-        mut together: Together,
+        mut others: OtherProcesses,
         (switch, mut off): (Switch, Off),
         (begun, mut in_place): (Instant, Option<InPlace>),
     ) -> Self {
-        let (tell, heard) = mpsc::channel();
-        let switched = tell.clone();
+        let (sender, receiver) = mpsc::channel();
+        let switched = sender.clone();
         let listening = switch.begin(move || {
             // A follower that has ended needs no message.
-            let _ = switched.send(Told::Off);
+            let _ = switched.send(Message::Off);
         });
         let thread = std::thread::spawn(move || {
             let mut guard = Guard::new(limits, yields);
-            let mut seen = Seen::default();
+            let mut observed = Observed::default();
             let mut changing = None;
             let mut looks = 0_u32;
-            let mut rest = Rest::default();
+            let mut idle_polls = IdlePolls::default();
             loop {
-                let awaits_first = seen.first_turn.is_none() && begun.elapsed() < FIRST_TURNS;
-                let period = if together.is_watchful() || in_place.is_some() || awaits_first {
-                    TRIAL_PERIOD
-                } else if slots.are_followed() || together.balance.is_some() {
-                    PERIOD
+                let awaits_first =
+                    observed.first_turn.is_none() && begun.elapsed() < FIRST_SLICE_WATCH;
+                let poll_interval = if others.is_watchful() || in_place.is_some() || awaits_first {
+                    TRIAL_POLL_INTERVAL
+                } else if slots.are_followed() || others.balance.is_some() {
+                    POLL_INTERVAL
                 } else {
-                    rest.period()
+                    idle_polls.poll_interval()
                 };
-                let told = heard.recv_timeout(period);
-                let over = matches!(told, Ok(Told::End) | Err(RecvTimeoutError::Disconnected));
-                if told == Ok(Told::Off) && seen.off.is_none() {
+                let message = receiver.recv_timeout(poll_interval);
+                let over = matches!(
+                    message,
+                    Ok(Message::End) | Err(RecvTimeoutError::Disconnected)
+                );
+                if message == Ok(Message::Off) && observed.off.is_none() {
                     // A plan that is not made yet is given up.
                     if let Some(planning) = in_place.take() {
                         planning.give_up();
                     }
-                    seen.off = Some(off.take_away(&remote));
+                    observed.off = Some(off.take_away(&remote));
                 }
                 if let Some(harvested) = remote.harvested() {
-                    rest.has_seen(&harvested, &seen.harvested);
-                    seen.look(harvested, pid, begun);
+                    idle_polls.update(&harvested, &observed.harvested);
+                    observed.update(harvested, pid, begun);
                 }
-                if let Some(outcome) = in_place.as_mut().and_then(|it| it.look(&remote)) {
+                if let Some(outcome) = in_place.as_mut().and_then(|it| it.poll(&remote)) {
                     in_place = None;
-                    seen.learned = Some(match outcome {
+                    observed.learned = Some(match outcome {
                         Outcome::Adopted(adopted) => {
                             off.is_of(&adopted.choices.yields);
                             guard = Guard::new(limits, adopted.choices.yields.clone());
@@ -133,59 +137,59 @@ impl Follower {
                         Outcome::NoPlan(why) => Err(why),
                     });
                     if let Some(guard) = &mut guard {
-                        guard.pass_over(&seen.harvested);
+                        guard.discard_so_far(&observed.harvested);
                     }
                 }
                 if in_place.is_some() && !over {
                     // Without a plan there is nothing yet to hold to bounds.
-                    together.processes.look();
+                    others.processes.poll();
                     continue;
                 }
-                if seen.off.is_some() && !over {
-                    together.processes.look();
+                if observed.off.is_some() && !over {
+                    others.processes.poll();
                     continue;
                 }
                 looks += 1;
                 let decides = looks.is_multiple_of(LOOKS);
                 let held = guard.as_ref().is_some_and(Guard::holds_back);
-                let beside = decides && slots.decide(&seen.harvested, held);
-                slots.look(&remote, pid, &seen.harvested, &seen.own_thread_s);
-                together.look(&remote, &mut seen);
+                let beside = decides && slots.decide(&observed.harvested, held);
+                slots.poll(&remote, pid, &observed.harvested, &observed.own_thread_s);
+                others.poll(&remote, &mut observed);
                 if let Some(guard) = &mut guard
                     && decides
                 {
                     if beside {
-                        guard.pass_over(&seen.harvested);
+                        guard.discard_so_far(&observed.harvested);
                     } else {
-                        changing = guarded(guard, changing, &remote, &seen.harvested);
+                        changing = guarded(guard, changing, &remote, &observed.harvested);
                     }
                 }
-                if decides && let Some(p99) = p99_ns(&seen.harvested) {
-                    remote.lengthen_phases(REQUESTS_A_PHASE * p99);
+                if decides && let Some(p99) = p99_ns(&observed.harvested) {
+                    remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
                 }
                 if let Some(control) = &mut span
-                    && let Some(turns) = control.decide(&seen.harvested)
+                    && let Some(turns) = control.decide(&observed.harvested)
                 {
                     remote.set_turns(turns.span_ns, turns.skips);
                 }
                 if over {
-                    seen.guard = guard.map(|guard| guard.said());
-                    seen.slots = slots.said();
-                    return (seen, together.processes);
+                    observed.guard = guard.map(|guard| guard.report());
+                    observed.slots = slots.report();
+                    return (observed, others.processes);
                 }
             }
         });
         Self {
-            tell,
+            sender,
             listening,
             thread,
         }
     }
 
     /// Stops the thread and returns what it observed.
-    pub(super) fn end(self) -> (Seen, Processes) {
+    pub(super) fn end(self) -> (Observed, Processes) {
         // The thread ends by itself only in a panic.
-        let _ = self.tell.send(Told::End);
+        let _ = self.sender.send(Message::End);
         self.listening.end();
         self.thread.join().unwrap_or_default()
     }
@@ -194,7 +198,7 @@ impl Follower {
 /// Scavengers that run as ordinary processes, and, where there is no command, the balance that decides which
 /// of the others interleave.
 #[derive(Debug)]
-pub(super) struct Together {
+pub(super) struct OtherProcesses {
     balance: Option<Balance>,
     processes: Processes,
     processors: usize,
@@ -202,7 +206,7 @@ pub(super) struct Together {
     begun: Instant,
 }
 
-impl Together {
+impl OtherProcesses {
     /// `balance` is given where there is no command; `processors` is how many may be used.
     pub(super) fn new(balance: Option<Balance>, processes: Processes, processors: usize) -> Self {
         Self {
@@ -218,25 +222,25 @@ impl Together {
         self.balance.as_ref().is_some_and(Balance::is_watchful)
     }
 
-    fn look(&mut self, remote: &Remote, seen: &mut Seen) {
-        self.processes.look();
+    fn poll(&mut self, remote: &Remote, observed: &mut Observed) {
+        self.processes.poll();
         let Some(balance) = &mut self.balance else {
             return;
         };
         balance.set_processors(self.processors.saturating_sub(self.processes.running()));
-        let places = balance.step(Look {
+        let places = balance.step(ProgressSample {
             now: self.begun.elapsed(),
-            progress: &progress(&seen.harvested),
+            progress: &progress(&observed.harvested),
         });
         if places != self.places {
             remote.set_places(&places);
             self.places = places;
         }
-        seen.balance = Some(balance.found());
+        observed.balance = Some(balance.report());
     }
 }
 
-impl Seen {
+impl Observed {
     /// Why the command was not started, where its requests could not be observed.
     pub(super) fn prevented(&self) -> Option<&str> {
         let requested = self.harvested.requested.as_ref()?;
@@ -244,7 +248,7 @@ impl Seen {
         why.filter(|_| requested.prevented)
     }
 
-    fn look(&mut self, harvested: Harvested, pid: u32, begun: Instant) {
+    fn update(&mut self, harvested: Harvested, pid: u32, begun: Instant) {
         if self.first_turn.is_none() && harvested.with.count + harvested.waits.count > 0 {
             self.first_turn = Some(begun.elapsed());
         }
@@ -258,18 +262,18 @@ impl Seen {
             // A scavenger that has ended keeps its last value.
             *seconds = own.unwrap_or(*seconds).max(*seconds);
         }
-        self.spans.look(&harvested);
+        self.spans.update(&harvested);
         self.harvested = harvested;
     }
 }
 
 /// Number of consecutive polls without a time slice.
 #[derive(Debug, Default)]
-struct Rest(u32);
+struct IdlePolls(u32);
 
-impl Rest {
+impl IdlePolls {
     /// Compares the counters of a poll with those of the poll before.
-    fn has_seen(&mut self, harvested: &Harvested, before: &Harvested) {
+    fn update(&mut self, harvested: &Harvested, before: &Harvested) {
         let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
         // While yields are removed, polls stay frequent, so that the guard installs them again in time.
         let rests = turns(harvested) == turns(before)
@@ -279,8 +283,8 @@ impl Rest {
     }
 
     /// Time until the next poll.
-    fn period(&self) -> Duration {
-        PERIOD * (1 << (self.0 / ENOUGH).min(MOST_HALVINGS))
+    fn poll_interval(&self) -> Duration {
+        POLL_INTERVAL * (1 << (self.0 / ENOUGH).min(MAX_INTERVAL_DOUBLINGS))
     }
 }
 
@@ -290,7 +294,7 @@ struct Changing {
     /// Number of the exchange that makes the change.
     exchange: u64,
     /// Decisions that were skipped meanwhile.
-    put_off: u32,
+    skipped_decisions: u32,
 }
 
 /// Lets the guard decide, and applies the decision, unless the change `changing` is still pending. Returns
@@ -301,21 +305,28 @@ fn guarded(
     remote: &Remote,
     harvested: &Harvested,
 ) -> Option<Changing> {
-    if let Some(Changing { exchange, put_off }) = changing {
-        if put_off < PUT_OFF && !remote.settled(exchange) {
-            let put_off = put_off + 1;
-            return Some(Changing { exchange, put_off });
+    if let Some(Changing {
+        exchange,
+        skipped_decisions,
+    }) = changing
+    {
+        if skipped_decisions < MAX_SKIPPED_DECISIONS && !remote.settled(exchange) {
+            let skipped_decisions = skipped_decisions + 1;
+            return Some(Changing {
+                exchange,
+                skipped_decisions,
+            });
         }
         guard.begin_anew(harvested);
         return None;
     }
     let decision = guard.decide(harvested);
     if let Some(share) = decision.share {
-        remote.let_in(share);
+        remote.set_admitted_share(share);
     }
     decision.withdrawn.map(|yields| Changing {
         exchange: remote.withdraw(yields),
-        put_off: 0,
+        skipped_decisions: 0,
     })
 }
 
@@ -365,16 +376,16 @@ mod tests {
             }),
             ..Harvested::default()
         };
-        let mut rest = Rest::default();
+        let mut idle_polls = IdlePolls::default();
         let (idle, turned, asked) = (ran(7, 0), ran(8, 0), ran(8, 1));
         let mut periods = Vec::new();
         for _ in 0..40 {
-            rest.has_seen(&idle, &idle);
-            periods.push(rest.period());
+            idle_polls.update(&idle, &idle);
+            periods.push(idle_polls.poll_interval());
         }
-        assert_eq!(periods[6], PERIOD);
-        assert_eq!(periods[7], 2 * PERIOD);
-        assert_eq!(periods[39], 8 * PERIOD);
+        assert_eq!(periods[6], POLL_INTERVAL);
+        assert_eq!(periods[7], 2 * POLL_INTERVAL);
+        assert_eq!(periods[39], 8 * POLL_INTERVAL);
         let without_a_yield = Harvested {
             withdrawn: vec![planned(1, 1.0, 1.0, None).place],
             ..ran(7, 0)
@@ -384,9 +395,9 @@ mod tests {
             (&asked, &turned),
             (&without_a_yield, &idle),
         ] {
-            rest.has_seen(now, before);
-            assert_eq!(rest.period(), PERIOD);
-            rest = Rest(100);
+            idle_polls.update(now, before);
+            assert_eq!(idle_polls.poll_interval(), POLL_INTERVAL);
+            idle_polls = IdlePolls(100);
         }
     }
 }

@@ -17,9 +17,9 @@ pub(super) const MOST: f64 = 0.95;
 const LEAST: f64 = 0.02;
 /// Target share of the requests within their limit: 95 in 100 are required, and the share of some hundred
 /// requests is noisy.
-const KEPT: f64 = 0.96;
+const TARGET_SHARE_WITHIN_LIMIT: f64 = 0.96;
 /// Minimum number of requests for a decision.
-pub(super) const LEAST_REQUESTS: u64 = 100;
+pub(super) const MIN_REQUESTS: u64 = 100;
 
 /// Limits that the user set for the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -36,7 +36,7 @@ pub(super) struct Guard {
     slowdown: Option<SlowdownLimit>,
     latency: Option<LatencyLimit>,
     share: f64,
-    said: SlowdownGuard,
+    report: SlowdownGuard,
 }
 
 /// What the caller changes in the session.
@@ -56,7 +56,7 @@ struct SlowdownLimit {
     yields: Yields,
     /// Counters at the last decision.
     last: Span,
-    wished: f64,
+    target_share: f64,
 }
 
 /// A limit on the duration of requests.
@@ -64,13 +64,13 @@ struct SlowdownLimit {
 struct LatencyLimit {
     bound_ns: f64,
     /// Requests with scavengers and without.
-    kept: [Kept; 2],
-    wished: f64,
+    kept: [RequestsWithinLimit; 2],
+    target_share: f64,
 }
 
 /// Counts the requests that keep to a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct RequestsWithinLimit {
     /// Requests up to the last decision, and how many of them kept to the limit.
     last: (u64, f64),
     /// Share of the requests between the last two decisions that kept to the limit.
@@ -84,18 +84,18 @@ impl Guard {
             most,
             yields: Yields::new(yields),
             last: Span::default(),
-            wished: MOST,
+            target_share: MOST,
         });
         let latency = limits.slo_p95_ns.map(|bound_ns| LatencyLimit {
             bound_ns,
-            kept: [Kept::default(); 2],
-            wished: MOST,
+            kept: [RequestsWithinLimit::default(); 2],
+            target_share: MOST,
         });
         (slowdown.is_some() || latency.is_some()).then(|| Self {
             slowdown,
             latency,
             share: MOST,
-            said: SlowdownGuard {
+            report: SlowdownGuard {
                 final_share: MOST,
                 ..SlowdownGuard::default()
             },
@@ -103,8 +103,8 @@ impl Guard {
     }
 
     /// What the guard did, for the report.
-    pub(super) const fn said(&self) -> SlowdownGuard {
-        self.said
+    pub(super) const fn report(&self) -> SlowdownGuard {
+        self.report
     }
 
     /// Ignores the slowdown so far: it was measured with other yields than are installed now.
@@ -115,17 +115,17 @@ impl Guard {
     }
 
     /// Ignores all measurements so far in later decisions.
-    pub(super) fn pass_over(&mut self, now: &Harvested) {
+    pub(super) fn discard_so_far(&mut self, now: &Harvested) {
         self.begin_anew(now);
         if let Some(limit) = &mut self.latency {
-            limit.pass_over(now);
+            limit.discard_so_far(now);
         }
     }
 
     /// Whether the guard admits scavengers less than the maximum, or has removed yields.
     pub(super) fn holds_back(&self) -> bool {
-        let out = |limit: &SlowdownLimit| !limit.yields.out().is_empty();
-        self.wished() < MOST || self.slowdown.as_ref().is_some_and(out)
+        let out = |limit: &SlowdownLimit| !limit.yields.removed().is_empty();
+        self.target_share() < MOST || self.slowdown.as_ref().is_some_and(out)
     }
 
     /// Decides from what was measured since the last decision.
@@ -136,14 +136,14 @@ impl Guard {
         if !judged.enough && !by_latency {
             return Decision::default();
         }
-        self.said.checks += 1;
+        self.report.checks += 1;
         match judged.change {
-            Some(Change::Out) => self.said.yields_taken_out += 1,
-            Some(Change::Back) => self.said.yields_put_back += 1,
+            Some(Change::Removed) => self.report.yields_taken_out += 1,
+            Some(Change::Reinstalled) => self.report.yields_put_back += 1,
             None => {}
         }
         let out = |limit: &SlowdownLimit| {
-            let out = limit.yields.out().iter();
+            let out = limit.yields.removed().iter();
             out.map(|it| it.place.clone()).collect()
         };
         let changed = self.slowdown.as_ref().filter(|_| judged.change.is_some());
@@ -154,28 +154,28 @@ impl Guard {
     }
 
     /// The share that keeps all limits.
-    fn wished(&self) -> f64 {
-        let wishes = [
-            self.slowdown.as_ref().map(|it| it.wished),
-            self.latency.as_ref().map(|it| it.wished),
+    fn target_share(&self) -> f64 {
+        let target_shares = [
+            self.slowdown.as_ref().map(|it| it.target_share),
+            self.latency.as_ref().map(|it| it.target_share),
         ];
-        wishes.into_iter().flatten().fold(MOST, f64::min)
+        target_shares.into_iter().flatten().fold(MOST, f64::min)
     }
 
     /// The next share, or `None` if it stays as it is.
     fn next_share(&mut self) -> Option<f64> {
         // Half of the way, since the measurement is noisy.
-        let share = (self.share + self.wished()) / 2.0;
+        let share = (self.share + self.target_share()) / 2.0;
         if (share - self.share).abs() < 0.01 {
             return None;
         }
         if share < self.share {
-            self.said.steps_out += 1;
+            self.report.steps_out += 1;
         } else {
-            self.said.steps_in += 1;
+            self.report.steps_in += 1;
         }
         self.share = share;
-        self.said.final_share = share;
+        self.report.final_share = share;
         Some(share)
     }
 }
@@ -197,28 +197,28 @@ impl SlowdownLimit {
         let slower = match span.slowdown() {
             Some(slower) => slower,
             // With all yields removed no time slice is left to measure the slowdown, and none costs anything.
-            None if self.yields.all_out() => 0.0,
+            None if self.yields.all_removed() => 0.0,
             None => return Judged::default(),
         };
         self.last = now;
         let pace = Pace {
             slower,
             overhead: self.yields.overhead(span.turns_per_s_without()),
-            most_share: MOST,
+            max_admitted_share: MOST,
         };
         let change = self.yields.judge(pace, self.most);
         // The slowdown over all time is that with scavengers, times the share of the time in which they are
         // admitted.
-        let wished = if slower <= 0.0 {
+        let target_share = if slower <= 0.0 {
             MOST
         } else {
             ((self.most - pace.overhead) / slower).clamp(LEAST, MOST)
         };
         // Yields are removed before scavengers are admitted less.
-        if change.is_none() && !self.yields.may_go(pace, self.most) {
-            self.wished = wished;
+        if change.is_none() && !self.yields.may_remove(pace, self.most) {
+            self.target_share = target_share;
         } else {
-            self.wished = self.wished.max(wished);
+            self.target_share = self.target_share.max(target_share);
         }
         Judged {
             enough: true,
@@ -228,11 +228,11 @@ impl SlowdownLimit {
 }
 
 impl LatencyLimit {
-    fn pass_over(&mut self, now: &Harvested) {
+    fn discard_so_far(&mut self, now: &Harvested) {
         if let Some(requested) = &now.requested {
             let phases = [&requested.with, &requested.without];
             for (kept, now) in self.kept.iter_mut().zip(phases) {
-                kept.pass_over(seen(now, self.bound_ns));
+                kept.discard_so_far(count_within(now, self.bound_ns));
             }
         }
     }
@@ -246,27 +246,29 @@ impl LatencyLimit {
             return false;
         };
         let [with, without] = &mut self.kept;
-        let is_new = with.look(seen(&requested.with, self.bound_ns));
-        without.look(seen(&requested.without, self.bound_ns));
+        let is_new = with.update(count_within(&requested.with, self.bound_ns));
+        without.update(count_within(&requested.without, self.bound_ns));
         let Some(kept) = with.share.filter(|_| is_new) else {
             return false;
         };
-        self.wished = match without.share {
-            _ if kept >= KEPT => MOST,
-            None => (self.wished / 2.0).max(LEAST),
-            Some(alone) if alone <= KEPT => LEAST,
-            Some(alone) => ((alone - KEPT) / (alone - kept)).clamp(LEAST, MOST),
+        self.target_share = match without.share {
+            _ if kept >= TARGET_SHARE_WITHIN_LIMIT => MOST,
+            None => (self.target_share / 2.0).max(LEAST),
+            Some(alone) if alone <= TARGET_SHARE_WITHIN_LIMIT => LEAST,
+            Some(alone) => {
+                ((alone - TARGET_SHARE_WITHIN_LIMIT) / (alone - kept)).clamp(LEAST, MOST)
+            }
         };
         true
     }
 }
 
-impl Kept {
+impl RequestsWithinLimit {
     /// Updates the share from the requests since the last update; `now` are the counts so far. Returns false,
-    /// and changes nothing, if there were fewer than [`LEAST_REQUESTS`].
-    pub(super) fn look(&mut self, now: (u64, f64)) -> bool {
+    /// and changes nothing, if there were fewer than [`MIN_REQUESTS`].
+    pub(super) fn update(&mut self, now: (u64, f64)) -> bool {
         let requests = now.0.saturating_sub(self.last.0);
-        if requests < LEAST_REQUESTS {
+        if requests < MIN_REQUESTS {
             return false;
         }
         self.share = Some((now.1 - self.last.1) / requests as f64);
@@ -275,13 +277,13 @@ impl Kept {
     }
 
     /// Leaves the requests so far out of later shares.
-    pub(super) const fn pass_over(&mut self, now: (u64, f64)) {
+    pub(super) const fn discard_so_far(&mut self, now: (u64, f64)) {
         self.last = now;
     }
 }
 
 /// Number of requests so far, and how many of them kept to the limit.
-pub(super) fn seen(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
+pub(super) fn count_within(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
     (
         times::count(&now.times),
         times::within(&now.times, bound_ns),
@@ -313,7 +315,7 @@ mod tests {
             share = guard.decide(&now).share.unwrap_or(share);
         }
         assert!((share - 0.05).abs() < 0.02, "{share}");
-        assert!(guard.said.steps_out > 0 && guard.said.steps_in == 0);
+        assert!(guard.report.steps_out > 0 && guard.report.steps_in == 0);
         for _ in 0..20 {
             now.with.count += 10_000;
             now.with.cpu_ns += 1_000_000;
@@ -322,8 +324,8 @@ mod tests {
             share = guard.decide(&now).share.unwrap_or(share);
         }
         assert!(share > 0.9, "{share}");
-        assert!(guard.said.steps_in > 0);
-        assert_eq!(guard.said.checks, 40);
+        assert!(guard.report.steps_in > 0);
+        assert_eq!(guard.report.checks, 40);
     }
 
     /// Decision of a guard where slices take `with_ns` with scavengers and 100 ns without.
@@ -369,9 +371,9 @@ mod tests {
         let changes = back.iter().filter_map(|it| it.withdrawn.clone());
         assert_eq!(changes.collect::<Vec<_>>(), [vec![]]);
         assert!(back[0].share > Some(share), "{back:?}");
-        let said = guard.said();
-        assert_eq!((said.yields_taken_out, said.yields_put_back), (1, 1));
-        assert!(said.steps_out > 0 && said.steps_in > 0, "{said:?}");
+        let report = guard.report();
+        assert_eq!((report.yields_taken_out, report.yields_put_back), (1, 1));
+        assert!(report.steps_out > 0 && report.steps_in > 0, "{report:?}");
     }
 
     #[test]
@@ -410,7 +412,7 @@ mod tests {
         // 20 % with and 1 % without: for 4 % together they are admitted for 3 parts of 19.
         let share = share_where(&mut guard, &mut now, 200, 10);
         assert!((share - 3.0 / 19.0).abs() < 0.02, "{share}");
-        assert!(guard.said.steps_out > 0 && guard.said.steps_in == 0);
+        assert!(guard.report.steps_out > 0 && guard.report.steps_in == 0);
         // Fewer with scavengers than allowed: they are admitted again.
         let share = share_where(&mut guard, &mut now, 40, 10);
         assert!(share > 0.9, "{share}");

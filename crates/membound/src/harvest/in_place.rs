@@ -17,8 +17,8 @@ use membound_types::{HarvestPart, HarvestRole};
 use tempfile::TempDir;
 
 use super::choices::Choices;
-use super::learning::{Lesson, PLANNING_NICENESS};
-use super::plans::Followed;
+use super::learning::{ObservationTask, PLANNING_NICENESS};
+use super::plans::PlanWithOrigin;
 use crate::output;
 
 /// Time from the start of the command to the first attempt at its plan.
@@ -47,7 +47,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// State of making a command's plan while the command runs.
 #[derive(Debug)]
 pub(super) struct InPlace {
-    lesson: Lesson,
+    task: ObservationTask,
     scratch: TempDir,
     without: Vec<HarvestPart>,
     live: Live,
@@ -84,7 +84,7 @@ struct Attempt {
 /// A plan, and the patches for it.
 #[derive(Debug)]
 struct Ready {
-    followed: Followed,
+    followed: PlanWithOrigin,
     choices: Choices,
 }
 
@@ -106,7 +106,7 @@ pub(super) enum Outcome {
 /// A plan that is followed from some moment of the run on.
 #[derive(Debug)]
 pub(super) struct Adopted {
-    pub(super) followed: Followed,
+    pub(super) followed: PlanWithOrigin,
     pub(super) choices: Choices,
 }
 
@@ -116,14 +116,14 @@ impl InPlace {
     /// # Errors
     /// If the directory cannot be created.
     pub(super) fn begin(
-        lesson: Lesson,
+        task: ObservationTask,
         without: Vec<HarvestPart>,
         live: Live,
         guests: usize,
     ) -> std::io::Result<Self> {
         let begun = Instant::now();
         Ok(Self {
-            lesson,
+            task,
             scratch: tempfile::tempdir()?,
             without,
             live,
@@ -150,7 +150,7 @@ impl InPlace {
     }
 
     /// Advances the state; returns the result, once.
-    pub(super) fn look(&mut self, remote: &Remote) -> Option<Outcome> {
+    pub(super) fn poll(&mut self, remote: &Remote) -> Option<Outcome> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Recording => {
                 self.stage = if Instant::now() < self.next_attempt {
@@ -195,7 +195,11 @@ impl InPlace {
 
     /// Decides whether the plan of an attempt is adopted, or when the next attempt is made.
     fn judge(&mut self, remote: &Remote, attempt: Attempt) -> Option<Outcome> {
-        let Lesson { maker, wish, .. } = &self.lesson;
+        let ObservationTask {
+            maker,
+            plan_request,
+            ..
+        } = &self.task;
         let Attempt {
             cpu_s,
             own_cpu,
@@ -207,13 +211,13 @@ impl InPlace {
             cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MOST_DURATIONS;
         match ready {
             Ok(ready) if is_enough(&ready) || is_over && (is_known || ready.has_yields()) => {
-                maker.keep(wish, &ready.followed.plan);
+                maker.keep(plan_request, &ready.followed.plan);
                 self.end_recording(remote);
                 self.stage = Stage::Ending(ready);
                 None
             }
             Err(why) if is_over && is_known => {
-                maker.keep_refusal(wish, &why);
+                maker.keep_refusal(plan_request, &why);
                 self.end_recording(remote);
                 Some(Outcome::NoPlan(why))
             }
@@ -241,7 +245,7 @@ impl InPlace {
     /// Makes a plan from what is recorded so far, in a thread beside the programs that run.
     fn attempt(&self) -> Receiver<Attempt> {
         let (sender, receiver) = mpsc::channel();
-        let (lesson, run) = (self.lesson.clone(), self.run_file());
+        let (task, run) = (self.task.clone(), self.run_file());
         let (without, live) = (self.without.clone(), self.live);
         let thread = std::thread::Builder::new().name("planning".to_owned());
         // If the thread cannot be started, nothing is sent and the attempt counts as failed.
@@ -253,7 +257,7 @@ impl InPlace {
                 let data = RunData::open(&run)?;
                 let recorded_ns: u64 = data.samples.iter().map(|sample| sample.weight_ns).sum();
                 cpu_s = recorded_ns as f64 * 1e-9;
-                let followed = lesson.maker.plan_of(&lesson.wish, &data)?;
+                let followed = task.maker.plan_of(&task.plan_request, &data)?;
                 let choices = Choices::of(std::slice::from_ref(&followed.plan), &without, live)?;
                 Ok(Box::new(Ready { followed, choices }))
             };
@@ -268,7 +272,8 @@ impl InPlace {
     }
 }
 
-/// Time from the end of an attempt that took `own_cpu` to the next one, `elapsed` after the start of the command.
+/// Time from the end of an attempt that took `own_cpu` to the next one, `elapsed` after the start of the
+/// command.
 fn pause(own_cpu: Duration, elapsed: Duration) -> Duration {
     (own_cpu * PAUSE_PER_ATTEMPT_CPU)
         .max(elapsed / ELAPSED_PER_PAUSE)

@@ -15,7 +15,7 @@ use membound_types::HarvestRole;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::plans::{Followed, Maker, STARTS_OTHERS, Took, Wish};
+use super::plans::{CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin, STARTS_OTHERS};
 use crate::output;
 
 /// Time between two checks whether a recording is complete although its program runs on.
@@ -50,15 +50,15 @@ const WITH_COPIES: f64 = 0.1;
 /// Whether it pays to profile one of the `copies` of a program that are still to run; `file_bytes` is the
 /// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
 /// time of all runs.
-pub(super) fn is_worth_profiling(took: Took, file_bytes: u64, copies: usize) -> bool {
+pub(super) fn is_worth_profiling(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
     let cost_s =
-        PROFILED_LEAST_S + PROFILED_PART * took.cpu_s + PROFILED_BYTE_S * file_bytes as f64;
+        PROFILED_LEAST_S + PROFILED_PART * cpu_times.cpu_s + PROFILED_BYTE_S * file_bytes as f64;
     let may_cost_s = match copies {
         0 => return false,
-        1 => ALONE * (took.sum_s + took.cpu_s),
-        copies => WITH_COPIES * took.cpu_s * copies as f64,
+        1 => ALONE * (cpu_times.sum_s + cpu_times.cpu_s),
+        copies => WITH_COPIES * cpu_times.cpu_s * copies as f64,
     };
-    took.cpu_s >= LEAST_CPU_EACH_S && cost_s <= may_cost_s
+    cpu_times.cpu_s >= LEAST_CPU_EACH_S && cost_s <= may_cost_s
 }
 
 /// Size of a program's file in bytes; 0 if it cannot be read.
@@ -68,12 +68,12 @@ pub(super) fn file_bytes(path: &Path) -> u64 {
 
 /// Result of observing a program while it ran.
 #[derive(Debug)]
-pub(super) enum Learned {
-    Plan(Box<Followed>),
+pub(super) enum Observation {
+    Plan(Box<PlanWithOrigin>),
     /// There can be no plan, for the reason given.
     NoPlan(String),
     /// The program was only timed.
-    Took(Took),
+    CpuTimes(CpuTimes),
 }
 
 /// What is to be found out about a program while it runs.
@@ -87,32 +87,32 @@ pub(super) enum Subject {
 
 /// Task of observing one program while it runs.
 #[derive(Clone, Debug)]
-pub(super) struct Lesson {
-    pub(super) maker: Arc<Maker>,
-    pub(super) wish: Wish,
+pub(super) struct ObservationTask {
+    pub(super) maker: Arc<PlanMaker>,
+    pub(super) plan_request: PlanRequest,
     pub(super) subject: Subject,
     /// CPU time of its earlier runs, in seconds.
     pub(super) before_s: f64,
 }
 
-impl Lesson {
+impl ObservationTask {
     /// Keeps the program's CPU time; or, where the program started others, that it can have no plan.
-    pub(super) fn took(&self, cpu_s: f64, starts_others: bool) -> Learned {
-        if starts_others && self.wish.role == HarvestRole::Scavenger {
-            self.maker.keep_refusal(&self.wish, STARTS_OTHERS);
-            return Learned::NoPlan(STARTS_OTHERS.to_owned());
+    pub(super) fn record_cpu_time(&self, cpu_s: f64, starts_others: bool) -> Observation {
+        if starts_others && self.plan_request.role == HarvestRole::Scavenger {
+            self.maker.keep_refusal(&self.plan_request, STARTS_OTHERS);
+            return Observation::NoPlan(STARTS_OTHERS.to_owned());
         }
         let sum_s = self.before_s + cpu_s;
-        let took = Took { cpu_s, sum_s };
-        self.maker.keep_cpu_time(&self.wish, took);
-        Learned::Took(took)
+        let cpu_times = CpuTimes { cpu_s, sum_s };
+        self.maker.keep_cpu_time(&self.plan_request, cpu_times);
+        Observation::CpuTimes(cpu_times)
     }
 }
 
 /// A program that is being profiled.
 #[derive(Debug)]
 pub(super) struct Learning {
-    lesson: Lesson,
+    task: ObservationTask,
     scratch: TempDir,
     next_poll: Instant,
     state: State,
@@ -121,7 +121,7 @@ pub(super) struct Learning {
 #[derive(Debug)]
 enum State {
     Recording,
-    Planning(Receiver<Learned>),
+    Planning(Receiver<Observation>),
     Over,
 }
 
@@ -130,11 +130,11 @@ impl Learning {
     ///
     /// # Errors
     /// If the directory cannot be created.
-    pub(super) fn begin(lesson: Lesson) -> io::Result<Self> {
+    pub(super) fn begin(task: ObservationTask) -> io::Result<Self> {
         Ok(Self {
-            next_poll: Instant::now() + lesson.maker.duration,
+            next_poll: Instant::now() + task.maker.duration,
             scratch: tempfile::tempdir()?,
-            lesson,
+            task,
             state: State::Recording,
         })
     }
@@ -148,7 +148,7 @@ impl Learning {
     /// # Errors
     /// When membound's own executable has no name any more.
     pub(super) fn command(&self, words: &[OsString]) -> io::Result<Command> {
-        let maker = &self.lesson.maker;
+        let maker = &self.task.maker;
         let mut command = maker.profiler(&self.run_file())?;
         let seconds = maker.duration.as_secs_f64().to_string();
         command.args(["--duration", &seconds, "--"]).args(words);
@@ -156,7 +156,7 @@ impl Learning {
     }
 
     /// Advances the state; `has_ended` is whether the program has ended. Returns the result, once.
-    pub(super) fn look(&mut self, has_ended: bool) -> Option<Learned> {
+    pub(super) fn poll(&mut self, has_ended: bool) -> Option<Observation> {
         match &self.state {
             State::Recording => {
                 let now = Instant::now();
@@ -176,7 +176,7 @@ impl Learning {
                 Err(TryRecvError::Empty) => None,
                 received => {
                     self.state = State::Over;
-                    let failed = |_| Learned::NoPlan("planning it failed".to_owned());
+                    let failed = |_| Observation::NoPlan("planning it failed".to_owned());
                     Some(received.unwrap_or_else(failed))
                 }
             },
@@ -190,15 +190,22 @@ impl Learning {
     }
 
     /// Makes the plan in a thread beside the programs that run.
-    fn plan(&self) -> Receiver<Learned> {
+    fn plan(&self) -> Receiver<Observation> {
         let (sender, receiver) = mpsc::channel();
-        let (Lesson { maker, wish, .. }, run) = (self.lesson.clone(), self.run_file());
+        let (
+            ObservationTask {
+                maker,
+                plan_request,
+                ..
+            },
+            run,
+        ) = (self.task.clone(), self.run_file());
         let thread = std::thread::Builder::new().name("planning".to_owned());
         // If the thread cannot be started, nothing is sent and the result is a failed plan.
         let _ = thread.spawn(move || {
             // Without a process ID the kernel changes the niceness of the calling thread only.
             let _ = rustix::process::setpriority_process(None, PLANNING_NICENESS);
-            let _ = sender.send(maker.learn(&wish, &run));
+            let _ = sender.send(maker.learn(&plan_request, &run));
         });
         receiver
     }
@@ -243,23 +250,23 @@ fn children_of(pid: u32, threads: &[u32]) -> Vec<Pid> {
     numbers.filter_map(Pid::from_raw).collect()
 }
 
-impl Maker {
+impl PlanMaker {
     /// Makes and keeps the plan from a run that was recorded while the program did its work, or keeps the
     /// reason why there can be none.
-    fn learn(&self, wish: &Wish, run: &Path) -> Learned {
+    fn learn(&self, plan_request: &PlanRequest, run: &Path) -> Observation {
         let data = match membound_run::RunData::open(run) {
             Ok(data) => data,
-            Err(error) => return Learned::NoPlan(output::one_line(&error.into())),
+            Err(error) => return Observation::NoPlan(output::one_line(&error.into())),
         };
-        match self.plan_of(wish, &data) {
+        match self.plan_of(plan_request, &data) {
             Ok(followed) => {
-                self.keep(wish, &followed.plan);
-                Learned::Plan(Box::new(followed))
+                self.keep(plan_request, &followed.plan);
+                Observation::Plan(Box::new(followed))
             }
             Err(error) => {
                 let why = output::one_line(&error);
-                self.keep_refusal(wish, &why);
-                Learned::NoPlan(why)
+                self.keep_refusal(plan_request, &why);
+                Observation::NoPlan(why)
             }
         }
     }
@@ -273,27 +280,27 @@ mod tests {
 
     #[test]
     fn copies_and_programs_that_ran_often_are_worth_profiling() {
-        let took = |cpu_s: f64, runs: f64| Took {
+        let cpu_times = |cpu_s: f64, runs: f64| CpuTimes {
             cpu_s,
             sum_s: cpu_s * runs,
         };
         let small = 20 << 10;
-        assert!(is_worth_profiling(took(4.0, 1.0), small, 2));
-        assert!(is_worth_profiling(took(0.5, 1.0), small, 7));
-        assert!(is_worth_profiling(took(4.0, 5.0), small, 1));
-        assert!(is_worth_profiling(took(60.0, 2.0), small, 1));
+        assert!(is_worth_profiling(cpu_times(4.0, 1.0), small, 2));
+        assert!(is_worth_profiling(cpu_times(0.5, 1.0), small, 7));
+        assert!(is_worth_profiling(cpu_times(4.0, 5.0), small, 1));
+        assert!(is_worth_profiling(cpu_times(60.0, 2.0), small, 1));
         let large = 8 << 20;
-        assert!(is_worth_profiling(took(4.0, 12.0), large, 1));
-        for (took, bytes, copies) in [
-            (took(4.0, 1.0), small, 1),
-            (took(0.1, 100.0), small, 100),
-            (took(4.0, 5.0), large, 1),
-            (took(4.0, 1.0), large, 2),
-            (took(40.0, 9.0), small, 0),
+        assert!(is_worth_profiling(cpu_times(4.0, 12.0), large, 1));
+        for (cpu_times, bytes, copies) in [
+            (cpu_times(4.0, 1.0), small, 1),
+            (cpu_times(0.1, 100.0), small, 100),
+            (cpu_times(4.0, 5.0), large, 1),
+            (cpu_times(4.0, 1.0), large, 2),
+            (cpu_times(40.0, 9.0), small, 0),
         ] {
             assert!(
-                !is_worth_profiling(took, bytes, copies),
-                "{took:?} {bytes} {copies}"
+                !is_worth_profiling(cpu_times, bytes, copies),
+                "{cpu_times:?} {bytes} {copies}"
             );
         }
     }

@@ -87,7 +87,7 @@ impl Off {
     /// Removes the yields and moves the scavengers; returns a note for the report.
     pub(super) fn take_away(&self, remote: &Remote) -> String {
         let begun = Instant::now();
-        remote.let_in(0.0);
+        remote.set_admitted_share(0.0);
         remote.set_places(&vec![self.place; self.guests]);
         let after_s = (begun - self.begun).as_secs_f64();
         let told = match self.place {

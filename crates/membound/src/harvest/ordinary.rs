@@ -14,8 +14,8 @@ use membound_types::{Scavenger, ScavengerState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::learning::{self, Learned, Learning, Lesson, Subject, has_others};
-use super::programs::Asked;
+use super::learning::{self, Learning, Observation, ObservationTask, Subject, has_others};
+use super::programs::CopyRequest;
 
 /// Poll interval while only plans are pending, and while processes run, whose end also wakes the poll.
 const LOOK_NS: i64 = 2_000_000;
@@ -29,24 +29,24 @@ const LEAST: i32 = 19;
 #[derive(Debug)]
 pub(super) struct Ordinary {
     pub(super) guest: Guest,
-    pub(super) asked: Asked,
+    pub(super) copy_request: CopyRequest,
     /// Why it has none.
     pub(super) why: String,
     /// What is to be found out about it meanwhile, where it has no plan.
-    pub(super) lesson: Option<Lesson>,
+    pub(super) task: Option<ObservationTask>,
 }
 
 /// Result of observing a program.
 #[derive(Debug)]
-pub(super) struct Lessons {
-    pub(super) lesson: Lesson,
-    pub(super) learned: Learned,
+pub(super) struct ObservationResult {
+    pub(super) task: ObservationTask,
+    pub(super) learned: Observation,
 }
 
 /// A process that was started, or could not be.
 #[derive(Debug)]
 pub(super) struct Started {
-    asked: Asked,
+    copy_request: CopyRequest,
     why: String,
     child: Result<Child, String>,
     /// Process file descriptor, readable once the process has ended.
@@ -58,7 +58,7 @@ pub(super) struct Started {
     /// When that is checked next.
     next_look: Instant,
     /// What is still to be found out about it.
-    lesson: Option<Lesson>,
+    task: Option<ObservationTask>,
     learning: Option<Learning>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Processes {
     beside_command: bool,
     begun: Instant,
     /// Results since the last call of [`Self::take_learned`].
-    learned: Vec<Lessons>,
+    learned: Vec<ObservationResult>,
 }
 
 impl Processes {
@@ -88,7 +88,7 @@ impl Processes {
             begun: Instant::now(),
             learned: Vec::new(),
         };
-        processes.look();
+        processes.poll();
         processes
     }
 
@@ -99,9 +99,9 @@ impl Processes {
     }
 
     /// Reaps processes that have ended, and starts waiting ones; returns whether all have ended.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll(&mut self) -> bool {
         for started in &mut self.started {
-            started.look();
+            started.poll();
             self.learned.extend(started.learn());
         }
         while self.running() < self.most
@@ -133,7 +133,7 @@ impl Processes {
     }
 
     /// The results since the last call.
-    pub(super) fn take_learned(&mut self) -> Vec<Lessons> {
+    pub(super) fn take_learned(&mut self) -> Vec<ObservationResult> {
         std::mem::take(&mut self.learned)
     }
 
@@ -165,14 +165,14 @@ impl Processes {
     /// With `finish`, waits until all have ended, at most `most` at a time; otherwise kills them.
     pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
         self.most = most;
-        while finish && !self.look() {
+        while finish && !self.poll() {
             self.wait();
         }
         // A plan that is nearly made is worth a short wait; others are made in a later run.
         let until = Instant::now() + learning::planning_time(self.begun.elapsed());
         while finish && self.is_planning() && Instant::now() < until {
             self.wait();
-            self.look();
+            self.poll();
         }
         self.started.iter_mut().for_each(Started::kill);
         let never = std::mem::take(&mut self.waiting);
@@ -204,9 +204,9 @@ impl Drop for Processes {
 
 fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     // If there is no room for a run file, the program runs unprofiled.
-    let lesson = ordinary.lesson.clone();
-    let lesson = lesson.filter(|lesson| lesson.subject == Subject::Plan);
-    let mut learning = lesson.and_then(|lesson| Learning::begin(lesson).ok());
+    let task = ordinary.task.clone();
+    let task = task.filter(|task| task.subject == Subject::Plan);
+    let mut learning = task.and_then(|task| Learning::begin(task).ok());
     let child = start(&ordinary.guest, learning.as_ref()).map_err(|error| error.to_string());
     if child.is_err() {
         learning = None;
@@ -229,7 +229,7 @@ impl Started {
     /// The state before the start.
     fn of(ordinary: Ordinary) -> Self {
         Self {
-            asked: ordinary.asked,
+            copy_request: ordinary.copy_request,
             why: ordinary.why,
             child: Err(String::new()),
             end: None,
@@ -237,34 +237,34 @@ impl Started {
             cpu_s: 0.0,
             starts_others: false,
             next_look: Instant::now(),
-            lesson: ordinary.lesson,
+            task: ordinary.task,
             learning: None,
         }
     }
 
     /// The result, if it became known just now.
-    fn learn(&mut self) -> Option<Lessons> {
+    fn learn(&mut self) -> Option<ObservationResult> {
         let learned = match &mut self.learning {
-            Some(learning) => learning.look(self.status.is_some())?,
+            Some(learning) => learning.poll(self.status.is_some())?,
             None => {
                 self.status.filter(|status| status.code().is_some())?;
-                let lesson = self.lesson.as_ref()?;
-                lesson.took(self.cpu_s, self.starts_others)
+                let task = self.task.as_ref()?;
+                task.record_cpu_time(self.cpu_s, self.starts_others)
             }
         };
-        let lesson = self.lesson.take()?;
-        Some(Lessons { lesson, learned })
+        let task = self.task.take()?;
+        Some(ObservationResult { task, learned })
     }
 
     /// Reaps the process if it has ended; else checks at times whether it has started others.
-    fn look(&mut self) {
+    fn poll(&mut self) {
         if self.status.is_none() {
             self.status = self.reap(|child| child.try_wait().ok().flatten());
         }
         let now = Instant::now();
         if self.status.is_none()
             && self.learning.is_none()
-            && self.lesson.is_some()
+            && self.task.is_some()
             && !self.starts_others
             && now >= self.next_look
         {
@@ -278,7 +278,7 @@ impl Started {
 
     /// Kills the process if it runs, as scavengers in the command's process end with the command.
     fn kill(&mut self) {
-        self.look();
+        self.poll();
         if self.status.is_none() {
             let is_profiled = self.learning.is_some();
             self.reap(|child| {
@@ -315,8 +315,8 @@ impl Started {
             Ok(_) => format!("ran as an ordinary process: {}", self.why),
         };
         Scavenger {
-            command: self.asked.words,
-            copy: self.asked.copy,
+            command: self.copy_request.words,
+            copy: self.copy_request.copy,
             exit_code: code,
             signal,
             state,
@@ -327,7 +327,7 @@ impl Started {
             own_thread_s: self.cpu_s,
             calls: 0,
             turns: 0,
-            output: self.asked.output,
+            output: self.copy_request.output,
         }
     }
 }
@@ -376,13 +376,13 @@ mod tests {
                 memory_bytes: 0,
                 stack_bytes: 0,
             },
-            asked: Asked {
+            copy_request: CopyRequest {
                 words: words.iter().map(|&word| word.to_owned()).collect(),
                 copy: 0,
                 output: None,
             },
             why: "it is a script".to_owned(),
-            lesson: None,
+            task: None,
         }
     }
 

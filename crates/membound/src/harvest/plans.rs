@@ -32,14 +32,14 @@ const CPU_TIME: &str = "cpu-s";
 
 /// A plan and its origin.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct PlanWithOrigin {
     pub(super) plan: HarvestPlan,
     pub(super) from: FollowedPlan,
 }
 
 /// Makes plans and keeps them in the cache.
 #[derive(Clone, Debug)]
-pub(super) struct Maker {
+pub(super) struct PlanMaker {
     pub(super) machine: Option<MachineProfile>,
     /// Path of the machine profile, if one was named.
     pub(super) machine_path: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(super) struct Maker {
 
 /// A program for which a plan is wanted.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
+pub(super) struct PlanRequest {
     pub(super) role: HarvestRole,
     /// The executable.
     pub(super) path: PathBuf,
@@ -64,25 +64,25 @@ pub(super) struct Wish {
 
 /// What is known of a program before it runs.
 #[derive(Debug)]
-pub(super) enum Known {
-    Plan(Box<Followed>),
+pub(super) enum CacheEntry {
+    Plan(Box<PlanWithOrigin>),
     /// It was profiled before and cannot be planned, for the reason given.
     Refused(String),
     /// It was timed before, as an ordinary process.
-    Took(Took),
+    CpuTimes(CpuTimes),
     Nothing,
 }
 
 /// CPU time of a program that ran as an ordinary process, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Took {
+pub(super) struct CpuTimes {
     /// Time of its last run.
     pub(super) cpu_s: f64,
     /// Sum over all its runs.
     pub(super) sum_s: f64,
 }
 
-impl Took {
+impl CpuTimes {
     /// Parses the kept form: the time of the last run and, if present, the sum.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace().map(str::parse);
@@ -93,7 +93,7 @@ impl Took {
 }
 
 /// Reads a plan from a file that the user gave.
-pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
+pub(super) fn read(path: &Path) -> anyhow::Result<PlanWithOrigin> {
     const WHAT: &str = "plan of a harvest";
     let read = documents::read(path, Kind::HarvestPlan, WHAT)?;
     let plan: HarvestPlan = read.map_err(|_| {
@@ -102,7 +102,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
             path.display()
         )
     })?;
-    Ok(Followed {
+    Ok(PlanWithOrigin {
         from: FollowedPlan {
             role: plan.role,
             source: PlanSource::Given,
@@ -144,7 +144,7 @@ fn holds(plan: &HarvestPlan) -> bool {
     })
 }
 
-impl Maker {
+impl PlanMaker {
     const fn options(&self, role: HarvestRole) -> &Options {
         match role {
             HarvestRole::Primary => &self.primary,
@@ -153,27 +153,27 @@ impl Maker {
     }
 
     /// What the cache knows of a program: an entry is valid for the same file, arguments and options.
-    pub(super) fn known(&self, wish: &Wish) -> Known {
-        let Some(kept) = self.cache_file(wish) else {
-            return Known::Nothing;
+    pub(super) fn known(&self, plan_request: &PlanRequest) -> CacheEntry {
+        let Some(kept) = self.cache_file(plan_request) else {
+            return CacheEntry::Nothing;
         };
-        let is_still_of = |known: &Followed| {
-            is_for(&known.plan, &wish.code).unwrap_or(false) && holds(&known.plan)
+        let is_still_of = |known: &PlanWithOrigin| {
+            is_for(&known.plan, &plan_request.code).unwrap_or(false) && holds(&known.plan)
         };
         if let Some(known) = read(&kept).ok().filter(is_still_of) {
-            return Known::Plan(Box::new(made(known.plan)));
+            return CacheEntry::Plan(Box::new(made(known.plan)));
         }
         let text = |extension| std::fs::read_to_string(kept.with_extension(extension)).ok();
         if let Some(why) = text(REFUSED) {
-            return Known::Refused(why);
+            return CacheEntry::Refused(why);
         }
-        let took = text(CPU_TIME).and_then(|text| Took::parse(&text));
-        took.map_or(Known::Nothing, Known::Took)
+        let cpu_times = text(CPU_TIME).and_then(|text| CpuTimes::parse(&text));
+        cpu_times.map_or(CacheEntry::Nothing, CacheEntry::CpuTimes)
     }
 
     /// Runs the program once beforehand, without its output, to plan it.
-    pub(super) fn rehearse(&self, wish: &Wish) -> anyhow::Result<Followed> {
-        let path = &wish.path;
+    pub(super) fn rehearse(&self, plan_request: &PlanRequest) -> anyhow::Result<PlanWithOrigin> {
+        let path = &plan_request.path;
         if !self.quiet {
             output::complain(&format!(
                 "profiling {} for up to {:.0} s (--plan takes one that is there)",
@@ -183,44 +183,52 @@ impl Maker {
         }
         let scratch = tempfile::tempdir().context("there is no room for a run")?;
         let run = scratch.path().join("harvest.run");
-        self.profile(path, &wish.words, &run)?;
+        self.profile(path, &plan_request.words, &run)?;
         let data = membound_run::RunData::open(&run)
             .with_context(|| format!("{} could not be profiled", path.display()))?;
-        let followed = self.plan_of(wish, &data)?;
-        self.keep(wish, &followed.plan);
+        let followed = self.plan_of(plan_request, &data)?;
+        self.keep(plan_request, &followed.plan);
         Ok(followed)
     }
 
     /// Makes the plan from a run of the program.
-    pub(super) fn plan_of(&self, wish: &Wish, run: &RunData) -> anyhow::Result<Followed> {
-        if wish.role == HarvestRole::Scavenger {
+    pub(super) fn plan_of(
+        &self,
+        plan_request: &PlanRequest,
+        run: &RunData,
+    ) -> anyhow::Result<PlanWithOrigin> {
+        if plan_request.role == HarvestRole::Scavenger {
             ensure!(run.own_threads().count() <= 1, "{STARTS_OTHERS}");
         }
-        let options = self.options(wish.role);
+        let options = self.options(plan_request.role);
         let plan = membound_harvest::plan(run, self.machine.as_ref(), &Files, None, options)
-            .with_context(|| format!("{} cannot be planned", wish.path.display()))?;
+            .with_context(|| format!("{} cannot be planned", plan_request.path.display()))?;
         Ok(made(plan))
     }
 
     /// Keeps a plan for later runs. Errors are ignored: the plan is then made again.
-    pub(super) fn keep(&self, wish: &Wish, plan: &HarvestPlan) {
+    pub(super) fn keep(&self, plan_request: &PlanRequest, plan: &HarvestPlan) {
         if let Ok(text) = output::json(plan) {
-            self.keep_text(wish, "json", &text);
+            self.keep_text(plan_request, "json", &text);
         }
     }
 
     /// Keeps why a program cannot be planned, so that it is not profiled again.
-    pub(super) fn keep_refusal(&self, wish: &Wish, why: &str) {
-        self.keep_text(wish, REFUSED, why);
+    pub(super) fn keep_refusal(&self, plan_request: &PlanRequest, why: &str) {
+        self.keep_text(plan_request, REFUSED, why);
     }
 
     /// Keeps the CPU time of a program.
-    pub(super) fn keep_cpu_time(&self, wish: &Wish, Took { cpu_s, sum_s }: Took) {
-        self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
+    pub(super) fn keep_cpu_time(
+        &self,
+        plan_request: &PlanRequest,
+        CpuTimes { cpu_s, sum_s }: CpuTimes,
+    ) {
+        self.keep_text(plan_request, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
     }
 
-    fn keep_text(&self, wish: &Wish, extension: &str, text: &str) {
-        if let Some(kept) = self.cache_file(wish)
+    fn keep_text(&self, plan_request: &PlanRequest, extension: &str, text: &str) {
+        if let Some(kept) = self.cache_file(plan_request)
             && let Some(directory) = kept.parent()
         {
             let _ = std::fs::create_dir_all(directory);
@@ -228,8 +236,12 @@ impl Maker {
         }
     }
 
-    fn cache_file(&self, wish: &Wish) -> Option<PathBuf> {
-        cache_file(&wish.code, &wish.words, self.options(wish.role))
+    fn cache_file(&self, plan_request: &PlanRequest) -> Option<PathBuf> {
+        cache_file(
+            &plan_request.code,
+            &plan_request.words,
+            self.options(plan_request.role),
+        )
     }
 
     /// The command that profiles a program into the file `run`, without its allocations; the caller appends
@@ -283,8 +295,8 @@ impl Maker {
 }
 
 /// A plan that this program made, now or earlier.
-fn made(plan: HarvestPlan) -> Followed {
-    Followed {
+fn made(plan: HarvestPlan) -> PlanWithOrigin {
+    PlanWithOrigin {
         from: FollowedPlan {
             role: plan.role,
             source: PlanSource::Made,

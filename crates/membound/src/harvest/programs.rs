@@ -14,7 +14,7 @@ use super::args::RunArgs;
 
 /// A program of the harvest: its executable, and the words with which it is called.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct Program {
     /// The executable.
     pub(super) path: PathBuf,
     /// The file that its plan must be for: the executable itself, or the shared object that it runs.
@@ -29,17 +29,17 @@ pub(super) struct Wanted {
 
 /// The request for one copy of a scavenger, as the document records it.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct CopyRequest {
     pub(super) words: Vec<String>,
     pub(super) copy: u32,
     pub(super) output: Option<String>,
 }
 
 /// The program whose stalls are harvested: the command, or membound's own host program.
-pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
+pub(super) fn primary(args: &RunArgs) -> Result<Program, membound_launch::CannotRun> {
     if args.no_primary {
         let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
-        return Ok(Wanted {
+        return Ok(Program {
             code: path.clone(),
             words: vec![path.clone().into_os_string(), "__harvest-host".into()],
             number: 0,
@@ -51,10 +51,10 @@ pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotR
 }
 
 /// The program named by the first of `words`, found as a shell would find it.
-pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::CannotRun> {
+pub(super) fn command(words: &[OsString]) -> Result<Program, membound_launch::CannotRun> {
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
-    Ok(Wanted {
+    Ok(Program {
         code: path.clone(),
         path,
         words: words.to_vec(),
@@ -64,7 +64,7 @@ pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::Can
 }
 
 /// The scavengers named by the command lines `commands`.
-pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
+pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Program>, String> {
     if commands.is_empty() {
         return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
     }
@@ -86,7 +86,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
                 words[0] = object.clone().into_os_string();
                 words.insert(0, "__run-object".into());
                 words.insert(0, host.clone().into_os_string());
-                return Ok(Wanted {
+                return Ok(Program {
                     path: host,
                     code: object,
                     words,
@@ -94,7 +94,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
                     no_guest,
                 });
             }
-            Ok(Wanted {
+            Ok(Program {
                 code: path.clone(),
                 path,
                 words,

@@ -7,23 +7,23 @@ use super::times;
 
 /// What the document says of requests.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct RequestReport {
     pub(super) latency: Option<PrimaryLatency>,
     pub(super) missing: Vec<Missing>,
     pub(super) notes: Vec<String>,
 }
 
-impl Told {
+impl RequestReport {
     /// Builds it from the counters; `by` is how requests are recognised, `None` if that was not requested.
     pub(super) fn of(by: Option<&RequestsBy>, requested: Option<&Requested>) -> Self {
-        let mut told = Self::default();
+        let mut report = Self::default();
         let Some(by) = by else {
-            told.lacks(
+            report.lacks(
                 "primary.latency",
                 NotMeasured::NOT_ASKED,
                 Some("say what is a request with --requests"),
             );
-            return told;
+            return report;
         };
         let nothing = Requested::default();
         let requested = requested.unwrap_or(&nothing);
@@ -34,8 +34,8 @@ impl Told {
                 .refused
                 .clone()
                 .unwrap_or_else(|| unseen(by, requested));
-            told.lacks("primary.latency", &reason, None);
-            return told;
+            report.lacks("primary.latency", &reason, None);
+            return report;
         }
         for (field, phase, there) in [
             ("primary.latency.with", "with scavengers", with.is_some()),
@@ -43,11 +43,11 @@ impl Told {
         ] {
             if !there {
                 let reason = format!("no request began and ended in one phase {phase}");
-                told.lacks(field, &reason, None);
+                report.lacks(field, &reason, None);
             }
         }
-        told.notes(requested);
-        told.latency = Some(PrimaryLatency {
+        report.notes(requested);
+        report.latency = Some(PrimaryLatency {
             source: match by {
                 RequestsBy::Sockets => LatencySource::Socket,
                 RequestsBy::Calls(_) | RequestsBy::Between { .. } => LatencySource::Marker,
@@ -57,7 +57,7 @@ impl Told {
             without,
             spanning: requested.spanning,
         });
-        told
+        report
     }
 
     fn lacks(&mut self, field: &str, reason: &str, remedy: Option<&str>) {
@@ -143,8 +143,8 @@ mod tests {
         }
     }
 
-    fn fields(told: &Told) -> Vec<&str> {
-        told.missing.iter().map(|it| it.table.as_str()).collect()
+    fn fields(report: &RequestReport) -> Vec<&str> {
+        report.missing.iter().map(|it| it.table.as_str()).collect()
     }
 
     #[test]
@@ -154,8 +154,8 @@ mod tests {
             spanning: 3,
             ..Requested::default()
         };
-        let told = Told::of(Some(&RequestsBy::Sockets), Some(&requested));
-        let latency = told.latency.as_ref().unwrap();
+        let report = RequestReport::of(Some(&RequestsBy::Sockets), Some(&requested));
+        let latency = report.latency.as_ref().unwrap();
         let with = latency.with.as_ref().unwrap();
         assert_eq!((with.requests, latency.spanning), (1000, 3));
         assert!((10_000.0..10_064.0).contains(&with.p50_ns), "{with:?}");
@@ -164,17 +164,17 @@ mod tests {
             with.p95_ns > 1.99e6 && with.p99_ns <= with.max_ns,
             "{with:?}"
         );
-        assert_eq!(fields(&told), ["primary.latency.without"]);
-        assert!(told.notes.is_empty());
+        assert_eq!(fields(&report), ["primary.latency.without"]);
+        assert!(report.notes.is_empty());
     }
 
     #[test]
     fn what_was_not_seen_has_its_reason() {
         let reason = |by: Option<RequestsBy>, requested: Requested| {
-            let told = Told::of(by.as_ref(), Some(&requested));
-            assert_eq!(fields(&told), ["primary.latency"]);
-            assert_eq!(told.latency, None);
-            told.missing[0].why.reason.clone()
+            let report = RequestReport::of(by.as_ref(), Some(&requested));
+            assert_eq!(fields(&report), ["primary.latency"]);
+            assert_eq!(report.latency, None);
+            report.missing[0].why.reason.clone()
         };
         let calls = || Some(RequestsBy::Calls("serve".to_owned()));
         assert_eq!(reason(None, Requested::default()), NotMeasured::NOT_ASKED);
@@ -197,9 +197,9 @@ mod tests {
             left: 2,
             ..Requested::default()
         };
-        let told = Told::of(Some(&RequestsBy::Sockets), Some(&requested));
-        assert!(told.missing.is_empty());
-        assert!(told.notes[0].contains("5 receives"), "{:?}", told.notes);
-        assert!(told.notes[1].starts_with("2 of the requests"));
+        let report = RequestReport::of(Some(&RequestsBy::Sockets), Some(&requested));
+        assert!(report.missing.is_empty());
+        assert!(report.notes[0].contains("5 receives"), "{:?}", report.notes);
+        assert!(report.notes[1].starts_with("2 of the requests"));
     }
 }

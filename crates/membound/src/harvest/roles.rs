@@ -3,23 +3,23 @@
 use membound_types::{HarvestPlan, YieldKind};
 
 /// Minimum share of its time that a scavenger must leave to others for time slices without a bound to pay.
-const LEAST_GAIN: f64 = 0.1;
+const MIN_GAIN_SHARE: f64 = 0.1;
 /// Maximum mean time between two miss yields of a scavenger, in nanoseconds, beside a command where no bound
 /// was requested: the command waits that long.
 const LONGEST_NS: f64 = 1000.0;
 
 /// Why a scavenger with this plan runs as an ordinary process; `None` if it has time slices. A plan with a
 /// bound always has them: its yields end slices in time, as requested.
-pub(super) fn takes_no_turns(plan: &HarvestPlan, beside_command: bool) -> Option<String> {
+pub(super) fn why_without_slices(plan: &HarvestPlan, beside_command: bool) -> Option<String> {
     if plan.options.bound_ns.is_some() {
         return None;
     }
     let gain = plan.totals.gain_fraction;
-    if gain < LEAST_GAIN {
+    if gain < MIN_GAIN_SHARE {
         return Some(format!(
             "by its plan others could run in {:.0} % of its time, and turns pay from {:.0} % on",
             (gain * 100.0).max(0.0),
-            LEAST_GAIN * 100.0
+            MIN_GAIN_SHARE * 100.0
         ));
     }
     let each_ns = plan.totals.cpu_s * 1e9 / yields(plan).max(1.0);
@@ -42,7 +42,7 @@ fn yields(plan: &HarvestPlan) -> f64 {
 
 /// How scavengers without a command are distributed over processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rings {
+pub(super) struct RunQueueLayout {
     /// Host threads whose run queues hold scavengers; 0: each scavenger runs on its own.
     pub(super) threads: u32,
     /// Maximum number of scavengers in one run queue.
@@ -51,10 +51,10 @@ pub(super) struct Rings {
 
 /// Distributes `turns` scavengers with time slices and `ordinary` others. Where each can have a processor of
 /// its own, the kernel's scheduler does better; a run queue holds at least two.
-pub(super) fn rings(turns: u32, ordinary: u32, processors: u32) -> Rings {
+pub(super) fn run_queue_layout(turns: u32, ordinary: u32, processors: u32) -> RunQueueLayout {
     let processors = processors.max(1);
     if turns < 2 || turns + ordinary <= processors {
-        return Rings {
+        return RunQueueLayout {
             threads: 0,
             per_thread: 0,
         };
@@ -62,7 +62,7 @@ pub(super) fn rings(turns: u32, ordinary: u32, processors: u32) -> Rings {
     let threads = processors.min(turns / 2).max(1);
     // A processor with neither a run queue nor an ordinary process runs one scavenger on its own.
     let shared = if ordinary == 0 { processors } else { threads };
-    Rings {
+    RunQueueLayout {
         threads,
         per_thread: turns.div_ceil(shared).max(2),
     }
@@ -91,22 +91,22 @@ mod tests {
 
     #[test]
     fn turns_are_for_those_who_wait_often() {
-        assert_eq!(takes_no_turns(&plan(0.5, 5e6, None), true), None);
-        let computes = takes_no_turns(&plan(0.02, 5e6, None), false).unwrap();
+        assert_eq!(why_without_slices(&plan(0.5, 5e6, None), true), None);
+        let computes = why_without_slices(&plan(0.02, 5e6, None), false).unwrap();
         assert!(computes.contains("2 % of its time"), "{computes}");
         // A miss every 10 us: other scavengers still gain from interleaving with it, but a command would wait
         // too long.
-        assert_eq!(takes_no_turns(&plan(0.5, 1e5, None), false), None);
-        let long = takes_no_turns(&plan(0.5, 1e5, None), true).unwrap();
+        assert_eq!(why_without_slices(&plan(0.5, 1e5, None), false), None);
+        let long = why_without_slices(&plan(0.5, 1e5, None), true).unwrap();
         assert!(long.contains("10000 ns"), "{long}");
-        assert_eq!(takes_no_turns(&plan(0.0, 1.0, Some(200.0)), true), None);
+        assert_eq!(why_without_slices(&plan(0.0, 1.0, Some(200.0)), true), None);
     }
 
     #[test]
     fn rings_are_for_those_who_would_share_a_processor() {
         let of = |turns, ordinary, processors| {
-            let rings = rings(turns, ordinary, processors);
-            (rings.threads, rings.per_thread)
+            let layout = run_queue_layout(turns, ordinary, processors);
+            (layout.threads, layout.per_thread)
         };
         assert_eq!(of(8, 0, 1), (1, 8));
         assert_eq!(of(2, 0, 1), (1, 2));

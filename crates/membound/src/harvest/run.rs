@@ -10,10 +10,10 @@ use membound_platform::Root;
 use membound_types::{HarvestRole, HarvestRun, MachineProfile, Timer};
 
 use super::args::RunArgs;
-use super::cast::Cast;
+use super::cast::RoleAssignment;
 use super::copies::{copies, prepare_outputs};
 use super::off::Switch;
-use super::plans::{self, Maker};
+use super::plans::{self, PlanMaker};
 use super::programs;
 use super::slots;
 use super::stage::Stage;
@@ -62,23 +62,23 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let timing = Timing::of(args.bound_ns, profile.as_ref());
     let maker = Arc::new(maker(args, &timing, profile));
-    let mut cast = Cast::new(Arc::clone(&maker), given, !args.no_primary);
-    let lesson = if args.no_primary {
+    let mut assignment = RoleAssignment::new(Arc::clone(&maker), given, !args.no_primary);
+    let task = if args.no_primary {
         None
     } else {
-        cast.command(&command, args.rehearse)
+        assignment.command(&command, args.rehearse)
     };
     for scavenger in &scavengers {
-        let same = |it: &&programs::Wanted| it.words == scavenger.words;
+        let same = |it: &&programs::Program| it.words == scavenger.words;
         let alike = scavengers.iter().filter(same).count() * args.copies as usize;
-        cast.scavenger(scavenger, copies(args, scavenger)?, alike, args.rehearse);
+        assignment.scavenger(scavenger, copies(args, scavenger)?, alike, args.rehearse);
     }
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let stage = Stage::new(args, maker, timing, info);
-    let done = match lesson {
-        Some(lesson) => stage.first_run(command, cast, lesson)?,
-        None if args.no_primary => stage.without_command(command, cast)?,
-        None => stage.harvest(command, cast, None, None)?,
+    let done = match task {
+        Some(task) => stage.first_run(command, assignment, task)?,
+        None if args.no_primary => stage.without_command(command, assignment)?,
+        None => stage.harvest(command, assignment, None, None)?,
     };
     match done {
         Ok((document, end)) => conclude(args, outputs, &document, end),
@@ -136,7 +136,7 @@ fn contradiction(args: &RunArgs) -> Option<String> {
 }
 
 /// Options for making plans.
-fn maker(args: &RunArgs, timing: &Timing, machine: Option<MachineProfile>) -> Maker {
+fn maker(args: &RunArgs, timing: &Timing, machine: Option<MachineProfile>) -> PlanMaker {
     let mut primary = Options::new(HarvestRole::Primary);
     primary.max_overhead = args.max_overhead;
     let mut scavenger = Options::new(HarvestRole::Scavenger);
@@ -145,7 +145,7 @@ fn maker(args: &RunArgs, timing: &Timing, machine: Option<MachineProfile>) -> Ma
         bound_ns: timing.distance_ns,
         rule: Rule::Max,
     });
-    Maker {
+    PlanMaker {
         machine,
         machine_path: args.machine.clone(),
         duration: args.profile_s,

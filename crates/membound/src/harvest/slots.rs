@@ -8,7 +8,7 @@ use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 use super::args::RunArgs;
 use super::beside::{Beside, Use};
 use super::guard::Limits;
-use super::smt::{Control, Missed, Standing};
+use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
 /// The source of processor time beside stalls, chosen once for the run.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) enum Slots {
     /// The kernel's scheduler, on all CPUs but the SMT siblings of the command's, for the reason given.
     Kernel(Beside, &'static str),
     /// Those SMT siblings while the control permits, else the kernel's scheduler as in `Kernel`.
-    Smt(Beside, Control),
+    Smt(Beside, SiblingControl),
 }
 
 impl Slots {
@@ -62,7 +62,7 @@ impl Slots {
                 "--max-slowdown is held by the turns of scavengers in stalls, and there is only one \
                  scavenger",
             ),
-            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(beside, Control::new(limits)),
+            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(beside, SiblingControl::new(limits)),
         }
     }
 
@@ -71,15 +71,15 @@ impl Slots {
         !matches!(self, Self::Stalls(_))
     }
 
-    /// Finds where the command, process `pid`, runs, and binds scavengers; see [`Beside::look`].
-    pub(super) fn look(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
+    /// Finds where the command, process `pid`, runs, and binds scavengers; see [`Beside::poll`].
+    pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
         let (beside, to) = match self {
             Self::Stalls(_) => return,
             Self::Kernel(beside, _) => (beside, Use::KeepFree),
             Self::Smt(beside, control) if control.is_on() => (beside, Use::Give),
             Self::Smt(beside, _) => (beside, Use::KeepFree),
         };
-        beside.look(remote, pid, harvested, own_s, to);
+        beside.poll(remote, pid, harvested, own_s, to);
     }
 
     /// Decides from the counters. Returns whether scavengers were on SMT siblings meanwhile: such counters do
@@ -88,26 +88,26 @@ impl Slots {
         let Self::Smt(beside, control) = self else {
             return false;
         };
-        let standing = Standing {
-            has_beside: beside.is_given(),
+        let state = HarvestState {
+            uses_siblings: beside.is_given(),
             holds_back,
         };
-        control.decide(harvested, standing);
-        standing.has_beside
+        control.decide(harvested, state);
+        state.uses_siblings
     }
 
     /// The mode and its reason, for the report.
-    pub(super) fn said(&self) -> HarvestSlots {
+    pub(super) fn report(&self) -> HarvestSlots {
         let (mode, why) = match self {
             Self::Stalls(why) => (SlotMode::Stalls, *why),
             Self::Kernel(_, why) => (SlotMode::Kernel, *why),
-            Self::Smt(beside, control) => match control.missed() {
-                Some(Missed::Requests) => (
+            Self::Smt(beside, control) => match control.exceeded() {
+                Some(ExceededBound::Requests) => (
                     SlotMode::Kernel,
                     "with scavengers beside the command more than 5 in 100 requests took longer than \
                      they may (--slo-p95)",
                 ),
-                Some(Missed::Slowdown) => (
+                Some(ExceededBound::Slowdown) => (
                     SlotMode::Kernel,
                     "with scavengers beside the command it was slower than it may be (--max-slowdown)",
                 ),

@@ -102,7 +102,7 @@ const fn sum(one: Turns, other: Turns) -> Turns {
 
 impl Spans {
     /// Takes a poll; `harvested` holds the counters since the run began.
-    pub(super) fn look(&mut self, harvested: &Harvested) {
+    pub(super) fn update(&mut self, harvested: &Harvested) {
         let now = Span::so_far(harvested);
         let span = now.since(self.seen);
         self.seen = now;
@@ -243,9 +243,9 @@ mod tests {
             let seen = span(10, 110 + look % 2 * 20, 100);
             so_far.with = sum(so_far.with, seen.with);
             so_far.without = sum(so_far.without, seen.without);
-            spans.look(&so_far);
+            spans.update(&so_far);
             // A poll with unchanged counters is ignored.
-            spans.look(&so_far);
+            spans.update(&so_far);
         }
         assert_eq!(spans.spans.len(), 125);
         let all = spans.spans.iter().copied().fold(Span::default(), Span::and);

@@ -7,22 +7,22 @@
 
 use membound_launch::Harvested;
 
-use super::guard::{self, Kept, Limits};
+use super::guard::{self, Limits, RequestsWithinLimit};
 use super::slowdown::Span;
 
 /// Share of the requests that must keep to their limit.
-const KEPT: f64 = 0.95;
+const MIN_SHARE_WITHIN_LIMIT: f64 = 0.95;
 /// Consecutive judgements that find the command too slow before they are believed: one alone is noisy.
-const TOO_SLOW: u32 = 3;
+const TOO_SLOW_JUDGEMENTS: u32 = 3;
 /// Consecutive judgements that find the bounds kept before scavengers use siblings again: the initial number,
 /// which doubles each time that siblings had to be given up again soon, and its maximum.
-const CALM: [u32; 2] = [8, 256];
+const CALM_JUDGEMENTS: [u32; 2] = [8, 256];
 /// Judgements after a change within which siblings were given up soon.
-const SOON: u32 = 32;
+const RELAPSE_JUDGEMENTS: u32 = 32;
 
 /// A bound that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missed {
+pub(super) enum ExceededBound {
     /// More requests took too long than may.
     Requests,
     /// The command was slower than allowed.
@@ -31,19 +31,19 @@ pub(super) enum Missed {
 
 /// State of the harvest at a decision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct HarvestState {
     /// A scavenger is on an SMT sibling.
-    pub(super) has_beside: bool,
+    pub(super) uses_siblings: bool,
     /// Scavengers are admitted less than the maximum, or yields are removed.
     pub(super) holds_back: bool,
 }
 
 /// Decides about SMT siblings while the command runs.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct SiblingControl {
     limits: Limits,
     /// The bound that was exceeded last, while siblings are given up because of it.
-    missed: Option<Missed>,
+    exceeded: Option<ExceededBound>,
     /// Consecutive judgements since the last change that found the bounds kept.
     kept: u32,
     /// Value of `kept` from which on siblings are used again.
@@ -51,22 +51,22 @@ pub(super) struct Control {
     /// Consecutive judgements that found the command too slow.
     slow: u32,
     /// Requests of both phases, with and without scavengers.
-    requests: Kept,
+    requests: RequestsWithinLimit,
     /// Counters of time slices at the last judgement of the slowdown.
     span: Span,
     changes: u64,
 }
 
-impl Control {
+impl SiblingControl {
     /// Begins with siblings in use, since no bound was exceeded yet.
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            missed: None,
+            exceeded: None,
             kept: 0,
-            patience: CALM[0],
+            patience: CALM_JUDGEMENTS[0],
             slow: 0,
-            requests: Kept::default(),
+            requests: RequestsWithinLimit::default(),
             span: Span::default(),
             changes: 0,
         }
@@ -74,12 +74,12 @@ impl Control {
 
     /// Whether scavengers may use SMT siblings.
     pub(super) const fn is_on(&self) -> bool {
-        self.missed.is_none()
+        self.exceeded.is_none()
     }
 
     /// The bound for which they may not.
-    pub(super) const fn missed(&self) -> Option<Missed> {
-        self.missed
+    pub(super) const fn exceeded(&self) -> Option<ExceededBound> {
+        self.exceeded
     }
 
     /// Whether there is a bound at all.
@@ -93,26 +93,26 @@ impl Control {
     }
 
     /// Judges the counters since the last decision, and changes the decision if needed.
-    pub(super) fn decide(&mut self, now: &Harvested, standing: Standing) {
-        if self.is_on() && !standing.has_beside {
+    pub(super) fn decide(&mut self, now: &Harvested, state: HarvestState) {
+        if self.is_on() && !state.uses_siblings {
             // No scavenger is on a sibling, so none there can be the reason if a bound is exceeded.
             self.begin_anew(now);
             return;
         }
-        let missed = match self.judge(now) {
+        let exceeded = match self.judge(now) {
             Judged::Nothing => return,
             Judged::Kept => None,
-            Judged::Missed(missed) => Some(missed),
+            Judged::Exceeded(exceeded) => Some(exceeded),
         };
-        match (missed, self.is_on()) {
+        match (exceeded, self.is_on()) {
             (None, true) => self.kept += 1,
             (Some(_), true) => {
-                if self.kept < SOON && self.changes > 0 {
-                    self.patience = (2 * self.patience).min(CALM[1]);
+                if self.kept < RELAPSE_JUDGEMENTS && self.changes > 0 {
+                    self.patience = (2 * self.patience).min(CALM_JUDGEMENTS[1]);
                 }
-                self.change(missed, now);
+                self.change(exceeded, now);
             }
-            (None, false) if !standing.holds_back => {
+            (None, false) if !state.holds_back => {
                 self.kept += 1;
                 if self.kept >= self.patience {
                     self.change(None, now);
@@ -122,8 +122,8 @@ impl Control {
         }
     }
 
-    fn change(&mut self, missed: Option<Missed>, now: &Harvested) {
-        self.missed = missed;
+    fn change(&mut self, exceeded: Option<ExceededBound>, now: &Harvested) {
+        self.exceeded = exceeded;
         self.changes += 1;
         self.begin_anew(now);
     }
@@ -132,7 +132,7 @@ impl Control {
     fn begin_anew(&mut self, now: &Harvested) {
         self.kept = 0;
         self.slow = 0;
-        self.requests.pass_over(self.requests_so_far(now));
+        self.requests.discard_so_far(self.requests_so_far(now));
         self.span = Span::so_far(now);
     }
 
@@ -140,8 +140,8 @@ impl Control {
         let requests = self.judge_requests(now);
         let slowdown = self.judge_slowdown(now);
         match (requests, slowdown) {
-            (Some(false), _) => Judged::Missed(Missed::Requests),
-            (_, Some(false)) => Judged::Missed(Missed::Slowdown),
+            (Some(false), _) => Judged::Exceeded(ExceededBound::Requests),
+            (_, Some(false)) => Judged::Exceeded(ExceededBound::Slowdown),
             (None, None) => Judged::Nothing,
             _ => Judged::Kept,
         }
@@ -151,11 +151,11 @@ impl Control {
     fn judge_requests(&mut self, now: &Harvested) -> Option<bool> {
         self.limits.slo_p95_ns?;
         let so_far = self.requests_so_far(now);
-        let is_new = self.requests.look(so_far);
+        let is_new = self.requests.update(so_far);
         self.requests
             .share
             .filter(|_| is_new)
-            .map(|share| share >= KEPT)
+            .map(|share| share >= MIN_SHARE_WITHIN_LIMIT)
     }
 
     /// Whether the slowdown is within its limit; `None` if there were too few time slices, or too few
@@ -170,7 +170,7 @@ impl Control {
             return Some(true);
         }
         self.slow += 1;
-        (self.slow >= TOO_SLOW).then_some(false)
+        (self.slow >= TOO_SLOW_JUDGEMENTS).then_some(false)
     }
 
     /// All requests of both phases, and how many of them kept to the limit.
@@ -179,7 +179,7 @@ impl Control {
             return (0, 0.0);
         };
         let [with, without] =
-            [&requested.with, &requested.without].map(|phase| guard::seen(phase, bound_ns));
+            [&requested.with, &requested.without].map(|phase| guard::count_within(phase, bound_ns));
         (with.0 + without.0, with.1 + without.1)
     }
 }
@@ -190,7 +190,7 @@ enum Judged {
     /// There was too little to judge.
     Nothing,
     Kept,
-    Missed(Missed),
+    Exceeded(ExceededBound),
 }
 
 #[cfg(test)]
@@ -205,8 +205,8 @@ mod tests {
         slo_p95_ns: Some(1000.0),
     };
 
-    const BESIDE: Standing = Standing {
-        has_beside: true,
+    const BESIDE: HarvestState = HarvestState {
+        uses_siblings: true,
         holds_back: false,
     };
 
@@ -218,7 +218,11 @@ mod tests {
     }
 
     /// Judgements with `slow` in 1000 requests until the decision changes; `None` if it does not within 1000.
-    fn until_it_changes(control: &mut Control, so_far: &mut Harvested, slow: u64) -> Option<u32> {
+    fn until_it_changes(
+        control: &mut SiblingControl,
+        so_far: &mut Harvested,
+        slow: u64,
+    ) -> Option<u32> {
         let before = control.is_on();
         (1..=1000).find(|_| {
             served(so_far, 1000 - slow, slow);
@@ -229,13 +233,13 @@ mod tests {
 
     #[test]
     fn it_is_given_up_at_once_and_comes_back_later_each_time() {
-        let mut control = Control::new(REQUESTS);
+        let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         assert!(control.is_on());
         let mut waited = Vec::new();
         for _ in 0..7 {
             assert_eq!(until_it_changes(&mut control, &mut so_far, 60), Some(1));
-            assert_eq!(control.missed(), Some(Missed::Requests));
+            assert_eq!(control.exceeded(), Some(ExceededBound::Requests));
             waited.extend(until_it_changes(&mut control, &mut so_far, 40));
         }
         assert_eq!(waited, [8, 16, 32, 64, 128, 256, 256]);
@@ -244,10 +248,10 @@ mod tests {
 
     #[test]
     fn what_lasted_is_not_held_against_it() {
-        let mut control = Control::new(REQUESTS);
+        let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..3 {
-            for _ in 0..SOON {
+            for _ in 0..RELAPSE_JUDGEMENTS {
                 served(&mut so_far, 1000, 0);
                 control.decide(&so_far, BESIDE);
                 assert!(control.is_on());
@@ -259,16 +263,16 @@ mod tests {
 
     #[test]
     fn it_does_not_come_back_while_something_is_held_back() {
-        let mut control = Control::new(REQUESTS);
+        let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         assert_eq!(until_it_changes(&mut control, &mut so_far, 500), Some(1));
         for _ in 0..100 {
             served(&mut so_far, 1000, 0);
-            let standing = Standing {
-                has_beside: false,
+            let state = HarvestState {
+                uses_siblings: false,
                 holds_back: true,
             };
-            control.decide(&so_far, standing);
+            control.decide(&so_far, state);
             assert!(!control.is_on());
         }
         assert_eq!(until_it_changes(&mut control, &mut so_far, 0), Some(8));
@@ -276,15 +280,15 @@ mod tests {
 
     #[test]
     fn nobody_is_to_blame_who_is_not_there() {
-        let mut control = Control::new(REQUESTS);
+        let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..10 {
             served(&mut so_far, 0, 1000);
-            let standing = Standing {
-                has_beside: false,
+            let state = HarvestState {
+                uses_siblings: false,
                 holds_back: false,
             };
-            control.decide(&so_far, standing);
+            control.decide(&so_far, state);
         }
         assert!(control.is_on());
         // Slow requests from before the change do not count.
@@ -296,26 +300,26 @@ mod tests {
     #[test]
     fn few_requests_decide_nothing_and_no_bound_ever_forbids_it() {
         let mut so_far = Harvested::default();
-        served(&mut so_far, 0, guard::LEAST_REQUESTS - 1);
-        let mut control = Control::new(REQUESTS);
+        served(&mut so_far, 0, guard::MIN_REQUESTS - 1);
+        let mut control = SiblingControl::new(REQUESTS);
         control.decide(&so_far, BESIDE);
         assert!(control.is_on());
         served(&mut so_far, 0, 1);
         control.decide(&so_far, BESIDE);
         assert!(!control.is_on());
-        let mut control = Control::new(Limits::default());
+        let mut control = SiblingControl::new(Limits::default());
         assert!(!control.has_limits());
         assert_eq!(until_it_changes(&mut control, &mut so_far, 1000), None);
     }
 
     #[test]
     fn it_is_given_up_where_the_command_is_too_slow_for_long() {
-        let mut control = Control::new(Limits {
+        let mut control = SiblingControl::new(Limits {
             max_slowdown: Some(0.1),
             slo_p95_ns: None,
         });
         let mut so_far = Harvested::default();
-        let mut turns = |each_ns: u64, control: &mut Control| {
+        let mut turns = |each_ns: u64, control: &mut SiblingControl| {
             let add = |turns: &mut Turns, ns: u64| {
                 turns.count += 10_000;
                 turns.cpu_ns += 10_000 * ns;
@@ -327,6 +331,6 @@ mod tests {
         };
         assert!([130, 130, 105, 130, 130].map(|ns| turns(ns, &mut control)) == [true; 5]);
         assert!(!turns(130, &mut control));
-        assert_eq!(control.missed(), Some(Missed::Slowdown));
+        assert_eq!(control.exceeded(), Some(ExceededBound::Slowdown));
     }
 }

@@ -14,11 +14,11 @@ use membound_launch::Harvested;
 use super::times;
 
 /// Share of the time slices that must keep to the bound.
-const KEPT: f64 = 0.99;
+const TARGET_SHARE_WITHIN_BOUND: f64 = 0.99;
 /// Maximum share of further slices that a longer span may push beyond the bound where not even slices that
 /// end at the first yield keep to it, because they find all caches cold, for one. Never more than that share
-/// falls short of [`KEPT`].
-const MORE: f64 = 0.02;
+/// falls short of [`TARGET_SHARE_WITHIN_BOUND`].
+const MAX_EXTRA_EXCESS_SHARE: f64 = 0.02;
 /// Share of the slices beyond the bound that one more skip must bring within it to be worth while, and its
 /// lower limit.
 const WORTH: f64 = 0.5;
@@ -28,13 +28,13 @@ const LEAST_WORTH: f64 = 0.001;
 const REST: u32 = 8;
 const LONGEST_REST: u32 = 64;
 /// Differences between shares smaller than this are noise.
-const BLUR: f64 = 0.004;
+const SHARE_NOISE: f64 = 0.004;
 /// If fewer of the shortest slices than this keep to the bound, all slices end at the first yield.
-const HOPELESS: f64 = 0.8;
+const MIN_SHARE_TO_LENGTHEN: f64 = 0.8;
 /// Decisions from one probe of slices that end at the first yield to the next.
-const SOUNDED_EVERY: u32 = 12;
+const DECISIONS_PER_PROBE: u32 = 12;
 /// Decisions for which no longer span is tried after a span that was too long.
-const HELD: u32 = 8;
+const DECISIONS_BEFORE_LENGTHENING: u32 = 8;
 /// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
 const LEAST_TURNS: u64 = 200;
 const ENOUGH_TURNS: u64 = 4000;
@@ -44,7 +44,7 @@ const MOST_LOOKS: u32 = 32;
 const SURE: f64 = 2.0;
 /// Steps to a longer span, largest first: the share of the margin between the target and the best share that
 /// must be exceeded, and the factor by which the span then grows.
-const LONGER: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
+const LENGTHENING_STEPS: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
 /// A shorter span makes no difference, so 0 is used instead: slices end at the first yield.
 const LEAST_NS: f64 = 2.0;
 
@@ -55,7 +55,7 @@ const LONG: f64 = 0.25;
 
 /// Limits of time slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct SliceLimits {
     /// Time until the first yield at which a slice ends, in nanoseconds.
     pub(super) span_ns: f64,
     /// Slices that a scavenger skips after a miss of its own.
@@ -75,15 +75,15 @@ pub(super) struct SpanControl {
     bound_ns: f64,
     /// Duration of a load that a slice hides, in nanoseconds.
     hidden_ns: f64,
-    most_ns: f64,
+    max_ns: f64,
     span_ns: f64,
     /// True while slices end at the first yield, to probe which share keeps to the bound at best.
-    sounding: bool,
+    probing: bool,
     /// Share of the slices that kept to the bound in the latest probes.
-    floor: Option<f64>,
+    best_share: Option<f64>,
     /// Slices that are skipped after a miss, and their maximum.
     skips: u32,
-    most_skips: u32,
+    max_skips: u32,
     trial: Option<Trial>,
     /// Probes until another trial may begin, and the wait after the next trial that fails.
     rest: u32,
@@ -95,14 +95,14 @@ pub(super) struct SpanControl {
     /// Decisions until a longer span is tried.
     patience: u32,
     /// Slices up to the last decision.
-    last: Turns,
+    last: SliceCounts,
     /// Polls since the last decision.
     looks: u32,
 }
 
 /// Numbers of time slices that were timed and that were short enough.
 #[derive(Clone, Copy, Debug, Default)]
-struct Turns {
+struct SliceCounts {
     timed: u64,
     /// Slices that kept to the bound.
     kept: f64,
@@ -115,38 +115,38 @@ impl SpanControl {
     /// bound.
     pub(super) const FIRST: f64 = 0.0;
     /// Maximum number of slices that a scavenger skips after a miss.
-    pub(super) const MOST_SKIPS: u32 = 3;
+    pub(super) const MAX_SKIPS: u32 = 3;
 
-    /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `most_ns` is never exceeded.
-    pub(super) fn new(bound_ns: f64, hidden_ns: f64, most_ns: f64) -> Self {
+    /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `max_ns` is never exceeded.
+    pub(super) fn new(bound_ns: f64, hidden_ns: f64, max_ns: f64) -> Self {
         Self {
             bound_ns,
             hidden_ns,
-            most_ns,
-            span_ns: most_ns / 4.0,
-            sounding: true,
-            floor: None,
+            max_ns,
+            span_ns: max_ns / 4.0,
+            probing: true,
+            best_share: None,
             skips: 0,
-            most_skips: 0,
+            max_skips: 0,
             trial: None,
             rest: 0,
             next_rest: REST,
             decisions: 0,
-            kept_ns: most_ns / 4.0,
+            kept_ns: max_ns / 4.0,
             patience: 0,
-            last: Turns::default(),
+            last: SliceCounts::default(),
             looks: 0,
         }
     }
 
-    /// The same control, with scavengers that skip at most `most_skips` slices after a miss.
-    pub(super) fn skipping(self, most_skips: u32) -> Self {
-        Self { most_skips, ..self }
+    /// The same control, with scavengers that skip at most `max_skips` slices after a miss.
+    pub(super) fn skipping(self, max_skips: u32) -> Self {
+        Self { max_skips, ..self }
     }
 
     /// New limits for time slices, or `None` if they stay as they are.
-    pub(super) fn decide(&mut self, now: &Harvested) -> Option<Wanted> {
-        let so_far = Turns {
+    pub(super) fn decide(&mut self, now: &Harvested) -> Option<SliceLimits> {
+        let so_far = SliceCounts {
             timed: times::count(&now.times),
             kept: times::within(&now.times, self.bound_ns),
             hidden: times::within(&now.times, self.hidden_ns),
@@ -164,22 +164,24 @@ impl SpanControl {
         self.last = so_far;
         self.looks = 0;
         let was = self.present();
-        if self.sounding {
-            let floor = self.floor.map_or(share, |floor| (floor + share) / 2.0);
-            self.floor = Some(floor);
-            self.sounding = self.skip(floor);
+        if self.probing {
+            let best_share = self
+                .best_share
+                .map_or(share, |best_share| (best_share + share) / 2.0);
+            self.best_share = Some(best_share);
+            self.probing = self.skip(best_share);
         } else {
-            self.span_ns = self.wanted(share, long);
+            self.span_ns = self.next_span_ns(share, long);
             self.decisions += 1;
-            self.sounding = self.decisions.is_multiple_of(SOUNDED_EVERY);
+            self.probing = self.decisions.is_multiple_of(DECISIONS_PER_PROBE);
         }
         let wanted = self.present();
         (wanted != was).then_some(wanted)
     }
 
-    fn present(&self) -> Wanted {
-        Wanted {
-            span_ns: if self.sounding { 0.0 } else { self.span_ns },
+    fn present(&self) -> SliceLimits {
+        SliceLimits {
+            span_ns: if self.probing { 0.0 } else { self.span_ns },
             skips: self.skips,
         }
     }
@@ -187,7 +189,7 @@ impl SpanControl {
     /// Begins or judges a trial of another number of skips; `share` is the share of the shortest slices that
     /// keep to the bound. Returns whether the shortest slices are probed once more.
     fn skip(&mut self, share: f64) -> bool {
-        let is_kept = share >= KEPT;
+        let is_kept = share >= TARGET_SHARE_WITHIN_BOUND;
         match self.trial.take() {
             Some(Trial::More(before)) if share < before + least_worth(before) => {
                 return self.skip_as_before(self.skips - 1, before);
@@ -201,7 +203,7 @@ impl SpanControl {
         if self.rest > 0 {
             return false;
         }
-        if !is_kept && self.skips < self.most_skips {
+        if !is_kept && self.skips < self.max_skips {
             self.trial = Some(Trial::More(share));
             self.skips += 1;
         } else if is_kept && self.skips > 0 {
@@ -211,14 +213,14 @@ impl SpanControl {
             return false;
         }
         // The share that was measured so far is of slices with another number of skips.
-        self.floor = None;
+        self.best_share = None;
         true
     }
 
     /// Ends a trial that failed: goes back to `skips`, and waits longer before the next trial.
     fn skip_as_before(&mut self, skips: u32, share: f64) -> bool {
         self.skips = skips;
-        self.floor = Some(share);
+        self.best_share = Some(share);
         self.rest = self.next_rest;
         self.next_rest = (2 * self.next_rest).min(LONGEST_REST);
         false
@@ -232,41 +234,42 @@ impl SpanControl {
         let mended = (share * turns + 1.0) / (turns + 2.0);
         let error = (mended * (1.0 - mended) / turns).sqrt();
         // The share of the shortest slices is the reference for longer spans, so it is measured to within
-        // `BLUR`.
-        let away = if self.sounding {
-            BLUR
+        // `SHARE_NOISE`.
+        let away = if self.probing {
+            SHARE_NOISE
         } else {
-            (share - Self::target(self.best())).abs()
+            (share - Self::target(self.max_share())).abs()
         };
         away < SURE * error
     }
 
     /// The largest share of slices that can keep to the bound.
-    fn best(&self) -> f64 {
-        self.floor.unwrap_or(1.0)
+    fn max_share(&self) -> f64 {
+        self.best_share.unwrap_or(1.0)
     }
 
     /// The share of slices that must keep to the bound if `best` can at most.
     fn target(best: f64) -> f64 {
-        best.min(KEPT) - (KEPT - best).clamp(0.0, MORE)
+        best.min(TARGET_SHARE_WITHIN_BOUND)
+            - (TARGET_SHARE_WITHIN_BOUND - best).clamp(0.0, MAX_EXTRA_EXCESS_SHARE)
     }
 
     /// The next span in nanoseconds, given the share of the slices that kept to the bound and the share that
     /// lasted longer than the load that they hide.
-    fn wanted(&mut self, share: f64, long: f64) -> f64 {
-        let best = self.best();
-        if best < HOPELESS {
+    fn next_span_ns(&mut self, share: f64, long: f64) -> f64 {
+        let best = self.max_share();
+        if best < MIN_SHARE_TO_LENGTHEN {
             return 0.0;
         }
         let target = Self::target(best);
-        let beyond = (best - target).max(BLUR);
+        let beyond = (best - target).max(SHARE_NOISE);
         let wanted = if share >= target && long > OVERLONG {
-            self.patience = HELD;
+            self.patience = DECISIONS_BEFORE_LENGTHENING;
             self.span_ns * 0.8
         } else if share >= target {
             self.kept_ns = self.span_ns;
             self.patience = self.patience.saturating_sub(1);
-            let mut longer = LONGER.iter();
+            let mut longer = LENGTHENING_STEPS.iter();
             let longer = longer.find(|(part, _)| share > target + part * beyond);
             match longer {
                 Some((_, times)) if long <= LONG && self.patience == 0 => {
@@ -275,7 +278,7 @@ impl SpanControl {
                 _ => self.span_ns,
             }
         } else {
-            self.patience = HELD;
+            self.patience = DECISIONS_BEFORE_LENGTHENING;
             if self.span_ns > self.kept_ns {
                 self.kept_ns
             } else if share < target - 9.0 * beyond {
@@ -287,21 +290,21 @@ impl SpanControl {
         if wanted < LEAST_NS {
             0.0
         } else {
-            wanted.min(self.most_ns)
+            wanted.min(self.max_ns)
         }
     }
 }
 
 /// By how much one more skip must raise the share that keeps to the bound.
 fn least_worth(share: f64) -> f64 {
-    ((KEPT - share) * WORTH).max(LEAST_WORTH)
+    ((TARGET_SHARE_WITHIN_BOUND - share) * WORTH).max(LEAST_WORTH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    impl Wanted {
+    impl SliceLimits {
         /// The limits that a control begins with.
         const FIRST: Self = Self {
             span_ns: SpanControl::FIRST,
@@ -368,7 +371,7 @@ mod tests {
     fn turns_come_to_keep_to_their_bound_and_use_it() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut wanted = Wanted::FIRST;
+        let mut wanted = SliceLimits::FIRST;
         for _ in 0..60 {
             timed(&mut so_far, wanted.span_ns);
             wanted = control.decide(&so_far).unwrap_or(wanted);
@@ -386,7 +389,7 @@ mod tests {
             let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
             control.span_ns = began_ns;
             let mut so_far = Harvested::default();
-            let mut wanted = Wanted::FIRST;
+            let mut wanted = SliceLimits::FIRST;
             for _ in 0..60 {
                 let ns = 3.0_f64.mul_add(wanted.span_ns, 20.0) as u64;
                 times::add(&mut so_far.times, ns, 600);
@@ -404,7 +407,7 @@ mod tests {
         // Two in a hundred are late whatever the span is; among each 250 that are timed up to nine are late.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut wanted = Wanted::FIRST;
+        let mut wanted = SliceLimits::FIRST;
         let mut shortest = f64::INFINITY;
         for (look, late) in [1, 9, 5, 2, 8, 5, 6, 4]
             .into_iter()
@@ -419,7 +422,7 @@ mod tests {
             );
             times::add(&mut so_far.times, 400, late);
             wanted = control.decide(&so_far).unwrap_or(wanted);
-            if look > 400 && !control.sounding {
+            if look > 400 && !control.probing {
                 shortest = shortest.min(control.span_ns);
             }
         }
@@ -430,7 +433,7 @@ mod tests {
     fn a_span_that_was_too_long_is_seldom_tried_again() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut wanted = Wanted::FIRST;
+        let mut wanted = SliceLimits::FIRST;
         let mut too_long = 0;
         for _ in 0..60 {
             // Up to 60 ns nearly all slices keep to the bound; beyond, one in ten does not.
@@ -451,7 +454,7 @@ mod tests {
     fn turns_that_are_too_long_at_best_do_not_end_the_others() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut wanted = Wanted::FIRST;
+        let mut wanted = SliceLimits::FIRST;
         // One in twenty is cold, and lasts longer than the bound whatever the span is.
         for _ in 0..60 {
             let ns = (60.0 + 0.5 * wanted.span_ns) as u64;
@@ -467,7 +470,7 @@ mod tests {
     fn where_a_single_segment_is_too_long_turns_end_at_once() {
         let mut control = SpanControl::new(50.0, 50.0, 25.0);
         let mut so_far = Harvested::default();
-        let mut wanted = Wanted::FIRST;
+        let mut wanted = SliceLimits::FIRST;
         for _ in 0..20 {
             timed(&mut so_far, wanted.span_ns);
             wanted = control.decide(&so_far).unwrap_or(wanted);

@@ -21,20 +21,20 @@ use membound_types::{
 
 use super::args::RunArgs;
 use super::balance::Balance;
-use super::cast::{self, Cast};
+use super::cast::{self, RoleAssignment};
 use super::choices::{Choices, host_yield};
 use super::copies::Member;
 use super::document::{self, Facts};
 use super::ended::EndWatch;
-use super::follow::{Follower, Seen, Together};
+use super::follow::{Follower, Observed, OtherProcesses};
 use super::guard;
 use super::in_place::{Adopted, InPlace};
-use super::learning::{self, Learned, Learning, Lesson, file_bytes};
+use super::learning::{self, Learning, Observation, ObservationTask, file_bytes};
 use super::off::{Off, Switch};
 use super::ordinary::Processes;
-use super::plans::{Followed, Maker};
-use super::programs::{Wanted, texts};
-use super::roles::{self, Rings};
+use super::plans::{PlanMaker, PlanWithOrigin};
+use super::programs::{Program, texts};
+use super::roles::{self, RunQueueLayout};
 use super::slots::{self, Slots};
 use super::span::SpanControl;
 use super::timing::{Timing, ticks_per_ns};
@@ -64,7 +64,7 @@ pub(super) type Done = Result<(HarvestRun, job::End), ExitCode>;
 /// Inputs that all variants of a harvest share.
 pub(super) struct Stage<'a> {
     args: &'a RunArgs,
-    maker: Arc<Maker>,
+    maker: Arc<PlanMaker>,
     timing: Timing,
     info: MachineInfo,
     begun: Instant,
@@ -110,15 +110,15 @@ impl Running {
 }
 
 /// Run queues of a harvest without a command, and the ordinary processes that were started beside them.
-pub(super) struct Ringed {
-    rings: Rings,
+pub(super) struct WithoutCommand {
+    layout: RunQueueLayout,
     processes: Processes,
 }
 
 impl<'a> Stage<'a> {
     pub(super) fn new(
         args: &'a RunArgs,
-        maker: Arc<Maker>,
+        maker: Arc<PlanMaker>,
         timing: Timing,
         info: MachineInfo,
     ) -> Self {
@@ -140,40 +140,50 @@ impl<'a> Stage<'a> {
     /// another.
     pub(super) fn without_command(
         &self,
-        mut command: Wanted,
-        mut cast: Cast,
+        mut command: Program,
+        mut assignment: RoleAssignment,
     ) -> anyhow::Result<Done> {
         let processors = self.processors();
-        let ordinary = std::mem::take(&mut cast.ordinary);
+        let ordinary = std::mem::take(&mut assignment.ordinary);
         let mut processes = Processes::start(ordinary, processors, false);
-        cast.learn_all(&mut processes);
-        let rings = rings(self.args, cast.turns.len(), processes.count(), processors);
-        if rings.threads == 0 {
-            for member in cast.turns.drain(..) {
+        assignment.learn_all(&mut processes);
+        let layout = run_queue_layout(
+            self.args,
+            assignment.turns.len(),
+            processes.count(),
+            processors,
+        );
+        if layout.threads == 0 {
+            for member in assignment.turns.drain(..) {
                 processes.add(cast::ordinary(member, ON_ITS_OWN));
             }
             let ordinary = processes.end(true, processors);
-            return Ok(Ok(self.without_turns(ordinary, cast.followed)));
+            return Ok(Ok(self.without_turns(ordinary, assignment.followed)));
         }
         // At most as many ordinary processes run at one time as the run queues leave processors.
-        processes.set_most(processors.saturating_sub(rings.threads as usize));
-        command.words.push(rings.threads.to_string().into());
-        self.harvest(command, cast, Some(Ringed { rings, processes }), None)
+        processes.set_most(processors.saturating_sub(layout.threads as usize));
+        command.words.push(layout.threads.to_string().into());
+        self.harvest(
+            command,
+            assignment,
+            Some(WithoutCommand { layout, processes }),
+            None,
+        )
     }
 
     /// The document of a harvest in which all scavengers ran as ordinary processes.
     fn without_turns(
         &self,
         ordinary: Vec<Scavenger>,
-        followed: Vec<Followed>,
+        followed: Vec<PlanWithOrigin>,
     ) -> (HarvestRun, job::End) {
         let plans = followed.into_iter().map(|it| it.from).collect();
         let end = job::End::Exited(0);
         let document = document::document(Facts {
             wall_s: self.begun.elapsed().as_secs_f64(),
-            options: asked(self.args, 0, plans),
+            options: run_options(self.args, 0, plans),
             ordinary,
-            ..Facts::nothing(&self.info, &Seen::default(), end)
+            ..Facts::nothing(&self.info, &Observed::default(), end)
         });
         (document, end)
     }
@@ -181,21 +191,21 @@ impl<'a> Stage<'a> {
     /// Runs the command with scavengers in its time slices.
     pub(super) fn harvest(
         &self,
-        command: Wanted,
-        cast: Cast,
-        ringed: Option<Ringed>,
+        command: Program,
+        assignment: RoleAssignment,
+        without_command: Option<WithoutCommand>,
         in_place: Option<InPlace>,
     ) -> anyhow::Result<Done> {
         let args = self.args;
         let processors = self.processors();
-        let (mut options, mut plans): (Vec<_>, Vec<HarvestPlan>) = cast
+        let (mut options, mut plans): (Vec<_>, Vec<HarvestPlan>) = assignment
             .followed
             .into_iter()
             .map(|followed| (followed.from, followed.plan))
             .unzip();
-        let per_thread = match &ringed {
-            Some(ringed) => ringed.rings.per_thread,
-            None => per_thread(args, cast.turns.len()),
+        let per_thread = match &without_command {
+            Some(without_command) => without_command.layout.per_thread,
+            None => per_thread(args, assignment.turns.len()),
         };
         let live = self.live();
         let mut choices = Choices::of(&plans, &args.without, live)?;
@@ -208,7 +218,7 @@ impl<'a> Stage<'a> {
             true => Live::Off,
             false => Live::On,
         };
-        let mut harvest = self.wanted(&cast.turns, &mut choices, per_thread);
+        let mut harvest = self.wanted(&assignment.turns, &mut choices, per_thread);
         if in_place.is_some() {
             // Until there is a plan, scavengers run as ordinary processes would, and the command does not
             // wait for them.
@@ -219,7 +229,7 @@ impl<'a> Stage<'a> {
         let program = launching::program(command.path.as_os_str(), arguments);
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
-        let mut ordinary = Some(cast.ordinary);
+        let mut ordinary = Some(assignment.ordinary);
         let mut begin = || Processes::start(ordinary.take().unwrap_or_default(), usize::MAX, true);
         // Started before the command: processes that this thread starts later would be sampled with the
         // command.
@@ -238,8 +248,8 @@ impl<'a> Stage<'a> {
             Err(code) => return Ok(Err(code)),
         };
         let session = running.session()?;
-        let processes = match ringed {
-            Some(ringed) => ringed.processes,
+        let processes = match without_command {
+            Some(without_command) => without_command.processes,
             None => before.unwrap_or_else(begin),
         };
         if let Some(obstacle) = session.obstacle() {
@@ -254,13 +264,16 @@ impl<'a> Stage<'a> {
             (session.remote(), session.pid()),
             (limits, choices.yields.clone()),
             span,
-            Slots::new(args, &self.info.cpu, cast.turns.len(), limits),
-            Together::new(
+            Slots::new(args, &self.info.cpu, assignment.turns.len(), limits),
+            OtherProcesses::new(
                 args.no_primary.then(|| Balance::new(processors)),
                 processes,
                 processors,
             ),
-            (switch, Off::new(args, &choices.yields, cast.turns.len())),
+            (
+                switch,
+                Off::new(args, &choices.yields, assignment.turns.len()),
+            ),
             (self.begun, in_place.map(|it| it.follow(running.cut_off()))),
         );
         let watch = args
@@ -269,8 +282,8 @@ impl<'a> Stage<'a> {
         let end = job.follow(session)?;
         let primary_wall = watch.and_then(EndWatch::end);
         let was_in_place = running.is_recorded();
-        let (mut seen, processes) = follower.end();
-        if let Some(why) = seen.prevented() {
+        let (mut observed, processes) = follower.end();
+        if let Some(why) = observed.prevented() {
             output::complain(&format!("--requests: {why}"));
             return Ok(Err(ExitCode::FAILURE));
         }
@@ -280,7 +293,7 @@ impl<'a> Stage<'a> {
         let report = running.finish();
         let mut missed: Vec<String> = report.iter().flat_map(|it| it.missed.clone()).collect();
         missed.extend(report.and_then(|it| it.unpatched));
-        match seen.learned.take() {
+        match observed.learned.take() {
             Some(Ok((adopted, after))) => {
                 let Adopted {
                     followed,
@@ -300,26 +313,30 @@ impl<'a> Stage<'a> {
             None if was_in_place => missed.push(TOO_SHORT.to_owned()),
             None => {}
         }
-        missed.extend(seen.off.clone());
+        missed.extend(observed.off.clone());
         let document = document::document(Facts {
             wall_s,
             primary_wall_s: (!args.no_primary)
                 .then(|| primary_wall.map_or(wall_s, |wall| wall.as_secs_f64())),
             process_cpu_s,
-            options: asked(args, per_thread, options),
+            options: run_options(args, per_thread, options),
             requests: args.requests.as_ref(),
             command: if args.no_primary {
                 Vec::new()
             } else {
                 texts(&command.words)
             },
-            scavengers: cast.turns.into_iter().map(|(_, asked)| asked).collect(),
+            scavengers: assignment
+                .turns
+                .into_iter()
+                .map(|(_, copy_request)| copy_request)
+                .collect(),
             ordinary,
             plans: &plans,
             left_out: choices.left_out,
             yields: &choices.yields,
             missed,
-            ..Facts::nothing(&self.info, &seen, end)
+            ..Facts::nothing(&self.info, &observed, end)
         });
         Ok(Ok((document, end)))
     }
@@ -368,7 +385,7 @@ impl<'a> Stage<'a> {
         let most_skips = if self.args.without.contains(&HarvestPart::Skips) {
             0
         } else {
-            SpanControl::MOST_SKIPS
+            SpanControl::MAX_SKIPS
         };
         let timing = &self.timing;
         self.args.bound_ns.map(|bound_ns| {
@@ -395,50 +412,50 @@ impl<'a> Stage<'a> {
     /// Runs a command that has no plan yet.
     pub(super) fn first_run(
         &self,
-        command: Wanted,
-        cast: Cast,
-        lesson: Lesson,
+        command: Program,
+        assignment: RoleAssignment,
+        task: ObservationTask,
     ) -> anyhow::Result<Done> {
         if let Some(obstacle) = membound_launch::examine(&command.path) {
-            return self.profiled_run(command, cast, lesson, &obstacle.to_string());
+            return self.profiled_run(command, assignment, task, &obstacle.to_string());
         }
         if is_script(&command.path) {
-            return self.profiled_run(command, cast, lesson, IS_SCRIPT);
+            return self.profiled_run(command, assignment, task, IS_SCRIPT);
         }
-        if cast.turns.is_empty() {
-            return self.profiled_run(command, cast, lesson, NOBODY_TO_TAKE_TURNS);
+        if assignment.turns.is_empty() {
+            return self.profiled_run(command, assignment, task, NOBODY_TO_TAKE_TURNS);
         }
         if !profile::can_sample() {
-            return self.profiled_run(command, cast, lesson, NO_SAMPLES);
+            return self.profiled_run(command, assignment, task, NO_SAMPLES);
         }
         if file_bytes(&command.path) > MOST_BYTES {
-            return self.profiled_run(command, cast, lesson, TOO_LARGE);
+            return self.profiled_run(command, assignment, task, TOO_LARGE);
         }
         let without = self.args.without.clone();
-        let in_place = InPlace::begin(lesson, without, self.live(), cast.turns.len());
-        self.harvest(command, cast, None, in_place.ok())
+        let in_place = InPlace::begin(task, without, self.live(), assignment.turns.len());
+        self.harvest(command, assignment, None, in_place.ok())
     }
 
     /// Runs a command that has no plan and profiles it for the next run. Scavengers run as ordinary
     /// processes; `why` tells the user why they get no time slices in this run.
     fn profiled_run(
         &self,
-        command: Wanted,
-        mut cast: Cast,
-        lesson: Lesson,
+        command: Program,
+        mut assignment: RoleAssignment,
+        task: ObservationTask,
         why: &str,
     ) -> anyhow::Result<Done> {
-        let Ok(mut learning) = Learning::begin(lesson) else {
-            return self.harvest(command, cast, None, None);
+        let Ok(mut learning) = Learning::begin(task) else {
+            return self.harvest(command, assignment, None, None);
         };
-        let mut processes = Processes::start(cast.all_ordinary(), usize::MAX, true);
+        let mut processes = Processes::start(assignment.all_ordinary(), usize::MAX, true);
         let run = learning.run_file();
         let (stop, stopped) = mpsc::channel::<()>();
         let looking = std::thread::spawn(move || {
             let mut learned = None;
             while stopped.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                processes.look();
-                learned = learned.or_else(|| learning.look(false));
+                processes.poll();
+                learned = learned.or_else(|| learning.poll(false));
             }
             (processes, learning, learned)
         });
@@ -457,30 +474,30 @@ impl<'a> Stage<'a> {
         let ordinary = processes.end(self.args.finish, self.processors());
         let deadline = Instant::now() + learning::planning_time(self.begun.elapsed());
         while learned.is_none() && !learning.is_over() && Instant::now() < deadline {
-            learned = learning.look(true);
+            learned = learning.poll(true);
             std::thread::sleep(Duration::from_millis(2));
         }
         let note = match learned {
-            Some(Learned::Plan(_)) => {
+            Some(Observation::Plan(_)) => {
                 format!(
                     "the command was profiled in this run, and nobody took turns, since {why}: the next run \
                      follows the plan that was made (--rehearse makes it beforehand)"
                 )
             }
-            Some(Learned::NoPlan(why)) => {
+            Some(Observation::NoPlan(why)) => {
                 format!("the command was profiled, and has no plan: {why}")
             }
-            None | Some(Learned::Took(_)) => TOO_SHORT.to_owned(),
+            None | Some(Observation::CpuTimes(_)) => TOO_SHORT.to_owned(),
         };
         let document = document::document(Facts {
             wall_s: self.begun.elapsed().as_secs_f64(),
             primary_wall_s: Some(wall_s),
             process_cpu_s: self.process_cpu_s(&ordinary),
-            options: asked(self.args, 0, Vec::new()),
+            options: run_options(self.args, 0, Vec::new()),
             command: texts(&command.words),
             ordinary,
             missed: vec![note],
-            ..Facts::nothing(&self.info, &Seen::default(), end)
+            ..Facts::nothing(&self.info, &Observed::default(), end)
         });
         Ok(Ok((document, end)))
     }
@@ -503,7 +520,7 @@ fn per_thread(args: &RunArgs, turns: usize) -> u32 {
 }
 
 /// The options of the run as the document records them.
-fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRunOptions {
+fn run_options(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRunOptions {
     HarvestRunOptions {
         per_thread,
         idle: args.idle,
@@ -525,15 +542,20 @@ fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRu
 const ON_ITS_OWN: &str = "it has a processor to itself, where turns would give it nothing";
 
 /// How many run queues a harvest without a command has, and how many scavengers each holds.
-fn rings(args: &RunArgs, turns: usize, ordinary: usize, processors: usize) -> Rings {
+fn run_queue_layout(
+    args: &RunArgs,
+    turns: usize,
+    ordinary: usize,
+    processors: usize,
+) -> RunQueueLayout {
     let [turns, ordinary, processors] =
         [turns, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    let mut rings = roles::rings(turns, ordinary, processors);
+    let mut layout = roles::run_queue_layout(turns, ordinary, processors);
     if let Some(per_thread) = args.per_thread {
-        rings.threads = rings.threads.max(1);
-        rings.per_thread = per_thread;
+        layout.threads = layout.threads.max(1);
+        layout.per_thread = per_thread;
     }
-    rings
+    layout
 }
 
 fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {

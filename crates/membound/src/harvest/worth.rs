@@ -8,18 +8,18 @@ use membound_launch::YieldPlace;
 
 /// Consecutive judgements, each of some hundred milliseconds, that find the command too slow before yields
 /// are removed.
-const TOO_SLOW: u32 = 3;
+const TOO_SLOW_JUDGEMENTS: u32 = 3;
 /// Consecutive judgements that find it well below the limit before yields are installed again: the initial
 /// number, which doubles each time that yields had to be removed again soon, and its maximum.
-const CALM: [u32; 2] = [8, 256];
+const CALM_JUDGEMENTS: [u32; 2] = [8, 256];
 /// Judgements after yields were installed again for which a removal counts as soon.
-const SOON: u32 = 16;
+const RELAPSE_JUDGEMENTS: u32 = 16;
 /// Share of the limit below which a slowdown is well below it.
-const WELL_BELOW: f64 = 0.5;
+const CALM_SHARE_OF_LIMIT: f64 = 0.5;
 /// Share of the hit cost of the installed yields that is removed at a time.
-const STEP: f64 = 0.25;
+const REMOVED_COST_SHARE: f64 = 0.25;
 /// Share of the predicted gain of all yields that stays for as long as admitting scavengers less can help.
-const KEPT_GAIN: f64 = 0.5;
+const MIN_INSTALLED_GAIN_SHARE: f64 = 0.5;
 
 /// A yield of the command, with its figures from the plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,13 +43,13 @@ pub(super) struct Pace {
     /// Cost on hits of the installed yields while no scavenger is admitted.
     pub(super) overhead: f64,
     /// Maximum share of the time in which scavengers are admitted.
-    pub(super) most_share: f64,
+    pub(super) max_admitted_share: f64,
 }
 
 impl Pace {
     /// The slowdown where scavengers are admitted as much as allowed.
     fn whole(self) -> f64 {
-        self.slower.max(0.0) * self.most_share + self.overhead
+        self.slower.max(0.0) * self.max_admitted_share + self.overhead
     }
 }
 
@@ -58,28 +58,28 @@ impl Pace {
 pub(super) struct Yields {
     /// Yields with the highest worth first.
     ranked: Vec<PlannedYield>,
-    /// The first `standing` yields are installed.
-    standing: usize,
+    /// The first `installed` yields are installed.
+    installed: usize,
     /// How many were installed before each removal that has not been undone.
     before: Vec<usize>,
     /// How many stay while admitting scavengers less can help.
-    kept: usize,
+    min_installed: usize,
     /// Consecutive judgements that found the command too slow, and well below the limit.
     slow: u32,
     calm: u32,
     /// Judgements well below the limit after which yields are installed again.
     patience: u32,
     /// Judgements since yields were last installed again.
-    since_back: Option<u32>,
+    since_reinstalled: Option<u32>,
 }
 
 /// A change of the installed yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Some are removed.
-    Out,
+    Removed,
     /// Some are installed again.
-    Back,
+    Reinstalled,
 }
 
 impl Yields {
@@ -91,38 +91,38 @@ impl Yields {
             by_worth.then(b.gain.total_cmp(&a.gain))
         });
         let gain = |it: &PlannedYield| it.gain.max(0.0);
-        let wanted: f64 = yields.iter().map(gain).sum::<f64>() * KEPT_GAIN;
+        let wanted: f64 = yields.iter().map(gain).sum::<f64>() * MIN_INSTALLED_GAIN_SHARE;
         let mut sum = 0.0;
         let below = yields.iter().take_while(|it| {
             sum += gain(it);
             sum < wanted
         });
         Self {
-            kept: below.count() + 1,
-            standing: yields.len(),
+            min_installed: below.count() + 1,
+            installed: yields.len(),
             ranked: yields,
-            patience: CALM[0],
+            patience: CALM_JUDGEMENTS[0],
             ..Self::default()
         }
     }
 
     /// The yields that must not be installed.
-    pub(super) fn out(&self) -> &[PlannedYield] {
-        self.ranked.get(self.standing..).unwrap_or_default()
+    pub(super) fn removed(&self) -> &[PlannedYield] {
+        self.ranked.get(self.installed..).unwrap_or_default()
     }
 
     /// Whether there are yields and all of them are removed.
-    pub(super) fn all_out(&self) -> bool {
-        self.standing == 0 && !self.ranked.is_empty()
+    pub(super) fn all_removed(&self) -> bool {
+        self.installed == 0 && !self.ranked.is_empty()
     }
 
     /// Cost on hits of the installed yields while no scavenger is admitted, as a share of the command's time
     /// without yields: the planned cost, scaled from the planned rate of executions to `turns_per_s`, the
     /// rate of time slices measured now.
     pub(super) fn overhead(&self, turns_per_s: f64) -> f64 {
-        let standing = self.ranked.get(..self.standing).unwrap_or_default();
-        let cost: f64 = standing.iter().map(|it| it.hit_cost).sum();
-        let planned: f64 = standing.iter().filter_map(|it| it.rate).sum();
+        let installed = self.ranked.get(..self.installed).unwrap_or_default();
+        let cost: f64 = installed.iter().map(|it| it.hit_cost).sum();
+        let planned: f64 = installed.iter().filter_map(|it| it.rate).sum();
         let share = if planned > 0.0 {
             cost * turns_per_s / planned
         } else {
@@ -134,58 +134,65 @@ impl Yields {
     }
 
     /// Whether yields may be removed at this pace, where the command may be slower by `most`.
-    pub(super) fn may_go(&self, pace: Pace, most: f64) -> bool {
-        self.standing > self.least(pace, most)
+    pub(super) fn may_remove(&self, pace: Pace, most: f64) -> bool {
+        self.installed > self.min_installed(pace, most)
     }
 
     /// How many yields stay installed: none if they cost too much even while no scavenger is admitted.
-    fn least(&self, pace: Pace, most: f64) -> usize {
-        if pace.overhead > most { 0 } else { self.kept }
+    fn min_installed(&self, pace: Pace, most: f64) -> usize {
+        if pace.overhead > most {
+            0
+        } else {
+            self.min_installed
+        }
     }
 
     /// Judges the pace of the command, which may be slower by `most`.
     pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
         let whole = pace.whole();
         self.slow = if whole > most { self.slow + 1 } else { 0 };
-        self.calm = if whole < most * WELL_BELOW {
+        self.calm = if whole < most * CALM_SHARE_OF_LIMIT {
             self.calm + 1
         } else {
             0
         };
-        self.since_back = self.since_back.map(|since| since + 1);
-        if self.slow >= TOO_SLOW && self.may_go(pace, most) {
-            let soon = self.since_back.is_some_and(|since| since <= SOON);
+        self.since_reinstalled = self.since_reinstalled.map(|since| since + 1);
+        if self.slow >= TOO_SLOW_JUDGEMENTS && self.may_remove(pace, most) {
+            let soon = self
+                .since_reinstalled
+                .is_some_and(|since| since <= RELAPSE_JUDGEMENTS);
             if soon {
-                self.patience = (2 * self.patience).min(CALM[1]);
+                self.patience = (2 * self.patience).min(CALM_JUDGEMENTS[1]);
             }
-            self.step_out(self.least(pace, most));
-            return Some(Change::Out);
+            self.remove_step(self.min_installed(pace, most));
+            return Some(Change::Removed);
         }
         if self.calm >= self.patience
             && let Some(before) = self.before.pop()
         {
-            self.standing = before;
-            self.since_back = Some(0);
+            self.installed = before;
+            self.since_reinstalled = Some(0);
             self.begin_anew();
-            return Some(Change::Back);
+            return Some(Change::Reinstalled);
         }
         None
     }
 
-    /// Removes yields until `STEP` of the hit cost is gone, at least one, and keeps the first `least`.
-    fn step_out(&mut self, least: usize) {
-        self.before.push(self.standing);
-        let standing = self.ranked.get(..self.standing).unwrap_or_default();
-        let cost: f64 = standing.iter().map(|it| it.hit_cost).sum();
+    /// Removes yields until `REMOVED_COST_SHARE` of the hit cost is gone, at least one, and keeps the first
+    /// `least`.
+    fn remove_step(&mut self, least: usize) {
+        self.before.push(self.installed);
+        let installed = self.ranked.get(..self.installed).unwrap_or_default();
+        let cost: f64 = installed.iter().map(|it| it.hit_cost).sum();
         let mut gone = 0.0;
-        for it in standing.iter().skip(least).rev() {
-            self.standing -= 1;
+        for it in installed.iter().skip(least).rev() {
+            self.installed -= 1;
             gone += it.hit_cost;
-            if gone >= cost * STEP {
+            if gone >= cost * REMOVED_COST_SHARE {
                 break;
             }
         }
-        self.since_back = None;
+        self.since_reinstalled = None;
         self.begin_anew();
     }
 
@@ -227,19 +234,19 @@ mod tests {
         Pace {
             slower,
             overhead: 0.0,
-            most_share: 1.0,
+            max_admitted_share: 1.0,
         }
     }
 
-    fn out(yields: &Yields) -> Vec<u64> {
-        yields.out().iter().map(|it| it.place.address).collect()
+    fn removed(yields: &Yields) -> Vec<u64> {
+        yields.removed().iter().map(|it| it.place.address).collect()
     }
 
     /// Addresses of the removed yields after each change, where the command is slower by `slower` for
     /// `judgements` judgements.
     fn after(yields: &mut Yields, slower: f64, judgements: u32) -> Vec<Vec<u64>> {
         (0..judgements)
-            .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| out(yields)))
+            .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| removed(yields)))
             .collect()
     }
 
@@ -259,7 +266,7 @@ mod tests {
         // Removes a quarter of 0.04 at least, then of 0.025, but keeps the yields with most of the gain.
         let steps = after(&mut yields, 0.5, 20);
         assert_eq!(steps, [vec![0, 3], vec![1, 4, 0, 3]]);
-        assert!(!yields.may_go(pace(0.5), 0.1) && !yields.all_out());
+        assert!(!yields.may_remove(pace(0.5), 0.1) && !yields.all_removed());
         let steps = after(&mut yields, 0.01, 30);
         assert_eq!(steps, [vec![0, 3], vec![]]);
     }
@@ -275,7 +282,7 @@ mod tests {
             assert_eq!(after(&mut yields, 0.2, 2), [[0; 0]; 0]);
             assert_eq!(after(&mut yields, -0.02, 7), [[0; 0]; 0]);
         }
-        assert_eq!(out(&yields), [0, 3]);
+        assert_eq!(removed(&yields), [0, 3]);
     }
 
     #[test]
@@ -299,12 +306,12 @@ mod tests {
         let dear = Pace {
             slower: 0.0,
             overhead: yields.overhead(1000.0),
-            most_share: 1.0,
+            max_admitted_share: 1.0,
         };
         assert!((dear.overhead - 0.25).abs() < 1e-9, "{dear:?}");
         let changes: Vec<Change> = (0..9).filter_map(|_| yields.judge(dear, 0.1)).collect();
-        assert_eq!(changes, [Change::Out]);
-        assert!(yields.all_out());
+        assert_eq!(changes, [Change::Removed]);
+        assert!(yields.all_removed());
         assert!(yields.overhead(0.0).abs() < 1e-9);
     }
 
@@ -317,9 +324,9 @@ mod tests {
     }
 
     #[test]
-    fn without_yields_none_may_go() {
+    fn without_yields_none_may_remove() {
         let mut none = Yields::new(Vec::new());
         assert_eq!(after(&mut none, 9.0, 9), [[0; 0]; 0]);
-        assert!(!none.all_out());
+        assert!(!none.all_removed());
     }
 }

@@ -21,7 +21,7 @@ use super::listing::Listed;
 use super::outputs::Outputs;
 use super::pace::{Line, Pace};
 use super::processes;
-use super::queue::{Next, Queue, Seen};
+use super::queue::{Next, Queue, RunningCounts};
 use super::record::Keeper;
 use super::sets::{self, Candidate, Choice, Chosen};
 use crate::output;
@@ -137,7 +137,7 @@ impl Engine {
             What::Job(job) => self.batch.queue.lineup.is_memory_bound(*job),
             What::Set(_) => true,
         });
-        let seen = Seen {
+        let running_counts = RunningCounts {
             running: self.running.len(),
             memory_bound: memory_bound.count(),
         };
@@ -148,7 +148,7 @@ impl Engine {
             harvest,
             ..
         } = &mut self.batch;
-        queue.next(seen, &mut |lineup, free| {
+        queue.next(running_counts, &mut |lineup, free| {
             choose(lineup, free, jobs, *harvest, keeper)
         })
     }

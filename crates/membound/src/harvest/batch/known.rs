@@ -14,7 +14,7 @@ use membound_types::{HarvestModule, HarvestRole, HarvestTotals, Kind};
 use serde::Deserialize;
 
 use super::lineup::Expected;
-use super::listing::{Listed, Way};
+use super::listing::{Execution, Listed};
 use super::record::Record;
 use crate::documents;
 
@@ -84,7 +84,7 @@ pub(super) fn jobs(listed: &[Listed], record: &Record, looks_for_plans: bool) ->
     listed
         .iter()
         .map(|listed| {
-            let Way::Direct { path, words } = &listed.way else {
+            let Execution::Direct { path, words } = &listed.execution else {
                 return of_shell(listed, record);
             };
             let binary = binaries.entry(path).or_insert_with(|| binary(path));

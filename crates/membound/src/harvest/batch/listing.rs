@@ -11,12 +11,12 @@ pub(super) struct Listed {
     pub(super) number: u64,
     /// The line without surrounding blanks.
     pub(super) line: OsString,
-    pub(super) way: Way,
+    pub(super) execution: Execution,
 }
 
 /// How a command is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Execution {
     /// The program is executed without a shell.
     Direct { path: PathBuf, words: Vec<OsString> },
     /// `sh -c` runs the line.
@@ -43,7 +43,7 @@ pub(super) fn parse(
         listed.push(Listed {
             number: listed.len() as u64 + 1,
             line: OsStr::from_bytes(line).to_owned(),
-            way: way(line, find),
+            execution: choose_execution(line, find),
         });
     }
     Ok(listed)
@@ -51,13 +51,13 @@ pub(super) fn parse(
 
 /// Chooses direct execution where a shell would do the same: the line consists of plain words, and the first
 /// names a file, not a shell builtin. Everything else goes to the shell, which also reports errors.
-fn way(line: &[u8], find: &dyn Fn(&OsStr) -> Option<PathBuf>) -> Way {
+fn choose_execution(line: &[u8], find: &dyn Fn(&OsStr) -> Option<PathBuf>) -> Execution {
     plain_words(line)
         .and_then(|words| {
             let path = find(words.first()?)?;
-            Some(Way::Direct { path, words })
+            Some(Execution::Direct { path, words })
         })
-        .unwrap_or(Way::Shell)
+        .unwrap_or(Execution::Shell)
 }
 
 /// The words of a line, or `None` if a shell would expand, redirect or assign something in it.
@@ -122,14 +122,14 @@ mod tests {
     }
 
     fn words(line: &str) -> Option<Vec<String>> {
-        match parse(line.as_bytes(), &there).unwrap().pop()?.way {
-            Way::Direct { words, .. } => Some(
+        match parse(line.as_bytes(), &there).unwrap().pop()?.execution {
+            Execution::Direct { words, .. } => Some(
                 words
                     .into_iter()
                     .map(|it| it.into_string().unwrap())
                     .collect(),
             ),
-            Way::Shell => None,
+            Execution::Shell => None,
         }
     }
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_are_kept() {
         let listed = parse(b"a \xff", &there).unwrap();
-        let Way::Direct { words, .. } = &listed[0].way else {
+        let Execution::Direct { words, .. } = &listed[0].execution else {
             panic!("{listed:?}")
         };
         assert_eq!(words[1].as_bytes(), b"\xff");

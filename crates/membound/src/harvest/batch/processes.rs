@@ -11,7 +11,7 @@ use membound_platform::disturb::ThreadUsage;
 use membound_types::CpuId;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 
-use super::listing::{Listed, Way};
+use super::listing::{Execution, Listed};
 use super::outputs::Pair;
 
 /// How a process ended.
@@ -39,7 +39,7 @@ pub(super) enum Unstarted {
 /// # Errors
 /// If the system refuses.
 pub(super) fn start(job: &Listed, outputs: &Pair) -> Result<Pid, Unstarted> {
-    if let Way::Direct { path, words } = &job.way {
+    if let Execution::Direct { path, words } = &job.execution {
         let mut command = Command::new(path);
         command.arg0(words.first().map_or(OsStr::new(""), |word| word));
         command.args(words.get(1..).unwrap_or_default());

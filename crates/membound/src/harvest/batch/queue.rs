@@ -6,7 +6,7 @@ use super::sets::{Choice, Chosen};
 
 /// Numbers of running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct RunningCounts {
     /// All jobs; a set counts as one.
     pub(super) running: usize,
     /// Memory-bound jobs among them; a set counts as one.
@@ -46,22 +46,22 @@ impl Queue {
     /// The next action. `choose` chooses a set from the lineup for a number of free slots, if any.
     pub(super) fn next(
         &mut self,
-        seen: Seen,
+        running_counts: RunningCounts,
         choose: &mut dyn FnMut(&Lineup, usize) -> Choice,
     ) -> Next {
         let is_done = self.stop.is_some() || self.lineup.len() == 0;
-        if is_done && seen.running == 0 {
+        if is_done && running_counts.running == 0 {
             return Next::Over;
         }
-        if is_done || seen.running >= self.slots {
+        if is_done || running_counts.running >= self.slots {
             return Next::Wait;
         }
-        if let Choice::Set(set) = choose(&self.lineup, self.slots - seen.running) {
+        if let Choice::Set(set) = choose(&self.lineup, self.slots - running_counts.running) {
             self.lineup.take(&set.jobs);
             return Next::Together(set);
         }
         self.lineup
-            .next(seen.memory_bound)
+            .next(running_counts.memory_bound)
             .map_or(Next::Wait, Next::Start)
     }
 
@@ -92,8 +92,8 @@ mod tests {
         Queue::new(Lineup::best(&vec![Expected::default(); jobs], slots), slots)
     }
 
-    fn seen(running: usize) -> Seen {
-        Seen {
+    fn running_counts(running: usize) -> RunningCounts {
+        RunningCounts {
             running,
             memory_bound: 0,
         }
@@ -106,24 +106,24 @@ mod tests {
     #[test]
     fn slots_are_filled_and_refilled() {
         let mut queue = queue(3, 2);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Start(0));
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Start(1));
-        assert_eq!(queue.next(seen(2), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Start(2));
-        assert_eq!(queue.next(seen(2), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Over);
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Start(0));
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Start(1));
+        assert_eq!(queue.next(running_counts(2), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Start(2));
+        assert_eq!(queue.next(running_counts(2), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Over);
     }
 
     #[test]
     fn a_batch_that_is_stopped_starts_nothing() {
         let mut queue = queue(3, 2);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Start(0));
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Start(0));
         queue.stop(Stop::Now);
         queue.stop(Stop::Soon);
         assert_eq!(queue.stop, Some(Stop::Now));
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Over);
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Over);
         assert_eq!(queue.lineup.len(), 2);
     }
 
@@ -138,23 +138,23 @@ mod tests {
                 why: BatchSetReason::Asked,
             })
         };
-        let Next::Together(set) = queue.next(seen(0), &mut pair) else {
+        let Next::Together(set) = queue.next(running_counts(0), &mut pair) else {
             panic!("no set")
         };
         assert_eq!(set.jobs, [1, 3]);
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Start(0));
-        assert_eq!(queue.next(seen(2), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Start(2));
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Start(0));
+        assert_eq!(queue.next(running_counts(2), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Start(2));
     }
 
     #[test]
     fn a_job_without_a_process_waits_for_the_next_end() {
         let mut queue = queue(3, 0x100);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Start(0));
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Start(1));
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Start(0));
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Start(1));
         queue.no_room(1, 1);
-        assert_eq!(queue.next(seen(1), &mut alone), Next::Wait);
-        assert_eq!(queue.next(seen(0), &mut alone), Next::Start(1));
+        assert_eq!(queue.next(running_counts(1), &mut alone), Next::Wait);
+        assert_eq!(queue.next(running_counts(0), &mut alone), Next::Start(1));
         assert_eq!(queue.slots(), 1);
     }
 }

@@ -12,26 +12,26 @@ use membound_types::{
 };
 
 use super::children::{self, Running, Unended};
-use super::profiles::{Limited, Loads, Nobody, Plans, loads};
-use super::settings::{Beside, Harvesting, Way};
-use crate::harvest::programs::Wanted;
+use super::profiles::{EndedScavenger, Limited, Loads, Plans, loads};
+use super::settings::{Beside, Harvesting, Scheduling};
+use crate::harvest::programs::Program;
 use crate::harvest::timing::Timing;
 
 /// Limit of a run's time, as a multiple of the programs' time one after another.
-const MOST_TIMES: f64 = 20.0;
+const MAX_TIME_FACTOR: f64 = 20.0;
 /// Time added to that limit.
-const MORE: Duration = Duration::from_secs(60);
+const EXTRA_TIME: Duration = Duration::from_secs(60);
 
 /// Inputs that all settings share.
-pub(super) struct Bed<'a> {
+pub(super) struct TestBench<'a> {
     /// Path of membound's own executable.
     pub(super) membound: PathBuf,
     /// Path of the machine profile.
     pub(super) machine_path: PathBuf,
     pub(super) machine: Option<MachineProfile>,
     pub(super) scratch: PathBuf,
-    pub(super) primary: Wanted,
-    pub(super) scavengers: Vec<Wanted>,
+    pub(super) primary: Program,
+    pub(super) scavengers: Vec<Program>,
     /// The scavengers as values of `--scavenger`.
     pub(super) lines: Vec<String>,
     pub(super) copies: u32,
@@ -86,11 +86,11 @@ pub(super) struct Baseline {
 
 /// The limit for runs of programs that take `all_s` seconds one after another.
 pub(super) fn limit(all_s: f64) -> Duration {
-    MORE + Duration::from_secs_f64(all_s * MOST_TIMES)
+    EXTRA_TIME + Duration::from_secs_f64(all_s * MAX_TIME_FACTOR)
 }
 
 /// The command that runs a program unchanged, preceded by the words `before`.
-pub(super) fn as_it_is(program: &Wanted, before: &[&str]) -> Command {
+pub(super) fn as_it_is(program: &Program, before: &[&str]) -> Command {
     let mut words = before.iter();
     let mut command = match words.next() {
         Some(first) => {
@@ -114,7 +114,7 @@ fn why(unended: Unended, limit: Duration) -> String {
 /// Reason of a run that the user interrupted.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
-impl Bed<'_> {
+impl TestBench<'_> {
     /// Runs the primary by itself, with our stdout and stderr.
     pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
         let mut command = as_it_is(&self.primary, &[]);
@@ -129,7 +129,7 @@ impl Bed<'_> {
     /// Runs a program by itself, without output. Returns how it ended, and its wall time in seconds.
     pub(super) fn alone(
         &self,
-        program: &Wanted,
+        program: &Program,
         cpu: Option<CpuId>,
         limit: Duration,
     ) -> Result<(ExitStatus, f64), Unended> {
@@ -143,52 +143,52 @@ impl Bed<'_> {
     /// Runs a setting once, and adds the baseline of the same round to the result.
     pub(super) fn run(
         &self,
-        way: &Way,
+        scheduling: &Scheduling,
         known: &Known,
         plans: &Plans<'_>,
         usual: &Loads,
         baseline: &Baseline,
     ) -> ExploreRun {
-        let found = match way {
-            Way::Alone => Ok(ExploreRun {
+        let found = match scheduling {
+            Scheduling::Alone => Ok(ExploreRun {
                 primary_s: Some(baseline.primary_s),
                 p95_ns: baseline.p95_ns,
                 ..ExploreRun::default()
             }),
-            Way::OneAfterAnother => Ok(ExploreRun {
+            Scheduling::OneAfterAnother => Ok(ExploreRun {
                 primary_s: Some(baseline.primary_s),
                 all_s: baseline.scavengers_s.map(|it| it + baseline.primary_s),
                 p95_ns: baseline.p95_ns,
                 ..ExploreRun::default()
             }),
-            Way::Kernel(before) => self.beside(before, self.cpu, known, plans),
-            Way::Sibling(Some(cpu)) => self.beside(&[], *cpu, known, plans),
-            Way::Sibling(None) => {
+            Scheduling::Kernel(before) => self.beside(before, self.cpu, known, plans),
+            Scheduling::Sibling(Some(cpu)) => self.beside(&[], *cpu, known, plans),
+            Scheduling::Sibling(None) => {
                 let why = "no core has a second hardware thread that may be used";
                 Err(format!("{why}: CPU {} has none beside it", self.cpu.0))
             }
-            Way::Harvest(how) => self.harvest(how, known, plans),
-            Way::Profiled(period) => self.profiled(*period, known, plans, usual, baseline),
+            Scheduling::Harvest(how) => self.harvest(how, known, plans),
+            Scheduling::Profiled(period) => self.profiled(*period, known, plans, usual, baseline),
         };
         let mut run = found.unwrap_or_else(|why| ExploreRun {
             failed: Some(why),
             ..ExploreRun::default()
         });
-        let is_profiled = matches!(way, Way::Profiled(_));
+        let is_profiled = matches!(scheduling, Scheduling::Profiled(_));
         run.alone_s = if is_profiled {
             baseline.unbound_s
         } else {
             Some(baseline.primary_s)
         };
         run.alone_p95_ns = baseline.p95_ns;
-        run.scavengers_alone_s = match way {
-            Way::Alone | Way::Profiled(_) => None,
-            Way::Harvest(how) => match how.beside {
-                Beside::Asked => baseline.scavengers_s,
+        run.scavengers_alone_s = match scheduling {
+            Scheduling::Alone | Scheduling::Profiled(_) => None,
+            Scheduling::Harvest(how) => match how.beside {
+                Beside::Named => baseline.scavengers_s,
                 Beside::CopiesOfFirst(copies) => {
                     baseline.first_s.map(|first| first * f64::from(copies))
                 }
-                Beside::Waiting | Beside::Nobody => None,
+                Beside::Waiting | Beside::EndedScavenger => None,
             },
             _ => baseline.scavengers_s,
         };
@@ -300,20 +300,21 @@ impl Bed<'_> {
     ) -> Result<ExploreRun, String> {
         let json = self.scratch.join("harvest.json");
         let _ = std::fs::remove_file(&json);
-        let nobody = match how.beside {
-            Beside::Nobody => Some(Nobody::find()?),
+        let ended_scavenger = match how.beside {
+            Beside::EndedScavenger => Some(EndedScavenger::find()?),
             _ => None,
         };
-        let files = match &nobody {
-            Some(nobody) => plans.beside_nobody(nobody)?,
+        let files = match &ended_scavenger {
+            Some(ended_scavenger) => plans.beside_ended_scavenger(ended_scavenger)?,
             None => plans.files(self.limited(how))?,
         };
-        let finish = if known.all_end() && nobody.is_none() {
+        let finish = if known.all_end() && ended_scavenger.is_none() {
             Finish::All
         } else {
             Finish::Primary
         };
-        let mut command = self.harvest_command(how, &files, &json, nobody.as_ref(), finish);
+        let mut command =
+            self.harvest_command(how, &files, &json, ended_scavenger.as_ref(), finish);
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
         let ended = running.wait(known.limit, self.cancel);
         let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
@@ -326,7 +327,7 @@ impl Bed<'_> {
         }
         let mut run = harvested(&document, finish);
         run.loads = plans.yielding_loads(how.max_overhead);
-        if nobody.is_some() {
+        if ended_scavenger.is_some() {
             run.scavengers_cpu_s = None;
         }
         Ok(run)
@@ -335,35 +336,36 @@ impl Bed<'_> {
     /// Why the figures of a harvest are invalid, if they are.
     fn complaint(&self, document: &HarvestRun, how: &Harvesting, known: &Known) -> Option<String> {
         let wanted = match how.beside {
-            Beside::Nobody => return None,
+            Beside::EndedScavenger => return None,
             Beside::CopiesOfFirst(copies) => copies as usize,
-            Beside::Asked | Beside::Waiting => self.copies as usize * self.scavengers.len(),
+            Beside::Named | Beside::Waiting => self.copies as usize * self.scavengers.len(),
         };
         complaint(document, known, wanted)
     }
 
-    /// The command `membound harvest run` with the primary; `nobody` replaces the scavengers if given.
+    /// The command `membound harvest run` with the primary; `ended_scavenger` replaces the scavengers if
+    /// given.
     fn harvest_command(
         &self,
         how: &Harvesting,
         plans: &[PathBuf],
         json: &Path,
-        nobody: Option<&Nobody>,
+        ended_scavenger: Option<&EndedScavenger>,
         finish: Finish,
     ) -> Command {
         let mut command = Command::new(&self.membound);
         command.args(["harvest", "run", "--quiet", "--machine"]);
         command.arg(&self.machine_path).arg("--json").arg(json);
         let (copies, idle) = match how.beside {
-            Beside::Asked => (self.copies, self.idle),
+            Beside::Named => (self.copies, self.idle),
             Beside::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
             Beside::Waiting => (self.copies, IdlePolicy::Stop),
-            Beside::Nobody => (1, IdlePolicy::Stop),
+            Beside::EndedScavenger => (1, IdlePolicy::Stop),
         };
         command.args(["--copies", &copies.to_string(), "--idle", idle.name()]);
-        match (how.beside, nobody) {
-            (_, Some(nobody)) => {
-                command.arg("--scavenger").arg(&nobody.path);
+        match (how.beside, ended_scavenger) {
+            (_, Some(ended_scavenger)) => {
+                command.arg("--scavenger").arg(&ended_scavenger.path);
             }
             (Beside::CopiesOfFirst(copies), None) => {
                 command.args(["--per-thread", &copies.to_string()]);

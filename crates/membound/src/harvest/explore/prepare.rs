@@ -13,12 +13,12 @@ use membound_types::{
 use tempfile::TempDir;
 
 use super::args::ExploreArgs;
-use super::bed::{self, Baseline, Bed, Known};
+use super::bed::{self, Baseline, Known, TestBench};
 use super::children::{self, Unended};
 use super::profiles::{Plans, Profiler, Source};
-use crate::harvest::plans::{self, Followed};
+use crate::harvest::plans::{self, PlanWithOrigin};
 use crate::harvest::programs::texts;
-use crate::harvest::programs::{self, Wanted};
+use crate::harvest::programs::{self, Program};
 use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 use crate::version;
@@ -33,7 +33,7 @@ pub(super) struct Prepared<'a> {
     pub(super) json: Option<Target>,
     pub(super) html: Option<Target>,
     pub(super) sweeps: Vec<ExploreSweep>,
-    pub(super) bed: Bed<'a>,
+    pub(super) bench: TestBench<'a>,
     pub(super) plans: Plans<'a>,
     pub(super) known: Known,
     /// Times of the first runs of the programs by themselves.
@@ -55,25 +55,25 @@ struct Checked {
     html: Option<Target>,
     sweeps: Vec<ExploreSweep>,
     cpu: CpuId,
-    primary: Wanted,
-    scavengers: Vec<Wanted>,
+    primary: Program,
+    scavengers: Vec<Program>,
     lines: Vec<String>,
-    given: Vec<(std::path::PathBuf, Followed)>,
+    given: Vec<(std::path::PathBuf, PlanWithOrigin)>,
 }
 
 impl Prepared<'_> {
     /// The options of the request as the document records them.
     pub(super) fn options(&self, args: &ExploreArgs) -> ExploreOptions {
-        let words = |wanted: &Wanted| texts(&wanted.words);
+        let words = |wanted: &Program| texts(&wanted.words);
         ExploreOptions {
-            command: words(&self.bed.primary),
-            scavengers: self.bed.scavengers.iter().map(words).collect(),
-            own_scavenger: self.bed.own_scavenger,
+            command: words(&self.bench.primary),
+            scavengers: self.bench.scavengers.iter().map(words).collect(),
+            own_scavenger: self.bench.own_scavenger,
             copies: args.copies,
             idle: args.idle,
             pairs: args.pairs,
-            on_cpu: self.bed.cpu,
-            requests: self.bed.requests.clone(),
+            on_cpu: self.bench.cpu,
+            requests: self.bench.requests.clone(),
             plans: args
                 .plan
                 .iter()
@@ -107,7 +107,7 @@ pub(super) fn all<'a>(
         .clone()
         .unwrap_or_else(|| MachineProfile::unmeasured(info.clone()));
     output::replace(&machine_path, &output::json(&written)?)?;
-    let bed = Bed {
+    let bench = TestBench {
         membound: std::env::current_exe().context("membound has no file")?,
         machine_path,
         machine,
@@ -122,26 +122,26 @@ pub(super) fn all<'a>(
         requests: args.requests.as_ref().map(ToString::to_string),
         cancel,
     };
-    let (known, mut first, mut notes) = match by_themselves(&bed) {
+    let (known, mut first, mut notes) = match by_themselves(&bench) {
         Ok(found) => found,
         Err(stop) => return Ok(Err(stop)),
     };
-    let plans = sources(args, &bed, &checked.given, &mut notes);
-    if bed.requests.is_some() {
-        match bed.alone_p95_ns(&known, &plans) {
+    let plans = sources(args, &bench, &checked.given, &mut notes);
+    if bench.requests.is_some() {
+        match bench.alone_p95_ns(&known, &plans) {
             Ok(ns) => first.p95_ns = Some(ns),
             Err(why) => notes.push(format!("requests without scavengers: {why}")),
         }
     }
-    let beside = |core: &&Vec<CpuId>| core.contains(&bed.cpu);
+    let beside = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
     let core = info.cpu.smt_siblings.iter().find(beside).cloned();
     let mut others = core.into_iter().flatten();
-    let sibling = others.find(|cpu| *cpu != bed.cpu && info.cpu.allowed.contains(cpu));
+    let sibling = others.find(|cpu| *cpu != bench.cpu && info.cpu.allowed.contains(cpu));
     Ok(Ok(Prepared {
         json: checked.json,
         html: checked.html,
         sweeps: checked.sweeps,
-        bed,
+        bench,
         plans,
         known,
         first,
@@ -152,7 +152,7 @@ pub(super) fn all<'a>(
     }))
 }
 
-fn check(args: &ExploreArgs, primary: Wanted) -> anyhow::Result<Checked> {
+fn check(args: &ExploreArgs, primary: Program) -> anyhow::Result<Checked> {
     let sweeps = sweeps(args).map_err(Usage)?;
     let cpu = cpu(args)?;
     let json = args.json.as_deref().map(Target::open).transpose()?;
@@ -224,8 +224,8 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
 }
 
 /// Runs each program by itself, the primary with our stdout and stderr.
-fn by_themselves(bed: &Bed<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> {
-    let (primary_end, primary_s) = bed.first().map_err(|_| interrupted())?;
+fn by_themselves(bench: &TestBench<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> {
+    let (primary_end, primary_s) = bench.first().map_err(|_| interrupted())?;
     if !primary_end.success() {
         let how = children::told(primary_end);
         output::complain(&format!(
@@ -238,13 +238,13 @@ fn by_themselves(bed: &Bed<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> 
     let mut ends = Vec::new();
     let mut each = Vec::new();
     let patience = Duration::from_secs_f64(primary_s * ENDLESS_TIMES).max(ENDLESS_AFTER);
-    for scavenger in &bed.scavengers {
-        if bed.own_scavenger {
+    for scavenger in &bench.scavengers {
+        if bench.own_scavenger {
             ends.push(Some(primary_end));
             each.push(primary_s);
             continue;
         }
-        match bed.alone(scavenger, Some(bed.cpu), patience) {
+        match bench.alone(scavenger, Some(bench.cpu), patience) {
             Ok((end, seconds)) => {
                 ends.push(Some(end));
                 each.push(seconds);
@@ -261,7 +261,7 @@ fn by_themselves(bed: &Bed<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> 
             }
         }
     }
-    let sum: f64 = each.iter().sum::<f64>() * f64::from(bed.copies);
+    let sum: f64 = each.iter().sum::<f64>() * f64::from(bench.copies);
     let known = Known {
         limit: bed::limit(primary_s + sum),
         primary_end,
@@ -284,24 +284,24 @@ fn interrupted() -> Stop {
 /// The source of plans for each program: given files, or a profile.
 fn sources<'a>(
     args: &ExploreArgs,
-    bed: &Bed<'a>,
-    given: &[(std::path::PathBuf, Followed)],
+    bench: &TestBench<'a>,
+    given: &[(std::path::PathBuf, PlanWithOrigin)],
     notes: &mut Vec<String>,
 ) -> Plans<'a> {
     let profiler = Profiler {
-        membound: bed.membound.clone(),
-        machine: bed.machine.clone(),
-        machine_path: bed.machine_path.clone(),
-        scratch: bed.scratch.clone(),
-        cancel: bed.cancel,
+        membound: bench.membound.clone(),
+        machine: bench.machine.clone(),
+        machine_path: bench.machine_path.clone(),
+        scratch: bench.scratch.clone(),
+        cancel: bench.cancel,
     };
-    let mut source = |role: HarvestRole, program: &Wanted| {
+    let mut source = |role: HarvestRole, program: &Program| {
         if let Some(why) = &program.no_guest {
             let name = program.path.display();
             notes.push(format!("{name} runs as an ordinary process: {why}"));
             return Source::NotNeeded;
         }
-        let is_of = |followed: &Followed| {
+        let is_of = |followed: &PlanWithOrigin| {
             followed.plan.role == role
                 && plans::is_for(&followed.plan, &program.code).unwrap_or(false)
         };
@@ -326,8 +326,8 @@ fn sources<'a>(
             }
         }
     };
-    let primary = source(HarvestRole::Primary, &bed.primary);
-    let scavengers = bed
+    let primary = source(HarvestRole::Primary, &bench.primary);
+    let scavengers = bench
         .scavengers
         .iter()
         .map(|program| source(HarvestRole::Scavenger, program))

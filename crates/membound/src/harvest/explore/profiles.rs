@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use super::children::{self, Unended};
 use super::settings::USUAL_OVERHEAD;
 use crate::harvest::plan::Files;
-use crate::harvest::programs::Wanted;
+use crate::harvest::programs::Program;
 use crate::output;
 
 /// How long a profiler may take to write its run after it was told to end.
@@ -52,7 +52,7 @@ impl Profiler<'_> {
     /// end. Returns what was recorded.
     pub(super) fn record(
         &self,
-        program: &Wanted,
+        program: &Program,
         period: Option<Duration>,
         limit: Duration,
     ) -> Result<RunData, String> {
@@ -129,12 +129,12 @@ pub(super) enum Source {
 
 /// A scavenger that ends at once, so that no other program runs in the primary's stalls.
 #[derive(Debug)]
-pub(super) struct Nobody {
+pub(super) struct EndedScavenger {
     pub(super) path: PathBuf,
     plan: HarvestPlan,
 }
 
-impl Nobody {
+impl EndedScavenger {
     /// Finds the program `true`.
     pub(super) fn find() -> Result<Self, String> {
         let path = std::env::var_os("PATH");
@@ -203,10 +203,13 @@ impl Plans<'_> {
         Some(made.loads)
     }
 
-    /// Paths of the plans for a run beside [`Nobody`].
-    pub(super) fn beside_nobody(&self, nobody: &Nobody) -> Result<Vec<PathBuf>, String> {
+    /// Paths of the plans for a run beside [`EndedScavenger`].
+    pub(super) fn beside_ended_scavenger(
+        &self,
+        ended_scavenger: &EndedScavenger,
+    ) -> Result<Vec<PathBuf>, String> {
         let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None, None)?;
-        files.push(self.write("nobody", &nobody.plan)?);
+        files.push(self.write("nobody", &ended_scavenger.plan)?);
         Ok(files)
     }
 

@@ -100,7 +100,7 @@ fn positive(value: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::{Harvesting, Way};
+    use super::super::settings::{Harvesting, Scheduling};
     use super::*;
 
     /// A round in which the machine takes `slow` times as long.
@@ -125,7 +125,7 @@ mod tests {
         let setting = Setting {
             name: "any".to_owned(),
             at: Some(1.0),
-            way: Way::Harvest(Harvesting::default()),
+            scheduling: Scheduling::Harvest(Harvesting::default()),
         };
         row(&setting, runs)
     }

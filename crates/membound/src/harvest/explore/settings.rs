@@ -50,18 +50,18 @@ pub(super) struct Harvesting {
 pub(super) enum Beside {
     /// The scavengers that the user named.
     #[default]
-    Asked,
+    Named,
     /// This many copies of the first scavenger, which run in time slices only.
     CopiesOfFirst(u32),
     /// The named scavengers, held at their first yield: there is no time slice.
     Waiting,
     /// A program that ends before the primary begins.
-    Nobody,
+    EndedScavenger,
 }
 
 /// How the programs are scheduled.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Way {
+pub(super) enum Scheduling {
     /// The primary by itself.
     Alone,
     /// All programs, one after another.
@@ -81,24 +81,24 @@ pub(super) enum Way {
 pub(super) struct Setting {
     pub(super) name: String,
     pub(super) at: Option<f64>,
-    pub(super) way: Way,
+    pub(super) scheduling: Scheduling,
 }
 
 impl Setting {
-    fn new(name: impl Into<String>, at: Option<f64>, way: Way) -> Self {
+    fn new(name: impl Into<String>, at: Option<f64>, scheduling: Scheduling) -> Self {
         Self {
             name: name.into(),
             at,
-            way,
+            scheduling,
         }
     }
 
     fn harvest(name: impl Into<String>, at: Option<f64>, how: Harvesting) -> Self {
-        Self::new(name, at, Way::Harvest(how))
+        Self::new(name, at, Scheduling::Harvest(how))
     }
 }
 
-impl Way {
+impl Scheduling {
     /// Key of a run: settings with the same key share one run per round.
     pub(super) fn key(&self) -> String {
         format!("{self:?}")
@@ -117,9 +117,9 @@ impl Way {
             Self::Sibling(None) => 0.0,
             Self::Harvest(how) => {
                 let scavengers_s = match how.beside {
-                    Beside::Asked => scavengers_s,
+                    Beside::Named => scavengers_s,
                     Beside::CopiesOfFirst(copies) => primary_s * f64::from(copies),
-                    Beside::Waiting | Beside::Nobody => 0.0,
+                    Beside::Waiting | Beside::EndedScavenger => 0.0,
                 };
                 START_S + primary_s + scavengers_s * (1.0 - HIDDEN)
             }
@@ -131,7 +131,7 @@ impl Way {
 
 /// Inputs from which the settings of all tables are made.
 #[derive(Clone, Debug)]
-pub(super) struct Around {
+pub(super) struct SweepInputs {
     pub(super) bounds: Vec<BoundNs>,
     pub(super) overheads: Vec<f64>,
     /// The SMT sibling of the primary's CPU, if there is one.
@@ -141,31 +141,31 @@ pub(super) struct Around {
 }
 
 /// The rows of a table.
-pub(super) fn of(sweep: ExploreSweep, around: &Around) -> Vec<Setting> {
+pub(super) fn of(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting> {
     match sweep {
-        ExploreSweep::Bound => bounds(around),
-        ExploreSweep::Distance => distances(around),
-        ExploreSweep::Overhead => overheads(around),
+        ExploreSweep::Bound => bounds(inputs),
+        ExploreSweep::Distance => distances(inputs),
+        ExploreSweep::Overhead => overheads(inputs),
         ExploreSweep::Parts => parts(),
         ExploreSweep::Periods => periods(),
         ExploreSweep::Chases => at_once(),
-        ExploreSweep::Kernel => schedulers(around),
-        ExploreSweep::Slo => objectives(around),
+        ExploreSweep::Kernel => schedulers(inputs),
+        ExploreSweep::Slo => objectives(inputs),
     }
 }
 
-fn bounds_ns(around: &Around) -> Vec<Option<f64>> {
-    if around.bounds.is_empty() {
+fn bounds_ns(inputs: &SweepInputs) -> Vec<Option<f64>> {
+    if inputs.bounds.is_empty() {
         return BOUNDS_NS.to_vec();
     }
-    around.bounds.iter().map(|bound| bound.0).collect()
+    inputs.bounds.iter().map(|bound| bound.0).collect()
 }
 
 fn ns_name(ns: Option<f64>) -> String {
     ns.map_or_else(|| "none".to_owned(), |ns| format!("{ns} ns"))
 }
 
-fn bounds(around: &Around) -> Vec<Setting> {
+fn bounds(inputs: &SweepInputs) -> Vec<Setting> {
     let setting = |bound_ns| {
         let how = Harvesting {
             bound_ns,
@@ -173,10 +173,10 @@ fn bounds(around: &Around) -> Vec<Setting> {
         };
         Setting::harvest(ns_name(bound_ns), bound_ns, how)
     };
-    bounds_ns(around).into_iter().map(setting).collect()
+    bounds_ns(inputs).into_iter().map(setting).collect()
 }
 
-fn distances(around: &Around) -> Vec<Setting> {
+fn distances(inputs: &SweepInputs) -> Vec<Setting> {
     let setting = |distance_ns: Option<f64>| {
         let without = match distance_ns {
             Some(_) => Vec::new(),
@@ -189,10 +189,10 @@ fn distances(around: &Around) -> Vec<Setting> {
         };
         Setting::harvest(ns_name(distance_ns), distance_ns, how)
     };
-    bounds_ns(around).into_iter().map(setting).collect()
+    bounds_ns(inputs).into_iter().map(setting).collect()
 }
 
-fn overheads(around: &Around) -> Vec<Setting> {
+fn overheads(inputs: &SweepInputs) -> Vec<Setting> {
     let setting = |&share: &f64| {
         let how = Harvesting {
             max_overhead: (share != USUAL_OVERHEAD).then_some(share),
@@ -202,9 +202,9 @@ fn overheads(around: &Around) -> Vec<Setting> {
         let percent = (share * 1e8).round() / 1e6;
         Setting::harvest(format!("{percent} %"), Some(share), how)
     };
-    let all = match around.overheads.is_empty() {
+    let all = match inputs.overheads.is_empty() {
         true => &OVERHEADS[..],
-        false => &around.overheads,
+        false => &inputs.overheads,
     };
     all.iter().map(setting).collect()
 }
@@ -216,8 +216,8 @@ fn parts() -> Vec<Setting> {
             // Without switches, no yield gives way to the primary, and scavengers would run to their end
             // before it begins.
             beside: match part {
-                HarvestPart::Switch => Beside::Nobody,
-                _ => Beside::Asked,
+                HarvestPart::Switch => Beside::EndedScavenger,
+                _ => Beside::Named,
             },
             ..Harvesting::default()
         };
@@ -232,9 +232,13 @@ fn parts() -> Vec<Setting> {
 fn periods() -> Vec<Setting> {
     let profiled = |ms: f64| {
         let period = Duration::from_secs_f64(ms * 1e-3);
-        Setting::new(format!("{ms} ms"), Some(ms), Way::Profiled(Some(period)))
+        Setting::new(
+            format!("{ms} ms"),
+            Some(ms),
+            Scheduling::Profiled(Some(period)),
+        )
     };
-    let without = Setting::new("not profiled", None, Way::Profiled(None));
+    let without = Setting::new("not profiled", None, Scheduling::Profiled(None));
     std::iter::once(without)
         .chain(PERIODS_MS.map(profiled))
         .collect()
@@ -244,7 +248,7 @@ fn at_once() -> Vec<Setting> {
     let setting = |programs: u32| {
         let (name, at) = (programs.to_string(), Some(f64::from(programs)));
         match programs {
-            1 => Setting::new(name, at, Way::Alone),
+            1 => Setting::new(name, at, Scheduling::Alone),
             _ => {
                 let how = Harvesting {
                     beside: Beside::CopiesOfFirst(programs - 1),
@@ -257,19 +261,23 @@ fn at_once() -> Vec<Setting> {
     AT_ONCE.map(setting).to_vec()
 }
 
-fn schedulers(around: &Around) -> Vec<Setting> {
+fn schedulers(inputs: &SweepInputs) -> Vec<Setting> {
     vec![
-        Setting::new("alone", None, Way::Alone),
-        Setting::new("one after another", None, Way::OneAfterAnother),
-        Setting::new("nice 19", None, Way::Kernel(&["nice", "-n", "19"])),
-        Setting::new("SCHED_IDLE", None, Way::Kernel(&["chrt", "--idle", "0"])),
-        Setting::new("SMT", None, Way::Sibling(around.sibling)),
+        Setting::new("alone", None, Scheduling::Alone),
+        Setting::new("one after another", None, Scheduling::OneAfterAnother),
+        Setting::new("nice 19", None, Scheduling::Kernel(&["nice", "-n", "19"])),
+        Setting::new(
+            "SCHED_IDLE",
+            None,
+            Scheduling::Kernel(&["chrt", "--idle", "0"]),
+        ),
+        Setting::new("SMT", None, Scheduling::Sibling(inputs.sibling)),
         Setting::harvest("harvest", None, Harvesting::default()),
     ]
 }
 
-fn objectives(around: &Around) -> Vec<Setting> {
-    let Some(alone_ns) = around.alone_p95_ns else {
+fn objectives(inputs: &SweepInputs) -> Vec<Setting> {
+    let Some(alone_ns) = inputs.alone_p95_ns else {
         return Vec::new();
     };
     let setting = |times: f64| {
@@ -287,8 +295,8 @@ fn objectives(around: &Around) -> Vec<Setting> {
 mod tests {
     use super::*;
 
-    fn around() -> Around {
-        Around {
+    fn inputs() -> SweepInputs {
+        SweepInputs {
             bounds: Vec::new(),
             overheads: Vec::new(),
             sibling: None,
@@ -298,7 +306,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_for_each_setting() {
-        let rows = |sweep| of(sweep, &around()).len();
+        let rows = |sweep| of(sweep, &inputs()).len();
         assert_eq!(rows(ExploreSweep::Bound), 6);
         assert_eq!(rows(ExploreSweep::Distance), 6);
         assert_eq!(rows(ExploreSweep::Overhead), 6);
@@ -307,11 +315,11 @@ mod tests {
         assert_eq!(rows(ExploreSweep::Chases), 5);
         assert_eq!(rows(ExploreSweep::Kernel), 6);
         assert_eq!(rows(ExploreSweep::Slo), 0);
-        let told = Around {
+        let told = SweepInputs {
             alone_p95_ns: Some(1000.0),
             bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
             overheads: vec![0.003, 0.07],
-            ..around()
+            ..inputs()
         };
         let names = |sweep| -> Vec<String> {
             let rows = of(sweep, &told).into_iter();
@@ -325,9 +333,9 @@ mod tests {
     #[test]
     fn the_same_run_is_told_by_its_key() {
         let of = |sweep, name: &str| {
-            let rows = of(sweep, &around()).into_iter();
+            let rows = of(sweep, &inputs()).into_iter();
             let found = rows.into_iter().find(|setting| setting.name == name);
-            found.unwrap().way.key()
+            found.unwrap().scheduling.key()
         };
         let usual = of(ExploreSweep::Kernel, "harvest");
         assert_eq!(usual, of(ExploreSweep::Bound, "none"));

@@ -8,7 +8,7 @@ use membound_types::CpuId;
 use super::ends::JobEnd;
 use super::{Engine, Running, Set, What, unix_s};
 use crate::harvest::batch::guests::{Guest, Harvest};
-use crate::harvest::batch::listing::Way;
+use crate::harvest::batch::listing::Execution;
 use crate::harvest::batch::outputs::Pair;
 use crate::harvest::batch::processes::{self, Unstarted};
 use crate::harvest::batch::sets::Chosen;
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     fn guest(&self, job: usize) -> Option<Guest> {
-        let Way::Direct { words, .. } = &self.batch.listed[job].way else {
+        let Execution::Direct { words, .. } = &self.batch.listed[job].execution else {
             return None;
         };
         let words = words.iter().map(|word| word.to_str().map(str::to_owned));
