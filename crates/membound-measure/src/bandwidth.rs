@@ -355,8 +355,8 @@ fn measure_group(
         session,
         config.budget,
         &mut slots,
-        |key, turn| {
-            session.progress.at(share(turn.done), &name);
+        |key, progress| {
+            session.progress.at(share(progress.done), &name);
             let (kernel, stream) = plan
                 .streams
                 .iter()

@@ -15,7 +15,7 @@ use membound_types::{CorePair, CoreToCore, CpuId};
 
 use crate::sampling::{Slot, run_rounds};
 use crate::{Effort, Error, Session};
-use rally::{Fault, Rally};
+use rally::{Fault, LineExchange};
 
 /// Which CPUs, and how long.
 #[derive(Clone, Debug)]
@@ -73,14 +73,14 @@ pub fn measure(session: &Session<'_>, config: &CoreToCoreConfig) -> Result<CoreT
         session,
         config.budget,
         &mut slots,
-        |&(from, to), turn| {
+        |&(from, to), progress| {
             session
                 .progress
-                .at(turn.done, &format!("c2c: cpu {from} and cpu {to}"));
+                .at(progress.done, &format!("c2c: cpu {from} and cpu {to}"));
             if failed.iter().any(|(pair, _)| *pair == (from, to)) {
                 return Ok(Vec::new());
             }
-            match Rally::between(session, from, to) {
+            match LineExchange::between(session, from, to) {
                 Ok(visits) => Ok(visits),
                 Err(Fault::Cancelled) => Ok(Vec::new()),
                 Err(Fault::Failed(error)) => {

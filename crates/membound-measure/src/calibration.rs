@@ -28,7 +28,7 @@ use writer::Writer;
 const LINE_BYTES: u64 = 64;
 const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
 /// Loads between two readings of the clock.
-const LOADS: u64 = 16_384;
+const LOADS_PER_CLOCK_READ: u64 = 16_384;
 /// Number of batches for which the chain is timed without the patched load, and the length of one
 /// in nanoseconds. Batches are short, so that most lie between two time slices of other threads
 /// even on a busy machine. They are spread over the stretch, so that both loops see the same clock:
@@ -55,7 +55,7 @@ pub struct Stretch {
 #[must_use]
 pub fn locked_hit_ns(session: &Session<'_>) -> f64 {
     let word = AtomicU64::new(0);
-    let additions = LOADS;
+    let additions = LOADS_PER_CLOCK_READ;
     let batches: Vec<f64> = (0..BATCHES)
         .map(|_| {
             let begun = session.clock.now();
@@ -98,15 +98,15 @@ pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stre
     // lines, the chase is not used.
     let mut chase = unsafe { Chase::new(&*session.backend, config, region.start(), region.len())? };
     chase.resize_while(area.bytes, &|| !session.cancelled())?;
-    let enough = Enough::of(time);
+    let limit = StretchLimit::of(time);
     match area.modified_on {
-        None => Ok(undisturbed(session, area, &mut chase, &enough)),
+        None => Ok(unmodified_stretch(session, area, &mut chase, &limit)),
         Some(cpu) => std::thread::scope(|scope| {
             let mut writer = Writer::start(scope, cpu, region.start(), chase.elements())?;
             let latency_ns = modified_latency(session, &mut chase, &mut writer);
             let from_tsc = time_stamp();
-            let begun = Begun::now();
-            while !begun.is(&enough) && !session.cancelled() {
+            let start = StretchStart::now();
+            while !start.has_reached(&limit) && !session.cancelled() {
                 writer.modify();
                 follow::walk(region.start(), chase.elements());
             }
@@ -120,7 +120,12 @@ pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stre
     }
 }
 
-fn undisturbed(session: &Session<'_>, area: &Area, chase: &mut Chase, enough: &Enough) -> Stretch {
+fn unmodified_stretch(
+    session: &Session<'_>,
+    area: &Area,
+    chase: &mut Chase,
+    limit: &StretchLimit,
+) -> Stretch {
     // If the area fits the caches, walk the chain first. A larger area cannot become cached, and a
     // pass over it would take long.
     let fits = area.bytes <= crate::hint::largest_cache_bytes(session);
@@ -131,15 +136,15 @@ fn undisturbed(session: &Session<'_>, area: &Area, chase: &mut Chase, enough: &E
     }
     let mut batches = Vec::with_capacity(BATCHES);
     let from_tsc = time_stamp();
-    let begun = Begun::now();
+    let start = StretchStart::now();
     for batch in 1..=BATCHES {
         batches.push(batch_ns(session, chase));
-        let part = enough.part(batch, BATCHES);
-        while !begun.is(&part) && !session.cancelled() {
-            chase.hand_over(|at| follow::walk(at, LOADS));
+        let part = limit.part(batch, BATCHES);
+        while !start.has_reached(&part) && !session.cancelled() {
+            chase.hand_over(|at| follow::walk(at, LOADS_PER_CLOCK_READ));
         }
     }
-    let latency_ns = undisturbed_of(batches);
+    let latency_ns = lower_quartile(batches);
     Stretch {
         name: area.name.clone(),
         latency_ns,
@@ -164,27 +169,27 @@ fn modified_latency(session: &Session<'_>, chase: &mut Chase, writer: &mut Write
         writer.modify();
         session.clock.ns(chase.time(&session.clock, iterations))
     });
-    undisturbed_of(laps.collect())
+    lower_quartile(laps.collect())
 }
 
 /// The lower quartile, because perturbation only makes loads slower and the level itself is wanted.
-fn undisturbed_of(mut values: Vec<f64>) -> f64 {
+fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 4]
 }
 
 /// Length of a stretch: CPU time of the thread, and an upper limit of elapsed time in case the CPU
 /// is shared.
-struct Enough {
-    own: Duration,
-    all: Duration,
+struct StretchLimit {
+    cpu: Duration,
+    elapsed: Duration,
 }
 
-impl Enough {
+impl StretchLimit {
     fn of(time: Duration) -> Self {
         Self {
-            own: time,
-            all: time * PATIENCE,
+            cpu: time,
+            elapsed: time * PATIENCE,
         }
     }
 
@@ -192,33 +197,33 @@ impl Enough {
     fn part(&self, part: usize, parts: usize) -> Self {
         let share = part as f64 / parts as f64;
         Self {
-            own: self.own.mul_f64(share),
-            all: self.all.mul_f64(share),
+            cpu: self.cpu.mul_f64(share),
+            elapsed: self.elapsed.mul_f64(share),
         }
     }
 }
 
 /// When a stretch began, in CPU time of the thread and in elapsed time.
-struct Begun {
-    own: Duration,
-    all: Instant,
+struct StretchStart {
+    cpu: Duration,
+    elapsed: Instant,
 }
 
-impl Begun {
+impl StretchStart {
     fn now() -> Self {
         Self {
-            own: own_time(),
-            all: Instant::now(),
+            cpu: thread_cpu_time(),
+            elapsed: Instant::now(),
         }
     }
 
-    fn is(&self, enough: &Enough) -> bool {
-        let own = own_time().saturating_sub(self.own);
-        own >= enough.own || self.all.elapsed() >= enough.all
+    fn has_reached(&self, limit: &StretchLimit) -> bool {
+        let own = thread_cpu_time().saturating_sub(self.cpu);
+        own >= limit.cpu || self.elapsed.elapsed() >= limit.elapsed
     }
 }
 
 /// CPU time of this thread.
-fn own_time() -> Duration {
+fn thread_cpu_time() -> Duration {
     Duration::from_nanos(cpu_time::of_this_thread())
 }

@@ -150,8 +150,8 @@ pub fn measure(session: &Session<'_>, config: &LoadedConfig) -> Result<Loaded, E
         session,
         config.budget,
         &mut slots,
-        |key, turn| {
-            session.progress.at(turn.done, &name(*key));
+        |key, progress| {
+            session.progress.at(progress.done, &name(*key));
             bench.visit(*key, &*injects[key.index], &mut rates[key.index])
         },
         |_, _| (),

@@ -169,10 +169,10 @@ fn against(
         session,
         budget,
         &mut slots,
-        |&(at, what), turn| {
+        |&(at, what), progress| {
             let (cpu_node, cpu) = from[at];
             session.progress.at(
-                share(turn.done),
+                share(progress.done),
                 &format!("numa: node {cpu_node} to memory of node {node}"),
             );
             let visit = match what {

@@ -29,7 +29,7 @@ use crate::sampling::{Sampled, Slot, run_rounds};
 use crate::stats::Summary;
 use crate::{Effort, Error, Session};
 pub use control::{InSettings, PrefetchControl, SwitchedOff, in_settings};
-use ground::Ground;
+use ground::PatternMemory;
 use order::{Field, Walk};
 
 /// What to measure, and how long.
@@ -109,11 +109,11 @@ pub fn measure(
     session
         .progress
         .at(0.0, &format!("prefetch: mapping {} pages", config.page));
-    let mut ground = Ground::new(session, config)?;
+    let mut memory = PatternMemory::new(session, config)?;
     let names = control.as_ref().map(|control| control.names());
     let mut prefetch = Prefetch {
-        area_bytes: ground.area_bytes(),
-        skipped: ground.note().into_iter().collect(),
+        area_bytes: memory.area_bytes(),
+        skipped: memory.note().into_iter().collect(),
         controls: match &names {
             Ok(names) => Outcome::Known(names.clone()),
             Err(reason) => Outcome::Missing {
@@ -133,7 +133,7 @@ pub fn measure(
         &settings,
         |setting, number| {
             let share = |within: f64| (number as f64 + within) / count;
-            with_state(session, config, &mut ground, setting, &share)
+            with_state(session, config, &mut memory, setting, &share)
         },
     )?;
     prefetch.skipped.extend(found.skipped);
@@ -194,7 +194,7 @@ fn walks(config: &PrefetchConfig) -> Vec<Walk> {
 fn with_state(
     session: &Session<'_>,
     config: &PrefetchConfig,
-    ground: &mut Ground,
+    memory: &mut PatternMemory,
     state: &PrefetchState,
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Vec<PrefetchPoint>, Error> {
@@ -213,9 +213,9 @@ fn with_state(
         session,
         budget,
         &mut slots,
-        |walk, turn| {
-            session.progress.at(share(turn.done), &doing);
-            Ok(vec![ground.visit(session, *walk, turn.round)?])
+        |walk, progress| {
+            session.progress.at(share(progress.done), &doing);
+            Ok(vec![memory.visit(session, *walk, progress.round)?])
         },
         |_, _| (),
     )?;

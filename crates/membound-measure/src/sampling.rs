@@ -258,7 +258,7 @@ fn rate_modes(rates: &[f64], min_gap: f64) -> Option<Modes> {
 
 /// Progress of [`run_rounds`] when it requests a visit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct VisitProgress {
     /// Number of the round, from 0.
     pub(crate) round: u64,
     /// Share of the work that is done, 0 to 1, for progress.
@@ -275,7 +275,7 @@ pub(crate) fn run_rounds<K>(
     session: &Session<'_>,
     budget: Duration,
     slots: &mut Vec<Slot<K>>,
-    visit: impl FnMut(&K, Turn) -> Result<Vec<Visit>, Error>,
+    visit: impl FnMut(&K, VisitProgress) -> Result<Vec<Visit>, Error>,
     between: impl FnMut(u64, &mut Vec<Slot<K>>),
 ) -> Result<(), Error> {
     let rounds = Rounds {
@@ -302,7 +302,7 @@ pub(crate) fn run_rounds_as<K>(
     session: &Session<'_>,
     rounds: Rounds,
     slots: &mut Vec<Slot<K>>,
-    mut visit: impl FnMut(&K, Turn) -> Result<Vec<Visit>, Error>,
+    mut visit: impl FnMut(&K, VisitProgress) -> Result<Vec<Visit>, Error>,
     mut between: impl FnMut(u64, &mut Vec<Slot<K>>),
 ) -> Result<(), Error> {
     let Rounds { budget, exactly } = rounds;
@@ -343,11 +343,11 @@ pub(crate) fn run_rounds_as<K>(
                 || spent.max(in_first_round),
                 |rounds| within / f64::from(rounds.max(1)),
             );
-            let turn = Turn {
+            let progress = VisitProgress {
                 round,
                 done: share.min(1.0),
             };
-            let seen = visit(&slots[at].key, turn)?;
+            let seen = visit(&slots[at].key, progress)?;
             slots[at].add(seen);
         }
         longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
@@ -457,9 +457,9 @@ mod tests {
                 session,
                 Duration::from_secs(60),
                 &mut slots,
-                |key, turn| {
-                    order.push((turn.round, *key));
-                    assert!((0.0..=1.0).contains(&turn.done));
+                |key, progress| {
+                    order.push((progress.round, *key));
+                    assert!((0.0..=1.0).contains(&progress.done));
                     Ok(vec![visit(&[5.0])])
                 },
                 |round, slots| {

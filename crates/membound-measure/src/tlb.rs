@@ -16,7 +16,7 @@ use membound_types::{NodePolicy, Outcome, PageKind, Tlb, TlbOverlap, TlbPoint};
 
 use crate::sampling::{Slot, run_rounds};
 use crate::{Effort, Error, Session, hint, room};
-use ground::{Ground, Shape};
+use ground::{Shape, TlbMemory};
 
 /// What to measure, and how long.
 #[derive(Clone, Debug)]
@@ -74,10 +74,10 @@ pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> 
             .at(share(0.0), &format!("tlb: mapping {page} pages"));
         let left = config.budget.saturating_sub(begun.elapsed());
         let budget = left / u32::try_from(kinds.len() - at).unwrap_or(u32::MAX);
-        match ground(session, config, *page) {
-            Ok(mut ground) => {
-                tlb.skipped.extend(ground.note());
-                of_kind(session, config, &mut ground, budget, &share, &mut tlb)?;
+        match allocate(session, config, *page) {
+            Ok(mut memory) => {
+                tlb.skipped.extend(memory.note());
+                of_kind(session, config, &mut memory, budget, &share, &mut tlb)?;
             }
             Err(error) => {
                 tlb.skipped.push(format!("{page} pages: {error}"));
@@ -122,7 +122,7 @@ fn parallel_walks(overlap: &[TlbOverlap]) -> Option<f64> {
 const LEAST_PAGES: u64 = 4;
 
 /// Allocates as many pages of a kind as config and machine allow.
-fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<Ground, Error> {
+fn allocate(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<TlbMemory, Error> {
     let page_bytes = match page {
         PageKind::Base => pages::base_page_bytes() as u64,
         PageKind::Thp | PageKind::Huge2M => 2 << 20,
@@ -149,7 +149,7 @@ fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<G
     }
     // A pool may have fewer pages than asked for: halve until it does.
     loop {
-        match Ground::new(session, page, most, page_bytes) {
+        match TlbMemory::new(session, page, most, page_bytes) {
             Err(Error::Map { .. })
                 if most / 2 >= LEAST_PAGES
                     && matches!(page, PageKind::Huge2M | PageKind::Huge1G) =>
@@ -164,14 +164,14 @@ fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<G
 fn of_kind(
     session: &Session<'_>,
     config: &TlbConfig,
-    ground: &mut Ground,
+    memory: &mut TlbMemory,
     budget: Duration,
     share: &dyn Fn(f64) -> f64,
     tlb: &mut Tlb,
 ) -> Result<(), Error> {
     const CURVE_SHARE: f64 = 0.75;
-    let page = ground.page;
-    let mut slots: Vec<Slot<(u64, Shape)>> = layout::grid(ground.pages(), config.points_per_octave)
+    let page = memory.page;
+    let mut slots: Vec<Slot<(u64, Shape)>> = layout::grid(memory.pages(), config.points_per_octave)
         .into_iter()
         .flat_map(|pages| [Shape::Spread, Shape::Packed].map(|shape| Slot::time((pages, shape))))
         .collect();
@@ -179,12 +179,12 @@ fn of_kind(
         session,
         budget.mul_f64(CURVE_SHARE),
         &mut slots,
-        |&(pages, shape), turn| {
+        |&(pages, shape), progress| {
             session.progress.at(
-                share(turn.done * CURVE_SHARE),
+                share(progress.done * CURVE_SHARE),
                 &format!("tlb: {pages} {page} pages"),
             );
-            Ok(vec![ground.visit(session, pages, shape, turn.round)?])
+            Ok(vec![memory.visit(session, pages, shape, progress.round)?])
         },
         |_, _| (),
     )?;
@@ -196,7 +196,7 @@ fn of_kind(
         Ok(pages) if !session.cancelled() => {
             let share = |within: f64| share(CURVE_SHARE + within * (1.0 - CURVE_SHARE));
             let budget = budget.mul_f64(1.0 - CURVE_SHARE);
-            let overlap = overlap(session, config, ground, pages, budget, &share)?;
+            let overlap = overlap(session, config, memory, pages, budget, &share)?;
             tlb.overlap.extend(overlap);
         }
         Ok(_) => {}
@@ -267,12 +267,12 @@ fn crowded(session: &Session<'_>, points: &[TlbPoint]) -> Result<u64, String> {
 fn overlap(
     session: &Session<'_>,
     config: &TlbConfig,
-    ground: &mut Ground,
+    memory: &mut TlbMemory,
     pages: u64,
     budget: Duration,
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Vec<TlbOverlap>, Error> {
-    let page = ground.page;
+    let page = memory.page;
     let mut counts: Vec<u32> = config.chains.clone();
     counts.push(1);
     counts.retain(|chains| *chains > 0 && u64::from(*chains) <= pages);
@@ -289,12 +289,12 @@ fn overlap(
         session,
         budget,
         &mut slots,
-        |&(at, shape), turn| {
+        |&(at, shape), progress| {
             session.progress.at(
-                share(turn.done),
+                share(progress.done),
                 &format!("tlb: {} chains over {pages} {page} pages", counts[at]),
             );
-            let visit = ground.visit_chains(session, &*loops[at], pages, shape, turn.round)?;
+            let visit = memory.visit_chains(session, &*loops[at], pages, shape, progress.round)?;
             Ok(vec![visit])
         },
         |_, _| (),

@@ -19,7 +19,7 @@ use membound_types::{CpuId, NodeId, NodePolicy, PageKind, Window, WindowKernel, 
 
 use crate::arch::WindowLoop;
 use crate::ones::region_of_ones;
-use crate::sampling::{Slot, Turn, Visit, run_rounds, take_batches};
+use crate::sampling::{Slot, Visit, VisitProgress, run_rounds, take_batches};
 use crate::{Effort, Error, Region, RegionConfig, Session, hint, room};
 use cpu_time::CpuTime;
 
@@ -200,7 +200,7 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
         session,
         config.budget,
         &mut slots,
-        |key, turn| walk.visit(*key, turn),
+        |key, progress| walk.visit(*key, progress),
         |_, _| (),
     )?;
     drop(pinned);
@@ -350,9 +350,9 @@ impl Walk<'_> {
     /// Minimum length of a batch, in nanoseconds.
     const SHORTEST_BATCH_NS: f64 = 5e5;
 
-    fn visit(&mut self, key: Key, turn: Turn) -> Result<Vec<Visit>, Error> {
+    fn visit(&mut self, key: Key, progress: VisitProgress) -> Result<Vec<Visit>, Error> {
         self.session.progress.at(
-            turn.done,
+            progress.done,
             &format!(
                 "window: {} bytes in {} bytes",
                 key.window_bytes, key.area_bytes

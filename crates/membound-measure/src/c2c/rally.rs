@@ -31,19 +31,19 @@ struct Alone<T>(T);
 
 /// Memory that the two threads share.
 #[derive(Debug)]
-pub(super) struct Rally {
+pub(super) struct LineExchange {
     /// Batches rotate over these lines, because a line's home (its slice and its directory) depends
     /// on its address.
     lines: Vec<Alone<AtomicU64>>,
     /// Number of batches that the answering thread has finished, doubled, plus one when the last
-    /// was perturbed; [`Rally::ABSENT`] when the thread could not be pinned.
+    /// was perturbed; [`LineExchange::ABSENT`] when the thread could not be pinned.
     report: Alone<AtomicU64>,
     /// Set to end the answering thread.
     over: Alone<AtomicBool>,
 }
 
 /// Ends the answering thread when dropped, also when the serving one panics.
-struct Closing<'rally>(&'rally Rally);
+struct Closing<'exchange>(&'exchange LineExchange);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-impl Rally {
+impl LineExchange {
     const LINES: usize = 16;
     /// Loads between two checks for cancellation and timeout.
     const SPINS: u32 = 4096;
@@ -85,16 +85,16 @@ impl Rally {
         to: CpuId,
     ) -> Result<Vec<Visit>, Fault> {
         let _pinned = Pinned::to(from).map_err(|error| Fault::Failed(error.into()))?;
-        let rally = Self::new();
+        let line_exchange = Self::new();
         let steal = StealWatch::begin(session.root, to);
         let (served, answered) = std::thread::scope(|scope| {
-            let answering = match spawned(scope, to, || rally.answer(to)) {
+            let answering = match spawned(scope, to, || line_exchange.answer(to)) {
                 Ok(answering) => answering,
                 Err(error) => return (Err(Fault::Cancelled), Err(error)),
             };
             let served = {
-                let _closing = Closing(&rally);
-                rally.serve(session, from, to)
+                let _closing = Closing(&line_exchange);
+                line_exchange.serve(session, from, to)
             };
             (served, joined(answering))
         });
@@ -157,16 +157,16 @@ impl Rally {
         }
         let clock = &session.clock;
         let line = self.line(*batches);
-        let patience = Patience::new(self, session, to);
+        let timeout = AnswerTimeout::new(self, session, to);
         line.store(0, Ordering::Relaxed);
-        patience.exchange(line, 0, Self::WARM_UP)?;
+        timeout.exchange(line, 0, Self::WARM_UP)?;
         let start = clock.now();
-        patience.exchange(line, Self::WARM_UP, Self::WARM_UP + rounds)?;
+        timeout.exchange(line, Self::WARM_UP, Self::WARM_UP + rounds)?;
         let ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
         line.store(Self::END, Ordering::Release);
         *batches += 1;
         let done = *batches;
-        let report = patience.wait(&self.report.0, |report| {
+        let report = timeout.wait(&self.report.0, |report| {
             report >> 1 == done || report == Self::ABSENT
         })?;
         Ok((clock.ns(ticks.max(0.0)) / rounds as f64, report & 1 == 0))
@@ -218,22 +218,22 @@ impl Rally {
 }
 
 /// How long the serving thread waits, and for which CPU.
-struct Patience<'s> {
-    rally: &'s Rally,
+struct AnswerTimeout<'s> {
+    line_exchange: &'s LineExchange,
     cancel: &'s AtomicBool,
     clock: &'s Clock,
     deadline: u64,
     cpu: CpuId,
 }
 
-impl<'s> Patience<'s> {
-    fn new(rally: &'s Rally, session: &'s Session<'_>, cpu: CpuId) -> Self {
+impl<'s> AnswerTimeout<'s> {
+    fn new(line_exchange: &'s LineExchange, session: &'s Session<'_>, cpu: CpuId) -> Self {
         let clock = &session.clock;
         Self {
-            rally,
+            line_exchange,
             cancel: session.cancel,
             clock,
-            deadline: clock.now() + clock.ticks(Rally::PATIENCE_NS) as u64,
+            deadline: clock.now() + clock.ticks(LineExchange::PATIENCE_NS) as u64,
             cpu,
         }
     }
@@ -250,7 +250,7 @@ impl<'s> Patience<'s> {
     /// Waits for a value of `line` that is `wanted` and returns it.
     fn wait(&self, line: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, Fault> {
         loop {
-            for _ in 0..Rally::SPINS {
+            for _ in 0..LineExchange::SPINS {
                 let value = line.load(Ordering::Acquire);
                 if wanted(value) {
                     return Ok(value);
@@ -259,13 +259,14 @@ impl<'s> Patience<'s> {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(Fault::Cancelled);
             }
-            let absent = self.rally.report.0.load(Ordering::Acquire) == Rally::ABSENT;
+            let absent =
+                self.line_exchange.report.0.load(Ordering::Acquire) == LineExchange::ABSENT;
             if absent || self.clock.now() > self.deadline {
                 return Err(Fault::Failed(Error::Copy {
                     cpu: self.cpu,
                     reason: format!(
                         "it did not answer within {:.0} s (is the CPU taken by something else?)",
-                        Rally::PATIENCE_NS / 1e9
+                        LineExchange::PATIENCE_NS / 1e9
                     ),
                 }));
             }
@@ -285,14 +286,14 @@ mod tests {
 
     #[test]
     fn the_answering_thread_counts_every_hand_over_and_reports_batches() {
-        let rally = Rally::new();
+        let line_exchange = LineExchange::new();
         let cpu = affinity::allowed().unwrap()[0];
         std::thread::scope(|scope| {
-            let answering = scope.spawn(|| rally.answer(cpu));
+            let answering = scope.spawn(|| line_exchange.answer(cpu));
             {
-                let _closing = Closing(&rally);
+                let _closing = Closing(&line_exchange);
                 for batch in 0..40 {
-                    let line = rally.line(batch);
+                    let line = line_exchange.line(batch);
                     line.store(0, Ordering::Relaxed);
                     for round in 0..3 {
                         line.store(2 * round + 1, Ordering::Release);
@@ -300,8 +301,8 @@ mod tests {
                             std::thread::yield_now();
                         }
                     }
-                    line.store(Rally::END, Ordering::Release);
-                    while rally.report.0.load(Ordering::Acquire) >> 1 != batch + 1 {
+                    line.store(LineExchange::END, Ordering::Release);
+                    while line_exchange.report.0.load(Ordering::Acquire) >> 1 != batch + 1 {
                         std::thread::yield_now();
                     }
                 }
@@ -312,12 +313,12 @@ mod tests {
 
     #[test]
     fn the_answering_thread_goes_home_when_the_serving_one_panics() {
-        let rally = Rally::new();
+        let line_exchange = LineExchange::new();
         let cpu = affinity::allowed().unwrap()[0];
         std::thread::scope(|scope| {
-            let answering = scope.spawn(|| rally.answer(cpu));
+            let answering = scope.spawn(|| line_exchange.answer(cpu));
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                let _closing = Closing(&rally);
+                let _closing = Closing(&line_exchange);
                 panic!("as the serving side might");
             }));
             assert!(panicked.is_err());
@@ -330,7 +331,7 @@ mod tests {
         let root = Root::system();
         let cancel = AtomicBool::new(false);
         let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
-        let fault = Rally::between(&session, session.cpu, CpuId(1_000_000)).unwrap_err();
+        let fault = LineExchange::between(&session, session.cpu, CpuId(1_000_000)).unwrap_err();
         match fault {
             Fault::Failed(error) => assert!(error.to_string().contains("1000000"), "{error}"),
             Fault::Cancelled => panic!("nobody cancelled"),
@@ -345,7 +346,7 @@ mod tests {
                 cancel.store(true, Ordering::Relaxed);
             });
             loop {
-                match Rally::between(&session, session.cpu, *other) {
+                match LineExchange::between(&session, session.cpu, *other) {
                     Ok(_) => {}
                     Err(Fault::Cancelled) => break,
                     Err(Fault::Failed(error)) => panic!("{error}"),

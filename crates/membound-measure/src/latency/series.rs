@@ -72,9 +72,9 @@ pub(super) fn measure(
         session,
         rounds,
         &mut slots,
-        |size, turn| {
-            session.progress.at(share(turn.done), &name);
-            visit_together(session, &mut copies, *size, turn.round)
+        |size, progress| {
+            session.progress.at(share(progress.done), &name);
+            visit_together(session, &mut copies, *size, progress.round)
         },
         |round, slots| {
             if round < 4 && refined < config.refinements && config.sizes.is_none() {

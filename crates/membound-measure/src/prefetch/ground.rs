@@ -10,7 +10,7 @@ use crate::sampling::{Visit, take_batches};
 use crate::{Error, Region, RegionConfig, Session, hint, room};
 
 /// The memory under the patterns.
-pub(super) struct Ground {
+pub(super) struct PatternMemory {
     field: Field,
     region: Region,
     /// Read to empty the caches.
@@ -19,7 +19,7 @@ pub(super) struct Ground {
     follower: Follower,
 }
 
-impl Ground {
+impl PatternMemory {
     /// Batches per visit.
     const BATCHES: usize = 5;
     /// Number of batches for which an order is long enough: perturbed ones are repeated further on,
@@ -28,7 +28,7 @@ impl Ground {
     /// Loads before the first batch, from which a prefetcher may learn the pattern.
     const LEAD_IN: u64 = 64;
     /// Minimum bytes under the patterns; with fewer, the orders are too short to be timed.
-    pub(super) const LEAST_BYTES: u64 = 16 * GROUP;
+    pub(super) const MIN_BYTES: u64 = 16 * GROUP;
 
     /// Allocates four times the largest declared cache, at least 128 MiB, as far as config and
     /// memory allow.
@@ -45,9 +45,9 @@ impl Ground {
             .min(available.saturating_sub(scratch + array))
             / GROUP
             * GROUP;
-        if area < Self::LEAST_BYTES {
+        if area < Self::MIN_BYTES {
             return Err(Error::Memory {
-                needed_bytes: Self::LEAST_BYTES + array + scratch,
+                needed_bytes: Self::MIN_BYTES + array + scratch,
                 available_bytes: available.min(config.max_bytes),
             });
         }

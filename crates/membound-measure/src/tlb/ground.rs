@@ -30,7 +30,7 @@ enum Packing {
 }
 
 /// The memory of one page kind.
-pub(super) struct Ground {
+pub(super) struct TlbMemory {
     pub(super) page: PageKind,
     pages: u64,
     page_bytes: u64,
@@ -41,11 +41,11 @@ pub(super) struct Ground {
     follower: Follower,
 }
 
-impl Ground {
+impl TlbMemory {
     /// Batches per visit.
     const BATCHES: usize = 5;
     /// Maximum length of a batch in nanoseconds; a shorter batch is one pass.
-    const LONGEST_BATCH_NS: f64 = 1e6;
+    const MAX_BATCH_NS: f64 = 1e6;
 
     /// Allocates memory for `pages` pages of kind `page`.
     pub(super) fn new(
@@ -183,6 +183,6 @@ impl Ground {
 fn loads(clock: &Clock, pages: u64, probe: f64) -> u64 {
     let probe = probe.max(0.05);
     let shortest = clock.ns(clock.min_batch_ticks() as f64);
-    let batch_ns = (pages as f64 * probe).clamp(shortest, Ground::LONGEST_BATCH_NS.max(shortest));
+    let batch_ns = (pages as f64 * probe).clamp(shortest, TlbMemory::MAX_BATCH_NS.max(shortest));
     (batch_ns / probe) as u64
 }
