@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use membound_rewrite::code::{Function, Knowledge, Tables};
+use membound_rewrite::code::{Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 
 mod code;
@@ -44,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
         image.kind(),
     );
     for tables in [Tables::Resolve, Tables::Ignore] {
-        let knowledge = Knowledge::gather(&image, tables);
+        let knowledge = ImageFacts::gather(&image, tables);
         for index in 0..functions.len() {
             code::check_function(&Function::decode(&image, &knowledge, index));
         }

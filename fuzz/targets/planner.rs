@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use membound_rewrite::code::{Function, Knowledge, Tables};
+use membound_rewrite::code::{Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Accesses, Body, Options, Placement, Plan, Yield};
 
@@ -91,7 +91,7 @@ fn check(image: &Image<'_>, options: &Options, pages: u64) {
         .expect("there is room beside the module");
     assert_eq!(placed.code, plan.place(&placement).expect("as before").code);
 
-    let knowledge = Knowledge::gather(image, options.tables);
+    let knowledge = ImageFacts::gather(image, options.tables);
     let functions: Vec<Function> = (0..image.functions().len())
         .map(|index| Function::decode(image, &knowledge, index))
         .collect();

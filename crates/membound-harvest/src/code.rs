@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use membound_rewrite::code::{self, BlockEnd, Function, Knowledge, Tables};
+use membound_rewrite::code::{self, BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 
 use crate::binaries::Patches;
@@ -66,7 +66,7 @@ pub(crate) fn program(modules: &[Module<'_>], usual: Usual) -> (Program, Vec<Ori
 
 fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut Vec<Origin>) {
     let image = module.image;
-    let knowledge = Knowledge::gather(image, Tables::Resolve);
+    let knowledge = ImageFacts::gather(image, Tables::Resolve);
     let first = program.functions.len();
     let times = module.times;
     let seen = times

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use membound_rewrite::patch::{
-    ISLAND_BYTES, Layout, MOST_COLOUR, Placed, Placement, Plan, Refusal,
+    ISLAND_BYTES, Layout, MAX_COLOUR_BYTES, Placed, Placement, Plan, Refusal,
 };
 use membound_wire::{LEAD_IN, Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 use rustc_hash::FxHashSet;
@@ -647,7 +647,7 @@ const fn colour(at: u64) -> u64 {
     (at >> 12).wrapping_mul(SPREAD) >> 52 & !63
 }
 
-const _: () = assert!(colour(u64::MAX) <= MOST_COLOUR);
+const _: () = assert!(colour(u64::MAX) <= MAX_COLOUR_BYTES);
 
 fn write_slots(data: &File, at: u64, common: Common, number: u32) -> io::Result<()> {
     use std::os::unix::fs::FileExt;

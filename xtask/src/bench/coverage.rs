@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, Instruction, IntelFormatter};
-use membound_rewrite::code::{Function, Knowledge, Tables};
+use membound_rewrite::code::{Function, ImageFacts, Tables};
 use membound_rewrite::flow;
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Body, Options, Plan};
@@ -210,7 +210,7 @@ impl Module {
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let image = Image::parse(&data).with_context(|| path.display().to_string())?;
         let loads = loads(&image, ran)?;
-        let knowledge = Knowledge::gather(&image, Tables::Resolve);
+        let knowledge = ImageFacts::gather(&image, Tables::Resolve);
         let functions: Vec<Function> = (0..image.functions().len())
             .into_par_iter()
             .map(|index| Function::decode(&image, &knowledge, index))

@@ -298,7 +298,7 @@ impl Work {
                     options.recalled.push(address(index));
                 }
                 if wanted.lasting {
-                    options.lasting.push(address(index));
+                    options.long_loops.push(address(index));
                 }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
                 let cost = wanted.cost;
@@ -314,7 +314,7 @@ impl Work {
         options.bodies.sort_unstable_by_key(|it| it.0);
         options.non_temporal.sort_unstable();
         options.recalled.sort_unstable();
-        options.lasting.sort_unstable();
+        options.long_loops.sort_unstable();
         options.sites = Sites::Instructions(sites);
         options
     }

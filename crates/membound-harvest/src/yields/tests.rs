@@ -377,7 +377,7 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
         // A primary has no bound yields.
         let lasting = [made.addresses[5]];
         let lasting = &lasting[..usize::from(role == HarvestRole::Scavenger)];
-        assert_eq!(found.options.lasting, lasting, "{role:?}");
+        assert_eq!(found.options.long_loops, lasting, "{role:?}");
     }
     for (part, of_yields) in [
         (HarvestPart::NonTemporal, YieldPart::NonTemporal),

@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 use super::Unresolved;
-use super::knowledge::Knowledge;
+use super::knowledge::ImageFacts;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
 /// Largest function that is decoded, in bytes: more than any real one has, and small enough that the per-byte
@@ -11,13 +11,13 @@ use crate::image::{FunctionBounds, Image, leading_padding};
 const LONGEST_FUNCTION: usize = 16 << 20;
 
 /// Bytes that are searched backward for known code.
-const FAR: usize = 4096;
+const MAX_BACKWARD_BYTES: usize = 4096;
 
 /// Bytes that are examined for padding at once.
-const PADDING_AT_ONCE: usize = 256;
+const PADDING_BYTES_PER_STEP: usize = 256;
 
 /// Bytes that decode to this many consecutive instructions are accepted as code.
-const CONVINCING: usize = 256;
+const MIN_CODE_INSTRUCTIONS: usize = 256;
 
 /// The effect of an instruction on control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ fn near_target(instruction: &Instruction) -> Option<u64> {
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a, 'data> {
     pub(super) image: Option<&'a Image<'data>>,
-    pub(super) knowledge: &'a Knowledge,
+    pub(super) knowledge: &'a ImageFacts,
 }
 
 impl Surroundings<'_, '_> {
@@ -200,7 +200,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         let unknown = self.map[..offset]
             .iter()
             .rev()
-            .take(FAR)
+            .take(MAX_BACKWARD_BYTES)
             .take_while(|&&byte| byte == UNKNOWN)
             .count();
         let from = offset - unknown;
@@ -225,7 +225,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         };
         let mut decoder = Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
-        for _ in 0..CONVINCING {
+        for _ in 0..MIN_CODE_INSTRUCTIONS {
             match self.map.get(at) {
                 Some(&UNKNOWN) => {}
                 Some(&INSIDE) | None => return false,
@@ -397,12 +397,12 @@ impl<'a, 'data> Descent<'a, 'data> {
             // Limited: counting all remaining bytes would take quadratic time in a function of megabytes.
             let open = self.map[at..]
                 .iter()
-                .take(PADDING_AT_ONCE)
+                .take(PADDING_BYTES_PER_STEP)
                 .take_while(|&&byte| byte == UNKNOWN)
                 .count();
             let padding = leading_padding(&self.bytes[at..at + open]);
             at += padding;
-            if padding == open || padding > 0 && open == PADDING_AT_ONCE {
+            if padding == open || padding > 0 && open == PADDING_BYTES_PER_STEP {
                 continue;
             }
             let address = self.start + at as u64;

@@ -23,7 +23,7 @@ pub enum Tables {
 
 /// How certain it is that an instruction begins at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) enum Trust {
+pub(super) enum EntryCertainty {
     /// Certain: code jumps there, or the kernel or an exception may continue there.
     Jumped,
     /// The address is taken; it may be that of a label or of data.
@@ -43,10 +43,10 @@ pub(super) struct FoundTables {
 
 /// Facts about an image that its functions need of each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Knowledge {
+pub struct ImageFacts {
     tables: Tables,
     /// Addresses inside functions that control reaches from outside, sorted.
-    entries: Vec<(u64, Trust)>,
+    entries: Vec<(u64, EntryCertainty)>,
     /// Targets of calls that never return.
     never_returns: HashSet<u64>,
     /// Addresses of words that contain the address of such a function.
@@ -69,12 +69,12 @@ pub(super) struct CodePointer {
     pub(super) at: u64,
 }
 
-impl Knowledge {
+impl ImageFacts {
     /// Examines every function of an image once.
     #[must_use]
     pub fn gather(image: &Image<'_>, tables: Tables) -> Self {
         let functions = image.functions();
-        let sweeps: Vec<sweep::Sweep> = functions
+        let sweeps: Vec<sweep::LinearScan> = functions
             .par_iter()
             .map(|function| sweep::sweep(image, function))
             .collect();
@@ -89,11 +89,13 @@ impl Knowledge {
             .collect();
         drop(sweeps);
         for &address in image.inner_symbols() {
-            knowledge.entries.push((address, Trust::Taken));
+            knowledge.entries.push((address, EntryCertainty::Taken));
         }
         knowledge.learn_landing_pads(image);
         for sequence in rseq::sequences(image) {
-            knowledge.entries.push((sequence.abort, Trust::Jumped));
+            knowledge
+                .entries
+                .push((sequence.abort, EntryCertainty::Jumped));
             knowledge.untouchable.push(sequence.signature());
             knowledge.untouchable.push(sequence.range);
         }
@@ -127,7 +129,7 @@ impl Knowledge {
         self.entries.dedup_by_key(|(address, _)| *address);
     }
 
-    fn learn_what_never_returns(&mut self, image: &Image<'_>, sweeps: &[sweep::Sweep]) {
+    fn learn_what_never_returns(&mut self, image: &Image<'_>, sweeps: &[sweep::LinearScan]) {
         let functions = image.functions();
         let stubs: std::collections::HashMap<u64, u64> = sweeps
             .iter()
@@ -203,15 +205,15 @@ impl Knowledge {
         }
         self.code_pointers.sort_unstable();
         self.code_pointers.dedup();
-        let trust = if image.position_dependent() {
-            Trust::Guessed
+        let certainty = if image.position_dependent() {
+            EntryCertainty::Guessed
         } else {
-            Trust::Taken
+            EntryCertainty::Taken
         };
         self.entries.extend(
             self.code_pointers
                 .iter()
-                .map(|pointer| (pointer.value, trust)),
+                .map(|pointer| (pointer.value, certainty)),
         );
     }
 
@@ -222,8 +224,11 @@ impl Knowledge {
             .flat_map_iter(|function| landing_pads(image, function.range.clone()))
             .collect();
         self.landing_pads.sort_unstable();
-        self.entries
-            .extend(self.landing_pads.iter().map(|pad| (pad.pad, Trust::Jumped)));
+        self.entries.extend(
+            self.landing_pads
+                .iter()
+                .map(|pad| (pad.pad, EntryCertainty::Jumped)),
+        );
     }
 
     /// Reads all jump tables: those of one function may lead into another (its cold part), and a table ends
@@ -236,7 +241,7 @@ impl Knowledge {
         for tables in found {
             let outside = tables.outside.into_iter();
             self.entries
-                .extend(outside.map(|target| (target, Trust::Jumped)));
+                .extend(outside.map(|target| (target, EntryCertainty::Jumped)));
             self.tables_at.extend(tables.starts);
         }
         self.tables_at.sort_unstable();
@@ -269,7 +274,7 @@ impl Knowledge {
     }
 
     /// Addresses in `range` that control reaches from outside.
-    pub(super) fn entries(&self, range: &Range<u64>) -> &[(u64, Trust)] {
+    pub(super) fn entries(&self, range: &Range<u64>) -> &[(u64, EntryCertainty)] {
         let first = self.entries.partition_point(|(at, _)| *at < range.start);
         let end = self.entries.partition_point(|(at, _)| *at < range.end);
         &self.entries[first..end]

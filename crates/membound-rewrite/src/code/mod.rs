@@ -1,6 +1,6 @@
 //! One function, decoded: instructions, basic blocks and their edges.
 //!
-//! [`Knowledge::gather`] examines a whole image once, for facts that its functions need of each other.
+//! [`ImageFacts::gather`] examines a whole image once, for facts that its functions need of each other.
 //! [`Function::decode`] then decodes any of them. Decoding follows control flow from every known entry, reads
 //! jump tables until they lead to nothing new, and finally decodes bytes that no control flow was seen to
 //! reach.
@@ -25,8 +25,8 @@ use crate::between;
 use crate::image::{FunctionBounds, Image};
 use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
-use knowledge::{FoundTables, Trust};
-pub use knowledge::{Knowledge, Tables};
+use knowledge::{EntryCertainty, FoundTables};
+pub use knowledge::{ImageFacts, Tables};
 pub use successors::Successors;
 use table::{Resolution, Resolver};
 
@@ -182,7 +182,7 @@ impl Function {
     /// # Panics
     /// If the image has no such function.
     #[must_use]
-    pub fn decode(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Self {
+    pub fn decode(image: &Image<'_>, knowledge: &ImageFacts, index: usize) -> Self {
         between::pass();
         let bounds = image.functions()[index].clone();
         let surroundings = Surroundings {
@@ -203,7 +203,7 @@ impl Function {
             exported: false,
             assembly: false,
         };
-        let knowledge = Knowledge::nothing(Tables::Resolve);
+        let knowledge = ImageFacts::nothing(Tables::Resolve);
         let surroundings = Surroundings {
             image: None,
             knowledge: &knowledge,
@@ -213,7 +213,7 @@ impl Function {
     }
 
     /// What the function's jump tables show about other functions.
-    fn tables(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> FoundTables {
+    fn tables(image: &Image<'_>, knowledge: &ImageFacts, index: usize) -> FoundTables {
         let bounds = &image.functions()[index];
         let surroundings = Surroundings {
             image: Some(image),
@@ -231,7 +231,7 @@ impl Function {
         found
     }
 
-    fn assemble(mut bounds: FunctionBounds, decoded: Decoded, knowledge: &Knowledge) -> Self {
+    fn assemble(mut bounds: FunctionBounds, decoded: Decoded, knowledge: &ImageFacts) -> Self {
         let graph = decoded.graph;
         // Registers that a handler in another function reads are not seen to be read here.
         bounds.assembly |= graph.caught_elsewhere;
@@ -262,7 +262,10 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     let mut descent = Descent::new(surroundings, bytes, bounds);
     descent.enter(bounds.range.start);
     let entries = knowledge.entries(&bounds.range);
-    for (address, _) in entries.iter().filter(|(_, trust)| *trust == Trust::Jumped) {
+    for (address, _) in entries
+        .iter()
+        .filter(|(_, certainty)| *certainty == EntryCertainty::Jumped)
+    {
         descent.enter(*address);
     }
     descent.follow();
@@ -271,11 +274,13 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     let before = (descent.jumps_indirectly).then(|| settle(&mut descent, &mut resolutions));
     // An address that occurs as a value may be that of data. Accept it only if it does not contradict the
     // control flow found so far.
-    for (address, trust) in entries {
-        let believed = match trust {
-            Trust::Jumped => false,
-            Trust::Taken => descent.reads_like_code(*address),
-            Trust::Guessed => descent.is_in_step(*address) && descent.reads_like_code(*address),
+    for (address, certainty) in entries {
+        let believed = match certainty {
+            EntryCertainty::Jumped => false,
+            EntryCertainty::Taken => descent.reads_like_code(*address),
+            EntryCertainty::Guessed => {
+                descent.is_in_step(*address) && descent.reads_like_code(*address)
+            }
         };
         if believed {
             descent.enter(*address);

@@ -15,7 +15,7 @@ struct Depth {
 }
 
 /// Most queries of unwind information for one function: each query reads it from the function's start.
-const QUESTIONS: usize = 1024;
+const MAX_UNWIND_QUERIES: usize = 1024;
 
 /// The depth of the stack at the end of each block.
 pub(super) struct Stack {
@@ -28,16 +28,16 @@ impl Stack {
     /// of the entry.
     pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds, image: Option<&Image<'_>>) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
-        let mut asked = 0;
+        let mut queries = 0;
         for (index, block) in graph.blocks.iter().enumerate() {
             let is_entry = index == 0;
             if !(is_entry || block.entered_from_outside) || ends[index].is_some() {
                 continue;
             }
             let address = graph.instructions[block.first as usize].ip();
-            asked += 1;
+            queries += 1;
             let described = image
-                .filter(|_| asked <= QUESTIONS)
+                .filter(|_| queries <= MAX_UNWIND_QUERIES)
                 .and_then(|image| image.depth_at(address));
             let known = |depth: u64| i64::try_from(depth).ok();
             let (stack, frame) = match described {

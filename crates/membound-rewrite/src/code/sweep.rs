@@ -6,18 +6,18 @@
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
 use super::descent::{Flow, flow};
-use super::knowledge::Trust;
+use super::knowledge::EntryCertainty;
 use super::noreturn::{Callee, Exits};
 use crate::between;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
 /// Result of the pass over one function.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sweep {
+pub(super) struct LinearScan {
     pub(super) exits: Exits,
     /// Addresses in text, other than starts of functions, that this function jumps to or whose address it
     /// takes.
-    pub(super) entries: Vec<(u64, Trust)>,
+    pub(super) entries: Vec<(u64, EntryCertainty)>,
     /// Stubs: targets of direct calls and jumps that jump through a slot, with that slot.
     pub(super) stubs: Vec<(u64, u64)>,
     /// Slots through which the function calls.
@@ -26,9 +26,9 @@ pub(super) struct Sweep {
     pub(super) jumps_indirectly: bool,
 }
 
-pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
+pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> LinearScan {
     between::pass();
-    let mut found = Sweep::default();
+    let mut found = LinearScan::default();
     let Some(bytes) = image.bytes(function.range.clone()) else {
         found.exits.may_return = true;
         return found;
@@ -88,14 +88,14 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
     found
 }
 
-impl Sweep {
+impl LinearScan {
     /// Notes a direct jump or call to another function.
     fn leads(&mut self, image: &Image<'_>, target: u64) {
         if let Some(slot) = stub(image, target) {
             self.stubs.push((target, slot));
         }
         if !image.is_function_start(target) && image.is_text(target) {
-            self.entries.push((target, Trust::Jumped));
+            self.entries.push((target, EntryCertainty::Jumped));
         }
     }
 
@@ -106,16 +106,16 @@ impl Sweep {
         function: &FunctionBounds,
         instruction: &Instruction,
     ) {
-        let mut take = |address: u64, trust: Trust| {
+        let mut take = |address: u64, certainty: EntryCertainty| {
             if image.is_text(address)
                 && (function.range.contains(&address) || !image.is_function_start(address))
                 && address != function.range.start
             {
-                self.entries.push((address, trust));
+                self.entries.push((address, certainty));
             }
         };
         if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() {
-            take(instruction.memory_displacement64(), Trust::Taken);
+            take(instruction.memory_displacement64(), EntryCertainty::Taken);
         }
         if !image.position_dependent() {
             return;
@@ -123,13 +123,13 @@ impl Sweep {
         for operand in 0..instruction.op_count() {
             match instruction.op_kind(operand) {
                 OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64 => {
-                    take(instruction.immediate(operand), Trust::Guessed)
+                    take(instruction.immediate(operand), EntryCertainty::Guessed)
                 }
                 OpKind::Memory
                     if instruction.mnemonic() == Mnemonic::Lea
                         && !instruction.is_ip_rel_memory_operand() =>
                 {
-                    take(instruction.memory_displacement64(), Trust::Guessed);
+                    take(instruction.memory_displacement64(), EntryCertainty::Guessed);
                 }
                 _ => {}
             }

@@ -115,7 +115,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::code::{Function, Knowledge, Tables};
+    use crate::code::{Function, ImageFacts, Tables};
     use crate::image::Image;
     use crate::patch::{Body, Hooks, Plan, Sites};
 
@@ -123,7 +123,7 @@ mod tests {
     fn most_blocks_can_be_counted_and_each_has_one_site() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let image = Image::parse(&bytes).unwrap();
-        let knowledge = Knowledge::gather(&image, Tables::Resolve);
+        let knowledge = ImageFacts::gather(&image, Tables::Resolve);
         let mut starts = Vec::new();
         for index in (0..image.functions().len()).step_by(7) {
             let function = Function::decode(&image, &knowledge, index);

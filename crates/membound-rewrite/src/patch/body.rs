@@ -7,7 +7,7 @@
 use membound_wire::{Entry, LEAD_IN, Mark, Slots};
 
 use super::companions::Companions;
-use super::cycle::Cycle;
+use super::cycle::TrampolineLoop;
 use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
@@ -15,14 +15,14 @@ use super::rubbish;
 use super::surroundings::Surroundings;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
-use super::yields::{Asked, Laps, SettledYield};
+use super::yields::{Laps, PrefetchTarget, SettledYield};
 use super::{Body, Options, Refusal, VectorLevel, Yield, YieldPart};
 use crate::flow::{Access, Segment};
 use crate::{Flag, Gpr, RegisterSet};
 
 /// How the body's code gets flags and registers that it may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ScratchMethod {
     /// The body needs none, or does not exist.
     Free,
     /// The flags are dead.
@@ -54,7 +54,7 @@ enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled {
     action: Action,
-    way: Way,
+    method: ScratchMethod,
     around: Surroundings,
 }
 
@@ -84,14 +84,15 @@ pub(super) struct Within<'a> {
     /// The body's slow path, if it has one.
     pub slow: Option<SlowPath>,
     /// The loop at the start of the trampoline, if the body is part of it.
-    pub cycle: Option<&'a Cycle>,
+    pub trampoline_loop: Option<&'a TrampolineLoop>,
     /// True if the body is written before the first instruction of that loop.
     pub is_head: bool,
 }
 
 impl Within<'_> {
     fn saves(&self) -> Option<LoopSaves> {
-        self.cycle.and_then(|cycle| cycle.saves)
+        self.trampoline_loop
+            .and_then(|trampoline_loop| trampoline_loop.saves)
     }
 
     /// Begins the place of an instruction, with the frame of the loop if the loop saves registers around it.
@@ -160,7 +161,7 @@ impl Settled {
         around.red_zone = true;
         Ok(Self {
             action: Action::Syscall,
-            way: Way::Free,
+            method: ScratchMethod::Free,
             around,
         })
     }
@@ -174,7 +175,7 @@ impl Settled {
         let settled = SettledYield::settle(Yield::Primary, options, &around, None)?;
         Ok(Self {
             action: Action::Wait(settled),
-            way: Way::Free,
+            method: ScratchMethod::Free,
             around,
         })
     }
@@ -183,7 +184,7 @@ impl Settled {
     pub(super) fn modules() -> Self {
         Self {
             action: Action::Modules,
-            way: Way::Free,
+            method: ScratchMethod::Free,
             around: Surroundings {
                 live: RegisterSet::ALL,
                 red_zone: true,
@@ -214,8 +215,8 @@ impl Settled {
                 .filter(|operand| operand.bytes > 0)
                 .ok_or(Refusal::Operand)
         };
-        let (action, way) = match body {
-            Body::Displace => (Action::Displace, Way::Free),
+        let (action, method) = match body {
+            Body::Displace => (Action::Displace, ScratchMethod::Free),
             Body::Count { exact } => {
                 let form = if exact {
                     Increment::Locked
@@ -225,10 +226,10 @@ impl Settled {
                 (Action::Count(form), counting(&around, form)?)
             }
             Body::CountByStack => {
-                let way = with_call(&around)?;
-                (Action::CountByStack(two_registers(&around, way)), way)
+                let method = with_call(&around)?;
+                (Action::CountByStack(two_registers(&around, method)), method)
             }
-            Body::Rubbish => (Action::Rubbish(options.vectors), Way::Free),
+            Body::Rubbish => (Action::Rubbish(options.vectors), ScratchMethod::Free),
             Body::Sample => (Action::Sample(plain_operand()?), with_call(&around)?),
             Body::Record => (Action::Record(plain_operand()?), with_call(&around)?),
             Body::PrefetchYield => {
@@ -236,14 +237,14 @@ impl Settled {
                 if !around.stack {
                     return Err(Refusal::NoStack);
                 }
-                (Action::PrefetchYield(operand), Way::Free)
+                (Action::PrefetchYield(operand), ScratchMethod::Free)
             }
             Body::Yield(what) => {
                 let reads = |operand: &Operand| !operand.stores && operand.segment.is_none();
-                let asked = operand()
+                let target = operand()
                     .ok()
                     .filter(|operand| what.prefetches() || reads(operand));
-                let asked = asked.map(|operand| Asked {
+                let target = target.map(|operand| PrefetchTarget {
                     operand,
                     companions: if options.without.contains(&YieldPart::Companions) {
                         Companions::default()
@@ -253,19 +254,19 @@ impl Settled {
                     to: options.prefetch_of(instruction.ip()),
                     recalls: options.recalls(instruction.ip()),
                 });
-                let settled = SettledYield::settle(what, options, &around, asked)?;
-                (Action::Yield(settled), Way::Free)
+                let settled = SettledYield::settle(what, options, &around, target)?;
+                (Action::Yield(settled), ScratchMethod::Free)
             }
             Body::Mark(mark) => {
                 if !around.stack {
                     return Err(Refusal::NoStack);
                 }
-                (Action::Mark(mark), Way::Free)
+                (Action::Mark(mark), ScratchMethod::Free)
             }
         };
         Ok(Self {
             action,
-            way,
+            method,
             around,
         })
     }
@@ -279,22 +280,22 @@ impl Settled {
     }
 
     /// The iterations that a yield at a loop's head charges at once.
-    pub(super) fn laps(&self, cycle: &Cycle) -> Option<Laps> {
+    pub(super) fn laps(&self, trampoline_loop: &TrampolineLoop) -> Option<Laps> {
         match self.action {
-            Action::Yield(what) => what.laps(&self.around, cycle),
+            Action::Yield(what) => what.laps(&self.around, trampoline_loop),
             _ => None,
         }
     }
 
     /// Cost of the fast path beyond its work, in instructions.
     pub(super) const fn cost(&self) -> Cost {
-        Cost(match self.way {
-            Way::Free | Way::DeadFlags => 0,
-            Way::Through(_, Keep::Nowhere | Keep::In(_)) => 2,
-            Way::Through(_, Keep::OnStack) => 4,
-            Way::SavedFlags(Keep::Nowhere) => 5,
-            Way::SavedFlags(Keep::In(_)) => 6,
-            Way::SavedFlags(Keep::OnStack) => 7,
+        Cost(match self.method {
+            ScratchMethod::Free | ScratchMethod::DeadFlags => 0,
+            ScratchMethod::Through(_, Keep::Nowhere | Keep::In(_)) => 2,
+            ScratchMethod::Through(_, Keep::OnStack) => 4,
+            ScratchMethod::SavedFlags(Keep::Nowhere) => 5,
+            ScratchMethod::SavedFlags(Keep::In(_)) => 6,
+            ScratchMethod::SavedFlags(Keep::OnStack) => 7,
         })
     }
 
@@ -324,7 +325,7 @@ impl Settled {
             // The execution has been counted already: do not count it again after a signal.
             writer.resume = Resume::Displaced;
         }
-        if matches!(self.way, Way::SavedFlags(_)) {
+        if matches!(self.method, ScratchMethod::SavedFlags(_)) {
             writer.frame.flags = Some(FlagsKept::InRax);
         }
         writer.begin();
@@ -435,7 +436,7 @@ impl Settled {
 
     /// Writes the code before the test: saves the flags if they are needed.
     fn enter(&self, out: &mut impl Marker, frame: &mut Frame) {
-        if let Way::SavedFlags(keep) = self.way {
+        if let ScratchMethod::SavedFlags(keep) = self.method {
             match keep {
                 Keep::Nowhere => {}
                 Keep::In(register) => {
@@ -464,7 +465,7 @@ impl Settled {
         let mut frame = writer.frame;
         self.enter(writer, &mut frame);
         writer.frame = frame;
-        if matches!(self.way, Way::SavedFlags(_)) {
+        if matches!(self.method, ScratchMethod::SavedFlags(_)) {
             // Whatever happens to the flags from here on, rax has them.
             writer.frame.flags = Some(FlagsKept::InRax);
             writer.mark();
@@ -486,20 +487,20 @@ impl Settled {
         // Fast and slow path join here: from now on nothing may be repeated.
         writer.resume = Resume::Displaced;
         writer.mark();
-        if let Way::SavedFlags(keep) = self.way {
+        if let ScratchMethod::SavedFlags(keep) = self.method {
             writer.restore_flags();
             writer.restore_rax(keep, self.around.red_zone);
         }
     }
 
     fn count(&self, site: u32, form: Increment, writer: &mut Writer<'_>) {
-        match self.way {
-            Way::Free | Way::DeadFlags => {
+        match self.method {
+            ScratchMethod::Free | ScratchMethod::DeadFlags => {
                 writer.out.increment(site, form);
                 writer.resume = Resume::Displaced;
                 writer.mark();
             }
-            Way::Through(register, keep) => {
+            ScratchMethod::Through(register, keep) => {
                 if keep == Keep::OnStack {
                     if self.around.red_zone {
                         writer.lower(RED_ZONE);
@@ -518,7 +519,7 @@ impl Settled {
                     }
                 }
             }
-            Way::SavedFlags(keep) => {
+            ScratchMethod::SavedFlags(keep) => {
                 let mut frame = writer.frame;
                 self.enter(writer, &mut frame);
                 writer.frame = frame;
@@ -537,7 +538,7 @@ impl Settled {
         let mut frame = writer.frame;
         self.enter(writer, &mut frame);
         writer.frame = frame;
-        if matches!(self.way, Way::SavedFlags(_)) {
+        if matches!(self.method, ScratchMethod::SavedFlags(_)) {
             writer.frame.flags = Some(FlagsKept::InRax);
             writer.mark();
         }
@@ -568,7 +569,7 @@ impl Settled {
         if lowers {
             writer.lower(-RED_ZONE);
         }
-        if let Way::SavedFlags(keep) = self.way {
+        if let ScratchMethod::SavedFlags(keep) = self.method {
             writer.restore_flags();
             writer.restore_rax(keep, self.around.red_zone);
         }
@@ -674,7 +675,7 @@ impl Settled {
     /// Scratch registers for the address and the ticks: none of rax and rdx, none that the operand uses, none
     /// in which the fast path keeps a value.
     fn scratch(&self, operand: Address) -> [Gpr; 4] {
-        let holds = |register: Gpr| matches!(self.way, Way::SavedFlags(Keep::In(other)) if other == register);
+        let holds = |register: Gpr| matches!(self.method, ScratchMethod::SavedFlags(Keep::In(other)) if other == register);
         let mut free = Gpr::all().filter(|register| {
             ![Gpr::RAX, Gpr::RDX, Gpr::RSP, Gpr::RBP].contains(register)
                 && !operand.uses(*register)
@@ -729,36 +730,36 @@ const LFENCE: &[u8] = &[0x0f, 0xae, 0xe8];
 const MFENCE: &[u8] = &[0x0f, 0xae, 0xf0];
 const RDTSC: &[u8] = &[0x0f, 0x31];
 
-fn counting(around: &Surroundings, form: Increment) -> Result<Way, Refusal> {
+fn counting(around: &Surroundings, form: Increment) -> Result<ScratchMethod, Refusal> {
     // `inc` leaves the carry flag alone.
     let changed = RegisterSet::ARITHMETIC_FLAGS.without(RegisterSet::flag(Flag::Carry));
     if around.is_dead(changed) {
-        return Ok(Way::DeadFlags);
+        return Ok(ScratchMethod::DeadFlags);
     }
     if form == Increment::Locked {
         return saving_flags(around);
     }
     match around.dead_registers().next() {
-        Some(register) => Ok(Way::Through(register, Keep::Nowhere)),
-        None if around.stack => Ok(Way::Through(Gpr::RAX, Keep::OnStack)),
+        Some(register) => Ok(ScratchMethod::Through(register, Keep::Nowhere)),
+        None if around.stack => Ok(ScratchMethod::Through(Gpr::RAX, Keep::OnStack)),
         None => Err(Refusal::NoStack),
     }
 }
 
-fn with_call(around: &Surroundings) -> Result<Way, Refusal> {
+fn with_call(around: &Surroundings) -> Result<ScratchMethod, Refusal> {
     if !around.stack {
         return Err(Refusal::NoStack);
     }
     if around.is_dead(RegisterSet::ARITHMETIC_FLAGS) {
-        return Ok(Way::DeadFlags);
+        return Ok(ScratchMethod::DeadFlags);
     }
     saving_flags(around)
 }
 
-/// Two registers besides rax and those `way` uses, preferably dead ones.
-fn two_registers(around: &Surroundings, way: Way) -> [Gpr; 2] {
+/// Two registers besides rax and those `method` uses, preferably dead ones.
+fn two_registers(around: &Surroundings, method: ScratchMethod) -> [Gpr; 2] {
     let mut but = vec![Gpr::RSP, Gpr::RAX];
-    if let Way::SavedFlags(Keep::In(register)) = way {
+    if let ScratchMethod::SavedFlags(Keep::In(register)) = method {
         but.push(register);
     }
     let mut next = || {
@@ -771,15 +772,15 @@ fn two_registers(around: &Surroundings, way: Way) -> [Gpr; 2] {
     [next(), next()]
 }
 
-fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
+fn saving_flags(around: &Surroundings) -> Result<ScratchMethod, Refusal> {
     if around.is_dead(RegisterSet::gpr(Gpr::RAX)) {
-        return Ok(Way::SavedFlags(Keep::Nowhere));
+        return Ok(ScratchMethod::SavedFlags(Keep::Nowhere));
     }
     // Slow paths use rdx for timing, so it must not hold a value that the tables expect there.
     let usable = |it: &Gpr| ![Gpr::RAX, Gpr::RDX].contains(it);
     match around.dead_registers().find(usable) {
-        Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
-        None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
+        Some(register) => Ok(ScratchMethod::SavedFlags(Keep::In(register))),
+        None if around.stack => Ok(ScratchMethod::SavedFlags(Keep::OnStack)),
         None => Err(Refusal::NoStack),
     }
 }

@@ -13,7 +13,7 @@ use crate::flow::{Analyst, access};
 use crate::{Gpr, RegisterSet};
 
 /// Number of instructions after the load that are examined.
-const REACH: usize = 32;
+const MAX_INSTRUCTIONS_APART: usize = 32;
 /// Most lines prefetched besides the load's own.
 const MOST: usize = 3;
 /// Lines prefetched for an access to an array element, whose index is not known here.
@@ -36,7 +36,7 @@ pub(super) fn of(
         return companions;
     };
     let mut known = vec![own.displacement];
-    let from_load = instructions.iter().skip(index).take(REACH);
+    let from_load = instructions.iter().skip(index).take(MAX_INSTRUCTIONS_APART);
     for (behind, instruction) in from_load.enumerate() {
         let accessed = access(instruction)
             .filter(|access| behind > 0 && access.segment == operand.segment)

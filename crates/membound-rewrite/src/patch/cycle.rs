@@ -17,14 +17,14 @@ use crate::{Gpr, RegisterSet};
 /// Bytes of a cache line.
 pub(super) const LINE_BYTES: i64 = membound_wire::LINE_BYTES as i64;
 /// Lines prefetched at one time, of all streams together: as many misses as a core can have outstanding.
-const MOST_LINES: i64 = 16;
+const MAX_PREFETCHED_LINES: i64 = 16;
 
 /// Most bytes of consecutive copies of an iteration: two cache lines less the counting code.
 const COPIED_BYTES: usize = 2 * membound_wire::LINE_BYTES - 16;
 
 /// A loop that lies completely in its trampoline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cycle {
+pub(super) struct TrampolineLoop {
     /// Index in the function after the loop's last instruction; the loop begins at the trampoline's first.
     pub end: usize,
     /// The iteration counter: a register that every iteration changes by the same amount.
@@ -67,7 +67,7 @@ pub(super) fn end(instructions: &[Instruction], mut range: Range<usize>) -> Opti
     Some(last + 1)
 }
 
-impl Cycle {
+impl TrampolineLoop {
     /// The loop from the first instruction of `range` to the last that branches back to it, if there is one.
     pub(super) fn of(
         instructions: &[Instruction],
@@ -124,15 +124,15 @@ impl Cycle {
     }
 
     /// The operands of the next `laps` iterations, one per cache line, without the line that is read now.
-    pub(super) fn ahead(&self, laps: i64) -> Vec<Operand> {
+    pub(super) fn prefetch_window(&self, laps: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let lines = streams.flat_map(|stream| stream.lines(1..=self.lines_ahead(stream, laps)));
         lines.collect()
     }
 
-    /// The lines after [`Self::ahead`] that `more` further iterations bring within reach, at least one per
-    /// stream.
-    pub(super) fn behind(&self, laps: i64, more: i64) -> Vec<Operand> {
+    /// The lines after [`Self::prefetch_window`] that `more` further iterations bring within reach, at least
+    /// one per stream.
+    pub(super) fn next_prefetches(&self, laps: i64, more: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let lines = streams.flat_map(|stream| {
             let from = self.lines_ahead(stream, laps) + 1;
@@ -142,9 +142,9 @@ impl Cycle {
         lines.collect()
     }
 
-    /// One operand per dense stream, `laps` iterations after [`Self::ahead`]: the page's translation is then
-    /// known when its lines are prefetched.
-    pub(super) fn far(&self, laps: i64) -> Vec<Operand> {
+    /// One operand per dense stream, `laps` iterations after [`Self::prefetch_window`]: the page's
+    /// translation is then known when its lines are prefetched.
+    pub(super) fn page_prefetches(&self, laps: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let dense = streams.filter(|stream| stream.stride.abs() <= LINE_BYTES);
         let far = dense.filter_map(|stream| {
@@ -156,8 +156,8 @@ impl Cycle {
 
     /// How many lines of a stream are prefetched before they are read.
     fn lines_ahead(&self, stream: &Stream, laps: i64) -> i64 {
-        let streams = i64::try_from(self.streams.len()).unwrap_or(MOST_LINES);
-        (laps * stream.stride / stream.step()).min(MOST_LINES / streams.max(1))
+        let streams = i64::try_from(self.streams.len()).unwrap_or(MAX_PREFETCHED_LINES);
+        (laps * stream.stride / stream.step()).min(MAX_PREFETCHED_LINES / streams.max(1))
     }
 }
 
@@ -265,17 +265,17 @@ mod tests {
     use super::*;
     use crate::code::Function;
 
-    fn cycle(code: &[u8]) -> Option<Cycle> {
+    fn trampoline_loop(code: &[u8]) -> Option<TrampolineLoop> {
         let function = Function::from_code(code, 0x1000);
         let all = &function.instructions;
-        Cycle::of(all, 0..all.len(), &mut Analyst::new())
+        TrampolineLoop::of(all, 0..all.len(), &mut Analyst::new())
     }
 
     /// A loop of this many instructions, with nothing else known.
-    fn plain(end: usize) -> Option<Cycle> {
-        Some(Cycle {
+    fn plain(end: usize) -> Option<TrampolineLoop> {
+        Some(TrampolineLoop {
             end,
-            ..Cycle::default()
+            ..TrampolineLoop::default()
         })
     }
 
@@ -293,17 +293,20 @@ mod tests {
         let code = [
             0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
         ];
-        let cycle = cycle(&code).unwrap();
+        let trampoline_loop = trampoline_loop(&code).unwrap();
         let (register, shift) = (Gpr::RDI, 3);
-        assert_eq!(cycle.beat, Some(Beat { register, shift }));
-        assert_eq!(cycle.streams.len(), 1);
-        assert_eq!(cycle.streams[0].stride, 8);
-        assert_eq!(places(&cycle.ahead(24)), [64, 128, 192]);
-        assert_eq!(cycle.ahead(7).len(), 0);
-        assert_eq!(cycle.ahead(1 << 20).len(), 16);
-        assert_eq!(places(&cycle.behind(24, 16)), [256, 320]);
-        assert_eq!(places(&cycle.behind(24, 2)), [256]);
-        assert_eq!(places(&cycle.behind(1 << 20, 8)), [17 * 64]);
+        assert_eq!(trampoline_loop.beat, Some(Beat { register, shift }));
+        assert_eq!(trampoline_loop.streams.len(), 1);
+        assert_eq!(trampoline_loop.streams[0].stride, 8);
+        assert_eq!(places(&trampoline_loop.prefetch_window(24)), [64, 128, 192]);
+        assert_eq!(trampoline_loop.prefetch_window(7).len(), 0);
+        assert_eq!(trampoline_loop.prefetch_window(1 << 20).len(), 16);
+        assert_eq!(places(&trampoline_loop.next_prefetches(24, 16)), [256, 320]);
+        assert_eq!(places(&trampoline_loop.next_prefetches(24, 2)), [256]);
+        assert_eq!(
+            places(&trampoline_loop.next_prefetches(1 << 20, 8)),
+            [17 * 64]
+        );
     }
 
     #[test]
@@ -313,19 +316,19 @@ mod tests {
             0x48, 0x8b, 0x04, 0x8e, 0x48, 0x03, 0x44, 0x8e, 0x08, 0x48, 0x83, 0xe9, 0x20, 0x75,
             0xf1, 0xc3,
         ];
-        let cycle = cycle(&code).unwrap();
-        assert_eq!(cycle.beat.map(|beat| beat.shift), Some(5));
-        assert_eq!(cycle.streams.len(), 1);
-        assert_eq!(cycle.streams[0].stride, -128);
-        assert_eq!(places(&cycle.ahead(2)), [-128, -256]);
-        assert_eq!(places(&cycle.behind(2, 2)), [-384, -512]);
+        let trampoline_loop = trampoline_loop(&code).unwrap();
+        assert_eq!(trampoline_loop.beat.map(|beat| beat.shift), Some(5));
+        assert_eq!(trampoline_loop.streams.len(), 1);
+        assert_eq!(trampoline_loop.streams[0].stride, -128);
+        assert_eq!(places(&trampoline_loop.prefetch_window(2)), [-128, -256]);
+        assert_eq!(places(&trampoline_loop.next_prefetches(2, 2)), [-384, -512]);
     }
 
     #[test]
     fn what_is_followed_is_no_stream_and_has_no_beat() {
         // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
         let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
-        assert_eq!(cycle(&code), plain(3));
+        assert_eq!(trampoline_loop(&code), plain(3));
     }
 
     #[test]
@@ -335,12 +338,15 @@ mod tests {
             0x48, 0x03, 0x07, 0x72, 0xfb, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf2,
             0xc3,
         ];
-        assert_eq!(cycle(&code), plain(5));
+        assert_eq!(trampoline_loop(&code), plain(5));
     }
 
     #[test]
     fn what_does_not_go_back_is_none() {
         // test edi,edi; jz 2f; mov eax,[rsi]; 2: ret
-        assert_eq!(cycle(&[0x85, 0xff, 0x74, 0x02, 0x8b, 0x06, 0xc3]), None);
+        assert_eq!(
+            trampoline_loop(&[0x85, 0xff, 0x74, 0x02, 0x8b, 0x06, 0xc3]),
+            None
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::body::Settled;
 use super::function::Found;
-use super::group::{self, Ground, Item};
+use super::group::{self, FunctionContext, Item};
 use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::relocate;
@@ -48,13 +48,13 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         kind: WorkKind::Hook,
     };
     let origin = at & !4095;
-    let ground = Ground {
+    let context = FunctionContext {
         function: &function,
         items: &items,
         bytes: original,
         closes_loops: false,
     };
-    let groups = group::find(&ground);
+    let groups = group::find(&context);
     let group = groups.groups.first().ok_or(Refusal::NoRoom)?;
     if usize::from(group.room) < EDIT || group.first != entry {
         return Err(Refusal::NoRoom);
@@ -64,7 +64,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         bodies: &[(entry, work)],
         wraps: &[],
     };
-    chunk.trampoline(&ground, group, &before, None, |_, _| {});
+    chunk.trampoline(&context, group, &before, None, |_, _| {});
     let part = Part {
         chunk,
         found: vec![(FunctionView::of(&function), Found::default())],

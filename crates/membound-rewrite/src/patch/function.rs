@@ -7,8 +7,8 @@ use iced_x86::{Code, FlowControl, Instruction};
 use super::blocks::{self, Chosen};
 use super::body::Settled;
 use super::companions;
-use super::cycle::Cycle;
-use super::group::{self, Ground, Group, Item};
+use super::cycle::TrampolineLoop;
+use super::group::{self, FunctionContext, Group, Item};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::relocate::{self, Form};
@@ -21,7 +21,7 @@ use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
 
 /// Largest distance in bytes from the module's origin to what moved code refers to.
-const REACH: u64 = 1 << 30;
+const MAX_DISTANCE_BYTES: u64 = 1 << 30;
 
 /// An instruction that was to be patched.
 #[derive(Clone, Copy, Debug)]
@@ -175,13 +175,13 @@ pub(super) fn plan(
     if bodies.is_empty() && found.wraps.is_empty() {
         return found;
     }
-    let ground = Ground {
+    let context = FunctionContext {
         function: subject.function,
         items: &items,
         bytes: subject.bytes,
         closes_loops: options.closes_loops,
     };
-    let groups = group::find(&ground);
+    let groups = group::find(&context);
     for (index, refusal) in groups.refused {
         refuse(&mut found, index, refusal);
     }
@@ -190,12 +190,18 @@ pub(super) fn plan(
         wraps: &found.wraps,
     };
     for group in &groups.groups {
-        let cycle = cycle_of(&ground, group, &before, options, analyst);
-        chunk.trampoline(&ground, group, &before, cycle.as_ref(), |index, number| {
-            if let Some(site) = site_at(&mut found.sites, index) {
-                site.number = Ok(number);
-            }
-        });
+        let trampoline_loop = trampoline_loop_of(&context, group, &before, options, analyst);
+        chunk.trampoline(
+            &context,
+            group,
+            &before,
+            trampoline_loop.as_ref(),
+            |index, number| {
+                if let Some(site) = site_at(&mut found.sites, index) {
+                    site.number = Ok(number);
+                }
+            },
+        );
     }
     for site in &mut found.sites {
         // The instruction is in no block: no known control flow reaches it.
@@ -208,40 +214,42 @@ pub(super) fn plan(
 }
 
 /// The loop at the start of a group, if it is to lie in the group's trampoline as a whole.
-fn cycle_of(
-    ground: &Ground<'_>,
+fn trampoline_loop_of(
+    context: &FunctionContext<'_>,
     group: &Group,
     before: &Before<'_>,
     options: &Options,
     analyst: &mut Analyst,
-) -> Option<Cycle> {
+) -> Option<TrampolineLoop> {
     let members = group.first..group.end;
     let is_wrapped = before
         .wraps
         .iter()
         .any(|wrap| members.contains(&wrap.instruction));
-    if !ground.closes_loops || is_wrapped {
+    if !context.closes_loops || is_wrapped {
         return None;
     }
-    let mut cycle = Cycle::of(&ground.function.instructions, members, analyst)?;
-    let members = group.first..cycle.end;
-    let forms = ground.items[members.clone()].iter().map(|item| item.form);
+    let mut trampoline_loop = TrampolineLoop::of(&context.function.instructions, members, analyst)?;
+    let members = group.first..trampoline_loop.end;
+    let forms = context.items[members.clone()].iter().map(|item| item.form);
     let bodies: Vec<(usize, Settled)> = before
         .bodies
         .iter()
         .filter(|(index, _)| members.contains(index))
         .map(|(index, work)| (*index, work.body))
         .collect();
-    let instructions = &ground.function.instructions[members.clone()];
+    let instructions = &context.function.instructions[members.clone()];
     let settled = bodies.iter().map(|(_, body)| *body);
-    cycle.saves = LoopSaves::of(instructions, forms, settled, options, analyst);
-    if let (Some(_), [(index, body)]) = (cycle.saves, &bodies[..])
+    trampoline_loop.saves = LoopSaves::of(instructions, forms, settled, options, analyst);
+    if let (Some(_), [(index, body)]) = (trampoline_loop.saves, &bodies[..])
         && *index == group.first
-        && let Some(laps) = body.laps(&cycle)
+        && let Some(laps) = body.laps(&trampoline_loop)
     {
-        cycle.copies = laps.most_copies().min(Cycle::most_copies(instructions));
+        trampoline_loop.copies = laps
+            .most_copies()
+            .min(TrampolineLoop::most_copies(instructions));
     }
-    Some(cycle)
+    Some(trampoline_loop)
 }
 
 /// The address of the site at this instruction, if the options select it, and its access to memory. `blocks`
@@ -343,7 +351,7 @@ pub(super) fn movable(
         Form::RipOperand(_) => instruction.ip_rel_memory_address(),
         Form::Jump | Form::JumpIf(_) | Form::CountJump(_) => instruction.near_branch_target(),
     };
-    let near = target.wrapping_sub(origin).cast_signed().unsigned_abs() <= REACH;
+    let near = target.wrapping_sub(origin).cast_signed().unsigned_abs() <= MAX_DISTANCE_BYTES;
     let may_move = !is_untouchable(subject.function, instruction)
         && !is_overlapped(subject.function, instruction);
     (near && may_move).then_some(form)

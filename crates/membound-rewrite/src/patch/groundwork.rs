@@ -13,7 +13,7 @@ use super::plan::{FunctionView, identity_bytes};
 use super::planner::{Assembly, Module, Part, bytes_of, origin_of};
 use super::trampoline::Chunk;
 use super::{Hooks, Options, Plan, wraps};
-use crate::code::{Function, Knowledge, Tables};
+use crate::code::{Function, ImageFacts, Tables};
 use crate::flow::{Analyst, Liveness, Summary};
 use crate::image::Image;
 
@@ -65,7 +65,7 @@ impl Groundwork {
     /// Deserializes the result of [`Self::to_bytes`]; `None` for other bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let kept: Kept<Knowledge, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
+        let kept: Kept<ImageFacts, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
         Some(Self {
             tables: kept.tables,
             module: Module {

@@ -64,7 +64,7 @@ pub(super) struct Groups {
 }
 
 /// A function with what is needed to form groups in it.
-pub(super) struct Ground<'a> {
+pub(super) struct FunctionContext<'a> {
     /// The decoded function.
     pub function: &'a Function,
     /// One item per instruction of the function.
@@ -75,7 +75,7 @@ pub(super) struct Ground<'a> {
     pub closes_loops: bool,
 }
 
-impl Ground<'_> {
+impl FunctionContext<'_> {
     fn length(&self, instructions: Range<usize>) -> usize {
         if instructions.is_empty() {
             return 0;
@@ -177,19 +177,22 @@ fn padding(bytes: &[u8]) -> usize {
 }
 
 /// Forms groups for all wanted instructions of a function.
-pub(super) fn find(ground: &Ground<'_>) -> Groups {
+pub(super) fn find(context: &FunctionContext<'_>) -> Groups {
     let mut groups = Groups::default();
-    if matches!(ground.function.unresolved, Some(Unresolved::Undecodable(_))) {
+    if matches!(
+        context.function.unresolved,
+        Some(Unresolved::Undecodable(_))
+    ) {
         groups.refused.extend(
-            ground
-                .wanted(0..ground.items.len())
+            context
+                .wanted(0..context.items.len())
                 .map(|index| (index, Refusal::Undecodable)),
         );
         return groups;
     }
-    let resolved = ground.function.unresolved.is_none();
-    let blocks = &ground.function.blocks;
-    let falls_in = fall_in(ground.function);
+    let resolved = context.function.unresolved.is_none();
+    let blocks = &context.function.blocks;
+    let falls_in = fall_in(context.function);
     let mut next = 0;
     while next < blocks.len() {
         let first = next;
@@ -198,28 +201,28 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
             next += 1;
         }
         let stretch = blocks[first].first as usize..blocks[next - 1].end as usize;
-        if ground.wanted(stretch.clone()).next().is_none() {
+        if context.wanted(stretch.clone()).next().is_none() {
             continue;
         }
         let padding = if resolved {
-            ground.padding_behind(next - 1)
+            context.padding_behind(next - 1)
         } else {
             0
         };
-        ground.runs(stretch.clone(), |run, call| {
+        context.runs(stretch.clone(), |run, call| {
             let padding = if run.end == stretch.end { padding } else { 0 };
             if resolved {
-                in_run(ground, run, call, padding, &mut groups);
+                in_run(context, run, call, padding, &mut groups);
             } else {
-                one_by_one(ground, run, call, &mut groups);
+                one_by_one(context, run, call, &mut groups);
             }
         });
         // Wanted instructions that cannot be moved and are not calls.
         groups.refused.extend(
-            ground
+            context
                 .wanted(stretch)
                 .filter(|index| {
-                    let item = ground.items[*index];
+                    let item = context.items[*index];
                     item.form.is_none() && !item.call
                 })
                 .map(|index| (index, Refusal::NotRelocatable)),
@@ -268,29 +271,35 @@ fn fall_in(function: &Function) -> Vec<bool> {
 }
 
 /// Forms groups in a run that control enters only at its first instruction.
-fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, groups: &mut Groups) {
+fn in_run(
+    context: &FunctionContext<'_>,
+    run: Range<usize>,
+    call: bool,
+    padding: usize,
+    groups: &mut Groups,
+) {
     let floor = groups.groups.len();
-    let loop_end = ground.loop_end(run.clone());
-    for wanted in ground.wanted(run.clone()) {
+    let loop_end = context.loop_end(run.clone());
+    for wanted in context.wanted(run.clone()) {
         let last = groups.groups[floor..].last();
         if last.is_some_and(|last| wanted < last.end) {
             continue;
         }
         if let Some(end) = loop_end.filter(|end| wanted < *end) {
-            add(ground, groups, floor, group(run.start, end, false, EDIT));
+            add(context, groups, floor, group(run.start, end, false, EDIT));
             continue;
         }
         let mut end = wanted + 1;
-        while ground.length(wanted..end) < EDIT && end < run.end {
+        while context.length(wanted..end) < EDIT && end < run.end {
             end += 1;
         }
         let slack = if end == run.end { padding } else { 0 };
         let mut first = wanted;
-        while ground.length(first..end) + slack < EDIT && first > run.start {
+        while context.length(first..end) + slack < EDIT && first > run.start {
             first -= 1;
         }
-        let room = (ground.length(first..end) + slack).min(EDIT);
-        add(ground, groups, floor, group(first, end, false, room));
+        let room = (context.length(first..end) + slack).min(EDIT);
+        add(context, groups, floor, group(first, end, false, room));
     }
     if !call {
         return;
@@ -300,11 +309,11 @@ fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, gr
         return;
     }
     let mut first = run.end - 1;
-    while ground.length(first..run.end) < EDIT && first > run.start {
+    while context.length(first..run.end) < EDIT && first > run.start {
         first -= 1;
     }
-    let room = ground.length(first..run.end).min(EDIT);
-    add(ground, groups, floor, group(first, run.end, true, room));
+    let room = context.length(first..run.end).min(EDIT);
+    add(context, groups, floor, group(first, run.end, true, room));
 }
 
 fn group(first: usize, end: usize, tail: bool, room: usize) -> Group {
@@ -317,7 +326,7 @@ fn group(first: usize, end: usize, tail: bool, room: usize) -> Group {
 }
 
 /// Adds a group, merged with the previous one if they overlap or nearly touch.
-fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
+fn add(context: &FunctionContext<'_>, groups: &mut Groups, floor: usize, new: Group) {
     if let Some(last) = groups.groups[floor..].last_mut() {
         let overlap = new.first < last.end;
         let short = new.end - last.first <= LONGEST;
@@ -325,7 +334,7 @@ fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
             last.first = last.first.min(new.first);
             last.end = last.end.max(new.end);
             last.tail |= new.tail;
-            let own = ground.length(last.first..last.end).min(EDIT);
+            let own = context.length(last.first..last.end).min(EDIT);
             last.room = last.room.max(u8::try_from(own).expect("at most five"));
             return;
         }
@@ -334,15 +343,15 @@ fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
 }
 
 /// Forms groups where control may enter anywhere: each jump overwrites bytes of one instruction only.
-fn one_by_one(ground: &Ground<'_>, run: Range<usize>, call: bool, groups: &mut Groups) {
+fn one_by_one(context: &FunctionContext<'_>, run: Range<usize>, call: bool, groups: &mut Groups) {
     let floor = groups.groups.len();
-    for wanted in ground.wanted(run.clone()) {
-        let room = ground.length(wanted..wanted + 1).min(EDIT);
+    for wanted in context.wanted(run.clone()) {
+        let room = context.length(wanted..wanted + 1).min(EDIT);
         let anchor = (run.start..wanted)
             .rev()
-            .find(|index| ground.length(*index..index + 1) >= EDIT);
+            .find(|index| context.length(*index..index + 1) >= EDIT);
         match anchor {
-            Some(anchor) if ground.items[wanted].at_any_price && room < EDIT => {
+            Some(anchor) if context.items[wanted].at_any_price && room < EDIT => {
                 while groups.groups.len() > floor
                     && groups.groups.last().is_some_and(|last| anchor < last.end)
                 {
@@ -363,7 +372,7 @@ fn one_by_one(ground: &Ground<'_>, run: Range<usize>, call: bool, groups: &mut G
     match groups.groups[floor..].last_mut() {
         Some(last) if last.end == run.end => last.tail = true,
         _ => {
-            let room = ground.length(before..run.end).min(EDIT);
+            let room = context.length(before..run.end).min(EDIT);
             groups.groups.push(group(before, run.end, true, room));
         }
     }
@@ -405,7 +414,7 @@ mod tests {
                 }
             })
             .collect();
-        let groups = find(&Ground {
+        let groups = find(&FunctionContext {
             function: &function,
             items: &items,
             bytes,

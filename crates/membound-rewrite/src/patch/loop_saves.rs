@@ -58,7 +58,7 @@ impl LoopSaves {
         }
         let mut live = RegisterSet::EMPTY;
         let mut red_zone = false;
-        let mut passes = instructions.iter().any(|it| options.lasts(it.ip()));
+        let mut passes = instructions.iter().any(|it| options.is_long_loop(it.ip()));
         for body in bodies {
             let (what, around) = body.yields()?;
             live = live.union(around.live);
@@ -171,7 +171,7 @@ impl LoopSaves {
     }
 
     /// Marks that from here on the registers that are only read have their values on the stack alone.
-    pub(super) fn let_go(self, writer: &mut Writer<'_>) {
+    pub(super) fn mark_saved_only(self, writer: &mut Writer<'_>) {
         for (register, depth) in self.read() {
             writer.frame.keep(register, Kept::Below(depth));
         }
@@ -179,7 +179,7 @@ impl LoopSaves {
     }
 
     /// Reloads the registers that are only read.
-    pub(super) fn take_back(self, writer: &mut Writer<'_>) {
+    pub(super) fn reload(self, writer: &mut Writer<'_>) {
         for (register, depth) in self.read() {
             let slot = at(Gpr::RSP, (writer.frame.lowered - depth) as usize);
             load(writer.out, register, slot);

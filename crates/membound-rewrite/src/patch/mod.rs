@@ -50,7 +50,8 @@ pub use membound_wire::Mark;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel, YieldPart};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
 pub use plan::{
-    FunctionView, HookState, HookView, Layout, MOST_COLOUR, Plan, PlanBytes, PlanError, SiteView,
+    FunctionView, HookState, HookView, Layout, MAX_COLOUR_BYTES, Plan, PlanBytes, PlanError,
+    SiteView,
 };
 pub use standalone::sampler_identity;
 pub use wraps::{WrapView, Wrapped};

@@ -170,7 +170,7 @@ pub struct Options {
     /// Addresses of yields of the primary with a recent-miss filter. Sorted.
     pub recalled: Vec<u64>,
     /// Addresses of bound yields in loops that run for long each time they are entered. Sorted.
-    pub lasting: Vec<u64>,
+    pub long_loops: Vec<u64>,
     /// Parts that yields leave out. Sorted.
     pub without: Vec<YieldPart>,
     /// True if a loop around sites is moved into their trampoline as a whole where possible. A thread may
@@ -194,7 +194,7 @@ impl Options {
             wrapped: Vec::new(),
             non_temporal: Vec::new(),
             recalled: Vec::new(),
-            lasting: Vec::new(),
+            long_loops: Vec::new(),
             without: Vec::new(),
             closes_loops: false,
         }
@@ -233,8 +233,8 @@ impl Options {
     }
 
     /// True if the yield at this address is in a loop that runs for long.
-    pub(super) fn lasts(&self, address: u64) -> bool {
-        self.lasting.binary_search(&address).is_ok()
+    pub(super) fn is_long_loop(&self, address: u64) -> bool {
+        self.long_loops.binary_search(&address).is_ok()
     }
 
     /// All bodies that the plan may contain.
@@ -259,7 +259,7 @@ impl Options {
             self.hooks as u8,
             u8::from(self.closes_loops),
         ]);
-        for addresses in [&self.non_temporal, &self.recalled, &self.lasting] {
+        for addresses in [&self.non_temporal, &self.recalled, &self.long_loops] {
             key.extend_from_slice(&(addresses.len() as u64).to_le_bytes());
             for address in addresses {
                 key.extend_from_slice(&address.to_le_bytes());
@@ -337,8 +337,8 @@ mod tests {
             recalled: vec![8],
             ..sites.clone()
         };
-        let lasting = Options {
-            lasting: vec![8],
+        let long_loops = Options {
+            long_loops: vec![8],
             ..sites.clone()
         };
         let keys = [
@@ -351,7 +351,7 @@ mod tests {
             with(&[(8, bound(1, false)), (16, bound(1, false))]),
             non_temporal.key(),
             recalled.key(),
-            lasting.key(),
+            long_loops.key(),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[index + 1..].contains(key), "{index}");

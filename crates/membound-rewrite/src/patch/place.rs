@@ -24,7 +24,7 @@ pub struct Placement {
     /// Difference between addresses in the process and addresses of the file.
     pub bias: u64,
     /// Start of the area for code, tables and data (see [`Layout`]): a multiple of 64, at most
-    /// [`super::MOST_COLOUR`] bytes after the start of the first page.
+    /// [`super::MAX_COLOUR_BYTES`] bytes after the start of the first page.
     pub area: u64,
 }
 
@@ -85,16 +85,16 @@ impl Plan {
     pub fn place(&self, placement: &Placement) -> Result<Placed, PlaceError> {
         let origin = self.number(Number::Origin);
         let base = origin.wrapping_add(placement.bias);
-        let ground = Ground {
+        let placement = AreaPlacement {
             base,
             span: self.number(Number::Span),
             area: placement.area,
             layout: self.layout(),
         };
-        if base < LOWEST || !ground.fits() {
-            return Err(ground.too_far());
+        if base < LOWEST || !placement.fits() {
+            return Err(placement.too_far());
         }
-        let code = ground.code(self)?;
+        let code = placement.code(self)?;
         let edits: Vec<Edit> = self.edits().collect();
         if edits.windows(2).any(|pair| pair[0].text >= pair[1].text) {
             return Err(PlaceError::Damaged("edits"));
@@ -109,7 +109,7 @@ impl Plan {
             islands: Vec::new(),
             lost: Vec::new(),
         };
-        let standing = ground.standing(&edits, &puns);
+        let standing = placement.standing(&edits, &puns);
         // For each edit of the plan, its index in `placed`; the island pages refer to those.
         let mut indices: Vec<usize> = vec![usize::MAX; edits.len()];
         for (index, edit) in edits.iter().enumerate() {
@@ -120,10 +120,12 @@ impl Plan {
             }
             let number = u32::try_from(index).map_err(|_| PlaceError::Damaged("edits"))?;
             indices[index] = placed.edits.len();
-            placed.edits.push(ground.edit(edit, puns.of_edit(number))?);
+            placed
+                .edits
+                .push(placement.edit(edit, puns.of_edit(number))?);
             placed.sites.push(sites);
         }
-        placed.islands = ground.islands(&edits, &puns, &standing, &indices)?;
+        placed.islands = placement.islands(&edits, &puns, &standing, &indices)?;
         Ok(placed)
     }
 }
@@ -158,14 +160,14 @@ impl Puns {
 }
 
 /// Where module and area lie.
-struct Ground {
+struct AreaPlacement {
     base: u64,
     span: u64,
     area: u64,
     layout: Layout,
 }
 
-impl Ground {
+impl AreaPlacement {
     fn fits(&self) -> bool {
         let end = self.area.checked_add(self.layout.bytes());
         self.area.is_multiple_of(64)
@@ -257,7 +259,7 @@ impl Ground {
             standing[index] = match pun {
                 None => usize::from(edit.length) == EDIT,
                 Some(pun) => {
-                    let leans = pun.leans_on.is_none_or(|other| {
+                    let leans = pun.depends_on.is_none_or(|other| {
                         let other = other as usize;
                         other > index && standing.get(other) == Some(&true)
                     });
@@ -345,11 +347,11 @@ impl Ground {
             page.edits.push(indices[index]);
             // The edit also depends on the islands of the edits it leans on. `standing` has checked that the
             // numbers only grow along this chain, so the loop ends.
-            let mut leans_on = pun.leans_on;
-            while let Some(next) = leans_on.and_then(|other| puns.of_edit(other)) {
+            let mut depends_on = pun.depends_on;
+            while let Some(next) = depends_on.and_then(|other| puns.of_edit(other)) {
                 let island = self.base.wrapping_add_signed(next.island);
                 page_of(&mut pages, island).edits.push(indices[index]);
-                leans_on = next.leans_on;
+                depends_on = next.depends_on;
             }
         }
         let mut pages: Vec<IslandPage> = pages.into_values().collect();

@@ -60,12 +60,12 @@ pub enum PlanError {
 /// colouring).
 ///
 /// Without the shift, many copies of one module would compete for the same few cache sets.
-pub const MOST_COLOUR: u64 = 4096 - 64;
+pub const MAX_COLOUR_BYTES: u64 = 4096 - 64;
 
 /// Sizes in bytes of the area that a plan's code, tables and data take, each a multiple of 4096.
 ///
 /// The three parts follow each other in this order, without gaps. Each has room to begin up to
-/// [`MOST_COLOUR`] bytes after the start of its pages; all three are shifted by the same distance.
+/// [`MAX_COLOUR_BYTES`] bytes after the start of its pages; all three are shifted by the same distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Code, to be mapped readable and executable.
@@ -515,7 +515,7 @@ fn read_edit(record: &[u8]) -> Edit {
 
 pub(super) fn write_pun(pun: &Pun, out: &mut Vec<u8>) {
     out.extend_from_slice(&pun.edit.to_le_bytes());
-    out.extend_from_slice(&pun.leans_on.unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(&pun.depends_on.unwrap_or(u32::MAX).to_le_bytes());
     out.extend_from_slice(&pun.island.to_le_bytes());
     out.extend_from_slice(&pun.new);
     out.extend_from_slice(&[0; 4]);
@@ -524,7 +524,7 @@ pub(super) fn write_pun(pun: &Pun, out: &mut Vec<u8>) {
 fn read_pun(record: &[u8]) -> Pun {
     Pun {
         edit: word(record, 0),
-        leans_on: Some(word(record, 4)).filter(|other| *other != u32::MAX),
+        depends_on: Some(word(record, 4)).filter(|other| *other != u32::MAX),
         island: long(record, 8).cast_signed(),
         new: record[16..24].try_into().expect("eight bytes"),
     }

@@ -11,16 +11,16 @@ use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
 use super::function::{self, Found, Subject};
 use super::plan::{
-    FunctionView, MOST_COLOUR, Plan, hook_code, identity_bytes, refusal_code, site_words,
+    FunctionView, MAX_COLOUR_BYTES, Plan, hook_code, identity_bytes, refusal_code, site_words,
     write_edit, write_function, write_pun,
 };
-use super::pun::{self, Terrain};
+use super::pun::{self, IslandRange};
 use super::syscalls::{self, is_made_again};
 use super::table::Tables;
 use super::trampoline::{Chunk, Edit};
 use super::wraps;
 use super::{HookState, Hooks, Options, Refusal, Sites};
-use crate::code::{Function, Knowledge};
+use crate::code::{Function, ImageFacts};
 use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
 use crate::image::Image;
 
@@ -40,7 +40,7 @@ const KEPT_INSTRUCTIONS: usize = 6 << 20;
 /// What is known of the whole module before its functions are planned.
 pub(super) struct Module {
     /// What the decoder of one function has to know of others.
-    pub knowledge: Knowledge,
+    pub knowledge: ImageFacts,
     /// Which registers each function reads and writes.
     pub summaries: Summaries,
 }
@@ -57,7 +57,7 @@ impl Module {
         options: &Options,
         most: usize,
     ) -> (Self, Vec<Option<Function>>) {
-        let knowledge = Knowledge::gather(image, options.tables);
+        let knowledge = ImageFacts::gather(image, options.tables);
         let left = AtomicUsize::new(most);
         let (summaries, functions): (Vec<(u64, Summary)>, Vec<Option<Function>>) =
             (0..image.functions().len())
@@ -277,7 +277,7 @@ impl Assembly<'_> {
 
         let words = site_words(self.options);
         let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
-        let pages = |bytes: u64| (bytes + MOST_COLOUR).next_multiple_of(PAGE as u64);
+        let pages = |bytes: u64| (bytes + MAX_COLOUR_BYTES).next_multiple_of(PAGE as u64);
         let code_bytes = pages(u64::from(end.code));
         let tables_bytes = pages(builder.section(Section::Tables).len() as u64);
         let data_bytes = pages(data);
@@ -301,13 +301,13 @@ impl Assembly<'_> {
             lose(&mut found, &edits, self.origin);
             edits.clear();
         }
-        let terrain = self.terrain(area);
-        let (mut puns, homeless) = pun::find(&mut edits, &terrain, text);
-        for index in homeless.iter().map(|index| *index as usize) {
+        let island_range = self.island_range(area);
+        let (mut puns, without_island) = pun::find(&mut edits, &island_range, text);
+        for index in without_island.iter().map(|index| *index as usize) {
             lose(&mut found, &edits[index..=index], self.origin);
         }
         puns.sort_unstable_by_key(|pun| pun.island);
-        let kept = keep(&mut edits, &mut puns, &homeless);
+        let kept = keep(&mut edits, &mut puns, &without_island);
         for edit in &kept {
             write_edit(edit, builder.section(Section::Edits));
         }
@@ -327,7 +327,7 @@ impl Assembly<'_> {
         Plan::from_bytes(builder.finish()).expect("what was just written can be read")
     }
 
-    fn terrain(&self, area: u64) -> Terrain {
+    fn island_range(&self, area: u64) -> IslandRange {
         let reserve = MARGIN + 2 * area.cast_signed();
         let span = (self.end - self.origin).cast_signed();
         let floor = if self.origin == 0 {
@@ -337,7 +337,7 @@ impl Assembly<'_> {
             // addresses.
             0x1_0000 - self.origin.cast_signed()
         };
-        Terrain {
+        IslandRange {
             taken: (-reserve, span + reserve),
             floor,
         }
@@ -621,10 +621,10 @@ fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
     }
 }
 
-/// Removes the edits in `homeless` and renumbers the references to the others.
-fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], homeless: &[u32]) -> Vec<Edit> {
+/// Removes the edits in `without_island` and renumbers the references to the others.
+fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], without_island: &[u32]) -> Vec<Edit> {
     let mut gone = vec![false; edits.len()];
-    for index in homeless {
+    for index in without_island {
         gone[*index as usize] = true;
     }
     let mut new = Vec::with_capacity(edits.len());
@@ -637,7 +637,7 @@ fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], homeless: &[u32]) -> Vec<E
     }
     for pun in puns {
         pun.edit = numbers[pun.edit as usize];
-        pun.leans_on = pun.leans_on.map(|other| numbers[other as usize]);
+        pun.depends_on = pun.depends_on.map(|other| numbers[other as usize]);
     }
     new
 }

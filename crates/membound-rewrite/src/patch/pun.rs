@@ -19,17 +19,17 @@ use super::EDIT;
 use super::trampoline::Edit;
 
 /// Bytes of a page.
-const PAGE: i64 = 4096;
+const PAGE_BYTES: i64 = 4096;
 /// A segment prefix, which has no effect on a jump.
-const PREFIX: u8 = 0x2e;
+const SEGMENT_PREFIX: u8 = 0x2e;
 /// Bytes of an island's jump.
-const JUMP: usize = 5;
+const JUMP_BYTES: usize = 5;
 /// Most pages of islands of a plan: each page is a mapping of its own.
-const PAGES: usize = 4096;
+const MAX_ISLAND_PAGES: usize = 4096;
 /// Most pages that are tried in order to find those that serve the most jumps.
-const CANDIDATES: usize = 1 << 16;
+const MAX_CANDIDATE_PAGES: usize = 1 << 16;
 /// Largest displacement of a punned jump, which leaves room for the jump from the island to the trampoline.
-const REACH: i64 = 0x7e00_0000;
+const MAX_DISPLACEMENT_BYTES: i64 = 0x7e00_0000;
 
 /// A punned jump whose island has been chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,12 @@ pub(super) struct Pun {
     /// Address of its island, relative to the module's origin.
     pub island: i64,
     /// The edit whose bytes are the last bytes of this jump's displacement, if they are not original bytes.
-    pub leans_on: Option<u32>,
+    pub depends_on: Option<u32>,
 }
 
 /// Where islands may lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terrain {
+pub(super) struct IslandRange {
     /// Start and end, relative to the origin, of the range that the module and its trampolines occupy or may
     /// occupy.
     pub taken: (i64, i64),
@@ -72,19 +72,19 @@ struct Page {
 
 impl Page {
     fn is_free(&self, at: usize) -> bool {
-        (at..at + JUMP).all(|byte| self.used[byte / 64] >> (byte % 64) & 1 == 0)
+        (at..at + JUMP_BYTES).all(|byte| self.used[byte / 64] >> (byte % 64) & 1 == 0)
     }
 
     fn take(&mut self, window: Range<usize>) -> Option<usize> {
         let first = window.start.max(self.free_from);
-        let end = window.end.min(PAGE as usize - JUMP + 1);
+        let end = window.end.min(PAGE_BYTES as usize - JUMP_BYTES + 1);
         let at = (first..end).find(|at| self.is_free(*at))?;
-        for byte in at..at + JUMP {
+        for byte in at..at + JUMP_BYTES {
             self.used[byte / 64] |= 1 << (byte % 64);
         }
         self.jumps += 1;
         if window.start <= self.free_from {
-            self.free_from = at + JUMP;
+            self.free_from = at + JUMP_BYTES;
         }
         Some(at)
     }
@@ -92,13 +92,13 @@ impl Page {
 
 /// The numbers of the pages that a window overlaps.
 fn pages_of(window: &Range<i64>) -> Range<i64> {
-    window.start.div_euclid(PAGE)..(window.end - 1).div_euclid(PAGE) + 1
+    window.start.div_euclid(PAGE_BYTES)..(window.end - 1).div_euclid(PAGE_BYTES) + 1
 }
 
 /// The part of a window that lies in a page, as offsets within the page.
 fn part_in(window: &Range<i64>, page: i64) -> Range<usize> {
-    let start = (window.start - page * PAGE).clamp(0, PAGE) as usize;
-    let end = (window.end - page * PAGE).clamp(0, PAGE) as usize;
+    let start = (window.start - page * PAGE_BYTES).clamp(0, PAGE_BYTES) as usize;
+    let end = (window.end - page * PAGE_BYTES).clamp(0, PAGE_BYTES) as usize;
     start..end
 }
 
@@ -106,34 +106,34 @@ impl Pages {
     /// Takes a place for a jump that begins in `window`, in an existing page.
     fn take(&mut self, window: &Range<i64>) -> Option<i64> {
         for (&number, page) in self.by_number.range_mut(pages_of(window)) {
-            if page.free_from + JUMP > PAGE as usize {
+            if page.free_from + JUMP_BYTES > PAGE_BYTES as usize {
                 continue;
             }
             if let Some(at) = page.take(part_in(window, number)) {
-                return Some(number * PAGE + at as i64);
+                return Some(number * PAGE_BYTES + at as i64);
             }
         }
         None
     }
 
     /// Takes a place for a jump that begins in `window`, in a new page.
-    fn open(&mut self, window: &Range<i64>, terrain: &Terrain) -> Option<i64> {
-        if self.by_number.len() >= CANDIDATES {
+    fn open(&mut self, window: &Range<i64>, island_range: &IslandRange) -> Option<i64> {
+        if self.by_number.len() >= MAX_CANDIDATE_PAGES {
             return None;
         }
         let within = |page: i64| part_in(window, page);
         // The lowest page that fits: edits at lower addresses, which come next, have lower windows.
         let number = pages_of(window).take(4096).find(|number| {
-            let (start, end) = (number * PAGE, (number + 1) * PAGE);
-            start >= terrain.floor
-                && (end <= terrain.taken.0 || start >= terrain.taken.1)
+            let (start, end) = (number * PAGE_BYTES, (number + 1) * PAGE_BYTES);
+            start >= island_range.floor
+                && (end <= island_range.taken.0 || start >= island_range.taken.1)
                 && !self.by_number.contains_key(number)
                 && self
                     .chosen
                     .as_ref()
                     .is_none_or(|chosen| chosen.contains(number))
                 && !within(*number).is_empty()
-                && within(*number).start <= PAGE as usize - JUMP
+                && within(*number).start <= PAGE_BYTES as usize - JUMP_BYTES
         })?;
         let mut page = Page {
             used: [0; 64],
@@ -142,7 +142,7 @@ impl Pages {
         };
         let at = page.take(within(number))?;
         self.by_number.insert(number, page);
-        Some(number * PAGE + at as i64)
+        Some(number * PAGE_BYTES + at as i64)
     }
 }
 
@@ -155,7 +155,7 @@ impl Pages {
             .map(|(number, page)| (page.jumps, *number))
             .collect();
         pages.sort_unstable_by_key(|(jumps, number)| (Reverse(*jumps), *number));
-        pages.truncate(PAGES);
+        pages.truncate(MAX_ISLAND_PAGES);
         pages.into_iter().map(|(_, number)| number).collect()
     }
 }
@@ -167,13 +167,13 @@ impl Pages {
 /// the original bytes of a range.
 pub(super) fn find<'a>(
     edits: &mut [Edit],
-    terrain: &Terrain,
+    island_range: &IslandRange,
     text: impl Fn(u32, usize) -> Option<&'a [u8]>,
 ) -> (Vec<Pun>, Vec<u32>) {
     let mut pages = Pages::default();
     let mut grown = edits.to_vec();
-    let found = settle(&mut grown, terrain, &text, &mut pages);
-    if pages.by_number.len() <= PAGES {
+    let found = settle(&mut grown, island_range, &text, &mut pages);
+    if pages.by_number.len() <= MAX_ISLAND_PAGES {
         edits.copy_from_slice(&grown);
         return found;
     }
@@ -181,18 +181,18 @@ pub(super) fn find<'a>(
         by_number: BTreeMap::new(),
         chosen: Some(pages.fullest()),
     };
-    settle(edits, terrain, &text, &mut pages)
+    settle(edits, island_range, &text, &mut pages)
 }
 
 /// One attempt of [`find`].
 fn settle<'a>(
     edits: &mut [Edit],
-    terrain: &Terrain,
+    island_range: &IslandRange,
     text: &impl Fn(u32, usize) -> Option<&'a [u8]>,
     pages: &mut Pages,
 ) -> (Vec<Pun>, Vec<u32>) {
     let mut puns: Vec<Pun> = Vec::new();
-    let mut homeless = Vec::new();
+    let mut without_island = Vec::new();
     // The edits after the present one that are final, nearest last.
     let mut behind: Vec<(u32, [Option<u8>; EDIT], usize)> = Vec::new();
     for index in (0..edits.len()).rev() {
@@ -202,14 +202,14 @@ fn settle<'a>(
         if length >= EDIT {
             let bytes = [Some(0xe9), None, None, None, None];
             behind.push((number, bytes, EDIT));
-        } else if let Some(pun) = one(&edit, number, edits, &behind, pages, terrain) {
-            if let Some(other) = pun.leans_on {
+        } else if let Some(pun) = one(&edit, number, edits, &behind, pages, island_range) {
+            if let Some(other) = pun.depends_on {
                 let other = &edits[other as usize];
                 let end = other.text + u32::from(other.group);
                 let wanted = usize::from(edit.group).max((end - edit.text) as usize);
                 grow(&mut edits[index], wanted, text);
             }
-            let end = usize::from(edit.length) + JUMP;
+            let end = usize::from(edit.length) + JUMP_BYTES;
             let wanted = usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
             grow(&mut edits[index], wanted, text);
             let mut bytes = [None; EDIT];
@@ -219,14 +219,14 @@ fn settle<'a>(
             behind.push((number, bytes, length));
             puns.push(pun);
         } else {
-            homeless.push(number);
+            without_island.push(number);
         }
         if behind.len() > 8 {
             behind.remove(0);
         }
     }
     puns.reverse();
-    (puns, homeless)
+    (puns, without_island)
 }
 
 fn grow<'a>(edit: &mut Edit, bytes: usize, text: &impl Fn(u32, usize) -> Option<&'a [u8]>) {
@@ -240,12 +240,12 @@ fn grow<'a>(edit: &mut Edit, bytes: usize, text: &impl Fn(u32, usize) -> Option<
 }
 
 /// One encoding of an edit's jump.
-struct Way {
+struct PunEncoding {
     /// Redundant prefix bytes before the jump.
     prefixes: usize,
     /// Range in which the island may begin.
     window: Range<i64>,
-    leans_on: Option<u32>,
+    depends_on: Option<u32>,
 }
 
 fn one(
@@ -254,54 +254,55 @@ fn one(
     edits: &[Edit],
     behind: &[(u32, [Option<u8>; EDIT], usize)],
     pages: &mut Pages,
-    terrain: &Terrain,
+    island_range: &IslandRange,
 ) -> Option<Pun> {
     // Open a new page only if no existing one fits: their number is limited.
-    let found = ways(edit, edits, behind)
-        .find_map(|way| Some((pages.take(&way.window)?, way)))
+    let found = encodings(edit, edits, behind)
+        .find_map(|encoding| Some((pages.take(&encoding.window)?, encoding)))
         .or_else(|| {
-            ways(edit, edits, behind).find_map(|way| Some((pages.open(&way.window, terrain)?, way)))
+            encodings(edit, edits, behind)
+                .find_map(|encoding| Some((pages.open(&encoding.window, island_range)?, encoding)))
         });
-    let (island, way) = found?;
-    let end = way.prefixes + JUMP;
+    let (island, encoding) = found?;
+    let end = encoding.prefixes + JUMP_BYTES;
     let next = i64::from(edit.text) + end as i64;
     let displacement = i32::try_from(island - next).ok()?.to_le_bytes();
     let mut new = [0; 8];
-    new[..way.prefixes].fill(PREFIX);
-    new[way.prefixes] = 0xe9;
-    new[way.prefixes + 1..end].copy_from_slice(&displacement);
+    new[..encoding.prefixes].fill(SEGMENT_PREFIX);
+    new[encoding.prefixes] = 0xe9;
+    new[encoding.prefixes + 1..end].copy_from_slice(&displacement);
     Some(Pun {
         edit: number,
         new,
         island,
-        leans_on: way.leans_on,
+        depends_on: encoding.depends_on,
     })
 }
 
 /// The possible encodings of an edit's jump, that with the widest window first.
-fn ways<'a>(
+fn encodings<'a>(
     edit: &'a Edit,
     edits: &'a [Edit],
     behind: &'a [(u32, [Option<u8>; EDIT], usize)],
-) -> impl Iterator<Item = Way> + 'a {
+) -> impl Iterator<Item = PunEncoding> + 'a {
     let length = usize::from(edit.length);
     let most = usize::from(edit.limit).min(edit.old.len());
     // At least one byte of the displacement must be one that the edit overwrites.
     (0..length.saturating_sub(1))
-        .take_while(move |prefixes| prefixes + JUMP <= most)
-        .filter_map(move |prefixes| way(edit, prefixes, edits, behind))
+        .take_while(move |prefixes| prefixes + JUMP_BYTES <= most)
+        .filter_map(move |prefixes| encoding(edit, prefixes, edits, behind))
 }
 
-fn way(
+fn encoding(
     edit: &Edit,
     prefixes: usize,
     edits: &[Edit],
     behind: &[(u32, [Option<u8>; EDIT], usize)],
-) -> Option<Way> {
+) -> Option<PunEncoding> {
     let length = usize::from(edit.length);
-    let end = prefixes + JUMP;
+    let end = prefixes + JUMP_BYTES;
     let own = length - prefixes - 1;
-    let mut leans_on = None;
+    let mut depends_on = None;
     let mut high = 0_u32;
     for byte in length..end {
         let address = edit.text + byte as u32;
@@ -311,7 +312,7 @@ fn way(
             if (start..start + *count as u32).contains(&address) {
                 value = bytes[(address - start) as usize];
                 // The nearest edit is enough: it depends on those after it itself.
-                leans_on = leans_on.or(Some(*other));
+                depends_on = depends_on.or(Some(*other));
             }
         }
         high |= u32::from(value?) << (8 * (byte - prefixes - 1));
@@ -319,11 +320,11 @@ fn way(
     let next = i64::from(edit.text) + end as i64;
     let lowest = i64::from(high.cast_signed());
     let width = 1_i64 << (8 * own);
-    let reached = lowest >= -REACH && lowest + width <= REACH;
-    reached.then_some(Way {
+    let reached = lowest >= -MAX_DISPLACEMENT_BYTES && lowest + width <= MAX_DISPLACEMENT_BYTES;
+    reached.then_some(PunEncoding {
         prefixes,
         window: next + lowest..next + lowest + width,
-        leans_on,
+        depends_on,
     })
 }
 
@@ -331,7 +332,7 @@ fn way(
 mod tests {
     use super::*;
 
-    const TERRAIN: Terrain = Terrain {
+    const ISLAND_RANGE: IslandRange = IslandRange {
         taken: (-0x10_0000, 0x20_0000),
         floor: i64::MIN,
     };
@@ -352,15 +353,15 @@ mod tests {
     }
 
     /// Makes all edits in `code` and follows the punned jumps.
-    fn check(code: &[u8], edits: &[(u32, u8)], homeless: &[u32]) {
+    fn check(code: &[u8], edits: &[(u32, u8)], without_island: &[u32]) {
         let mut edits: Vec<Edit> = edits
             .iter()
             .map(|(text, length)| edit_at(*text, *length, code))
             .collect();
-        let (puns, without) = find(&mut edits, &TERRAIN, |at, length| {
+        let (puns, without) = find(&mut edits, &ISLAND_RANGE, |at, length| {
             code.get(at as usize..at as usize + length)
         });
-        assert_eq!(without, homeless);
+        assert_eq!(without, without_island);
         let mut patched = code.to_vec();
         for (index, edit) in edits.iter().enumerate() {
             if edit.length == 5 {
@@ -382,7 +383,7 @@ mod tests {
             .decode();
             assert!(jump.is_jmp_short_or_near(), "{puns:x?} {patched:x?}");
             assert_eq!(jump.near_branch_target().cast_signed(), pun.island);
-            assert!(pun.island + 5 <= TERRAIN.taken.0 || pun.island >= TERRAIN.taken.1);
+            assert!(pun.island + 5 <= ISLAND_RANGE.taken.0 || pun.island >= ISLAND_RANGE.taken.1);
             for other in &islands {
                 assert!(pun.island.abs_diff(*other) >= 5, "{puns:x?}");
             }
@@ -430,10 +431,10 @@ mod tests {
         ];
         let mut edits = [edit_at(0, 4, &code), edit_at(4, 5, &code)];
         edits[1].group = 7;
-        let (puns, _) = find(&mut edits, &TERRAIN, |at, length| {
+        let (puns, _) = find(&mut edits, &ISLAND_RANGE, |at, length| {
             code.get(at as usize..at as usize + length)
         });
-        assert_eq!(puns[0].leans_on, Some(1));
+        assert_eq!(puns[0].depends_on, Some(1));
         assert_eq!(edits[0].group, 11);
         assert_eq!(edits[0].fingerprint, fingerprint(&code[..11]));
     }
@@ -450,32 +451,40 @@ mod tests {
             code.extend_from_slice(&window.to_le_bytes());
             code.resize(code.len().next_multiple_of(8), 0x90);
         };
-        for jump in 0..2 * PAGES {
+        for jump in 0..2 * MAX_ISLAND_PAGES {
             place(0x100 + 2 * (jump / 2) as u16, &mut code);
         }
-        for jump in 0..PAGES {
+        for jump in 0..MAX_ISLAND_PAGES {
             place(0x4000 + 2 * jump as u16, &mut code);
         }
         let edits: Vec<Edit> = edits
             .into_iter()
             .map(|(text, length)| edit_at(text, length, &code))
             .collect();
-        let (_, homeless) = find(&mut edits.clone(), &TERRAIN, |_, _| None);
-        assert!(homeless.len() <= PAGES, "{}", homeless.len());
-        assert!(homeless.iter().all(|index| *index as usize >= 2 * PAGES));
+        let (_, without_island) = find(&mut edits.clone(), &ISLAND_RANGE, |_, _| None);
+        assert!(
+            without_island.len() <= MAX_ISLAND_PAGES,
+            "{}",
+            without_island.len()
+        );
+        assert!(
+            without_island
+                .iter()
+                .all(|index| *index as usize >= 2 * MAX_ISLAND_PAGES)
+        );
     }
 
     #[test]
     fn windows_inside_what_is_taken_are_not_used() {
         // The following byte is zero: within 16 MB above.
-        let terrain = Terrain {
+        let island_range = IslandRange {
             taken: (-0x10_0000, 0x200_0000),
             floor: i64::MIN,
         };
         let code = [0x48, 0x8b, 0x47, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00];
         let mut edits = [edit_at(0, 4, &code)];
-        let (puns, homeless) = find(&mut edits, &terrain, |_, _| None);
+        let (puns, without_island) = find(&mut edits, &island_range, |_, _| None);
         assert!(puns.is_empty());
-        assert_eq!(homeless, [0]);
+        assert_eq!(without_island, [0]);
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use membound_wire::{Place, fingerprint};
 
 use super::body::{Draft, Settled, SlowPath, Within};
-use super::cycle::{self, Cycle};
+use super::cycle::{self, TrampolineLoop};
 use super::emit::Emitter;
-use super::group::{Ground, Group};
+use super::group::{FunctionContext, Group};
 use super::relocate;
 use super::table::Tables;
 use super::wraps::{self, Wrap};
@@ -115,10 +115,10 @@ impl Chunk {
     /// edit. Calls `numbered` with the instruction and number of every site.
     pub(super) fn trampoline(
         &mut self,
-        ground: &Ground<'_>,
+        context: &FunctionContext<'_>,
         group: &Group,
         before: &Before<'_>,
-        cycle: Option<&Cycle>,
+        trampoline_loop: Option<&TrampolineLoop>,
         mut numbered: impl FnMut(usize, u32),
     ) {
         let first_site = self.sites;
@@ -126,17 +126,19 @@ impl Chunk {
         let entry = self.out.at();
         let mut parts = parts.into_iter().peekable();
         let mut next = group.first;
-        if let Some((cycle, saves)) = cycle.and_then(|cycle| Some((cycle, cycle.saves?))) {
-            self.saved_loop(ground, group, &mut parts, (cycle, saves));
-            next = cycle.end;
+        if let Some((trampoline_loop, saves)) = trampoline_loop
+            .and_then(|trampoline_loop| Some((trampoline_loop, trampoline_loop.saves?)))
+        {
+            self.saved_loop(context, group, &mut parts, (trampoline_loop, saves));
+            next = trampoline_loop.end;
             if group.is_over_at(next) {
-                return self.edit(ground, group, entry, first_site);
+                return self.edit(context, group, entry, first_site);
             }
         }
-        let overwritten = self.overwritten(ground, group);
+        let overwritten = self.overwritten(context, group);
         let mut again = None;
         for index in next..group.end {
-            let original = self.relative(ground, index);
+            let original = self.relative(context, index);
             if original < overwritten {
                 self.entries.push(self.next_place());
             }
@@ -145,31 +147,33 @@ impl Chunk {
             }
             let part = parts.next_if(|part| part.instruction == index);
             let code = self.out.at();
-            let cycle = cycle.filter(|cycle| index < cycle.end);
-            let around = cycle.map(|cycle| (cycle, index == group.first));
+            let trampoline_loop =
+                trampoline_loop.filter(|trampoline_loop| index < trampoline_loop.end);
+            let around =
+                trampoline_loop.map(|trampoline_loop| (trampoline_loop, index == group.first));
             let lap = self.body(part, around);
             let again = again.get_or_insert(lap.unwrap_or(code));
             let displaced = self.out.at();
-            if cycle.is_none() || !self.go_back(ground, group, index, *again) {
-                self.displace(ground, index);
+            if trampoline_loop.is_none() || !self.go_back(context, group, index, *again) {
+                self.displace(context, index);
             }
             self.close(part, code, original, displaced);
         }
-        let after = ground.function.instructions[group.end - 1].next_ip();
+        let after = context.function.instructions[group.end - 1].next_ip();
         let code = self.out.at();
         if group.tail {
             let part = parts.next();
             self.body(part, None);
             let displaced = self.out.at();
             self.out.jump(after);
-            let original = self.relative(ground, group.end);
+            let original = self.relative(context, group.end);
             self.close(part, code, original, displaced);
-        } else if falls_through(ground, group.end - 1) {
+        } else if falls_through(context, group.end - 1) {
             let original = self.behind_origin(after);
             self.tables.plain_place(code, original);
             self.out.jump(after);
         }
-        self.edit(ground, group, entry, first_site);
+        self.edit(context, group, entry, first_site);
     }
 
     fn slow_paths(
@@ -213,8 +217,8 @@ impl Chunk {
         u32::try_from(self.tables.places.len()).expect("fewer places than bytes of code")
     }
 
-    fn relative(&self, ground: &Ground<'_>, index: usize) -> u32 {
-        self.behind_origin(ground.function.instructions[index].ip())
+    fn relative(&self, context: &FunctionContext<'_>, index: usize) -> u32 {
+        self.behind_origin(context.function.instructions[index].ip())
     }
 
     fn behind_origin(&self, address: u64) -> u32 {
@@ -222,13 +226,13 @@ impl Chunk {
     }
 
     /// End of the text that the jump to the trampoline overwrites.
-    fn overwritten(&self, ground: &Ground<'_>, group: &Group) -> u32 {
-        self.relative(ground, group.first) + u32::from(group.room)
+    fn overwritten(&self, context: &FunctionContext<'_>, group: &Group) -> u32 {
+        self.relative(context, group.first) + u32::from(group.room)
     }
 
     /// Writes a body. `around` is the loop that contains it, and whether the body is before its first
     /// instruction. Returns the offset at which iterations enter, if that is not the body's beginning.
-    fn body(&mut self, part: Option<Part>, around: Option<(&Cycle, bool)>) -> Option<u32> {
+    fn body(&mut self, part: Option<Part>, around: Option<(&TrampolineLoop, bool)>) -> Option<u32> {
         let part = part?;
         let Self {
             out, tables, draft, ..
@@ -236,7 +240,7 @@ impl Chunk {
         let within = Within {
             site: part.number,
             slow: part.slow.map(|(slow, _)| slow),
-            cycle: around.map(|it| it.0),
+            trampoline_loop: around.map(|it| it.0),
             is_head: around.is_some_and(|it| it.1),
         };
         part.body.write(within, out, tables, draft)
@@ -244,19 +248,25 @@ impl Chunk {
 
     /// Writes a branch to the group's first instruction as a branch to `again`; false if the instruction is
     /// not one.
-    fn go_back(&mut self, ground: &Ground<'_>, group: &Group, index: usize, again: u32) -> bool {
-        let all = &ground.function.instructions;
+    fn go_back(
+        &mut self,
+        context: &FunctionContext<'_>,
+        group: &Group,
+        index: usize,
+        again: u32,
+    ) -> bool {
+        let all = &context.function.instructions;
         cycle::leads_to(&all[index], all[group.first].ip())
-            && ground.items[index]
+            && context.items[index]
                 .form
                 .is_some_and(|form| relocate::write_back(form, again, &mut self.out))
     }
 
-    fn displace(&mut self, ground: &Ground<'_>, index: usize) {
-        let instruction = &ground.function.instructions[index];
-        let at = offset(ground, index);
-        let bytes = &ground.bytes[at..at + instruction.len()];
-        let form = ground.items[index]
+    fn displace(&mut self, context: &FunctionContext<'_>, index: usize) {
+        let instruction = &context.function.instructions[index];
+        let at = offset(context, index);
+        let bytes = &context.bytes[at..at + instruction.len()];
+        let form = context.items[index]
             .form
             .expect("only movable instructions are in groups");
         relocate::write(form, instruction, bytes, &mut self.out);
@@ -281,24 +291,24 @@ impl Chunk {
         }
     }
 
-    fn edit(&mut self, ground: &Ground<'_>, group: &Group, code: u32, first_site: u32) {
-        let from = offset(ground, group.first);
-        let last = &ground.function.instructions[group.end - 1];
-        let to = (last.next_ip() - ground.function.bounds.range.start) as usize;
-        let bytes = &ground.bytes[from..to.max(from + usize::from(group.room))];
+    fn edit(&mut self, context: &FunctionContext<'_>, group: &Group, code: u32, first_site: u32) {
+        let from = offset(context, group.first);
+        let last = &context.function.instructions[group.end - 1];
+        let to = (last.next_ip() - context.function.bounds.range.start) as usize;
+        let bytes = &context.bytes[from..to.max(from + usize::from(group.room))];
         let mut starts = 0_u8;
         for index in group.first..group.end {
-            let at = offset(ground, index) - from;
+            let at = offset(context, index) - from;
             if at < usize::from(group.room) {
                 starts |= 1 << at;
             }
         }
-        let rest = &ground.bytes[from..];
+        let rest = &context.bytes[from..];
         let mut old = [0; 8];
         let known = rest.len().min(8);
         old[..known].copy_from_slice(&rest[..known]);
         self.edits.push(Edit {
-            text: self.relative(ground, group.first),
+            text: self.relative(context, group.first),
             code,
             fingerprint: fingerprint(bytes),
             group: u16::try_from(bytes.len()).expect("a group is short"),
@@ -307,22 +317,22 @@ impl Chunk {
             first_site,
             sites: u16::try_from(self.sites - first_site).expect("a group is short"),
             limit: u8::try_from(rest.len()).unwrap_or(u8::MAX),
-            unresolved: ground.function.unresolved.is_some(),
+            unresolved: context.function.unresolved.is_some(),
             old,
         });
     }
 }
 
-fn offset(ground: &Ground<'_>, index: usize) -> usize {
-    let start = ground.function.bounds.range.start;
-    usize::try_from(ground.function.instructions[index].ip() - start)
+fn offset(context: &FunctionContext<'_>, index: usize) -> usize {
+    let start = context.function.bounds.range.start;
+    usize::try_from(context.function.instructions[index].ip() - start)
         .expect("a function is below 4 GiB")
 }
 
 /// True if control may continue at the instruction that follows.
-fn falls_through(ground: &Ground<'_>, index: usize) -> bool {
+fn falls_through(context: &FunctionContext<'_>, index: usize) -> bool {
     !matches!(
-        ground.function.instructions[index].flow_control(),
+        context.function.instructions[index].flow_control(),
         FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
     )
 }

@@ -24,7 +24,7 @@ use membound_wire::{
 
 use super::body::Within;
 use super::companions::Companions;
-use super::cycle::{Beat, Cycle};
+use super::cycle::{Beat, TrampolineLoop};
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
     self, FS, GS, absolute, at, change_rounding, clear, compare_byte_with_zero, compare_with_zero,
@@ -42,15 +42,15 @@ use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
 /// Iterations of a loop are charged together up to this time, in nanoseconds.
-const AT_ONCE_NS: i32 = 10;
+const MAX_NS_PER_CHARGE: i32 = 10;
 /// How far ahead a scavenger prefetches, in nanoseconds: about one time slice.
-const AHEAD_NS: i32 = 100;
+const PREFETCH_DISTANCE_NS: i32 = 100;
 /// Where the thread that owns the lane has stored its rounding mode.
 const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 
 /// The access that a yield is installed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct PrefetchTarget {
     /// The operand that is about to be accessed.
     pub operand: Operand,
     /// Other lines of the same object that are likely to be accessed after it.
@@ -66,11 +66,11 @@ pub(super) struct Asked {
 pub(super) struct SettledYield {
     what: Yield,
     /// The access to prefetch, if any.
-    asked: Option<Asked>,
+    target: Option<PrefetchTarget>,
     /// True if a scavenger that leaves a loop prefetches the next lines of the streams it reads there.
-    asks_ahead: bool,
+    prefetches_streams: bool,
     /// True if a scavenger that continues as the next context prefetches the stack of the context after that.
-    asks_for_next: bool,
+    prefetches_next_stack: bool,
     vectors: VectorLevel,
     /// True if control passes to another context; false if the yield only saves and restores.
     passes: bool,
@@ -87,7 +87,7 @@ pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> 
     for instruction in instructions.iter().filter(|it| !stops(it)) {
         writes = writes.union(analyst.effects(instruction).writes);
     }
-    dear().without(writes)
+    expensive_state().without(writes)
 }
 
 /// The part of `live` that a yield saves; `untouched` and `unused` need not be saved.
@@ -98,7 +98,7 @@ pub(super) fn kept(
     options: &Options,
 ) -> RegisterSet {
     let live = if options.without.contains(&YieldPart::Liveness) {
-        live.union(dear().complement())
+        live.union(expensive_state().complement())
     } else {
         live
     };
@@ -111,7 +111,7 @@ pub(super) fn kept(
 }
 
 /// State whose saving would cost more than a context switch: yields are refused where it is alive.
-const fn dear() -> RegisterSet {
+const fn expensive_state() -> RegisterSet {
     RegisterSet::X87.union(RegisterSet::DIRECTION)
 }
 
@@ -172,20 +172,20 @@ impl SettledYield {
         what: Yield,
         options: &Options,
         around: &Surroundings,
-        asked: Option<Asked>,
+        target: Option<PrefetchTarget>,
     ) -> Result<Self, Refusal> {
         if !around.stack {
             return Err(Refusal::NoStack);
         }
-        if around.live.intersects(dear()) {
+        if around.live.intersects(expensive_state()) {
             return Err(Refusal::DearState);
         }
         let with = |part| !options.without.contains(&part);
         Ok(Self {
             what,
-            asked: asked.filter(|_| with(YieldPart::Prefetch)),
-            asks_ahead: with(YieldPart::Prefetch),
-            asks_for_next: with(YieldPart::NextContext),
+            target: target.filter(|_| with(YieldPart::Prefetch)),
+            prefetches_streams: with(YieldPart::Prefetch),
+            prefetches_next_stack: with(YieldPart::NextContext),
             vectors: options.vectors,
             passes: with(YieldPart::Passing),
         })
@@ -198,16 +198,16 @@ impl SettledYield {
         within: Within<'_>,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
-        if let Some(asked) = self.asked
+        if let Some(target) = self.target
             && self.what.prefetches()
         {
-            prefetch(asked.operand, asked.to, writer.out);
+            prefetch(target.operand, target.to, writer.out);
         }
         match self.what {
-            _ if !self.passes => self.stay(around, writer),
+            _ if !self.passes => self.save_and_restore(around, writer),
             Yield::Primary => self.primary(around, writer),
             Yield::Miss { cost, .. } => {
-                self.ask_for_companions(writer.out);
+                self.prefetch_adjacent(writer.out);
                 self.scavenger(around, &Charge::of(cost), writer);
             }
             Yield::Bound { cost, .. } => {
@@ -221,40 +221,57 @@ impl SettledYield {
 
     /// The iterations that a bound yield at the head of a loop charges at once; `None` if it charges each by
     /// itself.
-    pub(super) fn laps(&self, around: &Surroundings, cycle: &Cycle) -> Option<Laps> {
+    pub(super) fn laps(
+        &self,
+        around: &Surroundings,
+        trampoline_loop: &TrampolineLoop,
+    ) -> Option<Laps> {
         let Yield::Bound { cost, .. } = self.what else {
             return None;
         };
-        let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
+        let at_once = MAX_NS_PER_CHARGE * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
         let together = at_once.max(1).ilog2();
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         let tells = |beat: &Beat| self.passes && flags_dead && together > 0 && beat.shift < 16;
         Some(Laps {
-            beat: cycle.beat.filter(tells)?,
+            beat: trampoline_loop.beat.filter(tells)?,
             together,
-            apart: cycle.copies,
+            apart: trampoline_loop.copies,
         })
     }
 
     /// The charge of one iteration, or of several where an iteration counter distinguishes them.
     fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
-        let Some(cycle) = within.cycle else {
+        let Some(trampoline_loop) = within.trampoline_loop else {
             return Charge {
-                leaving: self.asked.map(|asked| asked.operand).into_iter().collect(),
+                leaving: self
+                    .target
+                    .map(|target| target.operand)
+                    .into_iter()
+                    .collect(),
                 ..Charge::of(cost)
             };
         };
-        let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
-        let beat = self.laps(around, cycle).filter(|_| within.is_head);
+        let laps = i64::from(PREFETCH_DISTANCE_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
+        let beat = self
+            .laps(around, trampoline_loop)
+            .filter(|_| within.is_head);
         let (ahead, mut leaving) = match beat {
-            _ if !self.asks_ahead => (Vec::new(), Vec::new()),
-            None => (Vec::new(), cycle.ahead(laps)),
-            Some(counted) => (cycle.behind(laps, 1 << counted.together), cycle.far(laps)),
+            _ if !self.prefetches_streams => (Vec::new(), Vec::new()),
+            None => (Vec::new(), trampoline_loop.prefetch_window(laps)),
+            Some(counted) => (
+                trampoline_loop.next_prefetches(laps, 1 << counted.together),
+                trampoline_loop.page_prefetches(laps),
+            ),
         };
         // Operands that are read in steps were prefetched iterations ago.
-        let asked = self.asked.map(|asked| asked.operand);
-        leaving
-            .extend(asked.filter(|operand| !cycle.streams.iter().any(|it| it.operand == *operand)));
+        let target = self.target.map(|target| target.operand);
+        leaving.extend(target.filter(|operand| {
+            !trampoline_loop
+                .streams
+                .iter()
+                .any(|it| it.operand == *operand)
+        }));
         Charge {
             units: beat.map_or(cost, |counted| cost << counted.together),
             beat,
@@ -264,7 +281,7 @@ impl SettledYield {
     }
 
     /// Saves and restores what a yield does, and continues in the same context.
-    fn stay(&self, around: &Surroundings, writer: &mut Writer<'_>) {
+    fn save_and_restore(&self, around: &Surroundings, writer: &mut Writer<'_>) {
         let saved = Saved::save(around, writer);
         let room = vectors::save(around, self.vectors, writer);
         vectors::restore(around, self.vectors, room, writer);
@@ -284,7 +301,7 @@ impl SettledYield {
         let recent = flags_dead
             .then(|| self.pass_recent(around, writer))
             .flatten();
-        self.ask_for_companions(writer.out);
+        self.prefetch_adjacent(writer.out);
         let saved = Saved::save(around, writer);
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
         // No second test is needed where the flags are dead: only the thread itself, and the agent while it
@@ -329,7 +346,7 @@ impl SettledYield {
         set_selector(writer.out, 1);
         let of_context = at(Gpr::RAX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_context));
-        go_on_as(writer, Gpr::RAX);
+        resume_context(writer, Gpr::RAX);
         writer.out.land(resume);
         // The selector is cleared first: once `current` is 0, the program's signal handlers run on this
         // thread, and their system calls must reach the kernel.
@@ -357,10 +374,10 @@ impl SettledYield {
     }
 
     /// Prefetches the other lines of the object that the code is likely to access after the yield's operand.
-    fn ask_for_companions(&self, out: &mut Emitter) {
-        let Some(asked) = self.asked else { return };
-        for operand in asked.companions.into_iter().flatten() {
-            prefetch(operand, asked.to, out);
+    fn prefetch_adjacent(&self, out: &mut Emitter) {
+        let Some(target) = self.target else { return };
+        for operand in target.companions.into_iter().flatten() {
+            prefetch(operand, target.to, out);
         }
     }
 
@@ -368,13 +385,13 @@ impl SettledYield {
     /// this line recently. The line is then still in a cache, or another line is that shares its entry and
     /// its low 16 bits. `None` without two dead registers. Changes flags.
     fn pass_recent(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Option<u32> {
-        let asked = self.asked.filter(|asked| asked.recalls)?;
-        if asked.operand.segment.is_some() {
+        let target = self.target.filter(|target| target.recalls)?;
+        if target.operand.segment.is_some() {
             return None;
         }
         let [line, place] = around.two_dead()?;
         let out = &mut *writer.out;
-        out.address(line, asked.operand.address);
+        out.address(line, target.operand.address);
         out.shift_right(Width::Quad, line, LINE_BYTES.ilog2());
         out.multiply(place, line, RECENT_FACTOR);
         out.shift_right(Width::Default, place, u32::BITS - RECENT_LINES.ilog2());
@@ -409,13 +426,13 @@ impl SettledYield {
             quick = Some(pass_alone(writer.out));
         }
         if flags_dead && !misses {
-            ask_for(&charge.ahead, writer.out);
+            prefetch_all(&charge.ahead, writer.out);
             count_down(writer.out, cost);
             // The charge is made: a signal after this must not make the thread repeat it.
             writer.resume = Resume::Displaced;
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
-            ask_for(&charge.leaving, writer.out);
+            prefetch_all(&charge.leaving, writer.out);
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;
@@ -436,7 +453,7 @@ impl SettledYield {
                 let moved = [Gpr::RSP, Gpr::RAX];
                 let mut still = charge.leaving.clone();
                 still.retain(|operand| !moved.iter().any(|it| operand.address.uses(*it)));
-                ask_for(&still, writer.out);
+                prefetch_all(&still, writer.out);
             }
         }
         // The state of the registers does not change up to the switch, so the marks stay valid.
@@ -519,7 +536,7 @@ impl SettledYield {
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
         let of_next = at(Gpr::RCX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_next));
-        if self.asks_for_next {
+        if self.prefetches_next_stack {
             // With several contexts in a ring the lines of each grow cold meanwhile; with only one, this
             // prefetch costs more than it gains.
             let after = at(Gpr::RCX, offset_of!(Context, next));
@@ -528,7 +545,7 @@ impl SettledYield {
             load(writer.out, Gpr::RAX, stack);
             prefetch_at(&[], at(Gpr::RAX, 0), Prefetch::Everywhere, writer.out);
         }
-        go_on_as(writer, Gpr::RCX);
+        resume_context(writer, Gpr::RCX);
         Ahead {
             back,
             resume: parked.resume,
@@ -559,7 +576,7 @@ impl SettledYield {
         give_base_back(writer.out);
         load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
-        let here = gone_over(writer);
+        let here = mark_stack_switched(writer);
         writer.out.jump_to(Gpr::RCX);
         writer.frame = here;
         writer.mark();
@@ -568,7 +585,7 @@ impl SettledYield {
             writer.out.land(ahead.resume);
         }
         // The prefetched line may take longer to arrive than the time slice of the other side.
-        if ahead.is_some() || self.asked.is_some() {
+        if ahead.is_some() || self.target.is_some() {
             skip(leaves, writer.out);
         }
         vectors::restore(around, self.vectors, parked.room, writer);
@@ -651,7 +668,7 @@ fn prefetch(operand: Operand, to: Prefetch, out: &mut Emitter) {
 }
 
 /// Prefetches operands that a scavenger reads later.
-fn ask_for(ahead: &[Operand], out: &mut Emitter) {
+fn prefetch_all(ahead: &[Operand], out: &mut Emitter) {
     for operand in ahead {
         prefetch(*operand, Prefetch::Everywhere, out);
     }
@@ -708,12 +725,12 @@ fn store_rounding(
 }
 
 /// Resumes the context whose address is in `context`, which from then on is not parked. Changes rdx.
-fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
+fn resume_context(writer: &mut Writer<'_>, context: Gpr) {
     let resume = at(context, offset_of!(Context, resume));
     load(writer.out, Gpr::RDX, resume);
     let stack = at(context, offset_of!(Context, stack));
     load(writer.out, Gpr::RSP, stack);
-    let here = gone_over(writer);
+    let here = mark_stack_switched(writer);
     writer
         .out
         .with_operand(&[], Width::Quad, &[0xc7], 0, resume);
@@ -725,7 +742,7 @@ fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
 
 /// Marks that the stack is the other side's from here on, so that saved values are no longer looked for below
 /// the stack pointer. Returns the frame of this side, for code that follows the switch.
-fn gone_over(writer: &mut Writer<'_>) -> Frame {
+fn mark_stack_switched(writer: &mut Writer<'_>) -> Frame {
     let here = std::mem::take(&mut writer.frame);
     writer.resume = Resume::AsFound;
     writer.mark();
@@ -757,7 +774,7 @@ impl Saved {
             writer.push(*register);
         }
         if let Some(saves) = around.saves {
-            saves.let_go(writer);
+            saves.mark_saved_only(writer);
         }
         if flags {
             writer.out.lahf();
@@ -783,7 +800,7 @@ impl Saved {
             writer.pop(*register);
         }
         if let Some(saves) = self.around_loop {
-            saves.take_back(writer);
+            saves.reload(writer);
         }
         if self.red_zone {
             writer.lower(-RED_ZONE);

@@ -12,7 +12,7 @@ use super::address::{Bases, Effective};
 use super::function::{CodeFunction, SiteInfo};
 use super::laps::{CodeLoop, LoopNest};
 use super::waits::Wait;
-use crate::code::{Function, Knowledge, Tables};
+use crate::code::{Function, ImageFacts, Tables};
 use crate::flow;
 use crate::image::{self, Identity, Image};
 
@@ -36,7 +36,7 @@ pub struct Code {
 }
 
 enum Source {
-    File(Box<Images>, Knowledge),
+    File(Box<Images>, ImageFacts),
     Piece(Range<u64>, Vec<u8>),
 }
 
@@ -92,7 +92,7 @@ impl Code {
         let described = File::try_new(bytes, |bytes| Image::parse_described((**bytes).as_ref()))?;
         let whole = OnceLock::new();
         let images = Images { described, whole };
-        let knowledge = Knowledge::nothing(Tables::Resolve);
+        let knowledge = ImageFacts::nothing(Tables::Resolve);
         Ok(Self::new(Source::File(Box::new(images), knowledge)))
     }
 

@@ -6,7 +6,7 @@ use iced_x86::code_asm::{
     CodeAssembler, byte_ptr, dword_ptr, eax, ecx, ptr, qword_ptr, r8, r9, rax, rbx, rcx, rdi, rsi,
     rsp, xmm0, xmm1,
 };
-use membound_rewrite::code::{Knowledge, Tables};
+use membound_rewrite::code::{ImageFacts, Tables};
 use membound_rewrite::image::Image;
 use membound_rewrite::stall::{Bases, Code, Effective, SiteKind, Wait};
 use membound_testkit::skipped;
@@ -418,7 +418,7 @@ fn shares_sum_to_one_in_a_whole_library() {
     };
     let bytes = std::fs::read(path).unwrap();
     let image = Image::parse(&bytes).unwrap();
-    let knowledge = Knowledge::gather(&image, Tables::Resolve);
+    let knowledge = ImageFacts::gather(&image, Tables::Resolve);
     let code = Code::of(bytes.clone()).unwrap();
     assert_eq!(code.identity().as_ref(), Some(image.identity()));
     let mut sites = 0;

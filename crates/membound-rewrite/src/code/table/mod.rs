@@ -22,7 +22,7 @@ use super::descent::Descent;
 use super::knowledge::{CodePointer, Tables};
 use super::stack::Stack;
 use crate::image::Image;
-use path::{Entry, Table, Ways};
+use path::{Entry, PathResult, Table};
 
 /// Most entries that a table may have; compilers do not come close.
 const LARGEST: u64 = 1 << 16;
@@ -122,44 +122,44 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
 
     /// Determines where the jumps at the ends of these blocks lead.
     pub(super) fn resolve(&mut self, jumps: &[(BlockId, Instruction)]) -> Vec<Resolution> {
-        let ways: Vec<Ways> = jumps
+        let path_results: Vec<PathResult> = jumps
             .iter()
             .map(|(block, jump)| self.search(*block, jump))
             .collect();
         // A table ends where another begins, so identify all tables before any is read.
-        for ways in &ways {
-            if let Ways::Known { tables, .. } = ways {
+        for path_results in &path_results {
+            if let PathResult::Known { tables, .. } = path_results {
                 self.starts.extend(tables.iter().map(|table| table.address));
             }
         }
         jumps
             .iter()
-            .zip(ways)
-            .map(|((block, _), ways)| self.decide(*block, ways))
+            .zip(path_results)
+            .map(|((block, _), path_results)| self.decide(*block, path_results))
             .collect()
     }
 
-    fn search(&self, block: BlockId, jump: &Instruction) -> Ways {
+    fn search(&self, block: BlockId, jump: &Instruction) -> PathResult {
         let near = match jump.op0_kind() {
             // A jump through a word at a fixed address: a slot that the loader fills.
-            OpKind::Memory if jump.is_ip_rel_memory_operand() => return Ways::Slot,
+            OpKind::Memory if jump.is_ip_rel_memory_operand() => return PathResult::Slot,
             OpKind::Memory => jump.code() == Code::Jmp_rm64,
             OpKind::Register => true,
             _ => false,
         };
         if !near {
-            return Ways::Far;
+            return PathResult::Far;
         }
         path::search(&self.paths, block)
     }
 
-    fn decide(&self, block: BlockId, ways: Ways) -> Resolution {
+    fn decide(&self, block: BlockId, path_results: PathResult) -> Resolution {
         let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
-        match ways {
-            Ways::Slot => Resolution::TailCall,
-            Ways::Far | Ways::Sum => Resolution::Unresolved,
-            Ways::Word | Ways::Unknown => self.otherwise(block, resolve),
-            Ways::Known {
+        match path_results {
+            PathResult::Slot => Resolution::TailCall,
+            PathResult::Far | PathResult::Sum => Resolution::Unresolved,
+            PathResult::Word | PathResult::Unknown => self.otherwise(block, resolve),
+            PathResult::Known {
                 tables,
                 addresses,
                 bounded,

@@ -16,10 +16,10 @@ use crate::image::Image;
 /// Most blocks of a path.
 const LONGEST: usize = 10;
 /// Most paths that are evaluated for one jump.
-const WAYS: usize = 96;
+const MAX_PATHS: usize = 96;
 /// Most paths if the target is a word read from memory without a visible index: almost always a method call
 /// in tail position.
-const WAYS_OF_A_WORD: usize = 8;
+const MAX_PATHS_TO_WORD: usize = 8;
 
 /// Most instructions of one block that are evaluated, counted from its end.
 const MOST_INSTRUCTIONS: usize = 128;
@@ -71,7 +71,7 @@ pub(super) enum Target {
 
 /// The combined result of all paths to a jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ways {
+pub(super) enum PathResult {
     /// The jump goes through a word at a fixed address.
     Slot,
     /// The jump goes to another code segment.
@@ -93,42 +93,42 @@ pub(super) enum Ways {
 
 /// Follows the paths to the jump at the end of `block` backward until the bound of the table's index is found
 /// on each.
-pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> Ways {
-    let mut way = vec![block];
-    let nearest = context.evaluate(&way);
-    let ways = if nearest == Target::Word {
-        WAYS_OF_A_WORD
+pub(super) fn search(context: &Context<'_, '_>, block: BlockId) -> PathResult {
+    let mut path = vec![block];
+    let nearest = context.evaluate(&path);
+    let max_paths = if nearest == Target::Word {
+        MAX_PATHS_TO_WORD
     } else {
-        WAYS
+        MAX_PATHS
     };
     let mut search = Search {
         context,
-        left: ways,
+        left: max_paths,
         sum: false,
         tables: BTreeSet::new(),
         addresses: BTreeSet::new(),
     };
-    if search.extend(&mut way) {
-        return Ways::Known {
+    if search.extend(&mut path) {
+        return PathResult::Known {
             tables: search.tables,
             addresses: search.addresses,
             bounded: true,
         };
     }
     // Not every path has a bound. Search for the tables alone, on the shortest paths that show them.
-    search.left = ways;
+    search.left = max_paths;
     search.tables.clear();
     search.addresses.clear();
-    way.truncate(1);
-    match search.identify(&mut way) {
-        Some(()) => Ways::Known {
+    path.truncate(1);
+    match search.identify(&mut path) {
+        Some(()) => PathResult::Known {
             tables: search.tables,
             addresses: search.addresses,
             bounded: false,
         },
-        None if search.sum => Ways::Sum,
-        None if nearest == Target::Word => Ways::Word,
-        None => Ways::Unknown,
+        None if search.sum => PathResult::Sum,
+        None if nearest == Target::Word => PathResult::Word,
+        None => PathResult::Unknown,
     }
 }
 
@@ -142,14 +142,14 @@ struct Search<'s, 'a, 'data> {
 }
 
 impl Search<'_, '_, '_> {
-    /// True if every path that ends with `way` leads to tables with checked bounds. The path's first block is
-    /// the last element of the vector.
-    fn extend(&mut self, way: &mut Vec<BlockId>) -> bool {
+    /// True if every path that ends with `path` leads to tables with checked bounds. The path's first block
+    /// is the last element of the vector.
+    fn extend(&mut self, path: &mut Vec<BlockId>) -> bool {
         let Some(left) = self.left.checked_sub(1) else {
             return false;
         };
         self.left = left;
-        match self.context.evaluate(way) {
+        match self.context.evaluate(path) {
             Target::Tables(tables) if tables.iter().all(|table| table.highest.is_some()) => {
                 self.tables.extend(tables);
                 return true;
@@ -161,13 +161,13 @@ impl Search<'_, '_, '_> {
             Target::Sum => self.sum = true,
             _ => {}
         }
-        self.further(way, Self::extend)
+        self.further(path, Self::extend)
     }
 
     /// `Some` if every path leads to tables, with or without bounds.
-    fn identify(&mut self, way: &mut Vec<BlockId>) -> Option<()> {
+    fn identify(&mut self, path: &mut Vec<BlockId>) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
-        match self.context.evaluate(way) {
+        match self.context.evaluate(path) {
             Target::Tables(tables) => {
                 self.tables.extend(tables.into_iter().map(|table| Table {
                     highest: None,
@@ -181,32 +181,32 @@ impl Search<'_, '_, '_> {
             }
             _ => {}
         }
-        self.further(way, |search, way| search.identify(way).is_some())
+        self.further(path, |search, path| search.identify(path).is_some())
             .then_some(())
     }
 
-    /// True if `visit` succeeds for every block that may run before `way`.
+    /// True if `visit` succeeds for every block that may run before `path`.
     fn further(
         &mut self,
-        way: &mut Vec<BlockId>,
+        path: &mut Vec<BlockId>,
         mut visit: impl FnMut(&mut Self, &mut Vec<BlockId>) -> bool,
     ) -> bool {
-        let head = way[way.len() - 1];
+        let head = path[path.len() - 1];
         let predecessors = self.context.graph.predecessors(head);
         let block = &self.context.graph.blocks[head.index()];
         if predecessors.is_empty()
-            || way.len() >= LONGEST
+            || path.len() >= LONGEST
             || (block.end - block.first) as usize > MOST_INSTRUCTIONS
         {
             return false;
         }
         for &predecessor in predecessors {
-            if way.contains(&predecessor) {
+            if path.contains(&predecessor) {
                 return false;
             }
-            way.push(predecessor);
-            let found = visit(self, way);
-            way.pop();
+            path.push(predecessor);
+            let found = visit(self, path);
+            path.pop();
             if !found {
                 return false;
             }
@@ -235,18 +235,18 @@ impl<'a, 'data> Context<'a, 'data> {
     }
 
     /// The target of the jump at the end of a path. The path's last block is the first element of the slice.
-    fn evaluate(&self, way: &[BlockId]) -> Target {
+    fn evaluate(&self, path: &[BlockId]) -> Target {
         let graph = self.graph;
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         state.reset();
-        let id = way[way.len() - 1];
+        let id = path[path.len() - 1];
         let block = &graph.blocks[id.index()];
         let head = Head {
             block: id,
             index: ((block.end - block.first) as usize).saturating_sub(MOST_INSTRUCTIONS),
         };
-        for (position, &id) in way.iter().enumerate().rev() {
+        for (position, &id) in path.iter().enumerate().rev() {
             let block = &graph.blocks[id.index()];
             let instructions = &graph.instructions[block.first as usize..block.end as usize];
             let skip = instructions.len().saturating_sub(MOST_INSTRUCTIONS);
@@ -257,7 +257,7 @@ impl<'a, 'data> Context<'a, 'data> {
             if position == 0 {
                 return self.target(state, head, last);
             }
-            let next = way[position - 1];
+            let next = path[position - 1];
             pass(state, graph, block.leaves_by, last, next);
         }
         Target::Unknown

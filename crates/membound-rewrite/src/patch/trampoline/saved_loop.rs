@@ -7,9 +7,9 @@
 use std::iter::Peekable;
 
 use super::super::body::Within;
-use super::super::cycle::Cycle;
+use super::super::cycle::TrampolineLoop;
 use super::super::emit::Emitter;
-use super::super::group::{Ground, Group};
+use super::super::group::{FunctionContext, Group};
 use super::super::loop_saves::LoopSaves;
 use super::super::relocate;
 use super::super::table::{DraftStep, Frame, Resume};
@@ -39,12 +39,12 @@ impl Chunk {
     /// group.
     pub(super) fn saved_loop(
         &mut self,
-        ground: &Ground<'_>,
+        context: &FunctionContext<'_>,
         group: &Group,
         parts: &mut Peekable<impl Iterator<Item = Part>>,
-        (cycle, saves): (&Cycle, LoopSaves),
+        (trampoline_loop, saves): (&TrampolineLoop, LoopSaves),
     ) {
-        let overwritten = self.overwritten(ground, group);
+        let overwritten = self.overwritten(context, group);
         let mut places = Vec::new();
         // For each instruction, true if it has a body that a thread may have to restart in the middle of the
         // loop.
@@ -54,28 +54,28 @@ impl Chunk {
         // follows directly.
         let mut ends = Vec::new();
         let mut again = None;
-        let laps = 1 << cycle.copies;
+        let laps = 1 << trampoline_loop.copies;
         for lap in 0..laps {
-            for index in group.first..cycle.end {
+            for index in group.first..trampoline_loop.end {
                 // Only the first copy of the iteration has bodies.
                 let part = parts.next_if(|part| part.instruction == index);
                 let is_head = lap == 0 && index == group.first;
                 let code = self.out.at();
                 let comes_in = match part {
-                    Some(part) => self.body(Some(part), Some((cycle, is_head))),
-                    None => Some(self.bare(cycle, is_head)),
+                    Some(part) => self.body(Some(part), Some((trampoline_loop, is_head))),
+                    None => Some(self.bare(trampoline_loop, is_head)),
                 };
                 let again = *again.get_or_insert(comes_in.unwrap_or(code));
                 let displaced = self.out.at();
-                if index + 1 == cycle.end && lap + 1 < laps {
-                    ends.extend(self.leave_or_go_on(ground, index));
-                } else if !self.go_back(ground, group, index, again) {
-                    exits.extend(self.leave_or_displace(ground, index));
+                if index + 1 == trampoline_loop.end && lap + 1 < laps {
+                    ends.extend(self.leave_or_go_on(context, index));
+                } else if !self.go_back(context, group, index, again) {
+                    exits.extend(self.leave_or_displace(context, index));
                 }
                 bodies.push(part.is_some() && !is_head);
                 places.push(OpenPlace {
                     code,
-                    original: self.relative(ground, index),
+                    original: self.relative(context, index),
                     displaced,
                     steps: self.draft.take_steps(),
                 });
@@ -83,13 +83,13 @@ impl Chunk {
         }
         let mut behind = Vec::new();
         let mut on = None;
-        if falls_through(ground, cycle.end - 1) {
-            let after = ground.function.instructions[cycle.end - 1].next_ip();
+        if falls_through(context, trampoline_loop.end - 1) {
+            let after = context.function.instructions[trampoline_loop.end - 1].next_ip();
             for end in ends {
                 self.out.land(end);
             }
             behind.push(self.way_out(saves, after, |out| {
-                if group.is_over_at(cycle.end) {
+                if group.is_over_at(trampoline_loop.end) {
                     out.jump(after);
                 } else {
                     on = Some(out.jump_ahead());
@@ -103,7 +103,7 @@ impl Chunk {
         // The head is entered from the program's text, in the program's own state.
         let first = self.next_place();
         let stubs = first + length(&places);
-        let (of_first, copies) = places.split_at_mut(cycle.end - group.first);
+        let (of_first, copies) = places.split_at_mut(trampoline_loop.end - group.first);
         for (at, (place, has_body)) in of_first.iter_mut().zip(bodies).enumerate() {
             let entry = if at == 0 {
                 first
@@ -139,16 +139,16 @@ impl Chunk {
 
     /// Writes the branch at the end of a copy that another copy follows: it leaves the loop on the opposite
     /// condition. Returns its open field.
-    fn leave_or_go_on(&mut self, ground: &Ground<'_>, index: usize) -> Option<u32> {
-        relocate::write_opposite_ahead(ground.items[index].form?, &mut self.out)
+    fn leave_or_go_on(&mut self, context: &FunctionContext<'_>, index: usize) -> Option<u32> {
+        relocate::write_opposite_ahead(context.items[index].form?, &mut self.out)
     }
 
     /// Writes the code before an instruction without a body; returns the offset at which iterations enter.
-    fn bare(&mut self, cycle: &Cycle, is_head: bool) -> u32 {
+    fn bare(&mut self, trampoline_loop: &TrampolineLoop, is_head: bool) -> u32 {
         let within = Within {
             site: 0,
             slow: None,
-            cycle: Some(cycle),
+            trampoline_loop: Some(trampoline_loop),
             is_head,
         };
         let Self {
@@ -158,13 +158,13 @@ impl Chunk {
     }
 
     /// Writes an instruction; returns the open field of a branch.
-    fn leave_or_displace(&mut self, ground: &Ground<'_>, index: usize) -> Option<Exit> {
-        let form = ground.items[index].form?;
+    fn leave_or_displace(&mut self, context: &FunctionContext<'_>, index: usize) -> Option<Exit> {
+        let form = context.items[index].form?;
         let Some(field) = relocate::write_ahead(form, &mut self.out) else {
-            self.displace(ground, index);
+            self.displace(context, index);
             return None;
         };
-        let target = ground.function.instructions[index].near_branch_target();
+        let target = context.function.instructions[index].near_branch_target();
         Some(Exit { field, target })
     }
 

@@ -49,7 +49,7 @@ fn sum_that_lasts(cost: u16, closes_loops: bool, lasts: bool) -> Vec<String> {
     let own_base = false;
     let options = Options {
         closes_loops,
-        lasting: if lasts { vec![TEXT] } else { Vec::new() },
+        long_loops: if lasts { vec![TEXT] } else { Vec::new() },
         ..Options::new(Body::Yield(Yield::Bound { cost, own_base }))
     };
     written_for(&code, options)

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use membound_rewrite::code::{BlockEnd, Function, Knowledge, Tables};
+use membound_rewrite::code::{BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 use membound_testkit::skipped;
 
@@ -46,7 +46,7 @@ pub(super) fn compile(directory: &Path, command: &[&str], source: &str) -> Optio
 /// A mapped file, with the functions that have been executed so far.
 struct Module {
     image: Image<'static>,
-    knowledge: Knowledge,
+    knowledge: ImageFacts,
     functions: HashMap<usize, Function>,
 }
 
@@ -61,7 +61,7 @@ impl Modules {
         let module = self.by_path.entry(path.to_owned()).or_insert_with(|| {
             let data: &'static [u8] = std::fs::read(path).ok()?.leak();
             let image = Image::parse(data).ok()?;
-            let knowledge = Knowledge::gather(&image, Tables::Resolve);
+            let knowledge = ImageFacts::gather(&image, Tables::Resolve);
             Some(Module {
                 image,
                 knowledge,

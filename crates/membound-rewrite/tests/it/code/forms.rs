@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use membound_rewrite::code::{BlockEnd, Function, Knowledge, Tables, Unresolved};
+use membound_rewrite::code::{BlockEnd, Function, ImageFacts, Tables, Unresolved};
 use membound_rewrite::image::{Convention, Error, Identity, Image, Kind, Unsupported};
 
 use super::executed::compile;
@@ -181,7 +181,7 @@ fn with_fixture(command: &[&str], source: &str, ask: impl FnOnce(&Image<'_>, &Pa
 }
 
 #[track_caller]
-fn named(image: &Image<'_>, knowledge: &Knowledge, name: &str) -> Function {
+fn named(image: &Image<'_>, knowledge: &ImageFacts, name: &str) -> Function {
     let index = image
         .functions()
         .iter()
@@ -196,7 +196,7 @@ fn named(image: &Image<'_>, knowledge: &Knowledge, name: &str) -> Function {
 #[test]
 fn a_table_has_exactly_its_cases() {
     with_fixture(&["gcc", "-O2"], "switches.c", |image, _| {
-        let knowledge = Knowledge::gather(image, Tables::Resolve);
+        let knowledge = ImageFacts::gather(image, Tables::Resolve);
         let dense = named(image, &knowledge, "dense");
         assert_eq!(dense.unresolved, None);
         let table = dense
@@ -206,7 +206,7 @@ fn a_table_has_exactly_its_cases() {
             .unwrap();
         assert_eq!(table.successors.len(), 10, "ten cases that all differ");
 
-        let knowledge = Knowledge::gather(image, Tables::Ignore);
+        let knowledge = ImageFacts::gather(image, Tables::Ignore);
         let ignored = named(image, &knowledge, "dense");
         assert!(matches!(
             ignored.unresolved,
@@ -225,7 +225,7 @@ fn a_table_has_exactly_its_cases() {
 #[test]
 fn what_never_returns_is_found_by_name_and_by_what_it_does() {
     with_fixture(&["gcc", "-O1"], "switches.c", |image, _| {
-        let knowledge = Knowledge::gather(image, Tables::Resolve);
+        let knowledge = ImageFacts::gather(image, Tables::Resolve);
         let ends = |name| {
             let function = named(image, &knowledge, name);
             let calls = function
@@ -251,7 +251,7 @@ fn what_never_returns_is_found_by_name_and_by_what_it_does() {
 #[test]
 fn calls_have_the_landing_pads_of_the_exception_table() {
     with_fixture(&["g++", "-O1"], "exceptions.cpp", |image, _| {
-        let knowledge = Knowledge::gather(image, Tables::Resolve);
+        let knowledge = ImageFacts::gather(image, Tables::Resolve);
         let between = named(image, &knowledge, "between");
         let pads: Vec<_> = between
             .blocks
@@ -274,7 +274,7 @@ fn restartable_sequences_are_left_alone() {
     ] {
         with_fixture(options, "rseq.c", |image, program| {
             let check = |image: &Image<'_>, begins: u64, ends: u64, aborts: u64| {
-                let knowledge = Knowledge::gather(image, Tables::Resolve);
+                let knowledge = ImageFacts::gather(image, Tables::Resolve);
                 let at = |address| {
                     Function::decode(image, &knowledge, image.function_at(address).unwrap())
                 };

@@ -1,6 +1,6 @@
 //! Truncated, damaged or malicious files are rejected, or read only as far as they are consistent.
 
-use membound_rewrite::code::{Function, Knowledge, Tables};
+use membound_rewrite::code::{Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn read_all(data: &[u8]) {
         end = function.range.end;
     }
     for tables in [Tables::Resolve, Tables::Ignore] {
-        let knowledge = Knowledge::gather(&image, tables);
+        let knowledge = ImageFacts::gather(&image, tables);
         for index in 0..image.functions().len() {
             let function = Function::decode(&image, &knowledge, index);
             check(&function);

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use membound_rewrite::code::{BlockEnd, Function, Knowledge, Tables};
+use membound_rewrite::code::{BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries, Summary};
 use membound_rewrite::image::{Convention, Image};
 use membound_rewrite::{Gpr, RegisterSet};
@@ -46,7 +46,7 @@ fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
     }
     let data = std::fs::read(&object).unwrap();
     let image = Image::parse(&data).unwrap();
-    let knowledge = Knowledge::gather(&image, Tables::Resolve);
+    let knowledge = ImageFacts::gather(&image, Tables::Resolve);
     let functions: Vec<Function> = (0..image.functions().len())
         .map(|index| Function::decode(&image, &knowledge, index))
         .collect();

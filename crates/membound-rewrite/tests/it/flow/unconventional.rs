@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use membound_rewrite::code::{Function, Knowledge, Tables};
+use membound_rewrite::code::{Function, ImageFacts, Tables};
 use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries, Summary};
 use membound_rewrite::image::{Convention, Image};
 use membound_rewrite::{Flag, Gpr, RegisterSet};
@@ -53,7 +53,7 @@ long uses_plain(long *p, long *q, long n)
 fn summarised(object: &Path) -> (Vec<Function>, Summaries) {
     let data = std::fs::read(object).unwrap();
     let image = Image::parse(&data).unwrap();
-    let knowledge = Knowledge::gather(&image, Tables::Resolve);
+    let knowledge = ImageFacts::gather(&image, Tables::Resolve);
     let mut analyst = Analyst::new();
     let functions: Vec<Function> = (0..image.functions().len())
         .map(|index| Function::decode(&image, &knowledge, index))

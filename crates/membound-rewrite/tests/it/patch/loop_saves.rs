@@ -74,7 +74,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
 fn options(body: Body, without: &[YieldPart], code: &[u8], text: u64) -> Options {
     let instructions = Decoder::with_ip(64, code, text, DecoderOptions::NONE);
     Options {
-        lasting: instructions.into_iter().map(|it| it.ip()).collect(),
+        long_loops: instructions.into_iter().map(|it| it.ip()).collect(),
         accesses: Accesses::Loads,
         closes_loops: true,
         without: without.to_vec(),
