@@ -83,7 +83,7 @@ impl Chase {
     /// Key that scrambles offsets, so that they do not look like addresses.
     const KEY: u64 = 0x5bd1_e995_9d1b_58d3 & !7;
     /// Prefetch distance for the random elements, in insertions or removals.
-    const LOOK_AHEAD: u64 = 24;
+    const PREFETCH_DISTANCE: u64 = 24;
 
     /// A chain of one element at `base`.
     ///
@@ -250,7 +250,7 @@ impl Chase {
     fn resize_cycle(&mut self, elements: u64, go_on: &dyn Fn() -> bool) {
         while self.elements < elements && Self::may_go_on(self.elements, go_on) {
             let new = self.elements;
-            prefetch(self.element(self.predecessor(new + Self::LOOK_AHEAD)));
+            prefetch(self.element(self.predecessor(new + Self::PREFETCH_DISTANCE)));
             let before = self.predecessor(new);
             self.write(new, self.read(before));
             self.write(before, self.link_to(new));
@@ -258,8 +258,8 @@ impl Chase {
         }
         while self.elements > elements && Self::may_go_on(self.elements, go_on) {
             let last = self.elements - 1;
-            if last > Self::LOOK_AHEAD {
-                prefetch(self.element(self.predecessor(last - Self::LOOK_AHEAD)));
+            if last > Self::PREFETCH_DISTANCE {
+                prefetch(self.element(self.predecessor(last - Self::PREFETCH_DISTANCE)));
             }
             let before = self.predecessor(last);
             self.write(before, self.read(last));

@@ -37,7 +37,7 @@ pub(crate) fn read_through(region: &Region, offset: usize, bytes: usize) {
 }
 
 /// Bytes whose translations share a line of a page table, with base pages of 4 KiB.
-pub(crate) const COVERED_BY_A_LINE: usize = 8 * 4096;
+pub(crate) const BYTES_PER_PAGE_TABLE_LINE: usize = 8 * 4096;
 
 /// Reads one line in every 32 KiB of the `bytes` bytes of `region` from `offset` on.
 ///
@@ -45,7 +45,7 @@ pub(crate) const COVERED_BY_A_LINE: usize = 8 * 4096;
 /// of its guest with base pages. Emptying the caches also evicts those lines, which a program that
 /// has run for a while would find cached; this function brings them back and hardly anything else.
 pub(crate) fn read_translations(region: &Region, offset: usize, bytes: usize) {
-    read_every(region, offset, bytes, COVERED_BY_A_LINE);
+    read_every(region, offset, bytes, BYTES_PER_PAGE_TABLE_LINE);
 }
 
 /// Reads a word every `step` bytes, a multiple of 8.

@@ -56,7 +56,7 @@ pub struct LatencyConfig {
 
 impl LatencyConfig {
     /// A point is done when its interval reaches this far to each side, relative to the figure.
-    pub const TARGET: f64 = crate::sampling::TARGET;
+    pub const TARGET: f64 = crate::sampling::TARGET_RELATIVE_HALF_WIDTH;
 
     /// One random clean chase over `page` pages, with the time that `effort` allows.
     #[must_use]

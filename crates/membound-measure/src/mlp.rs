@@ -101,7 +101,7 @@ impl MlpConfig {
     /// [`Error::Invalid`], which names the value.
     pub fn check(&self) -> Result<(), Error> {
         const MOST_LOADS: u32 = 1024;
-        const MOST_FILLERS: u32 = 8192;
+        const MAX_FILLERS: u32 = 8192;
         if let Some(loads) = self
             .loads
             .iter()
@@ -115,10 +115,10 @@ impl MlpConfig {
             .fillers
             .iter()
             .flatten()
-            .find(|fillers| **fillers > MOST_FILLERS)
+            .find(|fillers| **fillers > MAX_FILLERS)
         {
             return Err(Error::Invalid(format!(
-                "{fillers} fillers: use 0 to {MOST_FILLERS}"
+                "{fillers} fillers: use 0 to {MAX_FILLERS}"
             )));
         }
         if self.area_bytes < 1 << 20 {
@@ -209,7 +209,7 @@ fn measure_setting(
     })?;
     let sequential_pair_cycles = match filling.cliff {
         Some(cliff) if !session.cancelled() => {
-            let fillers = cliff + windows::MARGIN;
+            let fillers = cliff + windows::OUTSIDE_MARGIN_FILLERS;
             cells.extend(sequential_cells(&mut probe, fillers, &filling)?);
             pair_of(&cells)
         }
@@ -220,9 +220,12 @@ fn measure_setting(
     session.progress.at(share(0.85), &doing);
     let areas = area_sweep(&mut probe, config.sweep_loads)?;
     let fence = probe.fence();
-    let outside = filling
-        .cliff
-        .map(|cliff| (cliff + windows::MARGIN, filling.pattern.as_slice()));
+    let outside = filling.cliff.map(|cliff| {
+        (
+            cliff + windows::OUTSIDE_MARGIN_FILLERS,
+            filling.pattern.as_slice(),
+        )
+    });
     let placements = placements::measure(probe, config, outside, &|within| {
         session.progress.at(share(0.85 + 0.15 * within), &doing);
     })?;

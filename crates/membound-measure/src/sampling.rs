@@ -17,14 +17,14 @@ use crate::{Error, Session};
 
 /// A point is done when its 95 % interval reaches this far to each side, relative to the
 /// figure.
-pub(crate) const TARGET: f64 = 0.01;
+pub(crate) const TARGET_RELATIVE_HALF_WIDTH: f64 = 0.01;
 
 /// Minimum time over which points are visited, or a quarter of the budget where that is shorter,
 /// even if they are narrow sooner: slow phases of shared machines last that long.
-const LEAST_SPAN: Duration = Duration::from_millis(1_200);
+const MIN_VISITING_TIME: Duration = Duration::from_millis(1_200);
 
 /// Rounds into which the minimum time is divided.
-const ROUNDS_IN_SPAN: u32 = 8;
+const ROUNDS_IN_MIN_TIME: u32 = 8;
 
 /// Relative change of the core clock during a visit from which on the visit counts as perturbed.
 /// Slow drifts do not count: cycles are counted with the visit's own clock.
@@ -149,9 +149,9 @@ pub(crate) struct Sampled {
 
 impl<K> Slot<K> {
     /// Relative gap between two groups of batches that makes them two modes.
-    const MODE_GAP: f64 = 0.15;
+    const MIN_RELATIVE_MODE_GAP: f64 = 0.15;
     /// Minimum number of rounds in which a point is visited, to see slow phases at all.
-    const LEAST_ROUNDS: u32 = 3;
+    const MIN_ROUNDS: u32 = 3;
 
     /// A point whose figure is a time.
     pub(crate) fn time(key: K) -> Self {
@@ -191,8 +191,8 @@ impl<K> Slot<K> {
     /// everything.
     pub(crate) fn modes(&self) -> Option<Modes> {
         let modes = match self.sense {
-            Sense::Time => stats::modes(&self.raw, Self::MODE_GAP)?,
-            Sense::Rate => rate_modes(&self.raw, Self::MODE_GAP)?,
+            Sense::Time => stats::modes(&self.raw, Self::MIN_RELATIVE_MODE_GAP)?,
+            Sense::Rate => rate_modes(&self.raw, Self::MIN_RELATIVE_MODE_GAP)?,
         };
         if modes.slow.is_some() && modes.fast_count * 4 < self.raw.len() {
             return Some(Modes {
@@ -206,10 +206,11 @@ impl<K> Slot<K> {
 
     /// Whether more samples would add no information.
     pub(crate) fn converged(&self) -> bool {
-        self.rounds >= Self::LEAST_ROUNDS
+        self.rounds >= Self::MIN_ROUNDS
             && self.modes().is_some_and(|modes| {
                 modes.slow.is_none()
-                    && modes.fast.high - modes.fast.low <= 2.0 * TARGET * modes.fast.median
+                    && modes.fast.high - modes.fast.low
+                        <= 2.0 * TARGET_RELATIVE_HALF_WIDTH * modes.fast.median
             })
     }
 
@@ -307,13 +308,16 @@ pub(crate) fn run_rounds_as<K>(
 ) -> Result<(), Error> {
     let Rounds { budget, exactly } = rounds;
     let begun = Instant::now();
-    let span = LEAST_SPAN.min(budget / 4);
+    let span = MIN_VISITING_TIME.min(budget / 4);
     let mut longest_round = 0.0_f64;
     for round in 0_u64.. {
         // A series of few points is spread over time; otherwise one phase of the machine could
         // cover all its visits.
-        let due =
-            span * u32::try_from(round).unwrap_or(u32::MAX).min(ROUNDS_IN_SPAN) / ROUNDS_IN_SPAN;
+        let due = span
+            * u32::try_from(round)
+                .unwrap_or(u32::MAX)
+                .min(ROUNDS_IN_MIN_TIME)
+            / ROUNDS_IN_MIN_TIME;
         while exactly.is_none() && begun.elapsed() < due && !session.cancelled() {
             // Work, not sleep, so that the core keeps its clock.
             let _awake = session.core.measure(&session.clock, 1);
@@ -473,7 +477,7 @@ mod tests {
             let down = |round| (0..4).rev().map(move |key| (round, key));
             let mut expected: Vec<(u64, u32)> = (0..3).map(|key| (0, key)).collect();
             // All are narrow after round 2, but their least span is not over.
-            for round in 1..u64::from(ROUNDS_IN_SPAN) {
+            for round in 1..u64::from(ROUNDS_IN_MIN_TIME) {
                 if round % 2 == 1 {
                     expected.extend(down(round))
                 } else {

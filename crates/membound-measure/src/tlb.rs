@@ -119,7 +119,7 @@ fn parallel_walks(overlap: &[TlbOverlap]) -> Option<f64> {
 }
 
 /// Minimum number of pages that make a curve.
-const LEAST_PAGES: u64 = 4;
+const MIN_CURVE_PAGES: u64 = 4;
 
 /// Allocates as many pages of a kind as config and machine allow.
 fn allocate(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<TlbMemory, Error> {
@@ -136,14 +136,14 @@ fn allocate(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result
         // Packed lines take up to a sixteenth more.
         available / (page_bytes + page_bytes / 16)
     });
-    if most < LEAST_PAGES {
-        let what = if room::is_pool(page) && available < LEAST_PAGES * page_bytes {
+    if most < MIN_CURVE_PAGES {
+        let what = if room::is_pool(page) && available < MIN_CURVE_PAGES * page_bytes {
             "the pool leaves"
         } else {
             "the memory that this part may take holds"
         };
         return Err(Error::Invalid(format!(
-            "{what} {most} pages of {page_bytes} bytes, and {LEAST_PAGES} are the fewest that \
+            "{what} {most} pages of {page_bytes} bytes, and {MIN_CURVE_PAGES} are the fewest that \
              make a curve"
         )));
     }
@@ -151,7 +151,7 @@ fn allocate(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result
     loop {
         match TlbMemory::new(session, page, most, page_bytes) {
             Err(Error::Map { .. })
-                if most / 2 >= LEAST_PAGES
+                if most / 2 >= MIN_CURVE_PAGES
                     && matches!(page, PageKind::Huge2M | PageKind::Huge1G) =>
             {
                 most /= 2;
@@ -234,7 +234,7 @@ fn point(
 /// there, among those whose lines fill at most a quarter of the largest cache.
 fn crowded(session: &Session<'_>, points: &[TlbPoint]) -> Result<u64, String> {
     /// Cycles below which a difference between chases means nothing.
-    const LEAST_CYCLES: f64 = 4.0;
+    const MIN_DIFFERENCE_CYCLES: f64 = 4.0;
     const SHARE: f64 = 0.9;
     let within = |bytes: u64| -> Vec<&TlbPoint> {
         points
@@ -252,9 +252,9 @@ fn crowded(session: &Session<'_>, points: &[TlbPoint]) -> Result<u64, String> {
         near = within(hint::largest_cache_bytes(session) / 4);
     }
     let most = most(&near);
-    if most < LEAST_CYCLES {
+    if most < MIN_DIFFERENCE_CYCLES {
         return Err(format!(
-            "translation over up to {} pages costs less than {LEAST_CYCLES} cycles a load, so there is nothing to overlap",
+            "translation over up to {} pages costs less than {MIN_DIFFERENCE_CYCLES} cycles a load, so there is nothing to overlap",
             near.last().map_or(0, |point| point.pages)
         ));
     }

@@ -54,15 +54,15 @@ impl Drop for Closing<'_> {
 impl LineExchange {
     const LINES: usize = 16;
     /// Loads between two checks for cancellation and timeout.
-    const SPINS: u32 = 4096;
+    const LOADS_PER_CHECK: u32 = 4096;
     /// Batches per visit.
     const BATCHES: usize = 8;
     /// Length of a batch, in multiples of the clock's shortest.
-    const LENGTH: f64 = 4.0;
+    const MIN_BATCH_MULTIPLE: f64 = 4.0;
     /// Round trips before a batch is timed, in which the answering thread arrives.
-    const WARM_UP: u64 = 32;
+    const WARM_UP_ROUND_TRIPS: u64 = 32;
     /// Maximum number of attempts at a batch while the answering thread is perturbed.
-    const TRIES: u32 = 4;
+    const MAX_ATTEMPTS: u32 = 4;
     /// Timeout of a batch's answers, in nanoseconds.
     const PATIENCE_NS: f64 = 2e9;
     /// Value of the line that ends a batch.
@@ -120,7 +120,7 @@ impl LineExchange {
         for rounds in [64, 512] {
             round_ns = self.batch(session, to, &mut batches, rounds)?.0;
         }
-        let batch_ns = Self::LENGTH * clock.ns(clock.min_batch_ticks() as f64);
+        let batch_ns = Self::MIN_BATCH_MULTIPLE * clock.ns(clock.min_batch_ticks() as f64);
         let rounds = (batch_ns / round_ns.max(1.0)).ceil() as u64 + 1;
         let mut repeated = 0;
         let mut visit = take_batches(session, from, Self::BATCHES, |_| {
@@ -129,7 +129,7 @@ impl LineExchange {
                     break;
                 }
                 match self.batch(session, to, &mut batches, rounds) {
-                    Ok((ns, clean)) if clean || attempt >= Self::TRIES => return ns / 2.0,
+                    Ok((ns, clean)) if clean || attempt >= Self::MAX_ATTEMPTS => return ns / 2.0,
                     Ok(_) => repeated += 1,
                     Err(why) => fault = Some(why),
                 }
@@ -159,9 +159,13 @@ impl LineExchange {
         let line = self.line(*batches);
         let timeout = AnswerTimeout::new(self, session, to);
         line.store(0, Ordering::Relaxed);
-        timeout.exchange(line, 0, Self::WARM_UP)?;
+        timeout.exchange(line, 0, Self::WARM_UP_ROUND_TRIPS)?;
         let start = clock.now();
-        timeout.exchange(line, Self::WARM_UP, Self::WARM_UP + rounds)?;
+        timeout.exchange(
+            line,
+            Self::WARM_UP_ROUND_TRIPS,
+            Self::WARM_UP_ROUND_TRIPS + rounds,
+        )?;
         let ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
         line.store(Self::END, Ordering::Release);
         *batches += 1;
@@ -195,7 +199,7 @@ impl LineExchange {
     fn answer_batch(&self, line: &AtomicU64) -> bool {
         let mut seen = 0;
         loop {
-            for _ in 0..Self::SPINS {
+            for _ in 0..Self::LOADS_PER_CHECK {
                 let value = line.load(Ordering::Acquire);
                 // Until this batch has begun, the line may hold `END` from its previous batch.
                 if value == Self::END && seen != 0 {
@@ -250,7 +254,7 @@ impl<'s> AnswerTimeout<'s> {
     /// Waits for a value of `line` that is `wanted` and returns it.
     fn wait(&self, line: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, Fault> {
         loop {
-            for _ in 0..LineExchange::SPINS {
+            for _ in 0..LineExchange::LOADS_PER_CHECK {
                 let value = line.load(Ordering::Acquire);
                 if wanted(value) {
                     return Ok(value);

@@ -211,7 +211,11 @@ impl<'arena> Copy<'arena> {
             hint::read_translations(&arena.region, scratch, size as usize);
             // Each of those lines of the page tables is then used a few times, so that data and
             // translations settle into their shares of the caches.
-            walk(session, chase, 8 * size / hint::COVERED_BY_A_LINE as u64);
+            walk(
+                session,
+                chase,
+                8 * size / hint::BYTES_PER_PAGE_TABLE_LINE as u64,
+            );
         } else {
             walk(session, chase, elements);
         }

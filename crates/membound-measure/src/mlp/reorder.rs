@@ -17,14 +17,14 @@
 use membound_types::{Filler, FillerCliff};
 
 /// Loads in the window, besides the fillers.
-pub(super) const LOADS: u32 = 2;
+pub(super) const WINDOW_LOADS: u32 = 2;
 
 /// Relative difference up to which two numbers of instructions count as the same.
-const SAME: f64 = 0.015;
+const MAX_RELATIVE_DIFFERENCE: f64 = 0.015;
 
 /// Factor by which the core must hold more of a kind than a mix contains, so that this kind did not
 /// end the mix.
-const SLACK: f64 = 1.15;
+const MIN_CAPACITY_FACTOR: f64 = 1.15;
 
 /// Kinds that mixes are made of: those of which a core holds many.
 const INGREDIENTS: [Filler; 6] = [
@@ -101,19 +101,22 @@ pub(super) struct Agreement {
 /// Finds the reorder buffer among `cliffs`, one for each pattern; `None` where no fillers of
 /// different kinds agree.
 pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
-    const FEWEST_MIXES: usize = 2;
+    const MIN_MIXES: usize = 2;
     const FEWEST: usize = 4;
-    const FEWEST_RESOURCES: usize = 3;
+    const MIN_RESOURCES: usize = 3;
     let mut candidates: Vec<&FillerCliff> = cliffs
         .iter()
-        .filter(|cliff| cliff.pattern.len() == 1 || slack(cliff, cliffs) >= SLACK)
+        .filter(|cliff| cliff.pattern.len() == 1 || slack(cliff, cliffs) >= MIN_CAPACITY_FACTOR)
         .collect();
     candidates.sort_by_key(|cliff| cliff.instructions);
     let near = |instructions: f64| -> Vec<&FillerCliff> {
         candidates
             .iter()
             .copied()
-            .filter(|cliff| (f64::from(cliff.instructions) / instructions - 1.0).abs() <= SAME)
+            .filter(|cliff| {
+                (f64::from(cliff.instructions) / instructions - 1.0).abs()
+                    <= MAX_RELATIVE_DIFFERENCE
+            })
             .collect()
     };
     let is_mix = |cliff: &&FillerCliff| cliff.pattern.len() > 1;
@@ -133,8 +136,8 @@ pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
             let all = distinct(sets.iter().flatten());
             let in_every = |what: &Resource| sets.iter().all(|set| set.contains(what));
             let enough = members.len() >= FEWEST
-                && members.iter().copied().filter(|it| is_mix(it)).count() >= FEWEST_MIXES
-                && all.len() >= FEWEST_RESOURCES
+                && members.iter().copied().filter(|it| is_mix(it)).count() >= MIN_MIXES
+                && all.len() >= MIN_RESOURCES
                 && !all.iter().any(in_every);
             if !enough {
                 return None;
@@ -186,7 +189,7 @@ fn slack(cliff: &FillerCliff, cliffs: &[FillerCliff]) -> f64 {
 /// Fillers of `kind` in the window at the cliff.
 fn count(cliff: &FillerCliff, kind: Filler) -> f64 {
     let mine = cliff.pattern.iter().filter(|part| **part == kind).count();
-    let fillers = f64::from(cliff.instructions.saturating_sub(LOADS));
+    let fillers = f64::from(cliff.instructions.saturating_sub(WINDOW_LOADS));
     fillers * mine as f64 / cliff.pattern.len() as f64
 }
 
@@ -232,7 +235,7 @@ impl Ended {
     /// How many of the two loads occupy an entry of this structure.
     pub(super) const fn loads(self) -> u32 {
         match self {
-            Self::ReorderBuffer(_) | Self::IntegerRegisters | Self::LoadQueue => LOADS,
+            Self::ReorderBuffer(_) | Self::IntegerRegisters | Self::LoadQueue => WINDOW_LOADS,
             Self::FlagRegisters
             | Self::VectorRegisters
             | Self::MaskRegisters
@@ -260,11 +263,11 @@ pub(super) fn ended(
     cliffs: &[FillerCliff],
 ) -> Ended {
     /// Share of the reorder buffer below which another structure ended the filler.
-    const CLEARLY: f64 = 0.97;
-    let fillers = f64::from(instructions.saturating_sub(LOADS));
+    const MAX_REORDER_BUFFER_SHARE: f64 = 0.97;
+    let fillers = f64::from(instructions.saturating_sub(WINDOW_LOADS));
     if let Some(reorder) = reorder {
-        let each = fillers / (reorder - f64::from(LOADS));
-        if each >= CLEARLY {
+        let each = fillers / (reorder - f64::from(WINDOW_LOADS));
+        if each >= MAX_REORDER_BUFFER_SHARE {
             return Ended::ReorderBuffer(share(each));
         }
     }
@@ -297,9 +300,9 @@ pub(super) fn ended(
 
 /// Fillers per entry: a whole number where one is near, else rounded to a tenth.
 fn share(each: f64) -> f64 {
-    const NEAR: f64 = 0.06;
+    const MAX_ROUNDING_ERROR: f64 = 0.06;
     let whole = each.round().max(1.0);
-    if (each / whole - 1.0).abs() < NEAR {
+    if (each / whole - 1.0).abs() < MAX_ROUNDING_ERROR {
         whole
     } else {
         (each * 10.0).round() / 10.0

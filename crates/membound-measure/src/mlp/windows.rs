@@ -7,10 +7,10 @@ use super::reorder::{self, Agreement, Ended};
 use crate::{Error, stats};
 
 /// Fillers beyond the cliff at which a load is surely outside the window.
-pub(super) const MARGIN: u32 = 16;
+pub(super) const OUTSIDE_MARGIN_FILLERS: u32 = 16;
 
 /// Maximum number of fillers tried.
-const MOST_FILLERS: u32 = 4096;
+const MAX_FILLERS: u32 = 4096;
 
 /// The windows that were found, with evidence and notes.
 pub(super) struct Found {
@@ -48,7 +48,7 @@ impl Step {
     }
 
     const fn instructions(&self) -> u32 {
-        self.cliff() + reorder::LOADS
+        self.cliff() + reorder::WINDOW_LOADS
     }
 
     /// Width of the step in fillers.
@@ -216,8 +216,8 @@ fn mixed_cliffs(
                 inside: levels.inside_cycles * ticks,
                 outside: levels.outside_cycles * ticks,
             };
-            if let Ok(fillers) = bisect(&mut cliff, 0, MOST_FILLERS / 2) {
-                cliffs.push(fillers + reorder::LOADS);
+            if let Ok(fillers) = bisect(&mut cliff, 0, MAX_FILLERS / 2) {
+                cliffs.push(fillers + reorder::WINDOW_LOADS);
             }
         }
     }
@@ -266,8 +266,8 @@ fn evidence(agreed: Option<Agreement>, cliffs: Vec<FillerCliff>) -> Outcome<Reor
 
 /// Whether two searches found the same number of instructions, within 2 %.
 fn same(a: u32, b: u32) -> bool {
-    const SAME: f64 = 0.02;
-    (f64::from(a) / f64::from(b)).ln().abs() < SAME
+    const MAX_RELATIVE_DIFFERENCE: f64 = 0.02;
+    (f64::from(a) / f64::from(b)).ln().abs() < MAX_RELATIVE_DIFFERENCE
 }
 
 /// Whether the two largest windows found are the same, or there is none: one more search would
@@ -344,8 +344,12 @@ fn find(probe: &mut Probe<'_, '_>, pattern: &[Filler]) -> Result<Option<Step>, E
                 crossed = Some((fillers, low, high));
                 break;
             }
-            Crossing::Above if found + AROUND < highest => (from, to) = (found + AROUND, highest),
-            Crossing::Below if found > lowest + AROUND => (from, to) = (lowest, found - AROUND),
+            Crossing::Above if found + NEIGHBOURHOOD_FILLERS < highest => {
+                (from, to) = (found + NEIGHBOURHOOD_FILLERS, highest)
+            }
+            Crossing::Below if found > lowest + NEIGHBOURHOOD_FILLERS => {
+                (from, to) = (lowest, found - NEIGHBOURHOOD_FILLERS)
+            }
             Crossing::Above | Crossing::Below => break,
         }
     }
@@ -359,14 +363,14 @@ fn find(probe: &mut Probe<'_, '_>, pattern: &[Filler]) -> Result<Option<Step>, E
     }))
 }
 
-/// Doubles the fillers up to [`MOST_FILLERS`], three times, and looks for the step. The levels on
+/// Doubles the fillers up to [`MAX_FILLERS`], three times, and looks for the step. The levels on
 /// both sides of it become the cliff's; the first pass also warms the translations.
 fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     let mut grid = vec![0];
     grid.extend(
         (4..)
             .map(|power| 1 << power)
-            .take_while(|fillers| *fillers <= MOST_FILLERS),
+            .take_while(|fillers| *fillers <= MAX_FILLERS),
     );
     let mut times = vec![f64::INFINITY; grid.len()];
     for _ in 0..3 {
@@ -386,11 +390,11 @@ fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
 /// The first index from which on every time is clearly above the median of those before; a single
 /// high time before it does not hide the step.
 fn step(times: &[f64]) -> Option<usize> {
-    const CLEARLY: f64 = 1.35;
+    const MIN_STEP_FACTOR: f64 = 1.35;
     (1..times.len()).find(|at| {
         let before = stats::median(&times[..*at]).unwrap_or(f64::INFINITY);
         let after = times[*at..].iter().copied().fold(f64::INFINITY, f64::min);
-        after > CLEARLY * before && after > 1.2 * times[at - 1]
+        after > MIN_STEP_FACTOR * before && after > 1.2 * times[at - 1]
     })
 }
 
@@ -409,7 +413,7 @@ fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<
 }
 
 /// How far on each side of a K its neighbourhood is measured.
-const AROUND: u32 = 10;
+const NEIGHBOURHOOD_FILLERS: u32 = 10;
 
 /// Where the step lies relative to the measured neighbourhood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -425,7 +429,7 @@ enum Crossing {
 /// Measures the neighbourhood of `found`, upwards and downwards, and keeps the faster time of each
 /// K.
 fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<Crossing, Error> {
-    let range = found.saturating_sub(AROUND)..=found + AROUND;
+    let range = found.saturating_sub(NEIGHBOURHOOD_FILLERS)..=found + NEIGHBOURHOOD_FILLERS;
     let mut shares: Vec<(u32, f64)> = Vec::new();
     for fillers in range {
         shares.push((fillers, cliff.share(fillers, 1)?));

@@ -4,7 +4,7 @@ use membound_platform::affinity::Pinned;
 use membound_types::{NodePolicy, PageKind};
 
 use super::PrefetchConfig;
-use super::order::{Field, GROUP, Walk};
+use super::order::{Field, GROUP_BYTES, Walk};
 use crate::chain::{Follower, Ring};
 use crate::sampling::{Visit, take_batches};
 use crate::{Error, Region, RegionConfig, Session, hint, room};
@@ -28,14 +28,14 @@ impl PatternMemory {
     /// Loads before the first batch, from which a prefetcher may learn the pattern.
     const LEAD_IN: u64 = 64;
     /// Minimum bytes under the patterns; with fewer, the orders are too short to be timed.
-    pub(super) const MIN_BYTES: u64 = 16 * GROUP;
+    pub(super) const MIN_BYTES: u64 = 16 * GROUP_BYTES;
 
     /// Allocates four times the largest declared cache, at least 128 MiB, as far as config and
     /// memory allow.
     pub(super) fn new(session: &Session<'_>, config: &PrefetchConfig) -> Result<Self, Error> {
         let cache = hint::largest_cache_bytes(session);
         let scratch = 2 * cache;
-        let array = GROUP;
+        let array = GROUP_BYTES;
         // A quarter of the memory stays for other programs.
         let available =
             room::share_bytes(session, (config.page, NodePolicy::LOCAL, session.cpu), 1);
@@ -43,8 +43,8 @@ impl PatternMemory {
             .max(128 << 20)
             .min(config.max_bytes)
             .min(available.saturating_sub(scratch + array))
-            / GROUP
-            * GROUP;
+            / GROUP_BYTES
+            * GROUP_BYTES;
         if area < Self::MIN_BYTES {
             return Err(Error::Memory {
                 needed_bytes: Self::MIN_BYTES + array + scratch,

@@ -11,12 +11,12 @@ use membound_types::PrefetchPattern;
 use crate::chain::shuffle;
 use crate::random::hashed_below;
 
-const LINE: u64 = 64;
-const PAGE: u64 = 4096;
-const LINES_PER_PAGE: u64 = PAGE / LINE;
+const LINE_BYTES: u64 = 64;
+const PAGE_BYTES: u64 = 4096;
+const LINES_PER_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 /// Bytes that a random order completes before it goes on: the TLB misses of a huge page are then
 /// one in hundreds of loads, as they are for the patterns.
-pub(super) const GROUP: u64 = 2 << 20;
+pub(super) const GROUP_BYTES: u64 = 2 << 20;
 
 /// What is walked: a pattern, or one of the two chases with which a pattern's time is compared
 /// besides the reference.
@@ -52,9 +52,9 @@ impl Field {
     /// Lines at the end of a page that are walked before the first line of the next: enough to show
     /// a prefetcher where the walk goes, few enough that the one load that differs is a good part
     /// of the time.
-    const TAIL: u64 = 8;
+    const TAIL_LINES: u64 = 8;
     /// Loads of [`PrefetchPattern::NextPage`] for one first line of a page.
-    pub(super) const LOADS_PER_PAGE: u64 = Self::TAIL + 1;
+    pub(super) const LOADS_PER_PAGE: u64 = Self::TAIL_LINES + 1;
 
     /// The offsets of a walk in bytes; random choices depend on `seed`.
     pub(super) fn order(&self, walk: Walk, seed: u64) -> Vec<u64> {
@@ -77,7 +77,7 @@ impl Field {
             PrefetchPattern::AdjacentLine => self
                 .random(seed)
                 .into_iter()
-                .flat_map(|offset| [offset, offset ^ LINE])
+                .flat_map(|offset| [offset, offset ^ LINE_BYTES])
                 .collect(),
             PrefetchPattern::PageRandom => self.page_random(seed),
             PrefetchPattern::PointerArray => self
@@ -91,11 +91,11 @@ impl Field {
     }
 
     fn pages(&self) -> u64 {
-        self.area / PAGE
+        self.area / PAGE_BYTES
     }
 
     fn forward(&self, stride: u64) -> Vec<u64> {
-        let stride = stride.max(LINE);
+        let stride = stride.max(LINE_BYTES);
         (0..self.loads.min(self.area / stride))
             .map(|step| step * stride)
             .collect()
@@ -105,21 +105,21 @@ impl Field {
     /// not compete for the same sets.
     fn interleaved(&self, streams: u64) -> Vec<u64> {
         let streams = streams.max(1);
-        let apart = self.area / streams / PAGE * PAGE;
-        let shift = |stream: u64| stream * 5 % LINES_PER_PAGE * LINE;
-        let each = (self.loads / streams).min((apart - PAGE) / LINE);
+        let apart = self.area / streams / PAGE_BYTES * PAGE_BYTES;
+        let shift = |stream: u64| stream * 5 % LINES_PER_PAGE * LINE_BYTES;
+        let each = (self.loads / streams).min((apart - PAGE_BYTES) / LINE_BYTES);
         (0..each)
             .flat_map(|step| {
-                (0..streams).map(move |stream| stream * apart + shift(stream) + step * LINE)
+                (0..streams).map(move |stream| stream * apart + shift(stream) + step * LINE_BYTES)
             })
             .collect()
     }
 
     /// Pages in random order, group by group, groups in random order.
     fn random_pages(&self, seed: u64) -> Vec<u64> {
-        let mut groups: Vec<u64> = (0..self.area / GROUP).collect();
+        let mut groups: Vec<u64> = (0..self.area / GROUP_BYTES).collect();
         shuffle(&mut groups, seed);
-        let per_group = GROUP / PAGE;
+        let per_group = GROUP_BYTES / PAGE_BYTES;
         groups
             .into_iter()
             .flat_map(|group| {
@@ -135,7 +135,7 @@ impl Field {
         let mut order: Vec<u64> = self
             .random_pages(seed)
             .into_iter()
-            .map(|page| page * PAGE + hashed_below(seed, page, LINES_PER_PAGE) * LINE)
+            .map(|page| page * PAGE_BYTES + hashed_below(seed, page, LINES_PER_PAGE) * LINE_BYTES)
             .collect();
         order.truncate(self.loads as usize);
         order
@@ -148,7 +148,7 @@ impl Field {
             .take(pages)
             .flat_map(|page| {
                 let mut lines: Vec<u64> = (0..LINES_PER_PAGE)
-                    .map(|line| page * PAGE + line * LINE)
+                    .map(|line| page * PAGE_BYTES + line * LINE_BYTES)
                     .collect();
                 shuffle(&mut lines, seed ^ page);
                 lines
@@ -161,7 +161,7 @@ impl Field {
     /// five the other: near enough that its translation lies in the same line of the page table,
     /// and not predictable.
     fn page_ends(&self, seed: u64, beyond: Beyond) -> Vec<u64> {
-        let tail = LINES_PER_PAGE - Self::TAIL..LINES_PER_PAGE;
+        let tail = LINES_PER_PAGE - Self::TAIL_LINES..LINES_PER_PAGE;
         let most = (self.loads / Self::LOADS_PER_PAGE) as usize;
         self.random_pages(seed)
             .into_iter()
@@ -174,8 +174,8 @@ impl Field {
                         Beyond::OtherPage => 3 + hashed_below(seed, end, 5),
                     };
                 tail.clone()
-                    .map(move |line| end * PAGE + line * LINE)
-                    .chain([first * PAGE])
+                    .map(move |line| end * PAGE_BYTES + line * LINE_BYTES)
+                    .chain([first * PAGE_BYTES])
             })
             .collect()
     }
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
 
     const FIELD: Field = Field {
-        area: 16 * GROUP,
-        array: GROUP,
+        area: 16 * GROUP_BYTES,
+        array: GROUP_BYTES,
         loads: 1 << 16,
     };
 
@@ -253,9 +253,12 @@ mod tests {
                     .step_by(streams)
                     .copied()
                     .collect();
-                assert!(mine.windows(2).all(|pair| pair[1] == pair[0] + LINE));
+                assert!(mine.windows(2).all(|pair| pair[1] == pair[0] + LINE_BYTES));
             }
-            let first: HashSet<u64> = order[..streams].iter().map(|at| at / LINE % 64).collect();
+            let first: HashSet<u64> = order[..streams]
+                .iter()
+                .map(|at| at / LINE_BYTES % 64)
+                .collect();
             assert_eq!(first.len(), streams);
         }
     }
@@ -263,14 +266,14 @@ mod tests {
     #[test]
     fn the_reference_sees_every_page_once_and_stays_in_a_group() {
         let order = order(PrefetchPattern::Random);
-        let pages: HashSet<u64> = order.iter().map(|at| at / PAGE).collect();
-        assert_eq!(pages.len() as u64, FIELD.area / PAGE);
+        let pages: HashSet<u64> = order.iter().map(|at| at / PAGE_BYTES).collect();
+        assert_eq!(pages.len() as u64, FIELD.area / PAGE_BYTES);
         assert_eq!(pages.len(), order.len());
         let changes = order
             .windows(2)
-            .filter(|pair| pair[0] / GROUP != pair[1] / GROUP)
+            .filter(|pair| pair[0] / GROUP_BYTES != pair[1] / GROUP_BYTES)
             .count();
-        assert_eq!(changes as u64, FIELD.area / GROUP - 1);
+        assert_eq!(changes as u64, FIELD.area / GROUP_BYTES - 1);
         // No distance between two visits is frequent, so there is no stride to learn.
         let mut steps = HashMap::new();
         for pair in order.windows(2) {
@@ -292,7 +295,10 @@ mod tests {
     fn page_random_finishes_a_page_before_the_next() {
         let order = order(PrefetchPattern::PageRandom);
         for page in order.chunks(64) {
-            assert!(page.iter().all(|at| at / PAGE == page[0] / PAGE));
+            assert!(
+                page.iter()
+                    .all(|at| at / PAGE_BYTES == page[0] / PAGE_BYTES)
+            );
             assert!(!page.is_sorted());
         }
     }
@@ -313,18 +319,18 @@ mod tests {
         let next = order(PrefetchPattern::NextPage);
         let other = FIELD.order(Walk::OtherPage, 7);
         assert_eq!(next.len(), other.len());
-        let ends: HashSet<u64> = next.chunks(each).map(|unit| unit[0] / PAGE).collect();
+        let ends: HashSet<u64> = next.chunks(each).map(|unit| unit[0] / PAGE_BYTES).collect();
         for (a, b) in next.chunks(each).zip(other.chunks(each)) {
             assert_eq!(a[..each - 1], b[..each - 1]);
             assert!(
                 a[..each - 1]
                     .windows(2)
-                    .all(|pair| pair[1] == pair[0] + LINE)
+                    .all(|pair| pair[1] == pair[0] + LINE_BYTES)
             );
-            assert_eq!(a[each - 1], a[each - 2] + LINE);
-            assert_eq!((a[each - 1] % PAGE, b[each - 1] % PAGE), (0, 0));
-            assert!(!ends.contains(&(b[each - 1] / PAGE - 1)));
-            assert_eq!(b[each - 1] / (8 * PAGE), b[0] / (8 * PAGE));
+            assert_eq!(a[each - 1], a[each - 2] + LINE_BYTES);
+            assert_eq!((a[each - 1] % PAGE_BYTES, b[each - 1] % PAGE_BYTES), (0, 0));
+            assert!(!ends.contains(&(b[each - 1] / PAGE_BYTES - 1)));
+            assert_eq!(b[each - 1] / (8 * PAGE_BYTES), b[0] / (8 * PAGE_BYTES));
         }
     }
 }

@@ -9,9 +9,9 @@
 use crate::chain::shuffle;
 
 /// Bytes of a line, and of the smallest page.
-const LINE: u64 = 64;
-const FRAME: u64 = 4096;
-const LINES_PER_FRAME: u64 = FRAME / LINE;
+const LINE_BYTES: u64 = 64;
+const FRAME_BYTES: u64 = 4096;
+const LINES_PER_FRAME: u64 = FRAME_BYTES / LINE_BYTES;
 
 /// One line on each of `pages` pages, in order of address. Each is a base page and a line further
 /// into its page than the one before. A line, which is an odd number of lines, so that every power
@@ -20,13 +20,13 @@ const LINES_PER_FRAME: u64 = FRAME / LINE;
 /// apart.
 pub(super) fn spread(pages: u64, page_bytes: u64) -> Vec<u64> {
     (0..pages)
-        .map(|page| page * page_bytes + page * (FRAME + LINE) % page_bytes)
+        .map(|page| page * page_bytes + page * (FRAME_BYTES + LINE_BYTES) % page_bytes)
         .collect()
 }
 
 /// `lines` lines side by side, which fill sets as evenly as [`spread`] on huge pages does.
 pub(super) fn contiguous(lines: u64) -> Vec<u64> {
-    (0..lines).map(|line| line * LINE).collect()
+    (0..lines).map(|line| line * LINE_BYTES).collect()
 }
 
 /// How many times sparser than contiguous [`scattered`] is: enough that the number of
@@ -36,13 +36,13 @@ const SPARSENESS: u64 = 4;
 
 /// Bytes that [`scattered`] needs for `lines` lines.
 pub(super) fn scattered_bytes(lines: u64) -> u64 {
-    lines.div_ceil(LINES_PER_FRAME) * SPARSENESS * FRAME
+    lines.div_ceil(LINES_PER_FRAME) * SPARSENESS * FRAME_BYTES
 }
 
 /// `lines` lines, as many at each offset inside a base page as [`spread`] has, in random
 /// frames of [`scattered_bytes`] bytes.
 pub(super) fn scattered(lines: u64, seed: u64) -> Vec<u64> {
-    let count = scattered_bytes(lines) / FRAME;
+    let count = scattered_bytes(lines) / FRAME_BYTES;
     let mut frames: Vec<u64> = (0..count).collect();
     shuffle(&mut frames, seed);
     (0..lines)
@@ -51,7 +51,7 @@ pub(super) fn scattered(lines: u64, seed: u64) -> Vec<u64> {
             // Another part of the list for every offset, so that frames are not either full or
             // empty.
             let frame = frames[((turn + offset * 31) % count) as usize];
-            frame * FRAME + offset * LINE
+            frame * FRAME_BYTES + offset * LINE_BYTES
         })
         .collect()
 }
@@ -93,7 +93,7 @@ mod tests {
     fn per_set(offsets: &[u64], sets: u64) -> HashMap<u64, u64> {
         let mut count = HashMap::new();
         for offset in offsets {
-            *count.entry(offset / LINE % sets).or_insert(0) += 1;
+            *count.entry(offset / LINE_BYTES % sets).or_insert(0) += 1;
         }
         count
     }
@@ -119,13 +119,13 @@ mod tests {
             for offsets in [contiguous(lines), scattered(lines, 7), page_local(lines, 7)] {
                 let distinct: HashSet<u64> = offsets.iter().copied().collect();
                 assert_eq!(distinct.len() as u64, lines);
-                assert!(offsets.iter().all(|offset| offset % LINE == 0));
+                assert!(offsets.iter().all(|offset| offset % LINE_BYTES == 0));
                 assert_eq!(
                     per_set(&offsets, 64),
                     per_set(&spread(lines, 4096), 64),
                     "{lines}"
                 );
-                let end = offsets.iter().max().unwrap() + LINE;
+                let end = offsets.iter().max().unwrap() + LINE_BYTES;
                 assert!(end <= scattered_bytes(lines), "{lines}");
             }
         }
@@ -151,13 +151,13 @@ mod tests {
         let order = page_local(640, 3);
         let changes = order
             .windows(2)
-            .filter(|pair| pair[0] / FRAME != pair[1] / FRAME)
+            .filter(|pair| pair[0] / FRAME_BYTES != pair[1] / FRAME_BYTES)
             .count();
         assert_eq!(changes, 9);
         assert!(
             order
                 .windows(2)
-                .filter(|pair| pair[1] == pair[0] + LINE)
+                .filter(|pair| pair[1] == pair[0] + LINE_BYTES)
                 .count()
                 < 60
         );

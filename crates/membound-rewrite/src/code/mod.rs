@@ -155,10 +155,10 @@ pub struct Function {
 
 /// Most rounds of finding tables and decoding what they lead to. Two or three are usual: tables that lead to
 /// further tables.
-const ROUNDS: usize = 32;
+const MAX_TABLE_ROUNDS: usize = 32;
 
 /// Most indirect jumps that are resolved in one function; interpreters have hundreds.
-const MOST_JUMPS: usize = 4096;
+const MAX_INDIRECT_JUMPS: usize = 4096;
 
 impl Function {
     /// The instructions of a block.
@@ -346,7 +346,7 @@ struct Settled {
 
 /// Reads tables and follows their entries until nothing new is found.
 fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Settled {
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_TABLE_ROUNDS {
         let graph = blocks::build(descent, resolutions);
         let findings = descent.findings;
         let settled = |graph| Settled {
@@ -366,7 +366,7 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolu
         if jumps.is_empty() {
             return settled(graph);
         }
-        if jumps.len() > MOST_JUMPS {
+        if jumps.len() > MAX_INDIRECT_JUMPS {
             resolutions.clear();
             return settled(blocks::build(descent, resolutions));
         }

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::frames::FrameSection;
 
 /// Number of entries that one worker reads at a time.
-const CHUNK: usize = 512;
+const ENTRIES_PER_TASK: usize = 512;
 const BREG6: u8 = 0x76;
 const DEREF: u8 = 0x06;
 
@@ -37,7 +37,7 @@ type Slice<'data> = EndianSlice<'data, LittleEndian>;
 pub(super) fn table(section: &FrameSection<'_>, text: &[Range<u64>], origin: u64) -> Vec<u8> {
     let entries = entries(section, text);
     let rows: Vec<Row> = entries
-        .par_chunks(CHUNK)
+        .par_chunks(ENTRIES_PER_TASK)
         .flat_map_iter(|entries| {
             let mut rows = Vec::new();
             let mut context = UnwindContext::new();

@@ -17,7 +17,7 @@ const MAX_INSTRUCTIONS_APART: usize = 32;
 /// Most lines prefetched besides the load's own.
 const MOST: usize = 3;
 /// Lines prefetched for an access to an array element, whose index is not known here.
-const OF_ARRAY: i64 = 2;
+const ARRAY_LINES: i64 = 2;
 
 /// Operands to prefetch besides that of the load.
 pub(super) type Companions = [Option<Operand>; MOST];
@@ -100,7 +100,7 @@ impl Place {
         let lines = match (self.index, other.index) {
             _ if self.base != other.base => 0,
             (own, its) if own == its => 1,
-            (None, Some(_)) => OF_ARRAY,
+            (None, Some(_)) => ARRAY_LINES,
             _ => 0,
         };
         begin..begin + lines * LINE_BYTES

@@ -73,7 +73,7 @@ pub(super) const HOOK_BYTES: usize = 12;
 pub(super) const FUNCTION_BYTES: usize = 20;
 
 /// Bytes that one thread copies at a time.
-const PIECE: usize = 1 << 20;
+const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Assembles the bytes of a plan.
 #[derive(Debug, Default)]
@@ -117,8 +117,8 @@ impl Builder {
             rest = behind;
             pieces.extend(
                 place[..section.len()]
-                    .chunks_mut(PIECE)
-                    .zip(section.chunks(PIECE)),
+                    .chunks_mut(COPY_CHUNK_BYTES)
+                    .zip(section.chunks(COPY_CHUNK_BYTES)),
             );
         }
         pieces

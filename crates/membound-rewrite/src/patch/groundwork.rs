@@ -18,7 +18,7 @@ use crate::flow::{Analyst, Liveness, Summary};
 use crate::image::Image;
 
 /// Number of functions that one worker plans at a time.
-const AT_ONCE: usize = 16;
+const FUNCTIONS_PER_TASK: usize = 16;
 
 /// The facts about an image that its plans share.
 pub struct Groundwork {
@@ -107,7 +107,7 @@ impl Groundwork {
         functions.sort_unstable();
         functions.dedup();
         let parts: Vec<Part> = functions
-            .par_chunks(AT_ONCE)
+            .par_chunks(FUNCTIONS_PER_TASK)
             .map_init(Analyst::new, |analyst, functions| {
                 let mut chunk = Chunk::new(origin_of(image));
                 chunk.wrapped = Arc::clone(&wrapped);

@@ -15,7 +15,7 @@ use crate::code::{BlockEnd, Function, Unresolved};
 
 /// Most instructions between two groups that are moved too, so that control need not leave one trampoline and
 /// enter the next.
-const BRIDGE: usize = 3;
+const MAX_BRIDGED_INSTRUCTIONS: usize = 3;
 /// Most instructions of a group. All bytes of a group are compared before it is patched, so one changed byte
 /// loses every site in it.
 const LONGEST: usize = 48;
@@ -330,7 +330,7 @@ fn add(context: &FunctionContext<'_>, groups: &mut Groups, floor: usize, new: Gr
     if let Some(last) = groups.groups[floor..].last_mut() {
         let overlap = new.first < last.end;
         let short = new.end - last.first <= LONGEST;
-        if overlap || short && new.first <= last.end + BRIDGE {
+        if overlap || short && new.first <= last.end + MAX_BRIDGED_INSTRUCTIONS {
             last.first = last.first.min(new.first);
             last.end = last.end.max(new.end);
             last.tail |= new.tail;

@@ -14,9 +14,9 @@ use super::trampoline::Edit;
 /// Bytes of a page of islands.
 pub const ISLAND_BYTES: usize = 4096;
 /// Lowest address that a process may map.
-const LOWEST: u64 = 0x1_0000;
+const MIN_ADDRESS: u64 = 0x1_0000;
 /// One past the highest address of a process.
-const HIGHEST: u64 = 0x7fff_ffff_f000;
+const END_OF_ADDRESS_SPACE: u64 = 0x7fff_ffff_f000;
 
 /// Where a module is mapped, and where its trampolines will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Plan {
             area: placement.area,
             layout: self.layout(),
         };
-        if base < LOWEST || !placement.fits() {
+        if base < MIN_ADDRESS || !placement.fits() {
             return Err(placement.too_far());
         }
         let code = placement.code(self)?;
@@ -171,12 +171,12 @@ impl AreaPlacement {
     fn fits(&self) -> bool {
         let end = self.area.checked_add(self.layout.bytes());
         self.area.is_multiple_of(64)
-            && self.area >= LOWEST
-            && end.is_some_and(|end| end <= HIGHEST)
+            && self.area >= MIN_ADDRESS
+            && end.is_some_and(|end| end <= END_OF_ADDRESS_SPACE)
             && self
                 .base
                 .checked_add(self.span)
-                .is_some_and(|end| end <= HIGHEST)
+                .is_some_and(|end| end <= END_OF_ADDRESS_SPACE)
     }
 
     fn too_far(&self) -> PlaceError {
@@ -277,8 +277,8 @@ impl AreaPlacement {
         let page = island & !(ISLAND_BYTES as u64 - 1);
         let end = page + ISLAND_BYTES as u64;
         let apart = |start: u64, bytes: u64| end <= start || page >= start + bytes;
-        page >= LOWEST
-            && end <= HIGHEST
+        page >= MIN_ADDRESS
+            && end <= END_OF_ADDRESS_SPACE
             && island + EDIT as u64 <= end
             && apart(self.area, self.layout.bytes())
             && apart(self.base, self.span)

@@ -29,13 +29,13 @@ const CHUNK_BYTES: u64 = 64 << 10;
 /// Bytes of pattern at the start of the code area, from which `Body::Rubbish` takes its values.
 pub(super) const PATTERN_BYTES: usize = 64;
 /// Space beside the module, in bytes, that islands must leave free for trampolines and other allocations.
-const MARGIN: i64 = 64 << 20;
+const FREE_MARGIN_BYTES: i64 = 64 << 20;
 /// Bytes after a function's end that are examined as its padding.
-const BEYOND: u64 = 16;
+const PADDING_SEARCH_BYTES: u64 = 16;
 const PAGE: usize = 4096;
 /// Most decoded instructions kept between the two passes over the functions, at 40 bytes each; functions
 /// beyond this are decoded twice.
-const KEPT_INSTRUCTIONS: usize = 6 << 20;
+const MAX_KEPT_INSTRUCTIONS: usize = 6 << 20;
 
 /// What is known of the whole module before its functions are planned.
 pub(super) struct Module {
@@ -90,14 +90,16 @@ impl Module {
     }
 }
 
-/// The bytes of a function and of what follows it, up to the next function or [`BEYOND`] bytes.
+/// The bytes of a function and of what follows it, up to the next function or [`PADDING_SEARCH_BYTES`] bytes.
 pub(super) fn bytes_of<'data>(image: &Image<'data>, index: usize) -> &'data [u8] {
     let functions = image.functions();
     let range = &functions[index].range;
     let next = functions
         .get(index + 1)
         .map_or(u64::MAX, |next| next.range.start);
-    let limit = next.min(range.end.saturating_add(BEYOND)).max(range.end);
+    let limit = next
+        .min(range.end.saturating_add(PADDING_SEARCH_BYTES))
+        .max(range.end);
     (range.end..=limit)
         .rev()
         .find_map(|end| image.bytes(range.start..end))
@@ -143,7 +145,7 @@ impl Plan {
 
     /// Plans every function.
     fn parts(image: &Image<'_>, options: &Options, wrapped: &Arc<[(u64, u32)]>) -> Vec<Part> {
-        let (module, decoded) = Module::with_functions(image, options, KEPT_INSTRUCTIONS);
+        let (module, decoded) = Module::with_functions(image, options, MAX_KEPT_INSTRUCTIONS);
         let mut decoded = decoded.into_iter();
         let chunks: Vec<(usize, Vec<Option<Function>>)> = chunks(image)
             .into_iter()
@@ -328,7 +330,7 @@ impl Assembly<'_> {
     }
 
     fn island_range(&self, area: u64) -> IslandRange {
-        let reserve = MARGIN + 2 * area.cast_signed();
+        let reserve = FREE_MARGIN_BYTES + 2 * area.cast_signed();
         let span = (self.end - self.origin).cast_signed();
         let floor = if self.origin == 0 {
             i64::MIN

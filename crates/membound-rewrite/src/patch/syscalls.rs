@@ -11,11 +11,11 @@ use crate::{Gpr, RegisterSet};
 /// System calls that the agent must always see: `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`,
 /// `fork`, `vfork`, `execve`, `rt_sigtimedwait`, `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`,
 /// `setns`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
-const SEEN: [u32; 18] = [
+const ALWAYS_INTERCEPTED: [u32; 18] = [
     10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 308, 317, 322, 329, 435,
 ];
 /// System calls that the agent must see when it has timers: `exit`, `sigaltstack`, `exit_group`.
-const SEEN_TIMED: [u32; 3] = [60, 131, 231];
+const INTERCEPTED_WITH_TIMERS: [u32; 3] = [60, 131, 231];
 /// System calls that fail when a signal handler interrupts them and have had no effect then, so that they can
 /// be restarted: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,
@@ -23,7 +23,7 @@ const SEEN_TIMED: [u32; 3] = [60, 131, 231];
 /// `rt_sigsuspend`, `futex`, `io_getevents`, `semtimedop`, `clock_nanosleep`, `epoll_wait`,
 /// `mq_timedsend`, `mq_timedreceive`, `waitid`, `openat`, `pselect6`, `ppoll`, `epoll_pwait`,
 /// `accept4`, `recvmmsg`, `sendmmsg`, `getrandom`, `epoll_pwait2`, `futex_waitv`.
-const MADE_AGAIN: [u32; 42] = [
+const RESTARTED: [u32; 42] = [
     0, 1, 7, 17, 18, 19, 20, 23, 34, 35, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 128, 130,
     202, 208, 220, 230, 232, 242, 243, 247, 257, 270, 271, 281, 288, 299, 307, 318, 441, 449,
 ];
@@ -31,7 +31,7 @@ const MADE_AGAIN: [u32; 42] = [
 /// `epoll_pwait`.
 const MAY_WAIT: [u32; 6] = [7, 35, 202, 230, 232, 281];
 /// Number of predecessor blocks that are followed back from the block with the instruction.
-const DEPTH: usize = 4;
+const MAX_PREDECESSOR_BLOCKS: usize = 4;
 
 /// True if a function of `image` may have a `syscall` instruction. Far cheaper than decoding all functions:
 /// only functions that contain the two bytes are decoded, and in code that calls a C library these bytes are
@@ -67,7 +67,9 @@ fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
 /// when the call is made.
 pub(super) fn is_seen(number: Option<u32>, hooks: Hooks) -> bool {
     let timed = matches!(hooks, Hooks::Timed | Hooks::Waiting);
-    number.is_none_or(|number| SEEN.contains(&number) || timed && SEEN_TIMED.contains(&number))
+    number.is_none_or(|number| {
+        ALWAYS_INTERCEPTED.contains(&number) || timed && INTERCEPTED_WITH_TIMERS.contains(&number)
+    })
 }
 
 /// True if the thread may yield instead of waiting in the system call of this number.
@@ -77,7 +79,7 @@ pub(super) fn may_wait(number: Option<u32>, hooks: Hooks) -> bool {
 
 /// True if the system call can be restarted after a handler has interrupted it.
 pub(super) fn is_made_again(number: u32) -> bool {
-    MADE_AGAIN.contains(&number)
+    RESTARTED.contains(&number)
 }
 
 /// The system call number of the `syscall` instruction at `index`, if all paths to it set the same one.
@@ -86,7 +88,13 @@ pub(super) fn number(function: &Function, index: usize, analyst: &mut Analyst) -
         .blocks
         .partition_point(|block| block.end as usize <= index);
     let block = u32::try_from(block).ok()?;
-    before(function, BlockId(block), index, DEPTH, analyst)
+    before(
+        function,
+        BlockId(block),
+        index,
+        MAX_PREDECESSOR_BLOCKS,
+        analyst,
+    )
 }
 
 /// The value of eax before instruction `end` of a block, if it is known.

@@ -34,7 +34,7 @@ pub struct Effective {
 }
 
 /// Lowest address taken for a pointer; smaller values are numbers.
-const LOWEST: u64 = 4096;
+const MIN_POINTER: u64 = 4096;
 
 impl CodeFunction {
     /// See [`super::Code::effective_address`].
@@ -195,7 +195,7 @@ fn operand(
             .map(|value| value.wrapping_mul(u64::from(instruction.memory_index_scale()))),
     };
     let near = |address: u64| {
-        (address >= LOWEST).then_some(Effective {
+        (address >= MIN_POINTER).then_some(Effective {
             address,
             exact: false,
         })
@@ -216,7 +216,7 @@ fn operand(
                 && instruction.op0_kind() == OpKind::Register
                 && instruction.op0_register() == base;
             let loaded = sampled[number(base)?];
-            let pointer = loads_pointer && loaded >= LOWEST;
+            let pointer = loads_pointer && loaded >= MIN_POINTER;
             pointer.then_some(Effective {
                 address: loaded.wrapping_add(displacement),
                 exact: false,

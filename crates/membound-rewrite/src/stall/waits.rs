@@ -53,12 +53,12 @@ pub struct Wait {
 }
 
 /// Assumed ratio of iterations to entries of a loop, used because there are no counts.
-const BACK_EDGE: f64 = 8.0;
+const ITERATIONS_PER_ENTRY: f64 = 8.0;
 /// Share of the samples of an instruction without an access that is attributed to a load which feeds it
 /// directly.
-const FED: f64 = 0.02;
+const SAMPLE_SHARE_OF_FEEDING_LOAD: f64 = 0.02;
 /// Most steps of arithmetic between a load and an instruction that it still feeds.
-const STEPS: u32 = 3;
+const MAX_FEEDING_STEPS: u32 = 3;
 
 /// How likely an instruction of some kind is to wait.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +229,7 @@ fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
         }
         let inside = |id| loops.get(id).contains(number);
         if loops.innermost(to).is_some_and(inside) {
-            candidate.frequency = BACK_EDGE;
+            candidate.frequency = ITERATIONS_PER_ENTRY;
         }
         found.push(candidate);
     }
@@ -309,7 +309,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
     let mut layer = vec![at];
     let mut seen = layer.clone();
     let mut rest = share;
-    for step in 1..=STEPS {
+    for step in 1..=MAX_FEEDING_STEPS {
         let mut loads = Vec::new();
         let mut next = Vec::new();
         for &user in &layer {
@@ -340,7 +340,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         }
         let factor = 0.5_f64.powi(step.cast_signed() - 1);
         for &load in &loads {
-            let part = share * FED * factor / loads.len() as f64;
+            let part = share * SAMPLE_SHARE_OF_FEEDING_LOAD * factor / loads.len() as f64;
             rest -= part;
             let site = function.instructions[load].ip();
             add(found, Some(site), part, 0.3 * factor * confidence);

@@ -14,12 +14,12 @@ use membound_types::CpuId;
 
 /// Polls for which a thread of the command's that no longer runs still counts as one that may run again at
 /// any moment.
-const RECENT: u32 = 20;
+const RECENT_POLLS: u32 = 20;
 /// Names of the agent's threads, which are not the command's.
 const AGENTS: [&str; 3] = ["membound-agent", "membound-guest", "membound-lanes"];
 /// Inverse of the share of the time that goes into polling threads: reading the state of a thousand threads
 /// takes long.
-const SPARSELY: u32 = 50;
+const ELAPSED_PER_POLL_TIME: u32 = 50;
 
 /// Whether scavengers may use the SMT siblings of the command's hardware threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Beside {
             return;
         }
         let runs = self.runs_on(&threads::of(&Root::system(), pid), harvested);
-        self.due = Some((to, begun + begun.elapsed() * SPARSELY));
+        self.due = Some((to, begun + begun.elapsed() * ELAPSED_PER_POLL_TIME));
         let free = beside(&self.cores, &runs);
         let lives = harvested.guests.iter().map(|guest| {
             let lives = matches!(guest.state, Some(GuestState::Starting | GuestState::Runs));
@@ -206,7 +206,7 @@ impl Beside {
             };
             self.ran.insert(thread.id, now);
         }
-        let recent = self.ran.values().filter(|ran| ran.ago < RECENT);
+        let recent = self.ran.values().filter(|ran| ran.ago < RECENT_POLLS);
         recent.map(|ran| ran.cpu).collect()
     }
 }
@@ -334,7 +334,7 @@ mod tests {
             thread(8, "renamed", 5, 1),
             thread(9, "membound-lanes", 5, 2),
         ];
-        for _ in 0..RECENT {
+        for _ in 0..RECENT_POLLS {
             assert_eq!(beside.runs_on(&seen, &harvested), on(&[3]));
         }
         assert_eq!(beside.runs_on(&seen, &harvested), on(&[]));

@@ -35,30 +35,31 @@ pub(super) fn planning_time(elapsed: Duration) -> Duration {
 }
 
 /// Minimum CPU time of one copy of a program for it to be profiled, in seconds.
-const LEAST_CPU_EACH_S: f64 = 0.3;
+const MIN_COPY_CPU_S: f64 = 0.3;
 /// Cost of profiling: a share of the program's time, and a fixed part in seconds for planning the agent's
 /// changes and the plan itself.
-const PROFILED_PART: f64 = 0.08;
+const PROFILING_COST_SHARE: f64 = 0.08;
 const PROFILED_LEAST_S: f64 = 0.1;
 /// Cost of profiling per byte of the program's file, in seconds: the whole file is decoded and analysed.
-const PROFILED_BYTE_S: f64 = 0.12e-6;
+const PROFILING_COST_PER_BYTE_S: f64 = 0.12e-6;
 /// Share of the time of all runs so far that profiling may cost where no other copy gains by it.
-const ALONE: f64 = 0.03;
+const MAX_COST_SHARE_ALONE: f64 = 0.03;
 /// Share of the time of the copies that may gain by it.
-const WITH_COPIES: f64 = 0.1;
+const MAX_COST_SHARE_WITH_COPIES: f64 = 0.1;
 
 /// Whether it pays to profile one of the `copies` of a program that are still to run; `file_bytes` is the
 /// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
 /// time of all runs.
 pub(super) fn is_worth_profiling(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
-    let cost_s =
-        PROFILED_LEAST_S + PROFILED_PART * cpu_times.cpu_s + PROFILED_BYTE_S * file_bytes as f64;
+    let cost_s = PROFILED_LEAST_S
+        + PROFILING_COST_SHARE * cpu_times.cpu_s
+        + PROFILING_COST_PER_BYTE_S * file_bytes as f64;
     let may_cost_s = match copies {
         0 => return false,
-        1 => ALONE * (cpu_times.sum_s + cpu_times.cpu_s),
-        copies => WITH_COPIES * cpu_times.cpu_s * copies as f64,
+        1 => MAX_COST_SHARE_ALONE * (cpu_times.sum_s + cpu_times.cpu_s),
+        copies => MAX_COST_SHARE_WITH_COPIES * cpu_times.cpu_s * copies as f64,
     };
-    cpu_times.cpu_s >= LEAST_CPU_EACH_S && cost_s <= may_cost_s
+    cpu_times.cpu_s >= MIN_COPY_CPU_S && cost_s <= may_cost_s
 }
 
 /// Size of a program's file in bytes; 0 if it cannot be read.

@@ -18,10 +18,10 @@ use super::learning::{self, Learning, Observation, ObservationTask, Subject, has
 use super::programs::CopyRequest;
 
 /// Poll interval while only plans are pending, and while processes run, whose end also wakes the poll.
-const LOOK_NS: i64 = 2_000_000;
-const LONG_LOOK_NS: i64 = 20_000_000;
+const PLANNING_POLL_INTERVAL_NS: i64 = 2_000_000;
+const MAX_POLL_INTERVAL_NS: i64 = 20_000_000;
 /// Time between two checks whether a process starts others.
-const OTHERS_EVERY: Duration = Duration::from_millis(20);
+const CHILD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Niceness of a process beside a command: the lowest priority.
 const LEAST: i32 = 19;
 
@@ -56,7 +56,7 @@ pub(super) struct Started {
     /// Whether it was observed with several threads, or children.
     starts_others: bool,
     /// When that is checked next.
-    next_look: Instant,
+    next_check: Instant,
     /// What is still to be found out about it.
     task: Option<ObservationTask>,
     learning: Option<Learning>,
@@ -156,7 +156,11 @@ impl Processes {
         let is_planning = self.is_planning() && ends.is_empty();
         let longest = Timespec {
             tv_sec: 0,
-            tv_nsec: if is_planning { LOOK_NS } else { LONG_LOOK_NS },
+            tv_nsec: if is_planning {
+                PLANNING_POLL_INTERVAL_NS
+            } else {
+                MAX_POLL_INTERVAL_NS
+            },
         };
         // The wait may also end because of a signal; callers poll again anyway.
         let _ = poll(&mut ends, Some(&longest));
@@ -236,7 +240,7 @@ impl Started {
             status: None,
             cpu_s: 0.0,
             starts_others: false,
-            next_look: Instant::now(),
+            next_check: Instant::now(),
             task: ordinary.task,
             learning: None,
         }
@@ -266,9 +270,9 @@ impl Started {
             && self.learning.is_none()
             && self.task.is_some()
             && !self.starts_others
-            && now >= self.next_look
+            && now >= self.next_check
         {
-            self.next_look = now + OTHERS_EVERY;
+            self.next_check = now + CHILD_CHECK_INTERVAL;
             self.starts_others = self
                 .child
                 .as_ref()

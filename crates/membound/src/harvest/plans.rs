@@ -20,7 +20,7 @@ use super::plan::Files;
 use crate::{documents, output};
 
 /// How long a profiler may take to write its run after it was told to end.
-const GRACE: Duration = Duration::from_secs(30);
+const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason in the report: a program that starts others has no time slices.
 pub(super) const STARTS_OTHERS: &str =
@@ -274,7 +274,7 @@ impl PlanMaker {
         let ended = await_end(&mut child, self.duration)?;
         if !ended {
             signal_group(&child, Signal::TERM);
-            if !await_end(&mut child, GRACE)? {
+            if !await_end(&mut child, PROFILER_WRITE_TIMEOUT)? {
                 signal_group(&child, Signal::KILL);
                 let _ = child.wait();
                 bail!(

@@ -5,7 +5,7 @@ use membound_launch::{Harvested, Turns};
 use membound_model::stats::student_95;
 
 /// Minimum number of time slices with scavengers, and without, for a slowdown.
-const LEAST_TURNS: u64 = 1000;
+const MIN_SLICES: u64 = 1000;
 /// Maximum number of spans that are kept.
 const MOST_SPANS: usize = 128;
 
@@ -66,7 +66,7 @@ impl Span {
     /// How much more CPU time a time slice takes with scavengers than without, as a share; `None` where there
     /// are too few slices.
     pub(super) fn slowdown(self) -> Option<f64> {
-        let enough = self.with.count.min(self.without.count) >= LEAST_TURNS;
+        let enough = self.with.count.min(self.without.count) >= MIN_SLICES;
         enough
             .then(|| self.ratio())
             .flatten()

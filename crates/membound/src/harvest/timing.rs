@@ -8,11 +8,11 @@ use membound_types::{MachineProfile, Timer};
 use super::plan::USUAL_BOUND_NS;
 
 /// Latency of memory where there is no machine profile, in nanoseconds.
-const USUAL_LATENCY_NS: f64 = 100.0;
+const DEFAULT_LATENCY_NS: f64 = 100.0;
 /// Share of the bound after which a slice must end by the scavenger's own count of time.
-const SPAN: f64 = 0.75;
+const CREDIT_SHARE_OF_BOUND: f64 = 0.75;
 /// Share of the bound that is left at least for the time from one yield of a scavenger to the next.
-const DISTANCE: f64 = 0.5;
+const MIN_DISTANCE_SHARE_OF_BOUND: f64 = 0.5;
 
 /// Lengths of time slices, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +29,17 @@ impl Timing {
     pub(super) fn of(bound_ns: Option<f64>, machine: Option<&MachineProfile>) -> Self {
         let latency_ns = machine
             .and_then(|machine| machine.levels.last())
-            .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
+            .map_or(DEFAULT_LATENCY_NS, |level| level.latency_ns);
         let (span_ns, distance_ns) = match bound_ns {
             None => (latency_ns, USUAL_BOUND_NS),
             // A slice lasts the span, and then up to the next yield. Most yields are far nearer than the
             // maximum distance; whether the sum exceeds the bound is measured.
             Some(bound_ns) => {
-                let distance_ns = bound_ns - latency_ns.min(bound_ns * DISTANCE);
-                (latency_ns.min(bound_ns * SPAN), distance_ns)
+                let distance_ns = bound_ns - latency_ns.min(bound_ns * MIN_DISTANCE_SHARE_OF_BOUND);
+                (
+                    latency_ns.min(bound_ns * CREDIT_SHARE_OF_BOUND),
+                    distance_ns,
+                )
             }
         };
         Self {
@@ -49,12 +52,14 @@ impl Timing {
 
 /// Ticks of the time stamp counter per nanosecond: from the machine profile, or measured for 10 ms.
 pub(super) fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
-    const LOOK: Duration = Duration::from_millis(10);
+    const MEASURING_TIME: Duration = Duration::from_millis(10);
     /// Used where the counter is not fit for measuring.
-    const USUAL: f64 = 2.0;
+    const DEFAULT_TICKS_PER_NS: f64 = 2.0;
     let rate =
         |timer: &Timer| (timer.name == "tsc" && timer.rate_hz > 0.0).then_some(timer.rate_hz);
     let known = machine.and_then(|machine| rate(&machine.machine.timer));
-    let found = || rate(&Clock::calibrate(LOOK).describe(0.0));
-    known.or_else(found).map_or(USUAL, |hz| hz * 1e-9)
+    let found = || rate(&Clock::calibrate(MEASURING_TIME).describe(0.0));
+    known
+        .or_else(found)
+        .map_or(DEFAULT_TICKS_PER_NS, |hz| hz * 1e-9)
 }

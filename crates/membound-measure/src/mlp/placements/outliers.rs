@@ -10,7 +10,7 @@ use super::Placement;
 use crate::{Error, stats};
 
 /// Multiple of the median of all placements from which on a placement is far off.
-const FAR_OFF: f64 = 3.0;
+const OUTLIER_FACTOR: f64 = 3.0;
 
 /// Minimum number of placements; with fewer, there is no majority to compare one with.
 const FEWEST: usize = 3;
@@ -29,7 +29,8 @@ pub(super) fn set_apart(
     mut again: impl FnMut() -> Result<Option<Placement>, Error>,
 ) -> Result<(Vec<Placement>, Vec<PlacementOutlier>), Error> {
     let usual = medians(&all);
-    let far = |placement: &Placement| ratio(placement, &usual).filter(|ratio| *ratio > FAR_OFF);
+    let far =
+        |placement: &Placement| ratio(placement, &usual).filter(|ratio| *ratio > OUTLIER_FACTOR);
     if all.len() < FEWEST {
         return Ok((all, Vec::new()));
     }
@@ -60,7 +61,7 @@ pub(super) fn set_apart(
 /// Why a placement was probably slow.
 fn reason(beside: Beside, repeated: Option<f64>) -> String {
     let again = match repeated {
-        Some(ratio) if ratio > FAR_OFF => "slow again on other pages",
+        Some(ratio) if ratio > OUTLIER_FACTOR => "slow again on other pages",
         Some(_) => "as the others when repeated",
         None => "not repeated",
     };

@@ -163,14 +163,14 @@ impl Core {
             }
             fillers += 1;
         }
-        fillers + LOADS
+        fillers + WINDOW_LOADS
     }
 
     fn holds(&self, taken: &[u32; Filler::ALL.len()]) -> bool {
         let of = |filler: Filler| taken[filler as usize];
         let copies = if self.eliminates { 0 } else { of(Move) };
         let flags = of(Flags);
-        let integer = of(Integer) + of(Load) + of(Dependent) + copies + LOADS;
+        let integer = of(Integer) + of(Load) + of(Dependent) + copies + WINDOW_LOADS;
         let registers = match self.flags {
             // Two tests side by side share the flags.
             Some(own) => integer <= self.integer && flags.div_ceil(2) <= own,
@@ -180,7 +180,7 @@ impl Core {
             && of(Vector) <= self.vector
             && of(Mask) <= self.mask
             && of(Branch) <= self.branches
-            && of(Load) + LOADS <= self.loads
+            && of(Load) + WINDOW_LOADS <= self.loads
             && of(Store) <= self.stores
             && of(Dependent) <= self.scheduler
     }

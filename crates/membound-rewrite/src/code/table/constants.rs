@@ -13,12 +13,12 @@ use crate::code::descent::{Flow, flow};
 use crate::code::{BlockEnd, BlockId};
 
 /// Most copies and spills that are followed in a chain.
-const DEPTH: usize = 6;
+const MAX_COPY_CHAIN: usize = 6;
 /// Most different constants of a register; the search gives up beyond this.
-const CONSTANTS: usize = 8;
+const MAX_CONSTANTS: usize = 8;
 
 /// Most blocks that are searched for one register.
-const BLOCKS: usize = 8192;
+const MAX_BLOCKS_SEARCHED: usize = 8192;
 
 /// A stack slot: its base register and displacement.
 type Slot = (Register, u64);
@@ -43,14 +43,14 @@ impl<'a> Constants<'a> {
     /// other values.
     pub(super) fn at(&self, block: BlockId, index: usize, register: Register) -> Option<Vec<u64>> {
         let mut found = Vec::new();
-        self.before(block, index, register, &mut found, DEPTH)?;
+        self.before(block, index, register, &mut found, MAX_COPY_CHAIN)?;
         (!found.is_empty()).then_some(found)
     }
 
     /// The constants that the stack slot at `base + displacement` may hold.
     pub(super) fn in_slot(&self, base: Register, displacement: u64) -> Option<Vec<u64>> {
         let mut found = Vec::new();
-        self.slot(base, displacement, &mut found, DEPTH)?;
+        self.slot(base, displacement, &mut found, MAX_COPY_CHAIN)?;
         (!found.is_empty()).then_some(found)
     }
 
@@ -73,7 +73,7 @@ impl<'a> Constants<'a> {
             });
             if let Some((index, instruction)) = defined {
                 self.define(block, index, instruction, found, depth)?;
-                if found.len() > CONSTANTS {
+                if found.len() > MAX_CONSTANTS {
                     return None;
                 }
                 continue;
@@ -88,7 +88,7 @@ impl<'a> Constants<'a> {
                 if (is_call || thrown) && !kept_by_calls(register) {
                     return None;
                 }
-                if seen.len() > BLOCKS {
+                if seen.len() > MAX_BLOCKS_SEARCHED {
                     return None;
                 }
                 if seen.insert(predecessor) {
@@ -171,7 +171,7 @@ impl<'a> Constants<'a> {
                 OpKind::Immediate32to64 => found.push(instruction.immediate(1)),
                 _ => return None,
             }
-            if found.len() > CONSTANTS {
+            if found.len() > MAX_CONSTANTS {
                 return None;
             }
         }

@@ -25,12 +25,12 @@ use crate::image::Image;
 use path::{Entry, PathResult, Table};
 
 /// Most entries that a table may have; compilers do not come close.
-const LARGEST: u64 = 1 << 16;
+const MAX_TABLE_ENTRIES: u64 = 1 << 16;
 
-/// Most targets of all jumps of a function together: [`TARGETS`], and [`TARGETS_PER_BYTE`] for each byte of
-/// the function.
-const TARGETS: u64 = 2048;
-const TARGETS_PER_BYTE: u64 = 16;
+/// Most targets of all jumps of a function together: [`BASE_TARGET_LIMIT`], and [`TARGET_LIMIT_PER_BYTE`] for
+/// each byte of the function.
+const BASE_TARGET_LIMIT: u64 = 2048;
+const TARGET_LIMIT_PER_BYTE: u64 = 16;
 
 /// The result for one indirect jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,9 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             stack: OnceCell::new(),
             labels,
             parts,
-            left: Cell::new(TARGETS + (descent.end() - descent.start()) * TARGETS_PER_BYTE),
+            left: Cell::new(
+                BASE_TARGET_LIMIT + (descent.end() - descent.start()) * TARGET_LIMIT_PER_BYTE,
+            ),
             starts: tables.iter().map(|table| table.start).collect(),
         }
     }
@@ -273,7 +275,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .knowledge
             .next_table(table.address);
         let end = here.copied().into_iter().chain(anywhere).min();
-        let targets: Vec<u64> = (0..LARGEST.min(self.left.get()))
+        let targets: Vec<u64> = (0..MAX_TABLE_ENTRIES.min(self.left.get()))
             .take_while(|index| {
                 let at = table.address.saturating_add(table.stride * index);
                 end.is_none_or(|end| at < end)
@@ -293,7 +295,9 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
 
     /// All entries of a table whose highest index is known; `None` if one of them leads out of text.
     fn read_bounded(&self, image: &Image<'_>, table: &Table) -> Option<Vec<u64>> {
-        let highest = table.highest.filter(|&highest| highest < LARGEST)?;
+        let highest = table
+            .highest
+            .filter(|&highest| highest < MAX_TABLE_ENTRIES)?;
         if !self.spend(highest + 1) {
             return None;
         }

@@ -22,7 +22,7 @@ const MAX_PATHS: usize = 96;
 const MAX_PATHS_TO_WORD: usize = 8;
 
 /// Most instructions of one block that are evaluated, counted from its end.
-const MOST_INSTRUCTIONS: usize = 128;
+const MAX_INSTRUCTIONS_PER_BLOCK: usize = 128;
 
 /// How the entries of a table become addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -196,7 +196,7 @@ impl Search<'_, '_, '_> {
         let block = &self.context.graph.blocks[head.index()];
         if predecessors.is_empty()
             || path.len() >= LONGEST
-            || (block.end - block.first) as usize > MOST_INSTRUCTIONS
+            || (block.end - block.first) as usize > MAX_INSTRUCTIONS_PER_BLOCK
         {
             return false;
         }
@@ -244,12 +244,14 @@ impl<'a, 'data> Context<'a, 'data> {
         let block = &graph.blocks[id.index()];
         let head = Head {
             block: id,
-            index: ((block.end - block.first) as usize).saturating_sub(MOST_INSTRUCTIONS),
+            index: ((block.end - block.first) as usize).saturating_sub(MAX_INSTRUCTIONS_PER_BLOCK),
         };
         for (position, &id) in path.iter().enumerate().rev() {
             let block = &graph.blocks[id.index()];
             let instructions = &graph.instructions[block.first as usize..block.end as usize];
-            let skip = instructions.len().saturating_sub(MOST_INSTRUCTIONS);
+            let skip = instructions
+                .len()
+                .saturating_sub(MAX_INSTRUCTIONS_PER_BLOCK);
             let (last, body) = instructions.split_last().expect("a block has instructions");
             for instruction in &body[skip..] {
                 state.step(instruction);

@@ -27,7 +27,7 @@ use super::sets::{self, Candidate, Choice, Chosen};
 use crate::output;
 
 /// Time between SIGTERM and SIGKILL when jobs are ended.
-const GRACE: Duration = Duration::from_secs(2);
+const SIGKILL_DELAY: Duration = Duration::from_secs(2);
 /// Time between two updates of the progress line.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of waiting jobs that are considered for a set, from the next one on.
@@ -223,7 +223,7 @@ impl Engine {
             return;
         }
         self.is_ending = true;
-        self.kill_at = Some(Instant::now() + GRACE);
+        self.kill_at = Some(Instant::now() + SIGKILL_DELAY);
         self.signal_all(Signal::TERM);
         // A stopped process handles SIGTERM only once it is continued.
         self.signal_all(Signal::CONT);

@@ -15,7 +15,7 @@ use super::listing::Listed;
 const HEADER: &[u8] =
     b"Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 /// `Exitval` of a job that the batch ended.
-const ENDED: i32 = -1;
+const EXITVAL_ENDED_BY_BATCH: i32 = -1;
 
 /// A job that ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,11 @@ pub(super) struct Entry {
 impl Entry {
     /// The line of the log. Host `:` is the local machine, and `Send` is 0 because nothing is sent.
     fn line(&self) -> Vec<u8> {
-        let exit_code = if self.ended { ENDED } else { self.exit_code };
+        let exit_code = if self.ended {
+            EXITVAL_ENDED_BY_BATCH
+        } else {
+            self.exit_code
+        };
         let mut line = format!(
             "{}\t:\t{:.3}\t{:10.3}\t0\t{}\t{exit_code}\t{}\t",
             self.number, self.started_unix_s, self.wall_s, self.output_bytes, self.signal

@@ -3,8 +3,8 @@
 //!
 //! Memory-bound jobs should not all run at the same time: two of them compete for the last-level cache and
 //! for memory bandwidth, while a compute-bound job beside a memory-bound one loses next to nothing. The loss
-//! is modelled ([`CONTENTION`]); the model decides about orders only and enters no reported figure. Times are
-//! in seconds.
+//! is modelled ([`SLOWDOWN_PER_PEER`]); the model decides about orders only and enters no reported figure.
+//! Times are in seconds.
 
 use std::collections::VecDeque;
 
@@ -20,9 +20,9 @@ pub(super) struct Expected {
 }
 
 /// Slowdown of a job that only waits for memory beside one other such job, as a share.
-const CONTENTION: f64 = 0.5;
+const SLOWDOWN_PER_PEER: f64 = 0.5;
 /// Minimum stall share of a memory-bound job.
-const MEMORY_BOUND: f64 = 0.3;
+const MIN_MEMORY_BOUND_STALL_SHARE: f64 = 0.3;
 /// Minimum share of the batch's time that another order must save to replace the given one.
 const MIN_SAVING: f64 = 0.02;
 /// Maximum number of jobs for which orders are compared; for more, the longest are simply started first.
@@ -30,7 +30,8 @@ const MAX_COMPARED: usize = 20_000;
 
 impl Expected {
     fn is_memory_bound(self) -> bool {
-        self.stall.is_some_and(|share| share >= MEMORY_BOUND)
+        self.stall
+            .is_some_and(|share| share >= MIN_MEMORY_BOUND_STALL_SHARE)
     }
 }
 
@@ -210,7 +211,7 @@ impl Lineup {
             }
             let stall = |job: usize| jobs[job].stall.unwrap_or(0.0);
             let all: f64 = running.iter().map(|(job, _)| stall(*job)).sum();
-            let slower = |job: usize| 1.0 + CONTENTION * stall(job) * (all - stall(job));
+            let slower = |job: usize| 1.0 + SLOWDOWN_PER_PEER * stall(job) * (all - stall(job));
             let step_s = running
                 .iter()
                 .map(|(job, left_s)| left_s * slower(*job))

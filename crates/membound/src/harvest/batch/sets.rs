@@ -33,7 +33,7 @@ pub(super) struct Chosen {
 pub(super) enum Choice {
     /// No set: jobs run as ordinary processes.
     None,
-    /// No set now: these jobs could be tried together, but only one chance in [`TRIAL_EACH`] is used.
+    /// No set now: these jobs could be tried together, but only one chance in [`CHANCES_PER_TRIAL`] is used.
     NotYet(Vec<usize>),
     Set(Chosen),
 }
@@ -47,7 +47,7 @@ const MIN_PROMISE: f64 = 1.3;
 /// Minimum measured ratio for a set to be harvested again.
 const MIN_MEASURED: f64 = 1.03;
 /// One in this many chances to try an unmeasured set is used.
-const TRIAL_EACH: u64 = 8;
+const CHANCES_PER_TRIAL: u64 = 8;
 
 /// Looks for a set among the candidates, when `free` slots are to be filled with `waiting` jobs. The more
 /// jobs there are per slot, the more of them may share one.
@@ -90,7 +90,7 @@ pub(super) fn choose(
         }
         sets.push((Chosen { jobs, key, why }, gain));
     }
-    let turn = (record.chances + 1).is_multiple_of(TRIAL_EACH);
+    let turn = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
     sets.retain(|(set, gain)| match set.why {
         BatchSetReason::Trial => turn,
         BatchSetReason::Asked => *gain > 1.0,

@@ -10,11 +10,11 @@ use super::engine::Outcome;
 use crate::version;
 
 /// Exit code where the job log or outputs could not be written: GNU parallel's for other errors.
-const TROUBLE: u8 = 255;
+const EXIT_CODE_WRITE_FAILED: u8 = 255;
 /// Exit code if more than 100 jobs failed.
 const MANY: u8 = 101;
 /// Exit code with which a shell reports a command whose reader is gone (SIGPIPE).
-const UNREAD: u8 = 141;
+const EXIT_CODE_READER_GONE: u8 = 141;
 
 /// What the batch was given to do.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +30,13 @@ pub(super) struct Given {
 /// The exit code of a batch.
 pub(super) fn exit_code(outcome: &Outcome) -> u8 {
     if outcome.is_troubled {
-        return TROUBLE;
+        return EXIT_CODE_WRITE_FAILED;
     }
     if let Some(signal) = outcome.interrupted {
         return 128_u8.saturating_add(u8::try_from(signal).unwrap_or(0));
     }
     match outcome.failed {
-        0 if outcome.is_unread => UNREAD,
+        0 if outcome.is_unread => EXIT_CODE_READER_GONE,
         failed @ 0..=100 => u8::try_from(failed).unwrap_or(MANY),
         _ => MANY,
     }

@@ -25,8 +25,8 @@ use crate::version;
 
 /// How long to wait before a scavenger counts as one that does not end: a multiple of the primary's time, and
 /// a minimum.
-const ENDLESS_TIMES: f64 = 5.0;
-const ENDLESS_AFTER: Duration = Duration::from_secs(10);
+const ENDLESS_TIME_FACTOR: f64 = 5.0;
+const MIN_ENDLESS_TIME: Duration = Duration::from_secs(10);
 
 /// Everything that rounds need.
 pub(super) struct Prepared<'a> {
@@ -237,7 +237,7 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(Known, Baseline, Vec<String>)
     let mut notes = Vec::new();
     let mut ends = Vec::new();
     let mut each = Vec::new();
-    let patience = Duration::from_secs_f64(primary_s * ENDLESS_TIMES).max(ENDLESS_AFTER);
+    let patience = Duration::from_secs_f64(primary_s * ENDLESS_TIME_FACTOR).max(MIN_ENDLESS_TIME);
     for scavenger in &bench.scavengers {
         if bench.own_scavenger {
             ends.push(Some(primary_end));

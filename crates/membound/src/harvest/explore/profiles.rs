@@ -15,13 +15,13 @@ use membound_types::{HarvestPlan, HarvestRole, MachineProfile, YieldKind};
 use rustix::process::Signal;
 
 use super::children::{self, Unended};
-use super::settings::USUAL_OVERHEAD;
+use super::settings::DEFAULT_OVERHEAD_SHARE;
 use crate::harvest::plan::Files;
 use crate::harvest::programs::Program;
 use crate::output;
 
 /// How long a profiler may take to write its run after it was told to end.
-const GRACE: Duration = Duration::from_secs(30);
+const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Loads that yield, each as the path of its file and its address.
 pub(super) type Loads = BTreeSet<(String, u64)>;
@@ -74,7 +74,7 @@ impl Profiler<'_> {
         match running.wait(limit, self.cancel) {
             Err(Unended::Late) => {
                 running.signal(Signal::TERM);
-                let more = running.elapsed() + GRACE;
+                let more = running.elapsed() + PROFILER_WRITE_TIMEOUT;
                 let ended = running.wait(more, self.cancel);
                 ended.map_err(|_| "its profile did not end when it was asked to")?;
             }
@@ -93,7 +93,7 @@ impl Profiler<'_> {
         max_overhead: Option<f64>,
     ) -> Result<HarvestPlan, String> {
         let mut options = Options::new(role);
-        options.max_overhead = max_overhead.unwrap_or(USUAL_OVERHEAD);
+        options.max_overhead = max_overhead.unwrap_or(DEFAULT_OVERHEAD_SHARE);
         options.limits = distance_ns.map(|bound_ns| Limits {
             bound_ns,
             rule: Rule::Max,
@@ -181,7 +181,7 @@ fn made_name(
     max_overhead: Option<f64>,
 ) -> String {
     let distance = distance_ns.unwrap_or(0.0);
-    let overhead = max_overhead.unwrap_or(USUAL_OVERHEAD);
+    let overhead = max_overhead.unwrap_or(DEFAULT_OVERHEAD_SHARE);
     format!("{role}-{index}-{distance}-{overhead}")
 }
 

@@ -82,8 +82,8 @@ fn p95_change(run: &ExploreRun) -> Option<f64> {
 /// Increase of the primary's time per time slice, in nanoseconds.
 fn yield_ns(run: &ExploreRun) -> Option<f64> {
     /// With fewer time slices, noise of the primary's time would be attributed to them.
-    const LEAST_TURNS: u64 = 1000;
-    let turns = run.turns.filter(|turns| *turns >= LEAST_TURNS)? as f64;
+    const MIN_SLICES: u64 = 1000;
+    let turns = run.turns.filter(|turns| *turns >= MIN_SLICES)? as f64;
     Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
 }
 

@@ -16,17 +16,17 @@ const BOUNDS_NS: [Option<f64>; 6] = [
     None,
 ];
 /// Default limits of the overhead of yields, as shares of the CPU time.
-const OVERHEADS: [f64; 6] = [0.002, 0.01, 0.02, USUAL_OVERHEAD, 0.1, 0.2];
+const OVERHEAD_SHARES: [f64; 6] = [0.002, 0.01, 0.02, DEFAULT_OVERHEAD_SHARE, 0.1, 0.2];
 /// Default limit of the overhead in `harvest run` and `harvest plan`.
-pub(super) const USUAL_OVERHEAD: f64 = 0.05;
+pub(super) const DEFAULT_OVERHEAD_SHARE: f64 = 0.05;
 /// Sampling periods of profiles in milliseconds: the first gives a hundred times as many samples as the last.
-const PERIODS_MS: [f64; 4] = [0.25, USUAL_PERIOD_MS, 5.0, 25.0];
+const PERIODS_MS: [f64; 4] = [0.25, DEFAULT_PERIOD_MS, 5.0, 25.0];
 /// Default sampling period of `membound profile`, in milliseconds.
-pub(super) const USUAL_PERIOD_MS: f64 = 1.27;
+pub(super) const DEFAULT_PERIOD_MS: f64 = 1.27;
 /// Numbers of programs at once (document 003's table).
-const AT_ONCE: [u32; 5] = [1, 2, 4, 6, 8];
+const PROGRAM_COUNTS: [u32; 5] = [1, 2, 4, 6, 8];
 /// Latency objectives, as multiples of the 95th percentile without scavengers.
-const OBJECTIVES: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
+const SLO_FACTORS: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
 
 /// Parameters of a harvest.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -108,7 +108,7 @@ impl Scheduling {
     /// `scavengers_s`.
     pub(super) fn estimate_s(&self, primary_s: f64, scavengers_s: f64) -> f64 {
         /// Assumed share of the scavengers' time that a harvest hides.
-        const HIDDEN: f64 = 0.3;
+        const HIDDEN_SHARE: f64 = 0.3;
         /// Start-up time of membound, in seconds.
         const START_S: f64 = 0.3;
         match self {
@@ -121,7 +121,7 @@ impl Scheduling {
                     Beside::CopiesOfFirst(copies) => primary_s * f64::from(copies),
                     Beside::Waiting | Beside::EndedScavenger => 0.0,
                 };
-                START_S + primary_s + scavengers_s * (1.0 - HIDDEN)
+                START_S + primary_s + scavengers_s * (1.0 - HIDDEN_SHARE)
             }
             Self::Profiled(Some(_)) => 1.5 + primary_s,
             Self::Profiled(None) => primary_s,
@@ -195,7 +195,7 @@ fn distances(inputs: &SweepInputs) -> Vec<Setting> {
 fn overheads(inputs: &SweepInputs) -> Vec<Setting> {
     let setting = |&share: &f64| {
         let how = Harvesting {
-            max_overhead: (share != USUAL_OVERHEAD).then_some(share),
+            max_overhead: (share != DEFAULT_OVERHEAD_SHARE).then_some(share),
             ..Harvesting::default()
         };
         // Removes digits that come from converting the typed percentage to a share.
@@ -203,7 +203,7 @@ fn overheads(inputs: &SweepInputs) -> Vec<Setting> {
         Setting::harvest(format!("{percent} %"), Some(share), how)
     };
     let all = match inputs.overheads.is_empty() {
-        true => &OVERHEADS[..],
+        true => &OVERHEAD_SHARES[..],
         false => &inputs.overheads,
     };
     all.iter().map(setting).collect()
@@ -258,7 +258,7 @@ fn at_once() -> Vec<Setting> {
             }
         }
     };
-    AT_ONCE.map(setting).to_vec()
+    PROGRAM_COUNTS.map(setting).to_vec()
 }
 
 fn schedulers(inputs: &SweepInputs) -> Vec<Setting> {
@@ -288,7 +288,7 @@ fn objectives(inputs: &SweepInputs) -> Vec<Setting> {
         };
         Setting::harvest(format!("{:.2} µs", slo_ns * 1e-3), Some(slo_ns), how)
     };
-    OBJECTIVES.map(setting).to_vec()
+    SLO_FACTORS.map(setting).to_vec()
 }
 
 #[cfg(test)]

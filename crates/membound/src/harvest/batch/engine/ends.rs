@@ -14,7 +14,7 @@ use crate::harvest::batch::processes::Ended;
 use crate::harvest::batch::sets::{self, Chosen};
 
 /// Exit code in the results for a scavenger whose end is not known.
-const LOST: i32 = 255;
+const EXIT_CODE_UNKNOWN_END: i32 = 255;
 
 /// How a job ended.
 pub(super) struct JobEnd {
@@ -83,7 +83,7 @@ impl Engine {
                     continue;
                 }
                 End::Lost if ended.signal != 0 => (0, ended.signal, None, None),
-                End::Lost => (LOST, 0, None, None),
+                End::Lost => (EXIT_CODE_UNKNOWN_END, 0, None, None),
                 End::Ended {
                     exit_code,
                     signal,
