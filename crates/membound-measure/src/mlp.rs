@@ -26,7 +26,7 @@ use membound_types::{
 
 use crate::{Chase, ChaseConfig, Effort, Error, Session, stats};
 use probe::{Probe, Timed};
-use windows::Found;
+use windows::FoundWindows;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -193,7 +193,7 @@ fn measure_setting(
     let mut probe = Probe::new(session, config, page, node)?;
     let found = match known {
         None => windows::find_all(&mut probe, session.effort.pick(2, 4, 8)),
-        Some(first) => Found {
+        Some(first) => FoundWindows {
             windows: windows::find_again(&mut probe, &first.windows),
             evidence: first.reorder_evidence.clone(),
             notes: Vec::new(),
@@ -281,7 +281,7 @@ struct Filling {
 
 impl Filling {
     /// The requested filler, else the one that shows the reorder buffer.
-    fn choose(asked: Option<Filler>, found: &Found) -> Result<Self, Error> {
+    fn choose(asked: Option<Filler>, found: &FoundWindows) -> Result<Self, Error> {
         let window = match asked {
             None => found.reorder(),
             Some(filler) => found.windows.iter().find(|window| window.filler == filler),

@@ -41,7 +41,7 @@ impl NumaConfig {
 
 /// One of the two figures of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum PairFigure {
     Latency,
     ReadBandwidth,
 }
@@ -156,11 +156,11 @@ fn against(
     };
     skipped.extend(buffer.note());
     let placed = buffer.placed_share(session);
-    let mut slots: Vec<Slot<(usize, What)>> = (0..from.len())
+    let mut slots: Vec<Slot<(usize, PairFigure)>> = (0..from.len())
         .flat_map(|at| {
             [
-                Slot::time((at, What::Latency)),
-                Slot::rate((at, What::ReadBandwidth)),
+                Slot::time((at, PairFigure::Latency)),
+                Slot::rate((at, PairFigure::ReadBandwidth)),
             ]
         })
         .collect();
@@ -177,8 +177,8 @@ fn against(
             );
             let visit = match what {
                 _ if failed[at].is_some() => return Ok(Vec::new()),
-                What::Latency => buffer.latency(session, cpu),
-                What::ReadBandwidth => buffer.read(session, cpu),
+                PairFigure::Latency => buffer.latency(session, cpu),
+                PairFigure::ReadBandwidth => buffer.read(session, cpu),
             };
             // An error, such as a CPU that went offline, concerns this pair only.
             Ok(match visit {
@@ -203,8 +203,8 @@ fn against(
                     Samples::default(),
                 ),
             };
-            let (latency_ns, latency_batches) = figure(What::Latency);
-            let (read_gb_s, read_batches) = figure(What::ReadBandwidth);
+            let (latency_ns, latency_batches) = figure(PairFigure::Latency);
+            let (read_gb_s, read_batches) = figure(PairFigure::ReadBandwidth);
             NumaPair {
                 placed_share: placed.clone(),
                 latency_ns,
@@ -219,9 +219,9 @@ fn against(
 
 fn sampled(
     session: &Session<'_>,
-    slots: &[Slot<(usize, What)>],
+    slots: &[Slot<(usize, PairFigure)>],
     at: usize,
-    what: What,
+    what: PairFigure,
 ) -> Option<(f64, Samples)> {
     let slot = slots.iter().find(|slot| slot.key == (at, what))?;
     let sampled = slot.sampled(session)?;

@@ -27,25 +27,25 @@ pub(super) enum Fault {
 /// A value alone in 128 bytes, because prefetchers fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Alone<T>(T);
+struct CacheLineAligned<T>(T);
 
 /// Memory that the two threads share.
 #[derive(Debug)]
 pub(super) struct LineExchange {
     /// Batches rotate over these lines, because a line's home (its slice and its directory) depends
     /// on its address.
-    lines: Vec<Alone<AtomicU64>>,
+    lines: Vec<CacheLineAligned<AtomicU64>>,
     /// Number of batches that the answering thread has finished, doubled, plus one when the last
     /// was perturbed; [`LineExchange::ABSENT`] when the thread could not be pinned.
-    report: Alone<AtomicU64>,
+    report: CacheLineAligned<AtomicU64>,
     /// Set to end the answering thread.
-    over: Alone<AtomicBool>,
+    over: CacheLineAligned<AtomicBool>,
 }
 
 /// Ends the answering thread when dropped, also when the serving one panics.
-struct Closing<'exchange>(&'exchange LineExchange);
+struct EndOnDrop<'exchange>(&'exchange LineExchange);
 
-impl Drop for Closing<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.over.0.store(true, Ordering::Release);
     }
@@ -71,9 +71,11 @@ impl LineExchange {
 
     fn new() -> Self {
         Self {
-            lines: (0..Self::LINES).map(|_| Alone::default()).collect(),
-            report: Alone::default(),
-            over: Alone::default(),
+            lines: (0..Self::LINES)
+                .map(|_| CacheLineAligned::default())
+                .collect(),
+            report: CacheLineAligned::default(),
+            over: CacheLineAligned::default(),
         }
     }
 
@@ -93,7 +95,7 @@ impl LineExchange {
                 Err(error) => return (Err(Fault::Cancelled), Err(error)),
             };
             let served = {
-                let _closing = Closing(&line_exchange);
+                let _closing = EndOnDrop(&line_exchange);
                 line_exchange.serve(session, from, to)
             };
             (served, joined(answering))
@@ -295,7 +297,7 @@ mod tests {
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| line_exchange.answer(cpu));
             {
-                let _closing = Closing(&line_exchange);
+                let _closing = EndOnDrop(&line_exchange);
                 for batch in 0..40 {
                     let line = line_exchange.line(batch);
                     line.store(0, Ordering::Relaxed);
@@ -322,7 +324,7 @@ mod tests {
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| line_exchange.answer(cpu));
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                let _closing = Closing(&line_exchange);
+                let _closing = EndOnDrop(&line_exchange);
                 panic!("as the serving side might");
             }));
             assert!(panicked.is_err());

@@ -14,13 +14,13 @@ use crate::threads::spawned;
 /// Number of passes requested and done, each counter in its own line.
 #[derive(Debug, Default)]
 struct Laps {
-    asked: OnItsOwn,
-    done: OnItsOwn,
+    asked: CacheLineAligned,
+    done: CacheLineAligned,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct OnItsOwn(AtomicU64);
+struct CacheLineAligned(AtomicU64);
 
 /// Requested instead of a pass to end the thread.
 const END: u64 = u64::MAX;

@@ -13,7 +13,7 @@ use super::probe::{Probe, Timed};
 use super::{MlpConfig, unless_interrupted};
 use crate::watch::PlacementWatch;
 use crate::{Error, Session, room, stats};
-use outliers::Beside;
+use outliers::Perturbation;
 
 /// Maximum number of parallel loads that are measured again: with more, their time is that of the
 /// queue.
@@ -26,7 +26,7 @@ type Times = Vec<(MlpMode, u32, f64, f64)>;
 #[derive(Clone, Debug, Default)]
 struct Placement {
     times: Times,
-    beside: Beside,
+    perturbation: Perturbation,
 }
 
 /// Measures `config.placements` times on new pages; `None` if that is 0. `first` keeps its pages
@@ -95,7 +95,7 @@ impl Series<'_, '_, '_> {
         self.kept = Some(probe);
         Ok(times.map(|times| Placement {
             times,
-            beside: Beside {
+            perturbation: Perturbation {
                 steal_ms,
                 involuntary_switches,
             },

@@ -195,7 +195,7 @@ fn count(cliff: &FillerCliff, kind: Filler) -> f64 {
 
 /// The structure that limits a filler.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Ended {
+pub(super) enum LimitingStructure {
     /// The reorder buffer; the value is the number of fillers per entry.
     ReorderBuffer(f64),
     IntegerRegisters,
@@ -209,7 +209,7 @@ pub(super) enum Ended {
     Scheduler,
 }
 
-impl Ended {
+impl LimitingStructure {
     /// Name for documents and reports.
     pub(super) fn name(self, filler: Filler) -> String {
         match self {
@@ -261,14 +261,14 @@ pub(super) fn ended(
     instructions: u32,
     reorder: Option<f64>,
     cliffs: &[FillerCliff],
-) -> Ended {
+) -> LimitingStructure {
     /// Share of the reorder buffer below which another structure ended the filler.
     const MAX_REORDER_BUFFER_SHARE: f64 = 0.97;
     let fillers = f64::from(instructions.saturating_sub(WINDOW_LOADS));
     if let Some(reorder) = reorder {
         let each = fillers / (reorder - f64::from(WINDOW_LOADS));
         if each >= MAX_REORDER_BUFFER_SHARE {
-            return Ended::ReorderBuffer(share(each));
+            return LimitingStructure::ReorderBuffer(share(each));
         }
     }
     let alike = |pattern: &[Filler], within: f64| {
@@ -276,25 +276,25 @@ pub(super) fn ended(
             .is_some_and(|other| (f64::from(other) / f64::from(instructions) - 1.0).abs() < within)
     };
     match filler {
-        Filler::Integer | Filler::Move | Filler::Zero => Ended::IntegerRegisters,
+        Filler::Integer | Filler::Move | Filler::Zero => LimitingStructure::IntegerRegisters,
         // If flags are in the integer registers' file, mixes of both kinds end where each kind ends
         // alone, whatever their proportion.
         Filler::Flags
             if alike(&[Filler::Integer, Filler::Integer, Filler::Flags], 0.08)
                 && alike(&[Filler::Flags, Filler::Flags, Filler::Integer], 0.08) =>
         {
-            Ended::IntegerRegisters
+            LimitingStructure::IntegerRegisters
         }
-        Filler::Flags => Ended::FlagRegisters,
-        Filler::Vector => Ended::VectorRegisters,
-        Filler::Mask => Ended::MaskRegisters,
-        Filler::Branch => Ended::Branches,
-        Filler::X87 => Ended::X87,
-        Filler::Load if alike(&[Filler::Integer], 0.06) => Ended::IntegerRegisters,
-        Filler::Load => Ended::LoadQueue,
-        Filler::Store => Ended::StoreQueue,
-        Filler::Dependent => Ended::Scheduler,
-        Filler::Nop | Filler::Mixed => Ended::ReorderBuffer(1.0),
+        Filler::Flags => LimitingStructure::FlagRegisters,
+        Filler::Vector => LimitingStructure::VectorRegisters,
+        Filler::Mask => LimitingStructure::MaskRegisters,
+        Filler::Branch => LimitingStructure::Branches,
+        Filler::X87 => LimitingStructure::X87,
+        Filler::Load if alike(&[Filler::Integer], 0.06) => LimitingStructure::IntegerRegisters,
+        Filler::Load => LimitingStructure::LoadQueue,
+        Filler::Store => LimitingStructure::StoreQueue,
+        Filler::Dependent => LimitingStructure::Scheduler,
+        Filler::Nop | Filler::Mixed => LimitingStructure::ReorderBuffer(1.0),
     }
 }
 

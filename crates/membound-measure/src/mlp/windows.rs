@@ -3,7 +3,7 @@
 use membound_types::{Basis, Figure, Filler, FillerCliff, Outcome, ReorderEvidence, WindowLimit};
 
 use super::probe::Probe;
-use super::reorder::{self, Agreement, Ended};
+use super::reorder::{self, Agreement, LimitingStructure};
 use crate::{Error, stats};
 
 /// Fillers beyond the cliff at which a load is surely outside the window.
@@ -13,14 +13,14 @@ pub(super) const OUTSIDE_MARGIN_FILLERS: u32 = 16;
 const MAX_FILLERS: u32 = 4096;
 
 /// The windows that were found, with evidence and notes.
-pub(super) struct Found {
+pub(super) struct FoundWindows {
     pub(super) windows: Vec<WindowLimit>,
     /// Fillers by which the reorder buffer was found.
     pub(super) evidence: Outcome<ReorderEvidence>,
     pub(super) notes: Vec<String>,
 }
 
-impl Found {
+impl FoundWindows {
     /// The window that shows the reorder buffer with one filler per entry: that of nops where they
     /// are not fused, else that of the mix. Without an agreement, the one that nops found.
     pub(super) fn reorder(&self) -> Option<&WindowLimit> {
@@ -60,7 +60,7 @@ impl Step {
         same(self.instructions(), other.instructions())
     }
 
-    fn window(&self, filler: Filler, ended: Ended, own_uops: u32) -> WindowLimit {
+    fn window(&self, filler: Filler, ended: LimitingStructure, own_uops: u32) -> WindowLimit {
         let each = ended.fillers_per_entry();
         let entries =
             |fillers: u32| f64::from(fillers) / each + f64::from(ended.loads() + own_uops);
@@ -94,7 +94,7 @@ impl Step {
 /// A busy hardware thread on the same core takes its part of every window, often half, and in a
 /// guest it may belong to another guest. So the largest window on which two searches agree counts,
 /// and smaller ones are noted. A search that fails leaves its window out.
-pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> Found {
+pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
     let kinds = probe.fillers();
     let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
     let mut notes = Vec::new();
@@ -123,9 +123,14 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> Found {
             Some(step.window(filler, ended, own_uops))
         })
         .collect();
-    windows
-        .extend(mixed.map(|step| step.window(Filler::Mixed, Ended::ReorderBuffer(1.0), own_uops)));
-    Found {
+    windows.extend(mixed.map(|step| {
+        step.window(
+            Filler::Mixed,
+            LimitingStructure::ReorderBuffer(1.0),
+            own_uops,
+        )
+    }));
+    FoundWindows {
         windows,
         evidence: evidence(agreed, cliffs),
         notes,
@@ -555,19 +560,19 @@ mod tests {
     #[test]
     fn entries_count_the_loads_where_they_take_one_and_fused_fillers_together() {
         let step = &found(&[1272])[0];
-        let fused = step.window(Filler::Nop, Ended::ReorderBuffer(4.0), 0);
+        let fused = step.window(Filler::Nop, LimitingStructure::ReorderBuffer(4.0), 0);
         assert_eq!(fused.entries.value, 320.0);
         assert_eq!(fused.cliff_fillers, 1272);
-        let stores = found(&[64])[0].window(Filler::Store, Ended::StoreQueue, 0);
+        let stores = found(&[64])[0].window(Filler::Store, LimitingStructure::StoreQueue, 0);
         assert_eq!(stores.entries.value, 64.0);
     }
 
     #[test]
     fn the_reorder_buffer_is_the_nops_unless_the_core_fuses_them() {
         let window = |filler, each, fillers: u32| {
-            found(&[fillers])[0].window(filler, Ended::ReorderBuffer(each), 0)
+            found(&[fillers])[0].window(filler, LimitingStructure::ReorderBuffer(each), 0)
         };
-        let of = |windows| Found {
+        let of = |windows| FoundWindows {
             windows,
             evidence: Outcome::default(),
             notes: Vec::new(),

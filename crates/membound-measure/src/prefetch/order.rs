@@ -32,7 +32,7 @@ pub(super) enum Walk {
 
 /// Page whose first line is visited after the end of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beyond {
+enum PageAfter {
     NextPage,
     OtherPage,
 }
@@ -61,7 +61,7 @@ impl Field {
         match walk {
             Walk::Pattern(pattern) => self.pattern(pattern, seed),
             Walk::ArrayAlone => self.array(self.pages()).collect(),
-            Walk::OtherPage => self.page_ends(seed, Beyond::OtherPage),
+            Walk::OtherPage => self.page_ends(seed, PageAfter::OtherPage),
         }
     }
 
@@ -85,7 +85,7 @@ impl Field {
                 .zip(self.random(seed))
                 .flat_map(|(slot, line)| [slot, line])
                 .collect(),
-            PrefetchPattern::NextPage => self.page_ends(seed, Beyond::NextPage),
+            PrefetchPattern::NextPage => self.page_ends(seed, PageAfter::NextPage),
             PrefetchPattern::Random => self.random(seed),
         }
     }
@@ -160,7 +160,7 @@ impl Field {
     /// eight pages the first is the one that ends, the second is the next page, and one of the last
     /// five the other: near enough that its translation lies in the same line of the page table,
     /// and not predictable.
-    fn page_ends(&self, seed: u64, beyond: Beyond) -> Vec<u64> {
+    fn page_ends(&self, seed: u64, beyond: PageAfter) -> Vec<u64> {
         let tail = LINES_PER_PAGE - Self::TAIL_LINES..LINES_PER_PAGE;
         let most = (self.loads / Self::LOADS_PER_PAGE) as usize;
         self.random_pages(seed)
@@ -170,8 +170,8 @@ impl Field {
             .flat_map(|end| {
                 let first = end
                     + match beyond {
-                        Beyond::NextPage => 1,
-                        Beyond::OtherPage => 3 + hashed_below(seed, end, 5),
+                        PageAfter::NextPage => 1,
+                        PageAfter::OtherPage => 3 + hashed_below(seed, end, 5),
                     };
                 tail.clone()
                     .map(move |line| end * PAGE_BYTES + line * LINE_BYTES)

@@ -337,7 +337,7 @@ fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
 }
 
 /// A function's blocks, with its indirect jumps resolved.
-struct Settled {
+struct ResolvedBlocks {
     graph: Graph,
     /// The value of [`Descent::findings`] at which another search would find the same; `None` if the search
     /// was given up.
@@ -345,11 +345,14 @@ struct Settled {
 }
 
 /// Reads tables and follows their entries until nothing new is found.
-fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Settled {
+fn settle(
+    descent: &mut Descent<'_, '_>,
+    resolutions: &mut FxHashMap<u64, Resolution>,
+) -> ResolvedBlocks {
     for _ in 0..MAX_TABLE_ROUNDS {
         let graph = blocks::build(descent, resolutions);
         let findings = descent.findings;
-        let settled = |graph| Settled {
+        let settled = |graph| ResolvedBlocks {
             graph,
             holds_at: Some(findings),
         };
@@ -412,7 +415,7 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolu
     for resolution in resolutions.values_mut() {
         *resolution = Resolution::Unresolved;
     }
-    Settled {
+    ResolvedBlocks {
         graph: blocks::build(descent, resolutions),
         holds_at: None,
     }

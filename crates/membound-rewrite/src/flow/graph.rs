@@ -115,18 +115,18 @@ impl Graph {
     /// edges.
     pub(super) fn postorder(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.len());
-        let mut seen = vec![Seen::No; self.len()];
+        let mut visited = vec![Visited::No; self.len()];
         let mut path = Vec::new();
         for &root in &self.roots {
-            if seen[root] == Seen::Yes {
+            if visited[root] == Visited::Yes {
                 continue;
             }
-            seen[root] = Seen::Yes;
+            visited[root] = Visited::Yes;
             path.push((root, self.successors(root)));
             while let Some((node, rest)) = path.last_mut() {
                 match rest.next() {
-                    Some(next) if seen[next] == Seen::No => {
-                        seen[next] = Seen::Yes;
+                    Some(next) if visited[next] == Visited::No => {
+                        visited[next] = Visited::Yes;
                         path.push((next, self.successors(next)));
                     }
                     Some(_) => {}
@@ -142,7 +142,7 @@ impl Graph {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum Visited {
     No,
     Yes,
 }

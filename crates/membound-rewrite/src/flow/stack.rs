@@ -36,17 +36,17 @@ pub(super) struct Stack {
 
 impl Stack {
     pub(super) fn of(function: &Function, conventions: &Conventions<'_>) -> Self {
-        let seen = Seen::of(function);
+        let uses = StackUses::of(function);
         Self {
-            red_zone: seen.may_use_red_zone(function, conventions),
-            usable: seen.rsp_is_a_stack(),
+            red_zone: uses.may_use_red_zone(function, conventions),
+            usable: uses.rsp_is_a_stack(),
         }
     }
 }
 
 /// How the instructions of a function use rsp.
 #[derive(Debug, Default)]
-struct Seen {
+struct StackUses {
     /// An operand lies below rsp.
     below: bool,
     /// An address derived from rsp is put where it is not tracked.
@@ -65,22 +65,22 @@ struct Seen {
     copies: u32,
 }
 
-impl Seen {
+impl StackUses {
     fn of(function: &Function) -> Self {
-        let mut seen = Self::default();
+        let mut uses = Self::default();
         for block in &function.blocks {
             match block.leaves_by {
-                BlockEnd::Leaves { .. } | BlockEnd::Unresolved => seen.leaves = true,
-                BlockEnd::Call { .. } => seen.calls = true,
+                BlockEnd::Leaves { .. } | BlockEnd::Unresolved => uses.leaves = true,
+                BlockEnd::Call { .. } => uses.calls = true,
                 _ => {}
             }
         }
         for instruction in &function.instructions {
             if mentions_rsp(instruction) {
-                seen.look_at(instruction);
+                uses.look_at(instruction);
             }
         }
-        seen
+        uses
     }
 
     fn look_at(&mut self, instruction: &Instruction) {

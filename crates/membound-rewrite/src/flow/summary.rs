@@ -57,7 +57,7 @@ impl Summary {
         });
         let summary = match entry {
             Some(entry) if !function.bounds.assembly => {
-                scratch.solve(function, &Entered);
+                scratch.solve(function, &EntryBoundary);
                 Self {
                     touches,
                     writes: written.any,
@@ -85,9 +85,9 @@ impl Summary {
 
 /// Boundary for what is read of the state at entry: code outside the function may read everything that can be
 /// an argument.
-struct Entered;
+struct EntryBoundary;
 
-impl Boundary for Entered {
+impl Boundary for EntryBoundary {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
         if leaves_by.stays_inside() {
             return None;
@@ -132,7 +132,7 @@ fn wants(function: &Function, calls: &[u64], scratch: &mut Scratch) -> Box<[(u64
         return Box::default();
     }
     scratch.believe_plain_reads_only(function);
-    scratch.solve(function, &Alone);
+    scratch.solve(function, &OwnReadsBoundary);
     let mut wants: Vec<(u64, RegisterSet)> = Vec::new();
     for block in &function.blocks {
         if let (Some(callee), [site]) = (direct_callee(block), &block.successors[..]) {
@@ -147,9 +147,9 @@ fn wants(function: &Function, calls: &[u64], scratch: &mut Scratch) -> Box<[(u64
 
 /// Boundary for what a function's own instructions read: code outside reads nothing, and a callee overwrites
 /// all that the ABI lets it overwrite.
-struct Alone;
+struct OwnReadsBoundary;
 
-impl Boundary for Alone {
+impl Boundary for OwnReadsBoundary {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
         (!leaves_by.stays_inside()).then_some(RegisterSet::EMPTY)
     }

@@ -19,7 +19,7 @@ const FUNCTION_ALIGNMENT: u64 = 16;
 
 /// The functions, sorted and disjoint, and the described addresses inside them other than their starts,
 /// sorted.
-pub(super) struct Found {
+pub(super) struct FoundFunctions {
     pub(super) functions: Vec<FunctionBounds>,
     pub(super) inner: Vec<u64>,
 }
@@ -40,7 +40,7 @@ pub(super) fn find(
     symbols: &[Symbol<'_>],
     relocations: &Relocations<'_>,
     undescribed: Undescribed,
-) -> Found {
+) -> FoundFunctions {
     let mut inner = Vec::new();
     let mut functions = Vec::new();
 
@@ -102,7 +102,7 @@ pub(super) fn find(
             .binary_search_by(|function| function.range.start.cmp(address))
             .is_err()
     });
-    Found { functions, inner }
+    FoundFunctions { functions, inner }
 }
 
 /// True for sections that contain stubs, or fragments that the linker puts together.

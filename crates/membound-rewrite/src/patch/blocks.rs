@@ -6,7 +6,7 @@
 
 use iced_x86::{Code, Instruction};
 
-use super::body::{Cost, Settled};
+use super::body::{Cost, SettledBody};
 use super::companions::Companions;
 use super::function::{self, Subject};
 use super::surroundings::Surroundings;
@@ -16,7 +16,7 @@ use crate::flow::access;
 
 /// A chosen instruction and its block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen {
+pub(super) struct ChosenInstruction {
     /// Index of the instruction in its function.
     pub instruction: usize,
     /// Address of the block in the file.
@@ -25,7 +25,7 @@ pub(super) struct Chosen {
 
 /// How suitable an instruction is; the smallest value is best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Merit {
+struct Suitability {
     /// True if the instruction cannot have a body or cannot be moved.
     impossible: bool,
     /// True if it and the neighbours that can move with it have fewer than five bytes.
@@ -40,7 +40,7 @@ pub(super) fn choose(
     starts: &[u64],
     options: &Options,
     origin: u64,
-) -> Vec<Chosen> {
+) -> Vec<ChosenInstruction> {
     let function = subject.function;
     let blocks = function.blocks.iter().filter_map(|block| {
         let start = function.block_instructions(block).first()?.ip();
@@ -48,7 +48,7 @@ pub(super) fn choose(
         let best = (block.first..block.end)
             .map(|index| index as usize)
             .min_by_key(|index| (merit(subject, block, *index, options, origin), *index))?;
-        Some(Chosen {
+        Some(ChosenInstruction {
             instruction: best,
             block: start,
         })
@@ -62,7 +62,7 @@ fn merit(
     index: usize,
     options: &Options,
     origin: u64,
-) -> Merit {
+) -> Suitability {
     let function = subject.function;
     let instruction = &function.instructions[index];
     let movable =
@@ -70,7 +70,7 @@ fn merit(
     let around = Surroundings::before(subject.liveness, index);
     let access = access(instruction);
     let start = function.instructions[block.first as usize].ip();
-    let settled = Settled::settle(
+    let settled = SettledBody::settle(
         options.body_at(start),
         options,
         around,
@@ -78,7 +78,7 @@ fn merit(
         access.as_ref(),
         |_| Companions::default(),
     );
-    let impossible = Merit {
+    let impossible = Suitability {
         impossible: true,
         cramped: true,
         cost: Cost::MOST,
@@ -103,7 +103,7 @@ fn merit(
         let all = &function.instructions[first..end];
         all.iter().map(Instruction::len).sum()
     };
-    Merit {
+    Suitability {
         impossible: false,
         cramped: room < EDIT,
         cost: body.cost(),

@@ -2,7 +2,7 @@
 //!
 //! A body first chooses how it gets the flags, registers and stack that it needs from what is dead. Then it
 //! writes its code and, for every instruction boundary, how to undo it there. Code that seldom runs is
-//! written separately, before the trampoline's first place (`Settled::slow_path`).
+//! written separately, before the trampoline's first place (`SettledBody::slow_path`).
 
 use membound_wire::{Entry, LEAD_IN, Mark, Slots};
 
@@ -52,13 +52,13 @@ enum Action {
 
 /// A body that can be written at its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settled {
+pub(super) struct SettledBody {
     action: Action,
     method: ScratchMethod,
     around: Surroundings,
 }
 
-/// Cost of getting what a body needs; see [`Settled::cost`].
+/// Cost of getting what a body needs; see [`SettledBody::cost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost(u8);
 
@@ -78,7 +78,7 @@ pub(super) struct SlowPath {
 
 /// Where a body is written, relative to its trampoline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Within<'a> {
+pub(super) struct BodyContext<'a> {
     /// The number of the body's site.
     pub site: u32,
     /// The body's slow path, if it has one.
@@ -89,7 +89,7 @@ pub(super) struct Within<'a> {
     pub is_head: bool,
 }
 
-impl Within<'_> {
+impl BodyContext<'_> {
     fn saves(&self) -> Option<LoopSaves> {
         self.trampoline_loop
             .and_then(|trampoline_loop| trampoline_loop.saves)
@@ -150,7 +150,7 @@ impl Draft {
     }
 }
 
-impl Settled {
+impl SettledBody {
     /// The body before a system call that the agent must see.
     pub(super) fn syscall(mut around: Surroundings) -> Result<Self, Refusal> {
         if !around.stack {
@@ -348,12 +348,12 @@ impl Settled {
     /// beginning.
     pub(super) fn write(
         &self,
-        within: Within<'_>,
+        within: BodyContext<'_>,
         out: &mut Emitter,
         tables: &mut Tables,
         draft: &mut Draft,
     ) -> Option<u32> {
-        let Within { site, slow, .. } = within;
+        let BodyContext { site, slow, .. } = within;
         let mut writer = within.begin(out, tables, &mut draft.steps);
         let begins = within.saves().map(|_| writer.out.at());
         match self.action {

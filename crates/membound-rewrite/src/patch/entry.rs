@@ -1,12 +1,12 @@
 //! The patch at the function that the dynamic loader calls when its list of modules has changed.
 
-use super::body::Settled;
-use super::function::Found;
+use super::body::SettledBody;
+use super::function::PlannedFunction;
 use super::group::{self, FunctionContext, Item};
 use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::relocate;
-use super::trampoline::{Before, Chunk, Work, WorkKind};
+use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
 use super::{Body, EDIT, Options, Plan, Refusal};
 use crate::code::Function;
 
@@ -44,7 +44,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         .ok_or(Refusal::NotRelocatable)?;
     items[entry].wanted = true;
     let work = Work {
-        body: Settled::modules(),
+        body: SettledBody::modules(),
         kind: WorkKind::Hook,
     };
     let origin = at & !4095;
@@ -60,14 +60,14 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         return Err(Refusal::NoRoom);
     }
     let mut chunk = Chunk::new(origin);
-    let before = Before {
+    let before = InsertedBodies {
         bodies: &[(entry, work)],
         wraps: &[],
     };
     chunk.trampoline(&context, group, &before, None, |_, _| {});
     let part = Part {
         chunk,
-        found: vec![(FunctionView::of(&function), Found::default())],
+        found: vec![(FunctionView::of(&function), PlannedFunction::default())],
     };
     let assembly = Assembly {
         origin,

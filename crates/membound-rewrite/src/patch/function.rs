@@ -4,8 +4,8 @@ use std::iter::Peekable;
 
 use iced_x86::{Code, FlowControl, Instruction};
 
-use super::blocks::{self, Chosen};
-use super::body::Settled;
+use super::blocks::{self, ChosenInstruction};
+use super::body::SettledBody;
 use super::companions;
 use super::cycle::TrampolineLoop;
 use super::group::{self, FunctionContext, Group, Item};
@@ -13,7 +13,7 @@ use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::relocate::{self, Form};
 use super::surroundings::Surroundings;
-use super::trampoline::{Before, Chunk, Work, WorkKind};
+use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
 use super::wraps::{self, Wrap};
 use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
 use crate::RegisterSet;
@@ -52,7 +52,7 @@ pub(super) struct Hook {
 
 /// What was found and planned in a function.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PlannedFunction {
     /// Sorted by address.
     pub sites: Vec<Site>,
     /// Sorted by address.
@@ -83,8 +83,8 @@ pub(super) fn plan(
     options: &Options,
     analyst: &mut Analyst,
     chunk: &mut Chunk,
-) -> Found {
-    let mut found = Found::default();
+) -> PlannedFunction {
+    let mut found = PlannedFunction::default();
     let mut bodies = Vec::new();
     let mut items = Vec::new();
     let mut untouched = None;
@@ -133,7 +133,7 @@ pub(super) fn plan(
             }
             let companions =
                 |operand| companions::of(&subject.function.instructions, index, operand, analyst);
-            let settled = Settled::settle(
+            let settled = SettledBody::settle(
                 body,
                 options,
                 around,
@@ -185,7 +185,7 @@ pub(super) fn plan(
     for (index, refusal) in groups.refused {
         refuse(&mut found, index, refusal);
     }
-    let before = Before {
+    let before = InsertedBodies {
         bodies: &bodies,
         wraps: &found.wraps,
     };
@@ -217,7 +217,7 @@ pub(super) fn plan(
 fn trampoline_loop_of(
     context: &FunctionContext<'_>,
     group: &Group,
-    before: &Before<'_>,
+    before: &InsertedBodies<'_>,
     options: &Options,
     analyst: &mut Analyst,
 ) -> Option<TrampolineLoop> {
@@ -232,7 +232,7 @@ fn trampoline_loop_of(
     let mut trampoline_loop = TrampolineLoop::of(&context.function.instructions, members, analyst)?;
     let members = group.first..trampoline_loop.end;
     let forms = context.items[members.clone()].iter().map(|item| item.form);
-    let bodies: Vec<(usize, Settled)> = before
+    let bodies: Vec<(usize, SettledBody)> = before
         .bodies
         .iter()
         .filter(|(index, _)| members.contains(index))
@@ -258,7 +258,7 @@ fn wanted(
     options: &Options,
     index: usize,
     instruction: &Instruction,
-    blocks: &mut Peekable<impl Iterator<Item = Chosen>>,
+    blocks: &mut Peekable<impl Iterator<Item = ChosenInstruction>>,
 ) -> Option<(u64, Option<Access>)> {
     let access = access(instruction);
     if let Sites::Blocks(_) = options.sites {
@@ -307,7 +307,7 @@ fn site_at(sites: &mut [Site], index: usize) -> Option<&mut Site> {
     Some(&mut sites[at])
 }
 
-fn refuse(found: &mut Found, index: usize, refusal: Refusal) {
+fn refuse(found: &mut PlannedFunction, index: usize, refusal: Refusal) {
     if let Some(site) = site_at(&mut found.sites, index) {
         site.number = Err(refusal);
     }
@@ -364,7 +364,7 @@ fn hook(
     analyst: &mut Analyst,
     item: &mut Item,
     bodies: &mut Vec<(usize, Work)>,
-    found: &mut Found,
+    found: &mut PlannedFunction,
 ) {
     let instruction = &subject.function.instructions[index];
     let number = syscalls::number(subject.function, index, analyst);
@@ -380,9 +380,9 @@ fn hook(
         let settled = if may_wait {
             let untouched = yields::untouched(&subject.function.instructions, analyst);
             around.live = yields::kept(around.live, untouched, subject.unused, options);
-            Settled::wait(around, options)
+            SettledBody::wait(around, options)
         } else {
-            Settled::syscall(around)
+            SettledBody::syscall(around)
         };
         match settled {
             Ok(body) => {

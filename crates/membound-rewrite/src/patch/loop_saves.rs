@@ -13,7 +13,7 @@
 use iced_x86::{FlowControl, Instruction};
 
 use super::Yield;
-use super::body::Settled;
+use super::body::SettledBody;
 use super::emit::Address;
 use super::lane::{self, at, load};
 use super::relocate::Form;
@@ -49,7 +49,7 @@ impl LoopSaves {
     pub(super) fn of(
         instructions: &[Instruction],
         forms: impl Iterator<Item = Option<Form>>,
-        bodies: impl Iterator<Item = Settled>,
+        bodies: impl Iterator<Item = SettledBody>,
         options: &Options,
         analyst: &mut Analyst,
     ) -> Option<Self> {

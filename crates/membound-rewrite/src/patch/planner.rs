@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
-use super::function::{self, Found, Subject};
+use super::function::{self, PlannedFunction, Subject};
 use super::plan::{
     FunctionView, MAX_COLOUR_BYTES, Plan, hook_code, identity_bytes, refusal_code, site_words,
     write_edit, write_function, write_pun,
@@ -116,7 +116,7 @@ pub(super) struct Part {
     /// Code and tables.
     pub chunk: Chunk,
     /// The functions, sorted by address.
-    pub found: Vec<(FunctionView, Found)>,
+    pub found: Vec<(FunctionView, PlannedFunction)>,
 }
 
 impl Plan {
@@ -229,7 +229,7 @@ pub(super) struct Assembly<'a> {
 }
 
 /// All chunks' shapes, and for each chunk the numbers of its shapes among them.
-struct Joined<'a> {
+struct MergedShapes<'a> {
     shapes: &'a Tables,
     numbers: &'a [Vec<u32>],
 }
@@ -254,7 +254,7 @@ impl Assembly<'_> {
             .map(|part| (part.chunk, part.found))
             .unzip();
         let (bases, end) = bases(&chunks);
-        let mut found: Vec<(FunctionView, Found)> = Vec::new();
+        let mut found: Vec<(FunctionView, PlannedFunction)> = Vec::new();
         for (list, base) in lists.into_iter().zip(&bases) {
             for (view, mut function) in list {
                 for site in &mut function.sites {
@@ -270,7 +270,7 @@ impl Assembly<'_> {
             .collect();
         let overflowed = shapes.overflowed || chunks.iter().any(|chunk| chunk.out.overflowed);
         let mut builder = Builder::default();
-        let joined = Joined {
+        let joined = MergedShapes {
             shapes: &shapes,
             numbers: &shape_numbers,
         };
@@ -349,7 +349,7 @@ impl Assembly<'_> {
         &self,
         chunks: &[Chunk],
         bases: &[Base],
-        joined: &Joined<'_>,
+        joined: &MergedShapes<'_>,
         calls: &[Call],
         builder: &mut Builder,
     ) {
@@ -429,7 +429,7 @@ impl Assembly<'_> {
     }
 
     /// System calls that the agent must restart when one of its signals has interrupted them.
-    fn calls(&self, found: &[(FunctionView, Found)]) -> Vec<Call> {
+    fn calls(&self, found: &[(FunctionView, PlannedFunction)]) -> Vec<Call> {
         if self.options.hooks == Hooks::LeaveOut {
             return Vec::new();
         }
@@ -446,7 +446,7 @@ impl Assembly<'_> {
         calls
     }
 
-    fn describe(&self, found: &[(FunctionView, Found)], builder: &mut Builder) {
+    fn describe(&self, found: &[(FunctionView, PlannedFunction)], builder: &mut Builder) {
         let relative = |address: u64| (address - self.origin) as u32;
         for (view, found) in found {
             let function = relative(view.range.start);
@@ -586,7 +586,7 @@ fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8
 }
 
 /// Marks the sites and hooks of these edits as refused, because no jump to their trampoline fits.
-fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
+fn lose(found: &mut [(FunctionView, PlannedFunction)], edits: &[Edit], origin: u64) {
     for edit in edits {
         let reason = if edit.unresolved {
             Refusal::UnresolvedFlow

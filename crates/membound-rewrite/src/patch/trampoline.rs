@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use membound_wire::{Place, fingerprint};
 
-use super::body::{Draft, Settled, SlowPath, Within};
+use super::body::{BodyContext, Draft, SettledBody, SlowPath};
 use super::cycle::{self, TrampolineLoop};
 use super::emit::Emitter;
 use super::group::{FunctionContext, Group};
@@ -65,7 +65,7 @@ pub(super) type Bodies = [(usize, Work)];
 
 /// Everything that is put before instructions of a function.
 #[derive(Clone, Copy)]
-pub(super) struct Before<'a> {
+pub(super) struct InsertedBodies<'a> {
     /// Bodies of sites and hooks.
     pub bodies: &'a Bodies,
     /// Wrapped entries; the code that calls the agent precedes a body of the same instruction.
@@ -76,7 +76,7 @@ pub(super) struct Before<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     /// The body.
-    pub body: Settled,
+    pub body: SettledBody,
     /// Whether the body belongs to a site, which has a number, or to a hook of the agent.
     pub kind: WorkKind,
 }
@@ -94,7 +94,7 @@ pub(super) enum WorkKind {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     instruction: usize,
-    body: Settled,
+    body: SettledBody,
     number: u32,
     slow: Option<(SlowPath, usize)>,
 }
@@ -117,7 +117,7 @@ impl Chunk {
         &mut self,
         context: &FunctionContext<'_>,
         group: &Group,
-        before: &Before<'_>,
+        before: &InsertedBodies<'_>,
         trampoline_loop: Option<&TrampolineLoop>,
         mut numbered: impl FnMut(usize, u32),
     ) {
@@ -237,7 +237,7 @@ impl Chunk {
         let Self {
             out, tables, draft, ..
         } = self;
-        let within = Within {
+        let within = BodyContext {
             site: part.number,
             slow: part.slow.map(|(slow, _)| slow),
             trampoline_loop: around.map(|it| it.0),
@@ -278,7 +278,7 @@ impl Chunk {
             return;
         };
         let slow = part.slow.map(|(slow, _)| slow);
-        let place = Settled::close(
+        let place = SettledBody::close(
             code,
             original,
             displaced,

@@ -126,7 +126,7 @@ impl Writer<'_> {
     }
 }
 
-/// Receives the code and frames of `body::Settled::enter`: [`Writer`] writes them, [`Quiet`] ignores them
+/// Receives the code and frames of `body::SettledBody::enter`: [`Writer`] writes them, [`Quiet`] ignores them
 /// where only the resulting frame is needed.
 pub(super) trait Marker {
     fn emit(&mut self, code: impl FnOnce(&mut Emitter));

@@ -22,7 +22,7 @@ use membound_wire::{
     RECENT_OFFSET,
 };
 
-use super::body::Within;
+use super::body::BodyContext;
 use super::companions::Companions;
 use super::cycle::{Beat, TrampolineLoop};
 use super::emit::{Address, Condition, Emitter, Width};
@@ -191,11 +191,11 @@ impl SettledYield {
         })
     }
 
-    /// Writes the yield. Returns what [`super::body::Settled::write`] returns.
+    /// Writes the yield. Returns what [`super::body::SettledBody::write`] returns.
     pub(super) fn write(
         &self,
         around: &Surroundings,
-        within: Within<'_>,
+        within: BodyContext<'_>,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
         if let Some(target) = self.target
@@ -241,7 +241,7 @@ impl SettledYield {
     }
 
     /// The charge of one iteration, or of several where an iteration counter distinguishes them.
-    fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
+    fn charge(&self, around: &Surroundings, within: BodyContext<'_>, cost: u16) -> Charge {
         let Some(trampoline_loop) = within.trampoline_loop else {
             return Charge {
                 leaving: self
@@ -498,7 +498,7 @@ impl SettledYield {
 
     /// Parks the context in rax: saves its vectors on its stack and stores where it resumes. Changes rcx and
     /// leaves the rounding mode of the context in rdx.
-    fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
+    fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> ParkedContext {
         let room = vectors::save(around, self.vectors, writer);
         let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
         store_rounding(around, writer, (&[], rounding));
@@ -514,13 +514,13 @@ impl SettledYield {
         // alone.
         writer.resume = Resume::AsFound;
         writer.mark();
-        Parked { room, resume }
+        ParkedContext { room, resume }
     }
 
     /// Leaves for the next context of the ring unless the time slice began with that one; then the context,
     /// already parked, takes a jump whose field is returned. The ring is read only after parking: before that
     /// the context may be moved to its home thread, where `next` is not the next of this ring.
-    fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Ahead {
+    fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> PendingJumps {
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
         let parked = self.park(around, writer);
         load(
@@ -546,7 +546,7 @@ impl SettledYield {
             prefetch_at(&[], at(Gpr::RAX, 0), Prefetch::Everywhere, writer.out);
         }
         resume_context(writer, Gpr::RCX);
-        Ahead {
+        PendingJumps {
             back,
             resume: parked.resume,
         }
@@ -557,7 +557,7 @@ impl SettledYield {
         &self,
         around: &Surroundings,
         writer: &mut Writer<'_>,
-        ahead: Option<Ahead>,
+        ahead: Option<PendingJumps>,
     ) {
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
         let parked = self.park(around, writer);
@@ -641,7 +641,7 @@ fn skip(leaves: u32, out: &mut Emitter) {
 
 /// A context that has been parked by emitted code.
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+struct ParkedContext {
     /// Bytes of its stack that hold vector registers.
     room: i32,
     /// Field of the `lea` that takes the address at which the context resumes.
@@ -650,7 +650,7 @@ struct Parked {
 
 /// Fields that [`SettledYield::leave_for_next`] leaves for its caller to resolve.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct PendingJumps {
     /// Field of the jump taken if the next context is the one that the time slice began with.
     back: u32,
     /// Field of the `lea` that takes the address at which the context resumes.

@@ -62,7 +62,7 @@ const MAX_FEEDING_STEPS: u32 = 3;
 
 /// How likely an instruction of some kind is to wait.
 #[derive(Clone, Copy, Debug)]
-struct Habit {
+struct WaitLikelihood {
     /// How likely the instruction is to delay others, relative to a load (1).
     weight: f64,
     /// Confidence that it was waited for, 0 to 1, when it is the only candidate.
@@ -71,7 +71,7 @@ struct Habit {
     memory: bool,
 }
 
-impl Habit {
+impl WaitLikelihood {
     const LOAD: Self = Self::of_memory(1.0, 0.97);
     const STORE: Self = Self::of_memory(0.7, 0.85);
     /// A locked operation also waits for older instructions, and takes long even when it hits.
@@ -105,7 +105,7 @@ impl Habit {
 struct Candidate {
     /// Index of the instruction before the sampled one; `None` if it is in another function.
     index: Option<usize>,
-    habit: Habit,
+    habit: WaitLikelihood,
     /// Assumed frequency of this path, relative to the others.
     frequency: f64,
 }
@@ -127,7 +127,7 @@ fn waits(code: &CodeFunction, sampled: u64) -> Vec<Wait> {
         return vec![Wait {
             site: Some(sampled),
             share: 1.0,
-            confidence: Habit::LOAD.confidence,
+            confidence: WaitLikelihood::LOAD.confidence,
         }];
     }
     let candidates = candidates(code, index);
@@ -223,7 +223,7 @@ fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
             // The instruction executed last is the callee's return.
             candidate = Candidate {
                 index: None,
-                habit: Habit::STACK,
+                habit: WaitLikelihood::STACK,
                 frequency: 1.0,
             };
         }
@@ -236,7 +236,7 @@ fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
     if target.entered_from_outside || found.is_empty() {
         found.push(Candidate {
             index: None,
-            habit: Habit::BRANCH,
+            habit: WaitLikelihood::BRANCH,
             frequency: 1.0,
         });
     }
@@ -252,7 +252,7 @@ fn before(function: &Function, index: usize) -> Candidate {
     let Some(at) = index.checked_sub(1) else {
         return Candidate {
             index: None,
-            habit: Habit::BRANCH,
+            habit: WaitLikelihood::BRANCH,
             frequency: 1.0,
         };
     };
@@ -266,13 +266,13 @@ fn before(function: &Function, index: usize) -> Candidate {
 
 /// The habit of the instruction at `at`, and the index of the instruction that is waited for, which may be an
 /// earlier one.
-fn habit(function: &Function, at: usize) -> (usize, Habit) {
+fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
     let instruction = &function.instructions[at];
     if let Some(access) = flow::access(instruction) {
         let habit = match kind(instruction, access.direction) {
-            SiteKind::Load | SiteKind::Both => Habit::LOAD,
-            SiteKind::Store => Habit::STORE,
-            SiteKind::Locked => Habit::LOCKED,
+            SiteKind::Load | SiteKind::Both => WaitLikelihood::LOAD,
+            SiteKind::Store => WaitLikelihood::STORE,
+            SiteKind::Locked => WaitLikelihood::LOCKED,
         };
         return (at, habit);
     }
@@ -283,20 +283,20 @@ fn habit(function: &Function, at: usize) -> (usize, Habit) {
     match (instruction.mnemonic(), earlier) {
         // A full fence waits until older stores have completed.
         (Mnemonic::Mfence, Some((earlier, _, Some(access)))) if access.direction.stores() => {
-            (earlier, Habit::STORE)
+            (earlier, WaitLikelihood::STORE)
         }
         _ if instruction.flow_control() == FlowControl::ConditionalBranch => match earlier {
             Some((earlier, compares, Some(access)))
                 if access.direction.loads()
                     && matches!(compares.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) =>
             {
-                (earlier, Habit::FUSED)
+                (earlier, WaitLikelihood::FUSED)
             }
-            _ => (at, Habit::BRANCH),
+            _ => (at, WaitLikelihood::BRANCH),
         },
-        _ if instruction.is_stack_instruction() => (at, Habit::STACK),
-        _ if instruction.flow_control() != FlowControl::Next => (at, Habit::BRANCH),
-        _ => (at, Habit::WORK),
+        _ if instruction.is_stack_instruction() => (at, WaitLikelihood::STACK),
+        _ if instruction.flow_control() != FlowControl::Next => (at, WaitLikelihood::BRANCH),
+        _ => (at, WaitLikelihood::WORK),
     }
 }
 

@@ -21,7 +21,7 @@ use membound_types::{
 };
 
 use args::ExploreArgs;
-use bed::{Baseline, INTERRUPTED, Known, TestBench};
+use bed::{AloneRuns, Baseline, INTERRUPTED, TestBench};
 use prepare::{Prepared, Stop};
 use profiles::{Loads, Plans};
 use settings::{Setting, SweepInputs};
@@ -242,7 +242,7 @@ fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
 
 fn by_themselves(
     bench: &TestBench<'_>,
-    known: &Known,
+    known: &AloneRuns,
     plans: &Plans<'_>,
     needs_unbound: bool,
 ) -> Option<Baseline> {

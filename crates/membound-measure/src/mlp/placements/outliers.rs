@@ -17,7 +17,7 @@ const FEWEST: usize = 3;
 
 /// What perturbed the thread while a placement was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Beside {
+pub(super) struct Perturbation {
     pub(super) steal_ms: f64,
     pub(super) involuntary_switches: u32,
 }
@@ -49,9 +49,9 @@ pub(super) fn set_apart(
                 || Outcome::missing("interrupted before it was repeated"),
                 Outcome::Known,
             ),
-            steal_ms: placement.beside.steal_ms,
-            involuntary_switches: placement.beside.involuntary_switches,
-            reason: reason(placement.beside, repeated_ratio),
+            steal_ms: placement.perturbation.steal_ms,
+            involuntary_switches: placement.perturbation.involuntary_switches,
+            reason: reason(placement.perturbation, repeated_ratio),
         });
         kept.extend(repeated.filter(|it| far(it).is_none()));
     }
@@ -59,13 +59,16 @@ pub(super) fn set_apart(
 }
 
 /// Why a placement was probably slow.
-fn reason(beside: Beside, repeated: Option<f64>) -> String {
+fn reason(perturbation: Perturbation, repeated: Option<f64>) -> String {
     let again = match repeated {
         Some(ratio) if ratio > OUTLIER_FACTOR => "slow again on other pages",
         Some(_) => "as the others when repeated",
         None => "not repeated",
     };
-    let cause = match (beside.steal_ms > 0.0, beside.involuntary_switches > 0) {
+    let cause = match (
+        perturbation.steal_ms > 0.0,
+        perturbation.involuntary_switches > 0,
+    ) {
         (true, true) => "the hypervisor and other programs had the CPU",
         (true, false) => "the hypervisor had the CPU",
         (false, true) => "other programs had the CPU",
@@ -106,26 +109,26 @@ mod tests {
 
     use super::*;
 
-    fn placement(cycles: f64, beside: Beside) -> Placement {
+    fn placement(cycles: f64, perturbation: Perturbation) -> Placement {
         Placement {
             times: vec![
                 (MlpMode::Parallel, 1, cycles, 5.0),
                 (MlpMode::Parallel, 2, 1.1 * cycles, 5.0),
                 (MlpMode::Sequential, 2, 2.0 * cycles, 5.0),
             ],
-            beside,
+            perturbation,
         }
     }
 
-    fn five(slow: f64, beside: Beside) -> Vec<Placement> {
+    fn five(slow: f64, perturbation: Perturbation) -> Vec<Placement> {
         [600.0, 620.0, slow, 590.0, 610.0]
             .map(|cycles| {
                 placement(
                     cycles,
                     if cycles == slow {
-                        beside
+                        perturbation
                     } else {
-                        Beside::default()
+                        Perturbation::default()
                     },
                 )
             })
@@ -134,14 +137,14 @@ mod tests {
 
     #[test]
     fn a_placement_that_others_had_the_cpu_of_is_an_outlier_and_repeated_once() {
-        let beside = Beside {
+        let perturbation = Perturbation {
             steal_ms: 340.0,
             involuntary_switches: 12,
         };
         let mut repeated = 0;
-        let (kept, outliers) = set_apart(five(12_000.0, beside), || {
+        let (kept, outliers) = set_apart(five(12_000.0, perturbation), || {
             repeated += 1;
-            Ok(Some(placement(615.0, Beside::default())))
+            Ok(Some(placement(615.0, Perturbation::default())))
         })
         .unwrap();
         assert_eq!(repeated, 1);
@@ -165,8 +168,8 @@ mod tests {
 
     #[test]
     fn pages_that_are_slow_again_are_left_out_and_said_to_be() {
-        let slow = || Ok(Some(placement(11_000.0, Beside::default())));
-        let (kept, outliers) = set_apart(five(12_000.0, Beside::default()), slow).unwrap();
+        let slow = || Ok(Some(placement(11_000.0, Perturbation::default())));
+        let (kept, outliers) = set_apart(five(12_000.0, Perturbation::default()), slow).unwrap();
         assert_eq!(kept.len(), 4);
         assert!(
             outliers[0]
@@ -175,7 +178,8 @@ mod tests {
         );
         assert!(outliers[0].reason.contains("slow again"), "{outliers:?}");
 
-        let (kept, outliers) = set_apart(five(12_000.0, Beside::default()), || Ok(None)).unwrap();
+        let (kept, outliers) =
+            set_apart(five(12_000.0, Perturbation::default()), || Ok(None)).unwrap();
         assert_eq!(kept.len(), 4);
         assert!(outliers[0].repeated_ratio.why_missing().is_some());
     }
@@ -183,9 +187,9 @@ mod tests {
     #[test]
     fn usual_noise_and_two_placements_have_no_outliers() {
         let never = || panic!("nothing is to be repeated");
-        let (kept, outliers) = set_apart(five(900.0, Beside::default()), never).unwrap();
+        let (kept, outliers) = set_apart(five(900.0, Perturbation::default()), never).unwrap();
         assert_eq!((kept.len(), outliers.len()), (5, 0));
-        let two = five(12_000.0, Beside::default())[1..3].to_vec();
+        let two = five(12_000.0, Perturbation::default())[1..3].to_vec();
         let never = || panic!("which of two is slow cannot be told");
         let (kept, outliers) = set_apart(two, never).unwrap();
         assert_eq!((kept.len(), outliers.len()), (2, 0));

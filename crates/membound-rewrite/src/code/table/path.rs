@@ -242,7 +242,7 @@ impl<'a, 'data> Context<'a, 'data> {
         state.reset();
         let id = path[path.len() - 1];
         let block = &graph.blocks[id.index()];
-        let head = Head {
+        let head = PathStart {
             block: id,
             index: ((block.end - block.first) as usize).saturating_sub(MAX_INSTRUCTIONS_PER_BLOCK),
         };
@@ -265,7 +265,7 @@ impl<'a, 'data> Context<'a, 'data> {
         Target::Unknown
     }
 
-    fn target(&self, state: &mut State, head: Head, jump: &Instruction) -> Target {
+    fn target(&self, state: &mut State, head: PathStart, jump: &Instruction) -> Target {
         let value = match jump.op0_kind() {
             OpKind::Register | OpKind::Memory => state.read(jump, 0),
             _ => return Target::Unknown,
@@ -330,7 +330,7 @@ impl<'a, 'data> Context<'a, 'data> {
     }
 
     /// The possible places of a loaded value.
-    fn place(&self, state: &State, head: Head, loaded: &Loaded) -> Option<Place> {
+    fn place(&self, state: &State, head: PathStart, loaded: &Loaded) -> Option<Place> {
         let linear = state.values.linear(loaded.address);
         let mut index = None;
         let mut addresses = vec![linear.constant];
@@ -402,7 +402,7 @@ impl<'a, 'data> Context<'a, 'data> {
 
     /// The constants that a value may have, if it is a register's value from before the path, or a value
     /// spilled to the stack.
-    fn known(&self, state: &State, head: Head, value: Value) -> Option<Vec<u64>> {
+    fn known(&self, state: &State, head: PathStart, value: Value) -> Option<Vec<u64>> {
         match state.values.node(value) {
             Node::Initial(register) => {
                 self.constants
@@ -426,7 +426,7 @@ impl<'a, 'data> Context<'a, 'data> {
 
 /// The start of a path: a block, and the first instruction in it that is evaluated.
 #[derive(Clone, Copy)]
-struct Head {
+struct PathStart {
     block: BlockId,
     index: usize,
 }

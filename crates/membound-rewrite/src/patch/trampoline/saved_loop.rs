@@ -6,7 +6,7 @@
 
 use std::iter::Peekable;
 
-use super::super::body::Within;
+use super::super::body::BodyContext;
 use super::super::cycle::TrampolineLoop;
 use super::super::emit::Emitter;
 use super::super::group::{FunctionContext, Group};
@@ -145,7 +145,7 @@ impl Chunk {
 
     /// Writes the code before an instruction without a body; returns the offset at which iterations enter.
     fn bare(&mut self, trampoline_loop: &TrampolineLoop, is_head: bool) -> u32 {
-        let within = Within {
+        let within = BodyContext {
             site: 0,
             slow: None,
             trampoline_loop: Some(trampoline_loop),

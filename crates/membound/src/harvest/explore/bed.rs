@@ -55,7 +55,7 @@ enum Finish {
 
 /// How the programs behave by themselves.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct AloneRuns {
     /// How the primary ended.
     pub(super) primary_end: ExitStatus,
     /// How each scavenger ended; `None` if it does not end by itself.
@@ -64,7 +64,7 @@ pub(super) struct Known {
     pub(super) limit: Duration,
 }
 
-impl Known {
+impl AloneRuns {
     /// Whether all scavengers end by themselves.
     pub(super) fn all_end(&self) -> bool {
         self.scavenger_ends.iter().all(Option::is_some)
@@ -144,7 +144,7 @@ impl TestBench<'_> {
     pub(super) fn run(
         &self,
         scheduling: &Scheduling,
-        known: &Known,
+        known: &AloneRuns,
         plans: &Plans<'_>,
         usual: &Loads,
         baseline: &Baseline,
@@ -200,7 +200,7 @@ impl TestBench<'_> {
         &self,
         before: &[&str],
         cpu: CpuId,
-        known: &Known,
+        known: &AloneRuns,
         plans: &Plans<'_>,
     ) -> Result<ExploreRun, String> {
         let mut scavengers = Vec::new();
@@ -236,7 +236,7 @@ impl TestBench<'_> {
     fn let_finish(
         &self,
         scavengers: Vec<Running>,
-        known: &Known,
+        known: &AloneRuns,
         run: &mut ExploreRun,
         primary: &Running,
     ) -> Result<(), String> {
@@ -275,7 +275,7 @@ impl TestBench<'_> {
     }
 
     /// The 95th percentile of the primary's request durations without scavengers, in nanoseconds.
-    pub(super) fn alone_p95_ns(&self, known: &Known, plans: &Plans<'_>) -> Result<f64, String> {
+    pub(super) fn alone_p95_ns(&self, known: &AloneRuns, plans: &Plans<'_>) -> Result<f64, String> {
         let json = self.scratch.join("alone.json");
         let mut command = self.only_told(plans, &json)?;
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
@@ -295,7 +295,7 @@ impl TestBench<'_> {
     fn harvest(
         &self,
         how: &Harvesting,
-        known: &Known,
+        known: &AloneRuns,
         plans: &Plans<'_>,
     ) -> Result<ExploreRun, String> {
         let json = self.scratch.join("harvest.json");
@@ -334,7 +334,12 @@ impl TestBench<'_> {
     }
 
     /// Why the figures of a harvest are invalid, if they are.
-    fn complaint(&self, document: &HarvestRun, how: &Harvesting, known: &Known) -> Option<String> {
+    fn complaint(
+        &self,
+        document: &HarvestRun,
+        how: &Harvesting,
+        known: &AloneRuns,
+    ) -> Option<String> {
         let wanted = match how.beside {
             Beside::EndedScavenger => return None,
             Beside::CopiesOfFirst(copies) => copies as usize,
@@ -402,7 +407,7 @@ impl TestBench<'_> {
     fn profiled(
         &self,
         period: Option<Duration>,
-        known: &Known,
+        known: &AloneRuns,
         plans: &Plans<'_>,
         usual: &Loads,
         baseline: &Baseline,
@@ -443,7 +448,7 @@ fn p95_ns(document: &HarvestRun) -> Option<f64> {
 }
 
 /// Why the figures of a harvest with `wanted` scavengers are invalid, if they are.
-fn complaint(document: &HarvestRun, known: &Known, wanted: usize) -> Option<String> {
+fn complaint(document: &HarvestRun, known: &AloneRuns, wanted: usize) -> Option<String> {
     if document.scavengers.len() < wanted {
         return Some("a scavenger was left out".to_owned());
     }

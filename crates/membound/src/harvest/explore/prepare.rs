@@ -13,7 +13,7 @@ use membound_types::{
 use tempfile::TempDir;
 
 use super::args::ExploreArgs;
-use super::bed::{self, Baseline, Known, TestBench};
+use super::bed::{self, AloneRuns, Baseline, TestBench};
 use super::children::{self, Unended};
 use super::profiles::{Plans, Profiler, Source};
 use crate::harvest::plans::{self, PlanWithOrigin};
@@ -35,7 +35,7 @@ pub(super) struct Prepared<'a> {
     pub(super) sweeps: Vec<ExploreSweep>,
     pub(super) bench: TestBench<'a>,
     pub(super) plans: Plans<'a>,
-    pub(super) known: Known,
+    pub(super) known: AloneRuns,
     /// Times of the first runs of the programs by themselves.
     pub(super) first: Baseline,
     /// The SMT sibling of the CPU that all programs share.
@@ -224,7 +224,7 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
 }
 
 /// Runs each program by itself, the primary with our stdout and stderr.
-fn by_themselves(bench: &TestBench<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> {
+fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<String>), Stop> {
     let (primary_end, primary_s) = bench.first().map_err(|_| interrupted())?;
     if !primary_end.success() {
         let how = children::told(primary_end);
@@ -262,7 +262,7 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(Known, Baseline, Vec<String>)
         }
     }
     let sum: f64 = each.iter().sum::<f64>() * f64::from(bench.copies);
-    let known = Known {
+    let known = AloneRuns {
         limit: bed::limit(primary_s + sum),
         primary_end,
         scavenger_ends: ends,
