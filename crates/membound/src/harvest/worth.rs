@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn without_yields_none_may_remove() {
+    fn without_yields_none_may_go() {
         let mut none = Yields::new(Vec::new());
         assert_eq!(after(&mut none, 9.0, 9), [[0; 0]; 0]);
         assert!(!none.all_removed());
