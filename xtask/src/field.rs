@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use self::entry::{Entry, Kind};
 use self::page::{Skipped, costs, percent};
-use self::place::Place;
+use self::place::EntryPaths;
 use self::session::{Mode, Plan, Row};
 use crate::bench::{build, document, machine_profile};
 use crate::results::{Kept, Store};
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut raw = Vec::new();
     let mut skipped = Vec::new();
     for (index, entry) in chosen.iter().enumerate() {
-        let place = Place::of(&entry.name, index);
+        let place = EntryPaths::of(&entry.name, index);
         if args.install {
             obtain::install(entry, &place);
         }

@@ -16,7 +16,7 @@ const FIELDS: [&str; 6] = [
     "categories",
 ];
 /// Maximum number of keywords, and of categories, that crates.io accepts for a crate.
-const MOST: usize = 5;
+const MAX_ENTRIES: usize = 5;
 /// Maximum letters of a keyword.
 const KEYWORD_LETTERS: usize = 20;
 
@@ -64,9 +64,9 @@ fn refused(metadata: &Value) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         for field in ["keywords", "categories"] {
             let count = package[field].as_array().map_or(0, Vec::len);
-            if count > MOST {
+            if count > MAX_ENTRIES {
                 refused.push(format!(
-                    "crate {name} has {count} {field}; crates.io takes {MOST}"
+                    "crate {name} has {count} {field}; crates.io takes {MAX_ENTRIES}"
                 ));
             }
         }

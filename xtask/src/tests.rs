@@ -33,7 +33,7 @@ use crate::{needs, readers};
 
 /// Maximum number of failed tests of one binary that are run again; if more fail, chance is not the
 /// cause.
-const MOST_AGAIN: usize = 5;
+const MAX_RETRIED_TESTS: usize = 5;
 
 /// Times that each of these must pass alone to count as unsteady.
 const AGAIN: usize = 2;
@@ -146,7 +146,7 @@ fn run_one<'a>(binary: &'a Binary, show: &mut dyn FnMut(&str)) -> Result<Done<'a
 fn repeated(done: Done<'_>, quarantine: &Quarantine, today: &str) -> Result<Report> {
     let mut found = done.report;
     let failures = std::mem::take(&mut found.failures);
-    let is_many = failures.len() > MOST_AGAIN;
+    let is_many = failures.len() > MAX_RETRIED_TESTS;
     for failure in failures {
         if !is_many && failure.is_named && passes_alone(done.binary, &failure)? {
             let is_quarantined = quarantine.holds(&failure.test, today);

@@ -168,9 +168,9 @@ fn own_mark(frame: &WrapFrame) -> Mark {
 /// Adds the duration of a call to the timed ones. An interrupted call is left out, as it would distort the
 /// mean.
 fn end_timing(shared: Shared, begun: u64) {
-    const LONGEST_TICKS: u64 = 20_000;
+    const MAX_TICKS: u64 = 20_000;
     let took = assembly::time_stamp().wrapping_sub(begun);
-    if took > LONGEST_TICKS {
+    if took > MAX_TICKS {
         return;
     }
     let add = |offset: usize, step: u64| shared.word(offset).fetch_add(step, Ordering::Relaxed);
@@ -389,7 +389,7 @@ fn chain(shared: Shared, thread: &Thread, frame: &WrapFrame) -> u32 {
 /// Walks the call chain, and returns its number.
 fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
     let mut addresses = [0; DEEPEST];
-    let mut slots = [0; walked::LONGEST];
+    let mut slots = [0; walked::MAX_CACHED_CHAIN];
     let depth = shared
         .half(offset_of!(Allocations, depth))
         .load(Ordering::Relaxed) as usize;

@@ -7,7 +7,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use membound_wire::{
-    AS_FOUND, Command, EDIT_BYTES, Found, Place, Refusal, State, TableHeader, Tables,
+    AS_FOUND, Command, EDIT_BYTES, Found, Refusal, State, TableHeader, Tables, TrampolineEntry,
 };
 
 use crate::control::Failure;
@@ -348,7 +348,7 @@ impl Area {
         Some((tables, found))
     }
 
-    fn original(&self, place: Place) -> u64 {
+    fn original(&self, place: TrampolineEntry) -> u64 {
         self.base.wrapping_add(u64::from(place.original))
     }
 
@@ -414,7 +414,7 @@ mod tests {
     fn tables(entries: &[u32]) -> u64 {
         let header_bytes = size_of::<TableHeader>() as u64;
         let count = entries.len() as u64;
-        let places_bytes = count * size_of::<Place>() as u64;
+        let places_bytes = count * size_of::<TrampolineEntry>() as u64;
         let header = TableHeader {
             places_offset: header_bytes,
             places: count,

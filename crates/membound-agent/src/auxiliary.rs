@@ -4,12 +4,12 @@ use crate::memory;
 use crate::sys::{self, Errno};
 
 /// Most entries of the vector, the last one not counted.
-pub(crate) const MOST: usize = 48;
+pub(crate) const MAX_AUXILIARY_ENTRIES: usize = 48;
 
 /// Calls `each` with the type and the value of every entry of this process's vector.
 pub(crate) fn each(mut each: impl FnMut(u64, u64)) -> Result<(), Errno> {
     let file = sys::open(c"/proc/self/auxv", sys::Open::Read)?;
-    let mut bytes = [0; 16 * (MOST + 1)];
+    let mut bytes = [0; 16 * (MAX_AUXILIARY_ENTRIES + 1)];
     let length = sys::read(&file, &mut bytes)?;
     let mut rest = bytes.get(..length).unwrap_or_default();
     while let Some((entry, behind)) = rest.split_first_chunk::<16>() {

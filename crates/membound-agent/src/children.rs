@@ -6,17 +6,17 @@
 //! parent believes to block, the agent makes the system call itself; the child returns from it on its copy
 //! of the stack.
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::sys::{self, call, number};
-use crate::{lanes, listen, masks, memory, timers};
+use crate::{listen, masks, memory, scheduler, timers};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
 
 /// `clone`, `clone3`, `fork` and `vfork` as the program calls them. `None`: the trampoline is to make the
 /// call itself.
-pub(crate) fn make(frame: &Frame) -> Option<isize> {
-    lanes::before_child();
+pub(crate) fn make(frame: &SavedRegisters) -> Option<isize> {
+    scheduler::before_child();
     let parent = sys::thread();
     if !timers::active() && masks::believed(parent) == 0 {
         return None;

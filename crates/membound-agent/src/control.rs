@@ -12,8 +12,8 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, hold, lanes, listen, live, loader,
-    quiesce, requests, sample, sys, text, timers, unwind,
+    allocations, areas, assembly, entry, handlers, hold, listen, live, loader, quiesce, requests,
+    sample, scavenger, scheduler, sys, text, timers, unwind,
 };
 
 /// Why a command failed.
@@ -335,10 +335,10 @@ fn obey(
         Ok(0)
     } else if is(Action::Allocations) {
         allocations::begin(command).map(|()| 0)
-    } else if is(Action::Guest) {
-        guest::start(command).map(|()| 0)
-    } else if is(Action::Lanes) {
-        lanes::begin(command).map(|()| 0)
+    } else if is(Action::Scavenger) {
+        scavenger::start(command).map(|()| 0)
+    } else if is(Action::RunQueues) {
+        scheduler::begin(command).map(|()| 0)
     } else if is(Action::Requests) {
         requests::begin(command).map(|()| 0)
     } else if is(Action::Hold) {

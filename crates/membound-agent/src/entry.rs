@@ -12,14 +12,14 @@ use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Entry,
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    alone, areas, assembly, children, control, exec, filters, handlers, lanes, listen, loader,
-    locked, masks, memory, quiesce, requests, sample, vectors, wrap,
+    alone, areas, assembly, children, control, exec, filters, handlers, listen, loader, locked,
+    masks, memory, quiesce, requests, sample, scheduler, vectors, wrap,
 };
 
 /// Registers that a stub saved, lowest address first, and what the trampoline had pushed above them.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Frame {
+pub(crate) struct SavedRegisters {
     // The callee-saved registers are here for signal handlers only (see `interrupted`).
     pub(crate) r15: u64,
     pub(crate) r14: u64,
@@ -45,10 +45,10 @@ pub(crate) struct Frame {
 
 // Launcher and agent use the same offsets.
 const _: () = assert!(
-    offset_of!(Frame, flags) as u64 == CALL_FRAME_FLAGS
-        && offset_of!(Frame, return_address) as u64 == CALL_FRAME_RETURN
-        && offset_of!(Frame, rbp) as u64 == CALL_FRAME_BASE
-        && offset_of!(Frame, rcx) == 12 * 8
+    offset_of!(SavedRegisters, flags) as u64 == CALL_FRAME_FLAGS
+        && offset_of!(SavedRegisters, return_address) as u64 == CALL_FRAME_RETURN
+        && offset_of!(SavedRegisters, rbp) as u64 == CALL_FRAME_BASE
+        && offset_of!(SavedRegisters, rcx) == 12 * 8
 );
 
 /// Number of rbp among the general registers.
@@ -58,7 +58,7 @@ const FRAME_POINTER: usize = 5;
 const CARRY: u64 = 1;
 const ZERO: u64 = 1 << 6;
 
-impl Frame {
+impl SavedRegisters {
     /// Tells the trampoline that the system call was made, with this result.
     fn done(&mut self, result: isize) {
         self.rax = result.cast_unsigned() as u64;
@@ -314,9 +314,9 @@ stub!(
 stub!("membound_entry_modules", on_modules, [], []);
 stub!("membound_entry_sample", on_sample, [], []);
 stub!("membound_entry_record", on_record, [], []);
-stub!("membound_entry_yield", lanes::on_yield, [], []);
+stub!("membound_entry_yield", scheduler::on_yield, [], []);
 stub!("membound_entry_mark", requests::on_mark, [], []);
-stub!("membound_entry_wait", lanes::wait::on_wait, [], []);
+stub!("membound_entry_wait", scheduler::wait::on_wait, [], []);
 
 global_asm!(
     ".pushsection .text.membound_entries, \"ax\", @progbits",
@@ -371,8 +371,8 @@ pub(crate) enum Inside {
 ///
 /// The agent is compiled with frame pointers, so its frames form a chain up to the stub's.
 pub(crate) fn interrupted(found: &State) -> Option<Inside> {
-    const DEEPEST: u64 = 16 << 10;
-    const MOST: usize = 32;
+    const MAX_DEPTH_BYTES: u64 = 16 << 10;
+    const MAX_FRAMES: usize = 32;
     let (rip, rsp) = (found.ip, found.stack_pointer());
     let rbp = found.general[FRAME_POINTER];
     let own = assembly::own_range();
@@ -404,8 +404,8 @@ pub(crate) fn interrupted(found: &State) -> Option<Inside> {
     }
     let mut low = rsp;
     let mut frame = rbp;
-    for _ in 0..MOST {
-        if frame < low || frame - rsp > DEEPEST || !frame.is_multiple_of(8) {
+    for _ in 0..MAX_FRAMES {
+        if frame < low || frame - rsp > MAX_DEPTH_BYTES || !frame.is_multiple_of(8) {
             return None;
         }
         // SAFETY: it is stack above the stack pointer, and the handler runs on the same
@@ -451,7 +451,7 @@ fn frame_of(rbp: u64) -> Option<u64> {
 }
 
 /// [`Entry::Syscall`], for the numbers that the stub does not skip.
-extern "C" fn on_syscall(frame: &mut Frame) {
+extern "C" fn on_syscall(frame: &mut SavedRegisters) {
     if matches!(frame.rax as usize, number::PRCTL | number::SECCOMP) {
         filters::before(frame);
         return frame.not_done();
@@ -478,15 +478,15 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             },
         )),
         number::MLOCKALL => frame.made(locked::lock_all(frame.rdi)),
-        number::SIGALTSTACK => frame.made(lanes::alternate::set(frame)),
+        number::SIGALTSTACK => frame.made(scheduler::alternate::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
         number::EXIT_GROUP => {
-            lanes::finish::program_ends(frame.rdi);
+            scheduler::finish::program_ends(frame.rdi);
             frame.not_done();
         }
         number::EXIT => {
-            lanes::thread_ends();
+            scheduler::thread_ends();
             frame.not_done();
         }
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => {
@@ -498,7 +498,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
 }
 
 /// Asks the launcher to remove its patches from text that is about to become writable.
-fn give_text_back(frame: &Frame) {
+fn give_text_back(frame: &SavedRegisters) {
     const PROT_WRITE: u64 = 2;
     let range = [frame.rdi, frame.rdi.saturating_add(frame.rsi)];
     if frame.rdx & PROT_WRITE != 0 && areas::patched_text_in(range[0], range[1]) {
@@ -508,16 +508,16 @@ fn give_text_back(frame: &Frame) {
 }
 
 /// [`Entry::Modules`].
-extern "C" fn on_modules(_: &mut Frame) {
+extern "C" fn on_modules(_: &mut SavedRegisters) {
     loader::announced();
 }
 
 /// [`Entry::Sample`].
-extern "C" fn on_sample(frame: &mut Frame) {
+extern "C" fn on_sample(frame: &mut SavedRegisters) {
     sample::sample(frame);
 }
 
 /// [`Entry::Record`].
-extern "C" fn on_record(frame: &mut Frame) {
+extern "C" fn on_record(frame: &mut SavedRegisters) {
     sample::record(frame);
 }

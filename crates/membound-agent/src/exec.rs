@@ -7,7 +7,7 @@
 
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime};
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::hold;
 use crate::masks::BlockedForExec;
 use crate::memory;
@@ -21,7 +21,7 @@ const POINTERS: usize = 160;
 const STRING_BYTES: usize = 640;
 
 /// Makes the call. `None`: the trampoline is to make it itself.
-pub(crate) fn execute(frame: &Frame) -> Option<isize> {
+pub(crate) fn execute(frame: &SavedRegisters) -> Option<isize> {
     hold::before_exec();
     let settings = settings()?;
     let at = frame.rax as usize == number::EXECVEAT;
@@ -222,7 +222,7 @@ const fn padding() -> [u8; PADDING_VARIABLE.len() + 2] {
 }
 
 /// Makes the call with another environment.
-fn with_environment(frame: &Frame, environment: usize) -> isize {
+fn with_environment(frame: &SavedRegisters, environment: usize) -> isize {
     let mut arguments = frame.call_arguments();
     if frame.rax as usize == number::EXECVEAT {
         arguments[3] = environment;
@@ -236,7 +236,7 @@ fn with_environment(frame: &Frame, environment: usize) -> isize {
 }
 
 #[inline(never)]
-fn on_stack(frame: &Frame, plan: &Plan<'_>) -> Option<isize> {
+fn on_stack(frame: &SavedRegisters, plan: &Plan<'_>) -> Option<isize> {
     let mut array = [0_usize; POINTERS];
     let mut strings = [0_u8; STRING_BYTES];
     let array = array.as_mut_ptr() as usize;
@@ -245,7 +245,7 @@ fn on_stack(frame: &Frame, plan: &Plan<'_>) -> Option<isize> {
     Some(with_environment(frame, array))
 }
 
-fn in_mapping(frame: &Frame, plan: &Plan<'_>) -> Option<isize> {
+fn in_mapping(frame: &SavedRegisters, plan: &Plan<'_>) -> Option<isize> {
     let pointers = plan.pointers() * 8;
     let room = Scratch::new(pointers + plan.string_bytes()).ok()?;
     // SAFETY: the mapping was made this large.

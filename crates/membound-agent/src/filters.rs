@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use membound_wire::Event;
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::masks::BlockedForExec;
 use crate::sys::{self, call, number};
-use crate::{assembly, control, handlers, lanes, listen, quiesce, sample, threads, timers};
+use crate::{assembly, control, handlers, listen, quiesce, sample, scheduler, threads, timers};
 
 /// Who is behind a filter. 0: no process. [`ALL`]: every process with this memory or a copy of it, as a
 /// forked child inherits filters. Else the number of a child of `vfork`, whose filters are its own.
@@ -36,7 +36,7 @@ pub(crate) fn shut_in() -> bool {
 }
 
 /// Runs before the program's `prctl` or `seccomp` is made.
-pub(crate) fn before(frame: &Frame) {
+pub(crate) fn before(frame: &SavedRegisters) {
     let Some(event) = forbids(frame) else {
         return;
     };
@@ -53,7 +53,7 @@ pub(crate) fn before(frame: &Frame) {
 /// Leaves the process as it would be without the agent, because of `event`.
 fn leave(event: Event) {
     // While scavengers can still be taken out of the threads that run them.
-    lanes::ending::end_guests();
+    scheduler::ending::end_scavengers();
     // Before the conversation, so that no patch is installed any more after it.
     listen::end();
     quiesce::wait_until_idle();
@@ -93,10 +93,10 @@ fn shares_memory() -> bool {
 /// Waits, without any system call, until another thread has left the agent: its filter may apply to this
 /// thread too. Not for ever, since that thread may be interrupted by this one, or may be the parent's.
 fn await_first() {
-    const PATIENCE_TICKS: u64 = 1 << 34;
+    const TIMEOUT_TICKS: u64 = 1 << 34;
     let begun = assembly::time_stamp();
     while BEGUN.load(Ordering::Acquire)
-        && assembly::time_stamp().wrapping_sub(begun) < PATIENCE_TICKS
+        && assembly::time_stamp().wrapping_sub(begun) < TIMEOUT_TICKS
     {
         core::hint::spin_loop();
     }
@@ -106,27 +106,27 @@ fn await_first() {
 /// stopped return from a handler, and others may just have entered the agent from a trampoline that is no
 /// longer in use.
 fn let_others_leave() {
-    const LOOK_NS: u64 = 200_000;
+    const POLL_INTERVAL_NS: u64 = 200_000;
     /// Polls, for all threads together.
-    const PATIENCE: u32 = 2500;
+    const MAX_POLLS: u32 = 2500;
     let Ok(mut room) = threads::room_for_threads() else {
         return;
     };
     let own = sys::thread();
-    let mut looks = PATIENCE;
+    let mut looks = MAX_POLLS;
     // If the directory cannot be read, no thread is waited for.
     let _ = threads::each(&mut room, |thread| {
         let begun_ns = sys::cpu_ns(thread).unwrap_or(0);
         while thread != own && looks > 0 && !threads::has_moved_on(thread, begun_ns) {
             looks -= 1;
-            sys::nap(LOOK_NS);
+            sys::nap(POLL_INTERVAL_NS);
         }
         Ok(())
     });
 }
 
 /// What the call is about to forbid to the calling thread, or to all threads.
-fn forbids(frame: &Frame) -> Option<Event> {
+fn forbids(frame: &SavedRegisters) -> Option<Event> {
     const PR_SET_SECCOMP: u64 = 22;
     const PR_SET_TSC: u64 = 26;
     const PR_TSC_SIGSEGV: u64 = 2;

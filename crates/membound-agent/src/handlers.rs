@@ -13,11 +13,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use membound_wire::State;
 
-use crate::entry::{self, Frame, Inside};
-use crate::lanes::leave::Arrived;
+use crate::entry::{self, Inside, SavedRegisters};
+use crate::scheduler::leave::Arrived;
 use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
-use crate::{areas, lanes, masks, memory, quiesce, tick, trap};
+use crate::{areas, masks, memory, quiesce, scheduler, tick, trap};
 
 pub(crate) mod vectors;
 
@@ -122,7 +122,7 @@ impl Disposition {
     /// Puts a stub in the handler's place; `false` if it stays as it is.
     fn wrap(&mut self) -> bool {
         let mut marks = 0;
-        if lanes::board().is_some() {
+        if scheduler::control_page().is_some() {
             if self.flags & SIGINFO == 0 {
                 marks |= WITHOUT_INFORMATION;
             }
@@ -253,7 +253,7 @@ pub(crate) fn hand_back() {
 const EFAULT: isize = -14;
 
 /// `rt_sigaction` as the program calls it. `None`: the agent has nothing to do in it.
-pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
+pub(crate) fn sigaction(frame: &SavedRegisters) -> Option<isize> {
     if !ADOPTED.load(Ordering::Acquire) {
         return None;
     }
@@ -309,7 +309,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
 }
 
 /// Answers `rt_sigaction` for a signal that the timers use: the program sees the default disposition.
-fn pretend_default(frame: &Frame, old: usize) -> isize {
+fn pretend_default(frame: &SavedRegisters, old: usize) -> isize {
     let result = kernel_sigaction(frame.rdi, 0, old, frame.r10);
     if result == 0 && old != 0 {
         // SAFETY: the kernel has just written the structure there.
@@ -505,10 +505,10 @@ unsafe extern "C" fn enter(
         information,
         context,
     };
-    if let Some(go_on) = lanes::leave::on_signal(arrived) {
+    if let Some(go_on) = scheduler::leave::on_signal(arrived) {
         return go_on;
     }
-    lanes::on_handler(context, masks::now);
+    scheduler::on_handler(context, masks::now);
     // The kernel has blocked the handler's signals, perhaps those of a change of text: wait until none is
     // closed.
     quiesce::wait_for_change();
@@ -624,7 +624,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         unsafe { memory::put(place, registers) };
     }
     // SAFETY: the mask lies behind the registers and what belongs to them.
-    lanes::on_handler(context, || unsafe { memory::get(context + MASK_OFFSET) });
+    scheduler::on_handler(context, || unsafe { memory::get(context + MASK_OFFSET) });
     tick::returned(&registers.state());
 }
 

@@ -437,7 +437,7 @@ mod tests {
     /// Two threads increment words in one line, one of them held in turn: the other one goes on counting.
     #[test]
     fn a_trial_holds_one_thread_while_the_other_counts() {
-        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+        const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);
         static STOP: AtomicBool = AtomicBool::new(false);
         #[repr(align(64))]
         struct Shared([AtomicU64; 8]);
@@ -477,7 +477,7 @@ mod tests {
         // If one of them has no processor of its own for a while, spans are given up.
         let begun = std::time::Instant::now();
         let (mut measured, mut alone) = (0, 0);
-        while (measured < 6 || alone == 0) && begun.elapsed() < PATIENCE {
+        while (measured < 6 || alone == 0) && begun.elapsed() < TIMEOUT {
             // SAFETY: the room is ours, and large enough.
             unsafe { memory::put(room.address(), trial) };
             measured = run(room.address() as u64).unwrap_or(0) as usize;

@@ -15,8 +15,8 @@
 //! - `requests`: durations from receive to send, or from mark to mark.
 //! - `unwind` and `stack`: call chains. `keep`: state of each thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
-//! - `guest`: scavengers, other programs inside this one; `lanes`: their time slices at the yields of its
-//!   threads.
+//! - `scavenger`: scavengers, other programs inside this one; `scheduler`: their time slices at the yields of
+//!   its threads.
 //! - `timers` and `tick`: samples of threads, by timers on their CPU time; `masks` and `children` hide them
 //!   from the program and give children timers too.
 //!
@@ -40,11 +40,9 @@ mod countdown;
 mod entry;
 mod exec;
 mod filters;
-mod guest;
 mod handlers;
 mod hold;
 mod keep;
-mod lanes;
 mod listen;
 mod live;
 mod loader;
@@ -55,6 +53,8 @@ mod own_thread;
 mod quiesce;
 mod requests;
 mod sample;
+mod scavenger;
+mod scheduler;
 mod stack;
 mod start;
 mod sys;

@@ -259,7 +259,7 @@ fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
 /// processors busy, each message of a conversation would otherwise wait for some milliseconds, while
 /// patches are incomplete.
 fn shorten_slice() {
-    const SHORTEST_NS: u64 = 100_000;
+    const MIN_SLICE_NS: u64 = 100_000;
     const SCHED_OTHER: u64 = 0;
     // The kernel's `sched_attr`: size and policy, flags, nice and priority, runtime, and two more.
     const BYTES: usize = 48;
@@ -272,7 +272,7 @@ fn shorten_slice() {
         return;
     }
     *lead = BYTES as u64;
-    *runtime = SHORTEST_NS;
+    *runtime = MIN_SLICE_NS;
     let place = (&raw const attributes) as usize;
     // SAFETY: the kernel reads as many bytes as are there. A refusal changes nothing.
     let _ = unsafe { call(number::SCHED_SETATTR, [0, place, 0, 0, 0, 0]) };

@@ -32,13 +32,13 @@ const INT3: u8 = 0xcc;
 /// Number of edits in a part; more if edits at its end share bytes.
 const PART_EDITS: usize = 128;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const RETRY_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
-const BLOCKED_PATIENCE_NS: u64 = 20_000_000;
+const BLOCKED_RETRY_TIMEOUT_NS: u64 = 20_000_000;
 /// First pause between two tries; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 /// Longest such pause.
-const LONGEST_PAUSE_NS: u64 = 32_000_000;
+const MAX_PAUSE_NS: u64 = 32_000_000;
 
 /// A step of the change, by the bytes of an edit that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,13 +85,13 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
             Err(failure) => {
                 let elapsed_ns = sys::monotonic_ns().saturating_sub(begin_ns);
                 let patience_ns = match failure.refusal {
-                    Refusal::TrapBlocked if !trapped => BLOCKED_PATIENCE_NS,
-                    Refusal::TrapBlocked | Refusal::ThreadUnknown => PATIENCE_NS,
+                    Refusal::TrapBlocked if !trapped => BLOCKED_RETRY_TIMEOUT_NS,
+                    Refusal::TrapBlocked | Refusal::ThreadUnknown => RETRY_TIMEOUT_NS,
                     _ => 0,
                 };
                 if elapsed_ns < patience_ns {
                     sys::nap(pause_ns);
-                    pause_ns = (2 * pause_ns).min(LONGEST_PAUSE_NS);
+                    pause_ns = (2 * pause_ns).min(MAX_PAUSE_NS);
                     continue;
                 }
                 if !trapped {

@@ -9,14 +9,14 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::handlers::MASK_OFFSET;
 use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
-use crate::{children, lanes, memory, quiesce, tick, trap};
+use crate::{children, memory, quiesce, scheduler, tick, trap};
 
 /// Most threads whose beliefs can be kept.
-const MOST: usize = 4096;
+const MAX_THREADS: usize = 4096;
 /// Entries searched, from the one that the thread's number selects.
 const REACH: usize = 64;
 const BLOCK: u64 = 0;
@@ -34,17 +34,17 @@ struct Belief {
     signals: AtomicU64,
 }
 
-static BELIEFS: [Belief; MOST] = [const {
+static BELIEFS: [Belief; MAX_THREADS] = [const {
     Belief {
         thread: AtomicU32::new(0),
         signals: AtomicU64::new(0),
     }
-}; MOST];
+}; MAX_THREADS];
 /// Number of entries in use: while it is 0, no entry is searched for.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn choices(thread: u32) -> impl Iterator<Item = &'static Belief> {
-    let first = thread as usize % MOST;
+    let first = thread as usize % MAX_THREADS;
     BELIEFS.iter().cycle().skip(first).take(REACH)
 }
 
@@ -122,8 +122,8 @@ pub(crate) fn after_fork(parent: u32) {
 /// True if a set contains all signals or nearly all, not a few that are meant individually.
 fn is_broad(set: u64) -> bool {
     const REAL_TIME: u64 = u64::MAX << 33;
-    const MANY: u32 = 16;
-    (set & REAL_TIME).count_ones() >= MANY
+    const MIN_SIGNALS_OF_BROAD_SET: u32 = 16;
+    (set & REAL_TIME).count_ones() >= MIN_SIGNALS_OF_BROAD_SET
 }
 
 /// Changes the calling thread's mask by the kernel's call.
@@ -154,7 +154,7 @@ fn needed() -> u64 {
 }
 
 /// Makes `rt_sigprocmask` with the program's arguments.
-fn as_asked(frame: &Frame) -> isize {
+fn as_asked(frame: &SavedRegisters) -> isize {
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10].map(|it| it as usize);
     let [how, set, old, size] = arguments;
     // SAFETY: the kernel refuses pointers that it cannot use; what it changes the program
@@ -167,7 +167,7 @@ fn as_asked(frame: &Frame) -> isize {
 ///
 /// The agent makes every call that may change the mask: after the check for changes of text the thread must
 /// not return to the trampoline before the call.
-pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
+pub(crate) fn procmask(frame: &SavedRegisters) -> Option<isize> {
     if frame.rsi == 0 && COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }
@@ -177,16 +177,16 @@ pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
         keep_needed(frame);
     }
     if frame.rsi != 0
-        && let Some(lane) = lanes::Block::own()
+        && let Some(slot) = scheduler::ThreadSlot::own()
     {
-        lane.on_mask(now());
+        slot.on_mask(now());
     }
     Some(result)
 }
 
 /// After `rt_sigprocmask` as the program called it: unblocks the needed signals, and reports and stores
 /// what the thread believes.
-fn keep_needed(frame: &Frame) {
+fn keep_needed(frame: &SavedRegisters) {
     let needed = needed();
     let (how, set, old, size) = (frame.rdi, frame.rsi, frame.rdx, frame.r10);
     if needed == 0 || size != 8 {
@@ -316,7 +316,7 @@ fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
 }
 
 /// `rt_sigtimedwait` as the program calls it, without the agent's signals in the set.
-pub(crate) fn timedwait(frame: &Frame) -> Option<isize> {
+pub(crate) fn timedwait(frame: &SavedRegisters) -> Option<isize> {
     let set = match without_ours(frame.rdi, frame.r10)? {
         Ok(set) => set,
         Err(error) => return Some(error),
@@ -326,7 +326,7 @@ pub(crate) fn timedwait(frame: &Frame) -> Option<isize> {
 }
 
 /// `signalfd4` as the program calls it, without the agent's signals in the set.
-pub(crate) fn signalfd(frame: &Frame) -> Option<isize> {
+pub(crate) fn signalfd(frame: &SavedRegisters) -> Option<isize> {
     let set = match without_ours(frame.rsi, frame.rdx)? {
         Ok(set) => set,
         Err(error) => return Some(error),

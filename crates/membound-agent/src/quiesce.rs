@@ -24,7 +24,7 @@ use membound_wire::Refusal;
 use crate::control::Failure;
 use crate::sys::{self, Errno, Scratch};
 use crate::threads::{self, State};
-use crate::{areas, guest, lanes, trap};
+use crate::{areas, scavenger, scheduler, trap};
 
 /// Most threads that can be called.
 const THREADS: usize = 16384;
@@ -40,7 +40,7 @@ const PHASE_NS: u64 = 2_000_000_000;
 /// First pause between two polls of threads that have not answered; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 30_000;
 /// Longest such pause.
-const LONGEST_PAUSE_NS: u64 = 250_000;
+const MAX_PAUSE_NS: u64 = 250_000;
 /// How long a thread may sleep with the signals of a change blocked, or how much CPU time it may
 /// use so, before it counts as one that always blocks them. Handlers are shorter.
 const REACHABLE_NS: u64 = 2_000_000;
@@ -73,7 +73,7 @@ static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 /// When the last change was over: threads that waited for it may run from then on.
 static OPENED_NS: AtomicU64 = AtomicU64::new(0);
 /// Longest time that a thread stood or waited since it was last asked for.
-static LONGEST_STOP_NS: AtomicU64 = AtomicU64::new(0);
+static MAX_STOP_NS: AtomicU64 = AtomicU64::new(0);
 /// The process whose text is changed: a child of `vfork` shares this memory, but has a number of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -150,7 +150,7 @@ impl Change {
         let own = sys::thread();
         let process = sys::process();
         // A forked child has the numbers of its parent's home threads, but not these threads.
-        let guests = lanes::here();
+        let has_scavengers = scheduler::here();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
             // Read before the threads are: an answer that comes meanwhile makes the wait below return at
@@ -159,7 +159,7 @@ impl Change {
             let mut waiting = false;
             let mut called = false;
             self.each(|thread| {
-                if thread == own || (guests && guest::is_own_thread(thread)) {
+                if thread == own || (has_scavengers && scavenger::is_own_thread(thread)) {
                     return Ok(());
                 }
                 let entry = entry_of(thread);
@@ -169,7 +169,7 @@ impl Change {
                 match threads::state(thread, process) {
                     State::Gone => {}
                     State::Blocked(ip) if permitted(ip) => enroll(entry, thread | SEEN)?,
-                    State::Blocked(_) | State::Deaf => waiting = true,
+                    State::Blocked(_) | State::BlocksTraps => waiting = true,
                     // The signal would stay pending, and a program that asks for pending signals would see
                     // it.
                     State::Running if entry.is_some() && threads::blocks(thread, NEEDED) => {
@@ -195,7 +195,7 @@ impl Change {
                 return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
             }
             sys::wait_while(&ANSWERS, answers, pause_ns);
-            pause_ns = (2 * pause_ns).min(LONGEST_PAUSE_NS);
+            pause_ns = (2 * pause_ns).min(MAX_PAUSE_NS);
         }
     }
 
@@ -271,7 +271,7 @@ impl Moment {
 
 /// The longest time in nanoseconds that a thread stood or waited for a change since this was called last.
 pub(crate) fn take_longest_stop_ns() -> u64 {
-    LONGEST_STOP_NS.swap(0, Ordering::AcqRel)
+    MAX_STOP_NS.swap(0, Ordering::AcqRel)
 }
 
 /// Value by which the signal of a call is recognised.
@@ -341,7 +341,7 @@ pub(crate) fn answer(mask: u64, ip: u64) {
 /// a processor.
 fn note_stop(begin_ns: u64, end_ns: u64) {
     let end_ns = sys::monotonic_ns().min(end_ns);
-    LONGEST_STOP_NS.fetch_max(end_ns.saturating_sub(begin_ns), Ordering::AcqRel);
+    MAX_STOP_NS.fetch_max(end_ns.saturating_sub(begin_ns), Ordering::AcqRel);
 }
 
 /// Waits until no change of text is closed in this process.
@@ -398,11 +398,11 @@ pub(crate) fn check_reachable() -> Result<(), Failure> {
     let own = sys::thread();
     let process = sys::process();
     // A forked child has the numbers of its parent's home threads, but not these threads.
-    let guests = lanes::here();
+    let has_scavengers = scheduler::here();
     let mut room = threads::room_for_threads()?;
     // Each thread by itself: of many threads one is always inside a handler for a moment.
     threads::each(&mut room, |thread| {
-        if thread == own || (guests && guest::is_own_thread(thread)) {
+        if thread == own || (has_scavengers && scavenger::is_own_thread(thread)) {
             return Ok(());
         }
         let begin_ns = sys::monotonic_ns();
@@ -436,7 +436,7 @@ enum Blocking {
 /// `None`: it does not block them.
 fn blocking(thread: u32, process: u32) -> Option<Blocking> {
     match threads::state(thread, process) {
-        State::Deaf => Some(Blocking::Asleep),
+        State::BlocksTraps => Some(Blocking::Asleep),
         State::Running => threads::blocks(thread, NEEDED).then_some(Blocking::Runnable),
         State::Blocked(_) | State::Gone => None,
     }

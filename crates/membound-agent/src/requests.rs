@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use membound_wire::{Command, Mark, RequestTimes, Requests, WrapKind, request_class};
 
 use crate::control::Failure;
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::keep::{self, Request};
 use crate::sys::{self, Scratch, call, number};
 use crate::tell::{word32, word64};
 use crate::wrap::{Course, WrapFrame};
-use crate::{assembly, filters, lanes, memory};
+use crate::{assembly, filters, memory, scheduler};
 
 /// Descriptors below this number are followed.
 const DESCRIPTORS: usize = 1 << 16;
@@ -81,7 +81,7 @@ fn now() -> u64 {
 
 /// Counts a request that lasted from `begun` to `ended`, both time stamps.
 fn count(begun: u64, ended: u64) {
-    let phase = lanes::phase();
+    let phase = scheduler::phase();
     if begun < phase.since {
         return tell(offset_of!(Requests, spanning));
     }
@@ -258,7 +258,7 @@ fn is_socket(descriptor: u64) -> bool {
 }
 
 /// [`membound_wire::Entry::Mark`].
-pub(crate) extern "C" fn on_mark(frame: &mut Frame) {
+pub(crate) extern "C" fn on_mark(frame: &mut SavedRegisters) {
     // First, so that a request that ends does not include the following work.
     let now = now();
     if table().is_none() {

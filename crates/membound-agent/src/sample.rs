@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Entry, LEAD_IN, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::{assembly, listen, memory, sys};
 
 /// Address of the [`RingSet`], 0 without one.
@@ -38,7 +38,7 @@ pub(crate) fn use_rings(address: u64) {
 }
 
 /// [`Entry::Sample`]: records the timed load and restarts the countdown.
-pub(crate) fn sample(frame: &Frame) {
+pub(crate) fn sample(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
@@ -48,7 +48,7 @@ pub(crate) fn sample(frame: &Frame) {
 }
 
 /// [`Entry::Record`]: records the access.
-pub(crate) fn record(frame: &Frame) {
+pub(crate) fn record(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Record);
     let burst = word32(slots + core::mem::offset_of!(Slots, burst));
     let left = burst.load(Ordering::Relaxed);
@@ -61,7 +61,7 @@ pub(crate) fn record(frame: &Frame) {
 
 /// The slots of the calling area: the call was `call [rip + slot]`, so the four bytes before the return
 /// address give the slot's address.
-fn slots_of(frame: &Frame, entry: Entry) -> usize {
+fn slots_of(frame: &SavedRegisters, entry: Entry) -> usize {
     let after = frame.return_address as usize;
     // SAFETY: the trampoline's call instruction ends there.
     let displacement: i32 = unsafe { memory::get(after - 4) };
@@ -163,7 +163,7 @@ fn lose(ring: usize, flags: u16) {
     word64(ring + GAP).store(1, Ordering::Relaxed);
 }
 
-fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
+fn write(frame: &SavedRegisters, slots: usize, site: u32, flags: u16) {
     let Some(ring) = ring() else {
         return;
     };

@@ -12,7 +12,7 @@ use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE, agent_in};
 
 use crate::control;
 use crate::memory::{self, Line};
-use crate::{assembly, lanes, quiesce, sys};
+use crate::{assembly, quiesce, scheduler, sys};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -75,8 +75,8 @@ extern "C" fn begin() {
         quiesce::adopt_process();
         // The launcher knows what it could not do; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
-        if lanes::board().is_some() {
-            lanes::berth::stand_back();
+        if scheduler::control_page().is_some() {
+            scheduler::home_thread::stand_back();
         }
     }
 }

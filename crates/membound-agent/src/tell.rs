@@ -53,7 +53,7 @@ pub(crate) struct Event {
 
 /// The ring that a thread writes to.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TargetRing {
     /// Address of the ring.
     ring: usize,
     shared: bool,
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// The thread's ring, or one that it shares; `None` when there are none.
-    fn place_of(self, thread: &Thread) -> Option<Place> {
+    fn place_of(self, thread: &Thread) -> Option<TargetRing> {
         let index = match thread.ring.load(Ordering::Relaxed) {
             0 => self.claim(thread)?,
             index => index - 1,
@@ -153,7 +153,7 @@ impl Shared {
         let shared = self
             .half(offset_of!(Allocations, shared_rings))
             .load(Ordering::Relaxed);
-        Some(Place {
+        Some(TargetRing {
             ring: self.ring(index),
             shared: index >= rings.saturating_sub(shared),
         })
@@ -200,7 +200,7 @@ impl Shared {
         };
         thread.ring.store(index + 1, Ordering::Relaxed);
         if found.is_some() {
-            let place = Place {
+            let place = TargetRing {
                 ring: self.ring(index),
                 shared: false,
             };
@@ -228,14 +228,14 @@ fn marker(number: u32) -> Event {
 }
 
 /// Records of the ring that the launcher has not read yet.
-fn used(place: Place) -> u64 {
+fn used(place: TargetRing) -> u64 {
     let head = word64(place.ring + offset_of!(AllocationRing, head)).load(Ordering::Relaxed);
     let tail = word64(place.ring + offset_of!(AllocationRing, tail)).load(Ordering::Acquire);
     head.wrapping_sub(tail)
 }
 
 /// Reserves `step` records of the ring, if that many are free beside `spare`.
-fn reserve(place: Place, step: u64, spare: u64) -> Option<u64> {
+fn reserve(place: TargetRing, step: u64, spare: u64) -> Option<u64> {
     let spare = spare + if place.shared { SPARE_SHARED } else { SPARE };
     if used(place).saturating_add(step + spare) > ALLOCATION_RECORDS as u64 {
         return None;

@@ -18,7 +18,7 @@ pub(crate) enum State {
     /// Blocked in the kernel, with this instruction pointer.
     Blocked(u64),
     /// As `Blocked`, but it blocks SIGTRAP: a trap would kill it when it is woken.
-    Deaf,
+    BlocksTraps,
     /// It has ended.
     Gone,
 }
@@ -35,11 +35,11 @@ pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -
     const CODE_OFFSET: usize = 8;
     // SAFETY: it is the `siginfo_t` that the kernel passed with a signal that a process has sent.
     unsafe { memory::put(information + CODE_OFFSET, sys::SI_QUEUE) };
-    let (mut deaf, mut ready) = (None, None);
+    let (mut blocking, mut ready) = (None, None);
     let seen = each(&mut room, |thread| {
         if ready.is_none() && !is_agents(thread) && !ended(thread) {
             let to = if blocks(thread, 1 << (signal - 1)) {
-                &mut deaf
+                &mut blocking
             } else {
                 &mut ready
             };
@@ -48,7 +48,7 @@ pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -
         Ok(())
     });
     if seen.is_ok()
-        && let Some(thread) = ready.or(deaf)
+        && let Some(thread) = ready.or(blocking)
     {
         sys::send_again(thread, signal, information);
     }
@@ -60,8 +60,8 @@ fn hidden(errno: Errno) -> Failure {
 
 /// Allocates the buffer that [`each`] needs.
 pub(crate) fn room_for_threads() -> Result<Scratch, Failure> {
-    const ROOM: usize = 32 << 10;
-    Scratch::new(ROOM).map_err(hidden)
+    const DIRECTORY_BUFFER_BYTES: usize = 32 << 10;
+    Scratch::new(DIRECTORY_BUFFER_BYTES).map_err(hidden)
 }
 
 /// Calls `visit` with the number of every thread of the process.
@@ -106,8 +106,8 @@ pub(crate) fn waits_in_call(thread: u32) -> bool {
 /// True if a thread is past the few instructions of the agent that it may have executed when its CPU time
 /// was `since_ns`: it has run for far longer since, waits in a system call of its own, or has ended.
 pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
-    const LONG_NS: u64 = 1_000_000;
-    sys::cpu_ns(thread).is_none_or(|now| now.saturating_sub(since_ns) >= LONG_NS)
+    const MIN_PROGRESS_NS: u64 = 1_000_000;
+    sys::cpu_ns(thread).is_none_or(|now| now.saturating_sub(since_ns) >= MIN_PROGRESS_NS)
         || waits_in_call(thread)
         || ended(thread)
 }
@@ -153,7 +153,7 @@ pub(crate) fn state(thread: u32, process: u32) -> State {
         // handler that has already decided where the thread goes on.
         State::Blocked(ip) if in_agent(ip) && text.starts_with(b"-1") => State::Running,
         State::Blocked(ip) if in_agent(ip) => state,
-        State::Blocked(_) if blocks(thread, TRAPS) => State::Deaf,
+        State::Blocked(_) if blocks(thread, TRAPS) => State::BlocksTraps,
         other => other,
     }
 }

@@ -14,17 +14,17 @@ use membound_wire::{
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::timers::{self, Ring, Use};
-use crate::unwind::{Begin, Registers as Frame, Stack, Walk};
+use crate::unwind::{Begin, Registers as UnwindRegisters, Stack, Walk};
 use crate::{areas, assembly, masks, memory};
 
 /// Most words of a sample.
-const MOST_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
+const MAX_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
 /// Frames of the agent that may be skipped between frames that are kept.
 const OWN_FRAMES: usize = 16;
 /// Pages of a stack that are checked at a time.
 const PAGES: u64 = 8;
 /// Most pages that are checked for one sample.
-const MOST_PAGES: u64 = 4096;
+const MAX_PAGES: u64 = 4096;
 const PAGE: u64 = 4096;
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
@@ -107,9 +107,9 @@ pub(crate) fn again(place: usize, registers: Registers) {
 /// Writes a sample, unless the launcher has stopped sampling.
 fn sample(ring: Ring, signal: u64, state: &State) {
     let now = sys::thread_cpu_ns();
-    let beat = ring.word32(core::mem::offset_of!(TickRing, beat));
-    let beat_ns = ring.word64(core::mem::offset_of!(TickRing, beat_ns));
-    if !timers::wanted(beat, beat_ns, now) {
+    let heartbeat = ring.word32(core::mem::offset_of!(TickRing, heartbeat));
+    let heartbeat_ns = ring.word64(core::mem::offset_of!(TickRing, heartbeat_ns));
+    if !timers::wanted(heartbeat, heartbeat_ns, now) {
         timers::delete(ring);
         return;
     }
@@ -167,8 +167,8 @@ impl Room {
             .word64(core::mem::offset_of!(TickRing, tail))
             .load(Ordering::Acquire);
         let to_end = TICK_WORDS - (head % TICK_WORDS as u64) as usize;
-        let skipped = if to_end < MOST_WORDS { to_end } else { 0 };
-        let needed = (skipped + MOST_WORDS) as u64;
+        let skipped = if to_end < MAX_WORDS { to_end } else { 0 };
+        let needed = (skipped + MAX_WORDS) as u64;
         if head.wrapping_sub(tail).wrapping_add(needed) > TICK_WORDS as u64 {
             return None;
         }
@@ -211,7 +211,7 @@ fn chain(state: &State, out: &mut [u64]) -> usize {
     let [low, high] = assembly::own_range();
     // Below the stack pointer only the red zone is in use.
     let mut reach = pages(sp, sp & !(PAGE - 1));
-    let registers = Frame {
+    let registers = UnwindRegisters {
         ip: state.ip,
         sp,
         bp: state.general[FRAME_POINTER],
@@ -222,7 +222,7 @@ fn chain(state: &State, out: &mut [u64]) -> usize {
     };
     let mut walk = Walk::new(registers, Begin::Instruction, stack);
     let mut filled = 0;
-    let limit = sp.saturating_add(MOST_PAGES * PAGE);
+    let limit = sp.saturating_add(MAX_PAGES * PAGE);
     for _ in 0..out.len() + OWN_FRAMES {
         let before = walk;
         let mut step = walk.step();
@@ -373,4 +373,4 @@ pub(crate) fn is_late(signal: u64, information: usize) -> bool {
     timers::is_tick(code, value)
 }
 
-const _: () = assert!(MOST_WORDS * 2 < TICK_WORDS);
+const _: () = assert!(MAX_WORDS * 2 < TICK_WORDS);

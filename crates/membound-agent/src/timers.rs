@@ -24,7 +24,7 @@ const TIMER_GETTIME: usize = 224;
 const TIMER_DELETE: usize = 226;
 
 /// Most rings, and so most threads with a timer.
-const MOST: usize = 4096;
+const MAX_RINGS: usize = 4096;
 /// Signals that are tried, from `FIRST` down to `LAST`; the first free one is used. Programs use the low
 /// real-time signals, and debuggers often the last one.
 const FIRST: u32 = 61;
@@ -32,11 +32,11 @@ const LAST: u32 = 40;
 /// Time in nanoseconds without a heartbeat after which the launcher counts as gone.
 const SILENCE_NS: u64 = 10_000_000_000;
 /// Poll interval for new threads, in nanoseconds.
-const SHORT_NS: u64 = 10_000_000;
+const THREAD_SCAN_INTERVAL_NS: u64 = 10_000_000;
 /// Poll interval while the launcher is silent or the timers are off, in nanoseconds.
-const LONG_NS: u64 = 1_000_000_000;
+const SILENT_LAUNCHER_POLL_INTERVAL_NS: u64 = 1_000_000_000;
 /// Every how many polls all threads are compared, even if their number has not changed.
-const THOROUGH: u32 = 8;
+const SCANS_PER_FULL_SCAN: u32 = 8;
 /// Timers that are checked in each comparison for whether their thread has been replaced.
 const PROBED: usize = 32;
 
@@ -55,9 +55,9 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Set when all timers must be made again, with another signal.
 static ANEW: AtomicBool = AtomicBool::new(false);
 /// Threads of this process that have a timer, by the index of their ring.
-static THREADS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+static THREADS: [AtomicU32; MAX_RINGS] = [const { AtomicU32::new(0) }; MAX_RINGS];
 /// True if the thread of this ring was found by the last comparison.
-static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+static SEEN: [AtomicBool; MAX_RINGS] = [const { AtomicBool::new(false) }; MAX_RINGS];
 /// Number of threads at the last poll.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Polls so far.
@@ -65,9 +65,9 @@ static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// The next ring whose timer is checked.
 static PROBE: AtomicUsize = AtomicUsize::new(0);
 /// The launcher's heartbeat at the last poll.
-static BEAT: AtomicU32 = AtomicU32::new(0);
+static HEARTBEAT: AtomicU32 = AtomicU32::new(0);
 /// When it last changed, in nanoseconds.
-static BEAT_NS: AtomicU64 = AtomicU64::new(0);
+static HEARTBEAT_NS: AtomicU64 = AtomicU64::new(0);
 /// CPU time of the control thread that was reported to the launcher.
 static OWN_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -170,7 +170,7 @@ fn value_of(ring: usize) -> u64 {
 /// The ring that a signal with this value belongs to.
 pub(crate) fn ring_of(value: u64) -> Option<Ring> {
     let index = (value & 0xffff) as usize;
-    (index < MOST && value == value_of(index))
+    (index < MAX_RINGS && value == value_of(index))
         .then(|| ring(index))
         .flatten()
 }
@@ -215,7 +215,7 @@ impl Ring {
 fn rings() -> usize {
     let count = set_word(core::mem::offset_of!(TickSet, rings));
     count.map_or(0, |count| {
-        (count.load(Ordering::Relaxed) as usize).min(MOST)
+        (count.load(Ordering::Relaxed) as usize).min(MAX_RINGS)
     })
 }
 
@@ -255,7 +255,7 @@ fn claim(thread: u32) -> Option<Ring> {
     taken.timer().store(NO_TIMER, Ordering::Relaxed);
     for offset in [
         core::mem::offset_of!(TickRing, clock_ns),
-        core::mem::offset_of!(TickRing, beat_ns),
+        core::mem::offset_of!(TickRing, heartbeat_ns),
         core::mem::offset_of!(TickRing, returned),
     ] {
         taken.word64(offset).store(0, Ordering::Relaxed);
@@ -386,17 +386,17 @@ fn refuse(thread: u32, errno: u32) {
 }
 
 /// True if timers are to run: the launcher has not stopped them and has not been silent for [`SILENCE_NS`].
-/// `beat` and `last_ns` keep the launcher's last heartbeat and when the caller saw it, by the clock of
+/// `heartbeat` and `last_ns` keep the launcher's last heartbeat and when the caller saw it, by the clock of
 /// `now_ns`.
-pub(crate) fn wanted(beat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
+pub(crate) fn wanted(heartbeat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
     let (Some(stopped), Some(launchers)) = (
         set_word(core::mem::offset_of!(TickSet, stopped)),
-        set_word(core::mem::offset_of!(TickSet, beat)),
+        set_word(core::mem::offset_of!(TickSet, heartbeat)),
     ) else {
         return false;
     };
     let heard = launchers.load(Ordering::Relaxed);
-    if beat.swap(heard, Ordering::Relaxed) != heard || last_ns.load(Ordering::Relaxed) == 0 {
+    if heartbeat.swap(heard, Ordering::Relaxed) != heard || last_ns.load(Ordering::Relaxed) == 0 {
         last_ns.store(now_ns, Ordering::Relaxed);
     }
     let silent = now_ns.saturating_sub(last_ns.load(Ordering::Relaxed));
@@ -408,20 +408,20 @@ pub(crate) fn wanted(beat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool
 pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
     let stopped = set_word(core::mem::offset_of!(TickSet, stopped))?;
     tell_own_time();
-    if !active() || !wanted(&BEAT, &BEAT_NS, sys::monotonic_ns()) {
+    if !active() || !wanted(&HEARTBEAT, &HEARTBEAT_NS, sys::monotonic_ns()) {
         disarm_all();
         let over = !active() || stopped.load(Ordering::Relaxed) != 0;
-        return (!over).then_some(LONG_NS);
+        return (!over).then_some(SILENT_LAUNCHER_POLL_INTERVAL_NS);
     }
     if ANEW.swap(false, Ordering::AcqRel) {
         arm_all_anew();
     }
     let count = sys::threads();
     let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
-    if COUNT.swap(count, Ordering::Relaxed) != count || looks.is_multiple_of(THOROUGH) {
+    if COUNT.swap(count, Ordering::Relaxed) != count || looks.is_multiple_of(SCANS_PER_FULL_SCAN) {
         compare(room);
     }
-    Some(SHORT_NS)
+    Some(THREAD_SCAN_INTERVAL_NS)
 }
 
 fn tell_own_time() {
@@ -577,7 +577,7 @@ pub(crate) fn after_fork() {
     ANEW.store(false, Ordering::Relaxed);
     COUNT.store(0, Ordering::Relaxed);
     OWN_NS.store(0, Ordering::Relaxed);
-    BEAT_NS.store(0, Ordering::Relaxed);
+    HEARTBEAT_NS.store(0, Ordering::Relaxed);
     // `arm_new` reports an error to the launcher.
     let _ = arm_new(sys::thread());
 }

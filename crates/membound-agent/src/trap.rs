@@ -11,18 +11,18 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::control::Failure;
-use crate::guest::Heard;
 use crate::handlers::{self, Disposition, IGNORE, MASK_OFFSET, REGISTERS_OFFSET, Registers};
-use crate::lanes::leave::Arrived;
+use crate::scavenger::Heard;
+use crate::scheduler::leave::Arrived;
 use crate::sys::{self, Errno};
-use crate::{areas, guest, hold, lanes, masks, memory, quiesce, threads, tick};
+use crate::{areas, hold, masks, memory, quiesce, scavenger, scheduler, threads, tick};
 
 /// The signals handled here; the index is that of [`USERS`].
 const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
 /// Those that changes of text need.
 pub(crate) const OF_CHANGES: [u64; 2] = [SIGTRAP, CALL];
 /// Those by which scavengers make system calls and fault. Other threads' are given to the program.
-pub(crate) const OF_GUESTS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
+pub(crate) const OF_SCAVENGERS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
 const SIGTRAP: u64 = 5;
 /// SIGSYS: of a dispatched system call.
 pub(crate) const SYS: u64 = 31;
@@ -254,12 +254,12 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         information,
         context,
     };
-    if signal == SYS && lanes::ending::is_call(code, process, value) {
-        guest::on_end();
+    if signal == SYS && scheduler::ending::is_call(code, process, value) {
+        scavenger::on_end();
         return 0;
     }
-    if OF_GUESTS.contains(&signal) {
-        match guest::on_signal(arrived, code, &mut registers) {
+    if OF_SCAVENGERS.contains(&signal) {
+        match scavenger::on_signal(arrived, code, &mut registers) {
             Heard::No => {}
             Heard::Yes => {
                 // SAFETY: as above; the kernel takes them back from there.
@@ -269,19 +269,19 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
             Heard::Left(go_on) => return go_on,
         }
     }
-    if signal == CALL && lanes::finish::is_over() {
+    if signal == CALL && scheduler::finish::is_over() {
         // First the scavenger goes home; its thread is then called once more.
-        match lanes::leave::on_signal(arrived) {
+        match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
             None => {
                 // The first thread of a process stays as a zombie, from which no thread takes contexts.
-                lanes::thread_ends();
+                scheduler::thread_ends();
                 crate::own_thread::exit(0)
             }
         }
     }
-    if signal == CALL && lanes::overdue::is_call(code, process, value) {
-        if let Some(go_on) = lanes::leave::on_overdue(arrived) {
+    if signal == CALL && scheduler::overdue::is_call(code, process, value) {
+        if let Some(go_on) = scheduler::leave::on_overdue(arrived) {
             return go_on;
         }
         // The slice has ended meanwhile, and the program may be in a system call that the signal has
@@ -313,7 +313,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         }
         if signal == SIGTRAP
             && code > 0
-            && let Heard::Left(go_on) = guest::on_signal(arrived, code, &mut registers)
+            && let Heard::Left(go_on) = scavenger::on_signal(arrived, code, &mut registers)
         {
             // The scavenger's own trap.
             return go_on;
@@ -365,9 +365,9 @@ fn hand_over(arrived: Arrived, code: i32) -> u64 {
             sys::send_signal(sys::process(), sys::thread(), signal as u32);
             0
         }
-        _ if guest::is_own_thread(sys::thread()) => {
+        _ if scavenger::is_own_thread(sys::thread()) => {
             // Handlers of the program run only on threads of the program.
-            threads::pass_on(signal as u32, arrived.information, lanes::is_agents);
+            threads::pass_on(signal as u32, arrived.information, scheduler::is_agents);
             0
         }
         handler => {

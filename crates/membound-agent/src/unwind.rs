@@ -55,16 +55,16 @@ static CACHE: [Cached; CACHED] = [const {
 
 /// A consistent copy of a slot.
 #[derive(Clone, Copy)]
-struct Module {
+struct ModuleText {
     start: u64,
     end: u64,
     table: u64,
     base: u64,
 }
 
-fn snapshot(slot: &Slot) -> Option<Module> {
+fn snapshot(slot: &Slot) -> Option<ModuleText> {
     let version = slot.version.load(Ordering::Acquire);
-    let module = Module {
+    let module = ModuleText {
         start: slot.start.load(Ordering::Relaxed),
         end: slot.end.load(Ordering::Relaxed),
         table: slot.table.load(Ordering::Relaxed),
@@ -78,7 +78,7 @@ fn snapshot(slot: &Slot) -> Option<Module> {
 }
 
 /// Changes a slot, unless another thread does so now or it is not `wanted`.
-fn change(slot: &Slot, module: Module, wanted: impl Fn(&Slot) -> bool) -> bool {
+fn change(slot: &Slot, module: ModuleText, wanted: impl Fn(&Slot) -> bool) -> bool {
     let version = slot.version.load(Ordering::Acquire);
     if version & 1 != 0 || !wanted(slot) {
         return false;
@@ -110,7 +110,7 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
         return Err(Failure::malformed());
     }
     forget(command.address, end);
-    let module = Module {
+    let module = ModuleText {
         start: command.address,
         end,
         table: command.extra,
@@ -130,7 +130,7 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
 /// Removes the tables of texts that overlap `start..end`. They stay mapped, since a thread may be reading
 /// them.
 pub(crate) fn forget(start: u64, end: u64) {
-    let nothing = Module {
+    let nothing = ModuleText {
         start: 0,
         end: 0,
         table: 0,
@@ -146,7 +146,7 @@ pub(crate) fn forget(start: u64, end: u64) {
     }
 }
 
-impl Module {
+impl ModuleText {
     /// The rule for the instruction at `ip`.
     fn rule(&self, ip: u64) -> UnwindRule {
         const ROW: u64 = 4;

@@ -13,7 +13,7 @@ use crate::unwind::{self, Registers, Stack};
 
 const ENTRIES: usize = 512;
 /// Most return addresses of a cached chain; longer chains are walked every time.
-pub(crate) const LONGEST: usize = 32;
+pub(crate) const MAX_CACHED_CHAIN: usize = 32;
 
 /// A cached chain: its start, and the places of its return addresses.
 struct Entry {
@@ -26,10 +26,10 @@ struct Entry {
     /// Number of return addresses in the upper half, the chain's number in the lower one.
     length_and_number: AtomicU64,
     /// Place on the stack and value of each return address.
-    frames: [Frame; LONGEST],
+    frames: [ReturnAddress; MAX_CACHED_CHAIN],
 }
 
-struct Frame {
+struct ReturnAddress {
     slot: AtomicU64,
     address: AtomicU64,
 }
@@ -43,11 +43,11 @@ static TABLE: [Entry; ENTRIES] = [const {
         epoch: AtomicU64::new(0),
         length_and_number: AtomicU64::new(0),
         frames: [const {
-            Frame {
+            ReturnAddress {
                 slot: AtomicU64::new(0),
                 address: AtomicU64::new(0),
             }
-        }; LONGEST],
+        }; MAX_CACHED_CHAIN],
     }
 }; ENTRIES];
 
@@ -85,7 +85,7 @@ pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
     }
     let length_and_number = entry.length_and_number.load(Ordering::Relaxed);
     let frames = entry.frames.get(..(length_and_number >> 32) as usize)?;
-    let is_there = |frame: &Frame| {
+    let is_there = |frame: &ReturnAddress| {
         stack.word(frame.slot.load(Ordering::Relaxed))
             == Some(frame.address.load(Ordering::Relaxed))
     };
@@ -99,7 +99,7 @@ pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
 
 /// Caches the chain with this number, whose return addresses are at `slots`.
 pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
-    let Some(entry) = entry_of(begin).filter(|_| slots.len() <= LONGEST) else {
+    let Some(entry) = entry_of(begin).filter(|_| slots.len() <= MAX_CACHED_CHAIN) else {
         return;
     };
     let version = entry.version.load(Ordering::Relaxed);
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(number(&begin, stack), Some(42));
         forget();
         assert_eq!(number(&begin, stack), None, "numbers of another memory");
-        let long = [at(3); LONGEST + 1];
-        keep(&begin, &long, &[0xaaaa; LONGEST + 1], 43);
+        let long = [at(3); MAX_CACHED_CHAIN + 1];
+        keep(&begin, &long, &[0xaaaa; MAX_CACHED_CHAIN + 1], 43);
         assert_eq!(number(&begin, stack), None, "too long to be kept");
     }
 }

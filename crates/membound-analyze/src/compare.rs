@@ -26,10 +26,10 @@ use matching::{Group, Matched};
 const CHANGE_TAIL: f64 = 2.33e-4;
 
 /// Smallest stalled share of CPU time, in any run, from which on a group is compared.
-const LEAST_STALL: f64 = 0.005;
+const MIN_STALL: f64 = 0.005;
 
 /// Smallest difference, as a share of the reference's CPU time, that is reported as a change.
-pub(crate) const LEAST_CHANGE: f64 = 0.005;
+pub(crate) const MIN_CHANGE: f64 = 0.005;
 
 /// Factor by which the cost of a sharing finding must exceed its threshold for the finding to be called new
 /// or gone; below it, noise may have moved the cost across the threshold.
@@ -169,7 +169,7 @@ fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
             let shares = group.rows.iter().flatten();
             shares
                 .map(|share| share.stall_fraction)
-                .any(|stall| stall >= LEAST_STALL)
+                .any(|stall| stall >= MIN_STALL)
         })
         .filter_map(|group| {
             let stalls: Vec<Estimate> = (columns.columns.iter())
@@ -180,7 +180,7 @@ fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
             let seen =
                 |column: &Range<usize>| group.rows[column.clone()].iter().any(Option::is_some);
             Some(RunChange {
-                significant: is_change(reference, now) && change_s.abs() >= LEAST_CHANGE * cpu_s,
+                significant: is_change(reference, now) && change_s.abs() >= MIN_CHANGE * cpu_s,
                 stall_s: (columns.columns.iter().zip(&stalls))
                     .map(|(column, stall)| seen(column).then(|| stall.figure()))
                     .collect(),

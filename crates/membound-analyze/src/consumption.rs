@@ -11,7 +11,7 @@ use crate::info;
 use crate::objects::class;
 
 /// Most objects that get a row.
-const MOST_ROWS: usize = 100;
+const MAX_ROWS: usize = 100;
 
 /// Changes of the number of live bytes over time.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +112,7 @@ pub(crate) fn consumption(context: &Context<'_>) -> Outcome<MemoryUse> {
     });
     let most = [peak(&timeline)].into_iter().chain(largest);
     let peak = most.max_by_key(|moment| moment.bytes).unwrap_or_default();
-    objects.truncate(MOST_ROWS);
+    objects.truncate(MAX_ROWS);
     Outcome::Known(MemoryUse {
         peak_bytes: peak.bytes,
         peak_s: peak.t_s,

@@ -36,14 +36,14 @@ const PRIOR_SPREAD: f64 = 0.2;
 const COST_ERROR: f64 = 0.04;
 
 /// Largest factor from an estimate to an end of its interval; a wider interval would say no more.
-const MOST_WIDENING: f64 = 1e3;
+const MAX_WIDENING: f64 = 1e3;
 
 /// Samples of the stratum within windows from which on a count of 0 means that the site did not execute.
-const FEWEST_IN_STRATUM: u64 = 3;
+const MIN_WINDOWS_IN_STRATUM: u64 = 3;
 
 /// If a site's windows hold fewer samples of the program than this, samples in patches count too when the
 /// stratum's share is estimated.
-const FEW: u64 = 10;
+const MIN_WINDOW_SAMPLES: u64 = 10;
 
 /// An iteration-based estimate below this part of the lower end of the count from windows is rejected.
 ///
@@ -296,15 +296,15 @@ impl Rate {
         let more = |part: f64| each * part.mul_add(outside.patched_ns, outside.ns);
         Executed {
             count: counted + more(0.5),
-            low: counted + more(0.0) / factor / self.most.min(MOST_WIDENING),
-            high: counted + more(1.0) * factor / self.least.max(MOST_WIDENING.recip()),
+            low: counted + more(0.0) / factor / self.most.min(MAX_WIDENING),
+            high: counted + more(1.0) * factor / self.least.max(MAX_WIDENING.recip()),
         }
     }
 }
 
 /// Factor from an estimate to the ends of its 95 % interval; `error` is the standard error as a share.
 fn widening(error: f64) -> f64 {
-    (Z95 * error).exp().min(MOST_WIDENING)
+    (Z95 * error).exp().min(MAX_WIDENING)
 }
 
 const fn exactly(count: f64) -> Executed {
@@ -335,23 +335,23 @@ pub(crate) fn executed(
         laps.entry(row.site).or_default().push(*row);
     }
     let waited = waited_ns_by_site(run, span, waits);
-    let mut by_laps: BTreeMap<SiteId, Executed> = BTreeMap::new();
+    let mut by_iterations: BTreeMap<SiteId, Executed> = BTreeMap::new();
     let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
         .map(|index| {
             let site = SiteId(index as u32);
             let one = OfSite::new(&strata, span, site, windows.of(site));
             let counted = one.counted(waited[index]);
-            let of_laps = laps.get(&site).and_then(|rows| one.lapped(rows, counted));
-            if let Some(of_laps) = of_laps {
-                by_laps.insert(site, of_laps);
+            let of_iterations = laps.get(&site).and_then(|rows| one.of_loop(rows, counted));
+            if let Some(of_iterations) = of_iterations {
+                by_iterations.insert(site, of_iterations);
             }
-            of_laps.or(counted)
+            of_iterations.or(counted)
         })
         .collect();
     for (index, executed) in executed.iter_mut().enumerate() {
         let site = SiteId(index as u32);
-        if executed.is_some() && !by_laps.contains_key(&site) {
-            let from_related = from_related_site(site, &strata, windows, &by_laps);
+        if executed.is_some() && !by_iterations.contains_key(&site) {
+            let from_related = from_related_site(site, &strata, windows, &by_iterations);
             *executed = from_related.or(*executed);
         }
     }
@@ -462,11 +462,11 @@ impl<'a> OfSite<'a> {
         let outside = self.outside();
         if rated == 0.0 {
             // A count of 0 in the windows says nothing about code that executed only at other times.
-            let never = waited_ns == 0 && mine + mine_patched >= FEWEST_IN_STRATUM;
+            let never = waited_ns == 0 && mine + mine_patched >= MIN_WINDOWS_IN_STRATUM;
             let over = outside.ns == 0.0;
             return (never || over).then(|| exactly(0.0));
         }
-        let with_patched = all < FEW;
+        let with_patched = all < MIN_WINDOW_SAMPLES;
         let share = |mine: u64, mine_patched: u64, all: u64, all_patched: u64, pull: f64| {
             let (mine, all) = if with_patched {
                 (mine + mine_patched, all + all_patched)
@@ -509,7 +509,7 @@ impl<'a> OfSite<'a> {
 
     /// Estimate from iterations of the site's loop, rejected if the count from windows shows that
     /// iterations were missed.
-    fn lapped(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
+    fn of_loop(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
         let touches = |row: &&Laps| self.span.cut(row.from_ns, row.to_ns).is_some();
         let elsewhere = !rows.iter().any(|row| touches(&row));
         let rated: Vec<Rated> = rows
@@ -562,10 +562,10 @@ fn from_related_site(
     site: SiteId,
     strata: &Strata,
     windows: &Windows,
-    by_laps: &BTreeMap<SiteId, Executed>,
+    by_iterations: &BTreeMap<SiteId, Executed>,
 ) -> Option<Executed> {
     let mine = strata.of_site[site.index()];
-    let related = by_laps.iter().filter(|(other, _)| {
+    let related = by_iterations.iter().filter(|(other, _)| {
         let others = strata.of_site[other.index()];
         strata.around_site[site.index()].contains(&others)
             || strata.around_site[other.index()].contains(&mine)

@@ -13,7 +13,7 @@ use membound_types::{
     Basis, ComparedValue, Figure, Gate, GateLimit, GateSubject, GateVerdict, Profile,
 };
 
-use crate::compare::LEAST_CHANGE;
+use crate::compare::MIN_CHANGE;
 use crate::compare::matching::Matched;
 use crate::names;
 use crate::spread::{Estimate, Observation, mean};
@@ -140,7 +140,7 @@ fn growth_gate(
         &new,
         expression.limit_of,
         expression.limit,
-        LEAST_CHANGE * cpu_s,
+        MIN_CHANGE * cpu_s,
     );
     let mut gate = Gate {
         expression: expression.text.clone(),

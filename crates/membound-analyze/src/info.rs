@@ -123,11 +123,11 @@ fn slowdown_share(lost: f64, all: f64) -> f64 {
     ///
     /// It keeps the slowdown finite for a program that hardly runs but for recording, and for processes
     /// that were stopped in parallel, whose stops sum to more than the elapsed time.
-    const LEAST: f64 = 0.1;
+    const MIN_REMAINING_SHARE: f64 = 0.1;
     if all <= 0.0 {
         return 0.0;
     }
-    lost / (all - lost).max(LEAST * all)
+    lost / (all - lost).max(MIN_REMAINING_SHARE * all)
 }
 
 /// True if `frame` lies in membound's own code inside the program.

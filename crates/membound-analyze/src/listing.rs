@@ -18,7 +18,7 @@ const SURROUNDING_LINES: u32 = 4;
 
 /// Most source lines of a listing. A function may contain inlined code from all over a file, which is not
 /// its own.
-const MOST_LINES: u32 = 600;
+const MAX_LINES: u32 = 600;
 
 /// Formats instructions in Intel syntax, from the machine code that a run contains.
 pub(crate) struct Texts<'a> {
@@ -220,7 +220,7 @@ fn source(
     let from = first.saturating_sub(SURROUNDING_LINES).max(1);
     let to = last
         .saturating_add(SURROUNDING_LINES)
-        .min(from.saturating_add(MOST_LINES));
+        .min(from.saturating_add(MAX_LINES));
     let source = (1_u32..)
         .zip(text.lines())
         .skip_while(|(line, _)| *line < from)

@@ -20,10 +20,10 @@ use crate::touches;
 const PAGE_BYTES: u64 = 4096;
 
 /// Most rows of each table.
-const MOST_ROWS: usize = 100;
+const MAX_ROWS: usize = 100;
 
 /// Fewest timer samples with known pages that are accepted instead of accesses.
-const FEWEST_SAMPLES: usize = 30;
+const MIN_SAMPLES: usize = 30;
 
 /// The recorder waits for 5 ms between windows, so a longer pause than this between two accesses separates
 /// two windows.
@@ -250,7 +250,7 @@ pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
     let mut sightings = accessed(context, &pages);
     if sightings.is_empty() {
         sightings = sampled(context, &pages);
-        if sightings.len() < FEWEST_SAMPLES {
+        if sightings.len() < MIN_SAMPLES {
             sightings.clear();
         }
     }
@@ -382,7 +382,7 @@ fn sorted(mut rows: Vec<NumaRow>) -> Vec<NumaRow> {
     rows.sort_by(|a, b| {
         (b.remote_share.total_cmp(&a.remote_share)).then_with(|| a.name.cmp(&b.name))
     });
-    rows.truncate(MOST_ROWS);
+    rows.truncate(MAX_ROWS);
     rows
 }
 

@@ -20,10 +20,10 @@ const MAX_RECORD_BYTES: u64 = 4096;
 const MAX_STRETCHES: u64 = 64;
 
 /// Most offsets of a row; the most stalled ones are kept.
-const MOST_OFFSETS: usize = 64;
+const MAX_OFFSETS: usize = 64;
 
 /// Most lines of code of a row.
-const MOST_CODE: usize = 8;
+const MAX_CODE: usize = 8;
 
 /// Which objects have rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ fn code(context: &Context<'_>) -> BTreeMap<GroupId, Vec<NamedShare>> {
     }
     for lines in code.values_mut() {
         lines.sort_by(|a, b| b.fraction.total_cmp(&a.fraction).then(a.name.cmp(&b.name)));
-        lines.truncate(MOST_CODE);
+        lines.truncate(MAX_CODE);
     }
     code
 }
@@ -186,7 +186,7 @@ fn offsets(context: &Context<'_>) -> BTreeMap<GroupId, Vec<OffsetRow>> {
                 .then(b.accesses.cmp(&a.accesses))
                 .then(a.offset.cmp(&b.offset))
         });
-        offsets.truncate(MOST_OFFSETS);
+        offsets.truncate(MAX_OFFSETS);
     }
     rows
 }

@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::rows;
 
 /// Most rows of the table; in programs with many objects, most pairs have hardly any stall.
-const MOST_ROWS: usize = 2000;
+const MAX_ROWS: usize = 2000;
 
 /// Rows by function and object, most stalled first.
 pub(crate) fn pairs(context: &Context<'_>) -> Vec<FunctionObjectRow> {
@@ -31,6 +31,6 @@ pub(crate) fn pairs(context: &Context<'_>) -> Vec<FunctionObjectRow> {
         rows::order((&a.share, &a.function), (&b.share, &b.function))
             .then_with(|| a.object.cmp(&b.object))
     });
-    table.truncate(MOST_ROWS);
+    table.truncate(MAX_ROWS);
     table
 }

@@ -14,18 +14,18 @@ use crate::tally::{SiteTime, Tally};
 use crate::touches::{AccessTotal, Counts, RecordedAccesses};
 
 /// Timed accesses from which on a site's stall is divided by their latencies instead of by samples.
-const ENOUGH_TIMED: u64 = 50;
+const MIN_TIMED_ACCESSES: u64 = 50;
 
 /// Samples with known object from which on they divide a site's stall: they fall where time is lost,
 /// whether or not a window was open.
-const ENOUGH_SAMPLES: f64 = 30.0;
+const MIN_SAMPLES: f64 = 30.0;
 
 /// Share of a site's time for which the object must then be known; accesses to the unknown rest may be of
 /// another kind.
 const MIN_KNOWN_TIME_SHARE: f64 = 0.6;
 
 /// Timed accesses to one object from which on its levels are fitted separately.
-const ENOUGH_FOR_LEVELS: u64 = 400;
+const MIN_TIMED_ACCESSES_FOR_LEVELS: u64 = 400;
 
 /// Most objects of one site with levels of their own; each costs a fit.
 const GROUPS_WITH_LEVELS: usize = 8;
@@ -317,12 +317,13 @@ impl Division<'_> {
                 .iter()
                 .map(|touch| (touch.group, touch.counts))
                 .collect();
-            let counts: &[(GroupId, Counts)] =
-                if here.number_timed >= ENOUGH_TIMED || all.number_timed < ENOUGH_TIMED {
-                    &own
-                } else {
-                    &pooled_touches
-                };
+            let counts: &[(GroupId, Counts)] = if here.number_timed >= MIN_TIMED_ACCESSES
+                || all.number_timed < MIN_TIMED_ACCESSES
+            {
+                &own
+            } else {
+                &pooled_touches
+            };
             let stalls = self
                 .by_samples(thread, counts, executed)
                 .unwrap_or_else(|| {
@@ -458,7 +459,7 @@ impl Division<'_> {
     /// Time of a thread at the site, in nanoseconds, beyond the cost of its executions as hits.
     fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
         let time_ns = thread.time_ns();
-        let enough = all.number >= ENOUGH_TIMED && all.represented > 0.0;
+        let enough = all.number >= MIN_TIMED_ACCESSES && all.represented > 0.0;
         let Some(executed) = self.cost.executed.filter(|_| enough) else {
             return time_ns;
         };
@@ -489,7 +490,7 @@ impl Division<'_> {
             let samples: f64 = known.clone().map(|cell| cell.samples).sum();
             let known_ns: f64 = known.map(|cell| cell.time_ns).sum();
             let all_ns: f64 = times.iter().map(|cell| cell.time_ns).sum();
-            (samples >= ENOUGH_SAMPLES && known_ns >= MIN_KNOWN_TIME_SHARE * all_ns)
+            (samples >= MIN_SAMPLES && known_ns >= MIN_KNOWN_TIME_SHARE * all_ns)
                 .then_some(known_ns)
         };
         let time_ns = thread.time_ns();
@@ -520,7 +521,7 @@ impl Division<'_> {
             .map(|(group, counts)| (*group, counts.excess(baseline)))
             .collect();
         let excess = normalized(excess);
-        if timed >= ENOUGH_TIMED && excess.is_some() {
+        if timed >= MIN_TIMED_ACCESSES && excess.is_some() {
             return excess.unwrap_or_default();
         }
         normalized(sampled.to_vec())
@@ -589,7 +590,7 @@ impl Division<'_> {
         }
         let mut often: Vec<(GroupId, Counts)> = pooled
             .iter()
-            .filter(|(_, counts)| counts.number_timed >= ENOUGH_FOR_LEVELS)
+            .filter(|(_, counts)| counts.number_timed >= MIN_TIMED_ACCESSES_FOR_LEVELS)
             .copied()
             .collect();
         often.sort_by(|(a, of_a), (b, of_b)| of_b.ticks.total_cmp(&of_a.ticks).then(a.cmp(b)));

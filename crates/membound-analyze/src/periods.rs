@@ -15,14 +15,14 @@ use crate::selection::{self, Selection, Span};
 use crate::{Options, code, levels, objects};
 
 /// Most periods of a run; each costs an analysis of its part.
-const MOST_PERIODS: u64 = 24;
+const MAX_PERIODS: u64 = 24;
 
 /// Fewest samples per period for its rows to be meaningful.
 const SAMPLES_A_PERIOD: u64 = 100;
 
 /// Most samples, timed accesses and windows over all periods together. A larger run gets fewer periods,
 /// which bounds the time to make a page.
-const MOST_RECORDS: u64 = 24_000_000;
+const MAX_RECORDS: u64 = 24_000_000;
 
 /// Computes the periods of `run`, or of the part that `options` selects.
 ///
@@ -52,9 +52,9 @@ pub fn periods(run: &RunData, options: &Options<'_>, profile: &Profile) -> Vec<P
 fn number(run: &RunData, span: Span) -> u64 {
     let samples = run.samples.iter().filter(|it| span.has(it.t_ns)).count() as u64;
     let records = run.samples.len() + run.accesses.len() + run.executions.len();
-    MOST_PERIODS
+    MAX_PERIODS
         .min(samples / SAMPLES_A_PERIOD)
-        .min(MOST_RECORDS / (records as u64).max(1))
+        .min(MAX_RECORDS / (records as u64).max(1))
         .min(span.to_ns.saturating_sub(span.from_ns))
 }
 

@@ -28,7 +28,7 @@ const MIN_STREAM_REGULARITY: f64 = 0.5;
 
 /// Restarts of a stream from which on its observed span is accepted as all of the memory that it goes
 /// through.
-const FEWEST_TURNS: usize = 3;
+const MIN_TURNS: usize = 3;
 
 /// Cost of an access over the whole run.
 #[derive(Debug)]
@@ -259,7 +259,7 @@ fn counted_window(
 /// Bytes of memory that a stream goes through in one pass. Few timed accesses may cover only part of an
 /// array, so the size of the whole object is used until the stream was observed to restart.
 fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64 {
-    if advance.turns >= FEWEST_TURNS {
+    if advance.turns >= MIN_TURNS {
         return advance.span_bytes;
     }
     let of_object = |access: &&Access| match touches::group_of(access, groups) {

@@ -27,7 +27,7 @@ const MAX_UNOBSERVED_SAMPLES: f64 = 3.0;
 const VALUES_PER_TRIMMED: usize = 5;
 
 /// Number of values from which on some are left out. With five, the lost degrees of freedom weigh more.
-const FEWEST_TRIMMED: usize = 6;
+const MIN_TRIMMED: usize = 6;
 
 /// Figure of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -191,7 +191,7 @@ impl Trimmed {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
-        let out = if count < FEWEST_TRIMMED {
+        let out = if count < MIN_TRIMMED {
             0
         } else {
             count / VALUES_PER_TRIMMED
@@ -260,9 +260,9 @@ impl Contrast {
 /// Runs per side needed to detect a change of `limit`: with that many, the interval of two equal programs
 /// ends below `limit` in the share `power` of comparisons.
 ///
-/// `variance` is that of the difference of two single runs. `None` if more than [`MOST_RUNS`] are needed.
+/// `variance` is that of the difference of two single runs. `None` if more than [`MAX_RUNS`] are needed.
 pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> Option<u32> {
-    (2..=MOST_RUNS).find(|runs| {
+    (2..=MAX_RUNS).find(|runs| {
         let count = f64::from(*runs);
         let freedom = 2.0 * (count - 1.0);
         let reach = quantile(1.0 - tail, freedom) + quantile(power, freedom);
@@ -271,7 +271,7 @@ pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> O
 }
 
 /// Largest number of runs that is recommended.
-const MOST_RUNS: u32 = 1000;
+const MAX_RUNS: u32 = 1000;
 
 /// Quantile of Student's t for `freedom` degrees of freedom; of the normal distribution if that is
 /// infinite.

@@ -89,7 +89,7 @@ struct Shift {
 }
 
 /// Fewest timed hits from which a shift is computed.
-const ENOUGH_HITS: usize = 16;
+const MIN_HITS: usize = 16;
 /// A hit that took more than this many times the usual was interrupted, and is ignored.
 const INTERRUPTED_HIT_FACTOR: f64 = 4.0;
 
@@ -147,7 +147,7 @@ impl<'a> RecordedAccesses<'a> {
             .filter_map(|(_, access)| access.hit.map(f64::from))
             .filter(|hit| *hit <= INTERRUPTED_HIT_FACTOR * usual)
             .collect();
-        if hits.len() < ENOUGH_HITS {
+        if hits.len() < MIN_HITS {
             return Shift::default();
         }
         let count = hits.len() as f64;

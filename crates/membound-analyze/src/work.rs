@@ -12,7 +12,7 @@ use crate::decoding::Functions;
 type Loop = (ModuleId, u64);
 
 /// Instructions from which on the code between a loop's ends is not accepted as its body.
-const LONGEST_BODY: usize = 512;
+const MAX_BODY: usize = 512;
 
 /// Observations of a loop.
 #[derive(Default)]
@@ -79,7 +79,7 @@ fn instructions(
 ) -> Option<usize> {
     let mut body = 0;
     let mut longest = None;
-    for instruction in functions.from(module, low)?.into_iter().take(LONGEST_BODY) {
+    for instruction in functions.from(module, low)?.into_iter().take(MAX_BODY) {
         body += 1;
         let back = instruction.near_branch_target() == start && instruction.ip() >= start;
         if back || instruction.ip() == high {

@@ -7,15 +7,15 @@ use membound_rewrite::code::{self, BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 
 use crate::binaries::Patches;
-use crate::distance::{self, Block, Call, Program, Step, Way};
+use crate::distance::{self, BasicBlock, Call, Program, Step, Way};
 use crate::edges;
 use crate::times::{self, CodeTimes};
 
 /// Maximum number of callees that are added to the sampled functions of a module.
-const MOST_CALLEES: usize = 4096;
+const MAX_CALLEES: usize = 4096;
 
 /// A module whose code is analysed.
-pub(crate) struct Module<'a> {
+pub(crate) struct AnalyzedModule<'a> {
     /// Its position in the run.
     pub index: usize,
     pub image: &'a Image<'a>,
@@ -55,7 +55,7 @@ pub(crate) struct Usual {
 }
 
 /// The functions of `modules` that were sampled or counted, and their callees.
-pub(crate) fn program(modules: &[Module<'_>], usual: Usual) -> (Program, Vec<Origin>) {
+pub(crate) fn program(modules: &[AnalyzedModule<'_>], usual: Usual) -> (Program, Vec<Origin>) {
     let mut program = Program::default();
     let mut origins = Vec::new();
     for module in modules {
@@ -64,7 +64,12 @@ pub(crate) fn program(modules: &[Module<'_>], usual: Usual) -> (Program, Vec<Ori
     (program, origins)
 }
 
-fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut Vec<Origin>) {
+fn add(
+    module: &AnalyzedModule<'_>,
+    usual: Usual,
+    program: &mut Program,
+    origins: &mut Vec<Origin>,
+) {
     let image = module.image;
     let knowledge = ImageFacts::gather(image, Tables::Resolve);
     let first = program.functions.len();
@@ -75,7 +80,7 @@ fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut V
         .chain(times.blocks.keys())
         .filter_map(|&address| image.function_at(address));
     let mut wanted: Vec<usize> = seen.collect::<BTreeSet<_>>().into_iter().collect();
-    let most = wanted.len() + MOST_CALLEES;
+    let most = wanted.len() + MAX_CALLEES;
     let mut position: BTreeMap<u64, usize> = BTreeMap::new();
     let mut decoded: Vec<Function> = Vec::new();
     let mut next = 0;
@@ -142,7 +147,7 @@ fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut V
 
 /// Inputs from which a function is converted.
 struct Source<'a> {
-    module: &'a Module<'a>,
+    module: &'a AnalyzedModule<'a>,
     function: &'a Function,
     counts: &'a [Option<f64>],
     patchable: &'a BTreeSet<u64>,
@@ -157,7 +162,7 @@ impl Source<'_> {
         known.map_or(Call::Unknown, |&function| Call::Function(function))
     }
 
-    fn steps(&self, block: &code::Block, count: Option<f64>) -> Vec<Step> {
+    fn steps(&self, block: &code::BasicBlock, count: Option<f64>) -> Vec<Step> {
         let instructions = self.function.block_instructions(block);
         let times = self.module.times;
         let sampled = |at: u64| times.time_ns.get(&at).copied().unwrap_or_default();
@@ -194,7 +199,7 @@ fn convert(source: &Source<'_>) -> distance::Function {
         .map(|(index, block)| index == 0 || block.entered_from_outside)
         .collect();
     let shares = edges::shares(source.counts, &successors, &open);
-    let mut converted: Vec<Block> = Vec::with_capacity(blocks.len());
+    let mut converted: Vec<BasicBlock> = Vec::with_capacity(blocks.len());
     let mut behind = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let count = source.counts[index];
@@ -226,18 +231,18 @@ fn convert(source: &Source<'_>) -> distance::Function {
                     to,
                     share: 1.0 - stays,
                 });
-                behind.push(Block {
+                behind.push(BasicBlock {
                     call: Some(source.call(Some(target))),
                     returns: true,
                     count: (1.0 - stays) * count.unwrap_or_default(),
-                    ..Block::default()
+                    ..BasicBlock::default()
                 });
                 (None, false)
             }
             BlockEnd::TailCall | BlockEnd::Unresolved => (Some(Call::Unknown), true),
             BlockEnd::Return => (None, true),
         };
-        converted.push(Block {
+        converted.push(BasicBlock {
             steps: source.steps(block, count),
             ways,
             call,
@@ -251,7 +256,7 @@ fn convert(source: &Source<'_>) -> distance::Function {
 }
 
 /// Share of a block's executions that stay in the function at a conditional jump out of it.
-fn staying(source: &Source<'_>, block: &code::Block, count: f64) -> f64 {
+fn staying(source: &Source<'_>, block: &code::BasicBlock, count: f64) -> f64 {
     let next: Option<f64> = block
         .successors
         .iter()
@@ -271,7 +276,7 @@ fn target(end: BlockEnd) -> Option<u64> {
     }
 }
 
-fn extent(function: &Function, block: &code::Block) -> Range<u64> {
+fn extent(function: &Function, block: &code::BasicBlock) -> Range<u64> {
     let instructions = function.block_instructions(block);
     match (instructions.first(), instructions.last()) {
         (Some(first), Some(last)) => first.ip()..last.next_ip(),
@@ -295,7 +300,7 @@ mod tests {
             times.time_ns.insert(function.range.start, 1e6);
         }
         let nothing = BTreeSet::new();
-        let module = Module {
+        let module = AnalyzedModule {
             index: 0,
             image: &image,
             patches: &patches,

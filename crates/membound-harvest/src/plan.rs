@@ -14,7 +14,7 @@ use membound_types::{
 
 use crate::binaries::{self, Binaries, Patches};
 use crate::choose::{self, Candidate, Decision};
-use crate::code::{self, Module, Origin, Usual};
+use crate::code::{self, AnalyzedModule, Origin, Usual};
 use crate::distance::{self, Bounded, Limits, Program, Rule, Unbounded};
 use crate::former::Decided;
 use crate::times::{self, CodeTimes};
@@ -316,9 +316,9 @@ impl Code<'_> {
                 yields[module.index()].insert(frame.address);
             }
         }
-        let modules: Vec<Module<'_>> = (0..self.run.modules.len())
+        let modules: Vec<AnalyzedModule<'_>> = (0..self.run.modules.len())
             .filter_map(|index| {
-                Some(Module {
+                Some(AnalyzedModule {
                     index,
                     image: self.images[index].as_ref().ok()?,
                     patches: self.patches[index].as_ref()?,
@@ -340,7 +340,7 @@ impl Code<'_> {
     }
 
     fn sites(&self, program: &Program, origins: &[Origin], bounded: &Bounded) -> Vec<HarvestSite> {
-        let site = |(place, every): (&distance::Place, &u32)| {
+        let site = |(place, every): (&distance::YieldPosition, &u32)| {
             let origin = &origins[place.function];
             let function = &program.functions[place.function];
             let block = &function.blocks[place.block];

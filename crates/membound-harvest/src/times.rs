@@ -8,7 +8,7 @@ use membound_run::{FrameId, ModuleId, RunData};
 use crate::code::Usual;
 
 /// Samples from which on a block's or function's own time is used instead of the default.
-pub(crate) const ENOUGH_SAMPLES: f64 = 30.0;
+pub(crate) const MIN_SAMPLES: f64 = 30.0;
 
 /// Times and counts of a module's code. Addresses are those of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -188,7 +188,7 @@ pub(crate) fn of_block(count: Option<f64>, time_ns: f64, usual: Usual, instructi
         return each_ns.max(usual_ns);
     }
     let samples = time_ns / usual.sample_ns;
-    if samples >= ENOUGH_SAMPLES {
+    if samples >= MIN_SAMPLES {
         let uncounted_ns = each_ns - COUNTING_CYCLES * usual.cycle_ns;
         return uncounted_ns.max(each_ns.min(usual_ns / WIDTH));
     }
@@ -220,13 +220,13 @@ mod tests {
     #[test]
     fn what_a_tight_loop_takes_is_not_what_its_counter_takes() {
         // Four instructions that take a cycle by themselves, and six with the counter.
-        let lap_ns = of_block(Some(1e8), 1.5e8, USUAL, 4);
-        assert!((lap_ns - 0.5).abs() < 1e-9, "{lap_ns}");
+        let iteration_ns = of_block(Some(1e8), 1.5e8, USUAL, 4);
+        assert!((iteration_ns - 0.5).abs() < 1e-9, "{iteration_ns}");
         // It is never faster than its instructions permit, nor slower than it was observed.
-        let lap_ns = of_block(Some(1e8), 1e8, USUAL, 8);
-        assert!((lap_ns - 0.5).abs() < 1e-9, "{lap_ns}");
-        let lap_ns = of_block(Some(1e8), 1e8, USUAL, 32);
-        assert!((lap_ns - 1.0).abs() < 1e-9, "{lap_ns}");
+        let iteration_ns = of_block(Some(1e8), 1e8, USUAL, 8);
+        assert!((iteration_ns - 0.5).abs() < 1e-9, "{iteration_ns}");
+        let iteration_ns = of_block(Some(1e8), 1e8, USUAL, 32);
+        assert!((iteration_ns - 1.0).abs() < 1e-9, "{iteration_ns}");
     }
 
     #[test]

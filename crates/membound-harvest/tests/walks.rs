@@ -1,7 +1,8 @@
 //! Random walks through random programs: no walk runs longer between two yields than computed.
 
 use membound_harvest::distance::{
-    self, Block, Call, Function, Limits, Place, Program, Rule, Step, Unbounded, Way, Yields,
+    self, BasicBlock, Call, Function, Limits, Program, Rule, Step, Unbounded, Way, YieldPosition,
+    Yields,
 };
 use proptest::prelude::*;
 
@@ -73,7 +74,7 @@ fn program(shape: &Shape) -> Program {
                 .collect();
             let call = shape.calls[index][number];
             let call = (call % 2 == 1).then(|| Call::Function(usize::from(call / 2) % functions));
-            Block {
+            BasicBlock {
                 steps: shape.blocks[index][number]
                     .iter()
                     .enumerate()
@@ -112,7 +113,7 @@ struct Walk<'a> {
     program: &'a Program,
     yields: &'a Yields,
     state: u64,
-    counters: std::collections::HashMap<Place, u32>,
+    counters: std::collections::HashMap<YieldPosition, u32>,
     since_ns: f64,
     left: usize,
     most_ns: f64,
@@ -133,7 +134,7 @@ impl Walk<'_> {
             self.left -= 1;
             let content = &self.program.functions[function].blocks[block];
             for (step, instruction) in content.steps.iter().enumerate() {
-                let place = Place {
+                let place = YieldPosition {
                     function,
                     block,
                     step,

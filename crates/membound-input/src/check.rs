@@ -6,21 +6,21 @@
 use crate::text::{figure, plural};
 
 /// Least bytes of a chase or a window: one pointer, one double.
-const LEAST_BYTES: u64 = 8;
+const MIN_BYTES: u64 = 8;
 
 /// Most bytes of a chase or a window: what page tables of five levels can map.
-const MOST_BYTES: u64 = 1 << 57;
+const MAX_BYTES: u64 = 1 << 57;
 
 /// Least nanoseconds of a load that the next one waits for: a cycle at 100 GHz.
-const LEAST_LOAD_NS: f64 = 0.01;
+const MIN_LOAD_NS: f64 = 0.01;
 
 /// Most nanoseconds of a load from memory: a millisecond, the time of a disk access.
-const MOST_LOAD_NS: f64 = 1e6;
+const MAX_LOAD_NS: f64 = 1e6;
 
 /// Least nanoseconds per byte of a window: 100 TB/s, from one core.
-const LEAST_WINDOW_NS_PER_BYTE: f64 = 1e-5;
+const MIN_WINDOW_NS_PER_BYTE: f64 = 1e-5;
 
-/// Bytes of the shortest line; a window may take [`MOST_LOAD_NS`] for each of its lines.
+/// Bytes of the shortest line; a window may take [`MAX_LOAD_NS`] for each of its lines.
 const LINE_BYTES: u64 = 32;
 
 /// Checks the size of a buffer, a window or an area, in bytes.
@@ -31,14 +31,14 @@ pub(crate) fn size(bytes: u64) -> Result<(), String> {
     if bytes == 0 {
         return Err("0 bytes hold nothing; sizes are above 0".to_owned());
     }
-    if bytes < LEAST_BYTES {
+    if bytes < MIN_BYTES {
         let bytes = usize::try_from(bytes).unwrap_or_default();
         return Err(format!(
             "{} hold no pointer and no double: is this KiB or MiB? Sizes are in bytes",
             plural(bytes, "byte")
         ));
     }
-    if bytes > MOST_BYTES {
+    if bytes > MAX_BYTES {
         return Err(format!(
             "{bytes} bytes are more than any machine addresses; sizes are in bytes"
         ));
@@ -72,14 +72,14 @@ pub(crate) fn time(value: f64) -> Result<(), String> {
 /// A fragment of a message that begins with the value.
 pub(crate) fn load(ns: f64) -> Result<(), String> {
     time(ns)?;
-    if ns < LEAST_LOAD_NS {
+    if ns < MIN_LOAD_NS {
         return Err(format!(
             "{} ns is too short for a load: are these seconds or microseconds? Expected are \
              nanoseconds",
             figure(ns)
         ));
     }
-    if ns > MOST_LOAD_NS {
+    if ns > MAX_LOAD_NS {
         return Err(format!(
             "{} ns would be {} ms for one load: are these picoseconds? Expected are \
              nanoseconds",
@@ -98,14 +98,14 @@ pub(crate) fn window(window_bytes: u64, seconds: f64) -> Result<(), String> {
     time(seconds)?;
     let ns = seconds * 1e9;
     let lines = window_bytes.div_ceil(LINE_BYTES) as f64;
-    if ns > MOST_LOAD_NS * lines {
+    if ns > MAX_LOAD_NS * lines {
         return Err(format!(
             "{0} would be {0} s for {window_bytes} bytes: are these nanoseconds? Expected are \
              seconds",
             figure(seconds)
         ));
     }
-    if ns < LEAST_WINDOW_NS_PER_BYTE * window_bytes as f64 {
+    if ns < MIN_WINDOW_NS_PER_BYTE * window_bytes as f64 {
         return Err(format!(
             "{} s is too short for {window_bytes} bytes; expected are seconds for a whole window",
             figure(seconds)

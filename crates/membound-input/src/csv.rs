@@ -21,10 +21,10 @@ use crate::text::{plural, shown};
 use columns::Columns;
 
 /// Most characters of a field in a line that may belong to a table.
-const LONGEST: usize = 32;
+const MAX_COLUMN_NAME_CHARS: usize = 32;
 
 /// Most words of such a field, including a unit.
-const MOST_WORDS: usize = 3;
+const MAX_WORDS: usize = 3;
 
 /// True if `line`, already trimmed, is a header: it contains a column name that is not a common
 /// word, with any separators.
@@ -42,7 +42,8 @@ pub(crate) fn recognises(line: &str) -> bool {
 /// commas, unlike prose.
 pub(crate) fn may_be(line: &str) -> bool {
     let short = |field: &str| {
-        field.chars().count() <= LONGEST && field.split_whitespace().count() <= MOST_WORDS
+        field.chars().count() <= MAX_COLUMN_NAME_CHARS
+            && field.split_whitespace().count() <= MAX_WORDS
     };
     line.contains(',') && line.split(',').all(short)
 }

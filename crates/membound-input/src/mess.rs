@@ -14,7 +14,7 @@ use crate::text::{plural, shown};
 use crate::traffic::{LoadedCurve, LoadedCurves, Traffic};
 
 /// Least share of reads at memory in percent, if stores read each line before they write it.
-const LEAST_READS_AT_MEMORY: f64 = 50.0;
+const MIN_READS_AT_MEMORY: f64 = 50.0;
 
 /// Column with the share of reads at memory.
 const AT_MEMORY: &str = "read_pct_rounded";
@@ -54,7 +54,7 @@ pub(crate) fn read_json(text: &str) -> Option<Result<Vec<LoadedCurve>, Fault>> {
     shares.sort_by(|a, b| b.0.total_cmp(&a.0));
     let by_program = shares
         .iter()
-        .any(|(share, ..)| *share < LEAST_READS_AT_MEMORY);
+        .any(|(share, ..)| *share < MIN_READS_AT_MEMORY);
     let mut curves = LoadedCurves::default();
     for (share, name, points) in shares {
         let traffic = traffic(share, by_program);
@@ -118,7 +118,7 @@ pub(crate) fn read_csv(text: &str) -> Result<Vec<LoadedCurve>, Fault> {
 fn traffic(percent: f64, by_program: bool) -> Traffic {
     if by_program {
         Traffic::of_loads(percent)
-    } else if percent < LEAST_READS_AT_MEMORY {
+    } else if percent < MIN_READS_AT_MEMORY {
         // These stores do not read their lines, so nothing is subtracted.
         Traffic::counted_whole(format!("{percent}% reads at memory"))
     } else {

@@ -8,7 +8,7 @@ use crate::error::Fault;
 const SHOWN: usize = 40;
 
 /// Most characters of a number that is written without an exponent.
-const LONGEST_FIGURE: usize = 20;
+const MAX_FIGURE: usize = 20;
 
 /// The text of a file without a byte order mark. Carriage returns become line feeds if the file has
 /// no line feed.
@@ -72,7 +72,7 @@ pub(crate) fn shortened(text: &str, longest: usize) -> String {
 /// A number for a message: with an exponent if it has many digits.
 pub(crate) fn figure(value: f64) -> String {
     let plain = value.to_string();
-    if plain.len() > LONGEST_FIGURE {
+    if plain.len() > MAX_FIGURE {
         format!("{value:e}")
     } else {
         plain

@@ -12,14 +12,14 @@ use crate::error::Fault;
 use crate::text::plural;
 
 /// Most reads and writes of a mix to which a measured share of reads is rounded.
-const MOST_READS: u32 = 8;
-const MOST_WRITES: u32 = 4;
+const MAX_READS: u32 = 8;
+const MAX_WRITES: u32 = 4;
 
 /// Largest rounding error in percentage points of a share of reads: files state whole percent.
 const ROUNDING: f64 = 0.5;
 
 /// Most traffic of one machine in 10⁹ bytes per second, far beyond any.
-const MOST_GB_S: f64 = 1e5;
+const MAX_GB_S: f64 = 1e5;
 
 const CONVERTED: &str = "the file counts the bytes at memory; membound subtracts the bytes that \
                          stores read before they write (write-allocate)";
@@ -107,8 +107,8 @@ fn share(reads: u32, writes: u32) -> f64 {
 
 /// The mix with the fewest lines whose share of reads (by `share_of`) rounds to `percent`.
 fn nearest(percent: f64, share_of: impl Fn(&TrafficMix) -> f64) -> Option<String> {
-    (0..=MOST_WRITES)
-        .flat_map(|writes| (0..=MOST_READS).map(move |reads| TrafficMix { reads, writes }))
+    (0..=MAX_WRITES)
+        .flat_map(|writes| (0..=MAX_READS).map(move |reads| TrafficMix { reads, writes }))
         .filter(|mix| mix.reads + mix.writes > 0)
         .filter(|mix| (share_of(mix) * 100.0 - percent).abs() <= ROUNDING)
         .min_by_key(|mix| mix.reads + mix.writes)
@@ -168,7 +168,7 @@ fn bandwidth(gb_s: f64) -> Result<(), String> {
     if !(gb_s.is_finite() && gb_s >= 0.0) {
         return Err(format!("{gb_s} is no bandwidth"));
     }
-    if gb_s > MOST_GB_S {
+    if gb_s > MAX_GB_S {
         return Err(format!(
             "{gb_s} GB/s is more than any machine moves: are these MB/s? Expected are GB/s"
         ));

@@ -4,7 +4,7 @@
 //! anywhere in the text meanwhile. Yields do not depend on each other, so they are installed one after the
 //! other, as many as there is room for.
 //!
-//! Scavengers get their yields before they run, and never later ([`Server::guest_maps`]): a scavenger
+//! Scavengers get their yields before they run, and never later ([`Server::scavenger_maps`]): a scavenger
 //! without a plan has time slices in its next run.
 
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Server {
         }
         let mut maps = maps::of(key.pid)?;
         for loaded in self.loaded(conversation, &maps) {
-            if harvesting.is_guests(&loaded) {
+            if harvesting.is_scavengers(&loaded) {
                 continue;
             }
             let start = loaded.span().start;

@@ -32,7 +32,7 @@ const _: () = assert!(CHAINS_WORDS <= CHAIN_NUMBERS as usize);
 /// Most return addresses of a chain.
 const DEPTH: u32 = 64;
 /// Polls after which a record that was reserved counts as never written.
-const PATIENCE: u32 = 25;
+const MAX_POLLS_OF_RESERVED_RECORD: u32 = 25;
 
 /// The memory.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Memory {
     founder: (u64, u32),
     /// True if both namespaces use the same numbers.
     same_numbers: bool,
-    /// [`PATIENCE`]; 0 when no thread will write any more.
+    /// [`MAX_POLLS_OF_RESERVED_RECORD`]; 0 when no thread will write any more.
     patience: u32,
 }
 
@@ -117,7 +117,7 @@ impl Memory {
             used: UsedRings::default(),
             founder: (u64::from(own_number), founder),
             same_numbers: own_number == founder,
-            patience: PATIENCE,
+            patience: MAX_POLLS_OF_RESERVED_RECORD,
         };
         let halves = [
             (offset_of!(Allocations, rings), OWN_RINGS + SHARED_RINGS),
@@ -412,7 +412,7 @@ mod tests {
         write(&memory, 0, AllocationKind::Allocated, 2, false);
         write(&memory, 0, AllocationKind::Allocated, 3, true);
         let mut seen = Vec::new();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_POLLS_OF_RESERVED_RECORD {
             memory.drain(|told| seen.push(told.record.address));
             assert_eq!(seen, [1]);
         }

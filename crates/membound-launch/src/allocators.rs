@@ -12,7 +12,7 @@ use crate::allocations::AllocationFunction;
 /// First number of a function that the user named.
 const FIRST_OTHER: u16 = 16;
 /// Most functions that the user may name: numbers have eight bits.
-pub(crate) const MOST_OTHERS: usize = 240;
+pub(crate) const MAX_OTHERS: usize = 240;
 
 /// Functions of C libraries, and of libraries that replace their allocators.
 const USUAL: &[(&str, WrapKind, AllocationFunction)] = {
@@ -169,7 +169,7 @@ pub(crate) struct Allocators {
 
 impl Allocators {
     pub(crate) fn new(others: &[(String, String)]) -> Self {
-        let others = others.iter().take(MOST_OTHERS).cloned().collect();
+        let others = others.iter().take(MAX_OTHERS).cloned().collect();
         Self { others }
     }
 
@@ -289,7 +289,7 @@ mod tests {
             let number = u8::try_from(number_of(*function)).unwrap();
             assert_eq!(function_of(number), Some(*function));
         }
-        let last = AllocationFunction::Other(u16::try_from(MOST_OTHERS).unwrap() - 1);
+        let last = AllocationFunction::Other(u16::try_from(MAX_OTHERS).unwrap() - 1);
         assert_eq!(function_of(255), Some(last));
         assert_eq!(function_of(9), None);
     }

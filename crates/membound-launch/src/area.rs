@@ -104,7 +104,7 @@ pub(crate) struct Common {
 }
 
 /// Upper limit of the period: a countdown is a signed 32-bit number, drawn up to twice the period.
-const MOST_PERIOD: u32 = 1 << 30;
+const MAX_PERIOD: u32 = 1 << 30;
 
 impl Area {
     /// Maps and registers the trampolines of `plan`, and installs the jumps to them. Also returns whether
@@ -427,7 +427,7 @@ impl Area {
         // Uniform from 1 to twice the period, so that windows do not lock onto a period of the program.
         let mut drawn = DefaultHasher::new();
         (done, at).hash(&mut drawn);
-        let span = u64::from(pace.period.clamp(1, MOST_PERIOD)) * 2;
+        let span = u64::from(pace.period.clamp(1, MAX_PERIOD)) * 2;
         let armed = 1 + i32::try_from(drawn.finish() % span).unwrap_or(0) - LEAD_IN;
         let mut bytes = Vec::with_capacity(words.len());
         bytes.extend(armed.to_ne_bytes());

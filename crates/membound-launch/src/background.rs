@@ -22,7 +22,7 @@ const HELD_PART: f64 = 1.0 / 32.0;
 /// CPU time that a thread may use before it is held: enough to plan small programs.
 const NEVER_HELD_NS: u64 = 25_000_000;
 /// Longest single pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Delay before the plan of a large file is begun, for each mebibyte of its text: a fifth of what planning
 /// takes. Most programs end before, and need no plan.
@@ -32,7 +32,7 @@ const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(20);
 const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(200);
 /// Longest such delay. Exchanges that need the plan wait for it too, for some seconds before they are given
 /// up.
-const LONGEST_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
+const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -90,7 +90,7 @@ fn wait_by(
     sleep(waited);
     let most = WAIT_A_MEBIBYTE_WHERE_SHORT
         .saturating_mul(mebibytes)
-        .min(LONGEST_WAIT_WHERE_SHORT);
+        .min(MAX_WAIT_WHERE_SHORT);
     while waited < most && is_short() {
         sleep(SHORTAGE_CHECK_INTERVAL);
         waited += SHORTAGE_CHECK_INTERVAL;
@@ -111,7 +111,7 @@ fn give_way_for_long() {
     }
     let took_ns = now_ns.saturating_sub(went_on_ns) as f64;
     let pause = Duration::from_nanos((took_ns / HELD_PART) as u64);
-    std::thread::sleep(pause.min(LONGEST_PAUSE));
+    std::thread::sleep(pause.min(MAX_PAUSE));
     WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
 }
 
@@ -206,7 +206,7 @@ mod tests {
         hold_planning(false);
         assert!(there.0 && !here.0);
         // A sleep is never shorter than asked for.
-        assert!(there.1 >= LONGEST_PAUSE, "{there:?}");
+        assert!(there.1 >= MAX_PAUSE, "{there:?}");
     }
 
     #[test]

@@ -388,9 +388,9 @@ impl Conversation {
     }
 
     /// Gives the program run queues, with the control page at `address`.
-    pub(crate) fn lanes(&self, address: u64, length: u64) -> Result<(), Failure> {
+    pub(crate) fn run_queues(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {
-            action: Action::Lanes as u32,
+            action: Action::RunQueues as u32,
             address,
             length,
             ..Command::default()
@@ -410,9 +410,9 @@ impl Conversation {
     }
 
     /// Starts the scavenger whose request is at `address`.
-    pub(crate) fn guest(&self, address: u64, length: u64) -> Result<(), Failure> {
+    pub(crate) fn scavenger(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {
-            action: Action::Guest as u32,
+            action: Action::Scavenger as u32,
             address,
             length,
             ..Command::default()

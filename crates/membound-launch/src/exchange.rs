@@ -15,7 +15,7 @@ use crate::choice::{Choice, Pace};
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
-use crate::modules::{Loaded, Module};
+use crate::modules::{Loaded, ModulePlan};
 use crate::server::Server;
 use crate::settling::Refused;
 use crate::texts::{Change, Edits};
@@ -51,7 +51,7 @@ pub struct Executed {
 }
 
 /// Choices whose paces are remembered for programs that get them later.
-const MOST_PACED: usize = 256;
+const MAX_PACED: usize = 256;
 
 /// Sets the paces of an area's sites.
 fn pace(area: &Area, paces: &[(u64, Pace)]) {
@@ -115,7 +115,7 @@ impl Server {
             choice,
             paces: paces.to_vec(),
         });
-        if known.len() > MOST_PACED {
+        if known.len() > MAX_PACED {
             known.pop_front();
         }
     }
@@ -230,7 +230,7 @@ impl Server {
         let mut new = Vec::new();
         let is_exchanged = |loaded: &Loaded| {
             let harvesting = self.harvesting.as_ref();
-            !harvesting.is_some_and(|it| it.is_guests(loaded))
+            !harvesting.is_some_and(|it| it.is_scavengers(loaded))
         };
         let loaded = self.loaded_of(conversation, maps, &choices);
         for loaded in loaded.into_iter().filter(is_exchanged) {
@@ -285,7 +285,7 @@ impl Server {
     }
 
     /// The same file with the plan for `options`, which is made once.
-    fn planned(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
+    fn planned(&self, module: &Arc<ModulePlan>, options: &patch::Options) -> Arc<ModulePlan> {
         self.plans().derived(module, options)
     }
 }

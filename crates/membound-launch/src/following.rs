@@ -22,12 +22,12 @@ const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// rings from overflowing.
 const FLOOD_POLL_INTERVAL: Duration = Duration::from_micros(300);
 /// Poll interval after the first poll that found nothing. It doubles with each further one, up to
-/// [`LONGEST_POLL_INTERVAL`]: each poll wakes a thread, for which a program may have to leave its
+/// [`MAX_POLL_INTERVAL`]: each poll wakes a thread, for which a program may have to leave its
 /// processor.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Longest poll interval. A thread that begins to allocate at full speed fills a ring, up to the mark from
 /// which the agent samples, in about this time.
-const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(8);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(8);
 /// Events at one poll above which the next poll comes early.
 const FLOOD_EVENTS: u64 = 1000;
 /// Interval between two searches for threads that have ended.
@@ -37,7 +37,7 @@ const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two decisions about the sampling interval.
 const WINDOW: Duration = Duration::from_millis(100);
 /// The same in a flood of events. CPU clocks of processes are too coarse for less.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
+const MIN_WINDOW: Duration = Duration::from_millis(20);
 /// CPU time in nanoseconds that an event is assumed to cost the program until one was timed.
 const EVENT_NS: f64 = 300.0;
 /// Timed allocations that suffice to estimate the cost of an event.
@@ -259,7 +259,7 @@ impl Looks {
 /// Poll interval after a poll that came `interval` after the one before and found this many `events`.
 fn next_poll(interval: Duration, events: u64) -> Duration {
     match events {
-        0 => (2 * interval).clamp(IDLE_POLL_INTERVAL, LONGEST_POLL_INTERVAL),
+        0 => (2 * interval).clamp(IDLE_POLL_INTERVAL, MAX_POLL_INTERVAL),
         1..=FLOOD_EVENTS => BUSY_POLL_INTERVAL,
         _ => FLOOD_POLL_INTERVAL,
     }
@@ -365,7 +365,7 @@ impl Image {
     ) {
         let passed = now - self.since;
         let event_ns = self.event_ns(now);
-        let is_flood = passed >= SHORTEST_WINDOW && self.window.is_flood(event_ns);
+        let is_flood = passed >= MIN_WINDOW && self.window.is_flood(event_ns);
         if passed < WINDOW && !is_flood && !self.quiet {
             return;
         }

@@ -18,20 +18,21 @@ use std::time::{Duration, Instant};
 
 use membound_platform::threads::Scheduled;
 use membound_wire::{
-    Board, CREDIT_UNITS_PER_NS, GuestPlace, GuestRequest, GuestState, TIME_CLASSES, class_begin,
+    CREDIT_UNITS_PER_NS, ControlPage, ScavengerPlacement, ScavengerProcessState, ScavengerRequest,
+    TIME_CLASSES, class_begin,
 };
 
 use self::request::request;
-pub use self::status::GuestStatus;
+pub use self::status::ScavengerStatus;
 use self::status::status;
-pub use self::wanted::{Guest, Harvest};
+pub use self::wanted::{Harvest, ScavengerCommand};
 pub(crate) use self::yields::{lost, no_place};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
 use crate::memory::Shared;
-use crate::modules::{Loaded, Module};
+use crate::modules::{Loaded, ModulePlan};
 use crate::planting::{LatePlantings, Planting};
 use crate::requests::{Requested, Requesting};
 use crate::withdraw::{Withdrawn, YieldPlace};
@@ -39,7 +40,7 @@ use crate::withdraw::{Withdrawn, YieldPlace};
 /// Interval between two checks whether scavengers are ready.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The whole of which [`Board::share`] is a part.
+/// The whole of which [`ControlPage::share`] is a part.
 const WHOLE: f64 = 1024.0;
 
 /// Length of a phase with or without scavengers, in polls of the agent, where request latencies are
@@ -47,7 +48,7 @@ const WHOLE: f64 = 1024.0;
 const REQUEST_LOOKS: u32 = 10;
 
 /// Longest phase, in polls of the agent: 500 ms.
-const MOST_LOOKS: f64 = 250.0;
+const MAX_REQUEST_LOOKS: f64 = 250.0;
 
 /// Nanoseconds between two polls of the agent.
 const LOOK_NS: f64 = 2e6;
@@ -90,7 +91,7 @@ pub struct Harvested {
     /// Histogram of their durations: (from, to, count), in nanoseconds.
     pub times: Vec<(u64, u64, u64)>,
     /// The scavengers, in their order.
-    pub guests: Vec<GuestStatus>,
+    pub scavengers: Vec<ScavengerStatus>,
     /// Yields that could not be installed, with reasons.
     pub missed: Vec<String>,
     /// Request latencies of the command, if they are measured.
@@ -119,7 +120,7 @@ pub(crate) struct Harvesting {
 
 #[derive(Debug, Default)]
 struct State {
-    board: Option<Shared>,
+    control_page: Option<Shared>,
     /// By scavenger: its request, once it was started.
     requests: Vec<Option<Shared>>,
     /// Address ranges that scavengers have mapped.
@@ -146,7 +147,7 @@ impl Harvesting {
 
     /// True if this is the process with the scavengers, and it has run queues.
     pub(crate) fn is_in(&self, key: ProcessKey) -> bool {
-        self.process.get() == Some(&key) && self.state().board.is_some()
+        self.process.get() == Some(&key) && self.state().control_page.is_some()
     }
 
     /// Reports that the process has executed another program, and that its scavengers have ended.
@@ -160,40 +161,40 @@ impl Harvesting {
     }
 
     /// True if a module is a scavenger's.
-    pub(crate) fn is_guests(&self, module: &Loaded) -> bool {
+    pub(crate) fn is_scavengers(&self, module: &Loaded) -> bool {
         let span = module.span();
         let state = self.state();
         state
             .spans
             .iter()
-            .any(|guests| guests.start < span.end && span.start < guests.end)
+            .any(|scavengers| scavengers.start < span.end && span.start < scavengers.end)
     }
 
     /// Keeps exception flags apart if the module, of the primary or of a scavenger, reads them.
     fn heed_exceptions(&self, module: &Loaded) {
         if module.module.reads_exceptions()
-            && let Some(board) = &self.state().board
+            && let Some(control_page) = &self.state().control_page
         {
-            let word = board.word32(offset_of!(Board, own_exceptions));
+            let word = control_page.word32(offset_of!(ControlPage, own_exceptions));
             word.store(1, Ordering::Relaxed);
         }
     }
 
     /// Gives the program run queues. If that fails it runs as it is, without scavengers.
-    fn open_lanes(
+    fn open_run_queues(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<bool, Failure> {
-        let opened = self.board().and_then(|board| {
-            let at = board.hang(conversation, maps)?;
-            conversation.lanes(at, size_of::<Board>() as u64)?;
-            Ok(board)
+        let opened = self.control_page().and_then(|control_page| {
+            let at = control_page.hang(conversation, maps)?;
+            conversation.run_queues(at, size_of::<ControlPage>() as u64)?;
+            Ok(control_page)
         });
         let mut state = self.state();
         match opened {
-            Ok(board) => {
-                state.board = Some(board);
+            Ok(control_page) => {
+                state.control_page = Some(control_page);
                 Ok(true)
             }
             Err(gone @ Failure::Gone(_)) => Err(gone),
@@ -204,56 +205,62 @@ impl Harvesting {
         }
     }
 
-    fn board(&self) -> Result<Shared, Failure> {
-        let board = Shared::zeroed("membound-lanes", size_of::<Board>())?;
+    fn control_page(&self) -> Result<Shared, Failure> {
+        let control_page = Shared::zeroed("membound-lanes", size_of::<ControlPage>())?;
         let wanted = &self.wanted;
         let word = |offset: usize, value: u32| {
-            board.word32(offset).store(value, Ordering::Relaxed);
+            control_page.word32(offset).store(value, Ordering::Relaxed);
         };
         word(
-            offset_of!(Board, span),
+            offset_of!(ControlPage, span),
             units(wanted.span_ns).cast_unsigned(),
         );
-        word(offset_of!(Board, per_thread), wanted.per_thread);
-        word(offset_of!(Board, finish), u32::from(wanted.finish));
-        word(offset_of!(Board, huge_pages), u32::from(wanted.huge_pages));
-        word(offset_of!(Board, peers), u32::from(wanted.peers));
-        word(offset_of!(Board, idle), wanted.idle as u32);
-        word(offset_of!(Board, share), parts(wanted.share));
+        word(offset_of!(ControlPage, per_thread), wanted.per_thread);
+        word(offset_of!(ControlPage, finish), u32::from(wanted.finish));
+        word(
+            offset_of!(ControlPage, huge_pages),
+            u32::from(wanted.huge_pages),
+        );
+        word(offset_of!(ControlPage, peers), u32::from(wanted.peers));
+        word(offset_of!(ControlPage, idle), wanted.idle as u32);
+        word(offset_of!(ControlPage, share), parts(wanted.share));
         if wanted.requests.is_some() {
-            word(offset_of!(Board, phase_looks), REQUEST_LOOKS);
+            word(offset_of!(ControlPage, phase_looks), REQUEST_LOOKS);
         }
         let long = |offset: usize, value: u64| {
-            board.word64(offset).store(value, Ordering::Relaxed);
+            control_page.word64(offset).store(value, Ordering::Relaxed);
         };
-        long(offset_of!(Board, memory), wanted.memory_bytes);
-        let guests = wanted.guests.len().max(1) as u64;
+        long(offset_of!(ControlPage, memory), wanted.memory_bytes);
+        let scavengers = wanted.scavengers.len().max(1) as u64;
         long(
-            offset_of!(Board, memory_each),
-            wanted.memory_bytes / 2 / guests,
+            offset_of!(ControlPage, memory_each),
+            wanted.memory_bytes / 2 / scavengers,
         );
         word(
-            offset_of!(Board, ticks),
+            offset_of!(ControlPage, ticks),
             (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,
         );
-        Ok(board)
+        Ok(control_page)
     }
 
     /// Sets the time from a yield until the command's data have arrived, in nanoseconds, which is the
     /// credit of a slice, and the number of slices that scavengers skip after a miss of their own.
     pub(crate) fn set_turns(&self, span_ns: f64, skips: u32) {
-        if let Some(board) = &self.state().board {
-            let word = |offset, value| board.word32(offset).store(value, Ordering::Relaxed);
-            word(offset_of!(Board, span), units(span_ns).cast_unsigned());
-            word(offset_of!(Board, skips), skips);
+        if let Some(control_page) = &self.state().control_page {
+            let word = |offset, value| control_page.word32(offset).store(value, Ordering::Relaxed);
+            word(
+                offset_of!(ControlPage, span),
+                units(span_ns).cast_unsigned(),
+            );
+            word(offset_of!(ControlPage, skips), skips);
         }
     }
 
     /// Lengthens phases with and without scavengers to this many nanoseconds, if they are shorter.
     pub(crate) fn lengthen_phases(&self, length_ns: f64) {
-        if let Some(board) = &self.state().board {
-            let looks = (length_ns / LOOK_NS).clamp(1.0, MOST_LOOKS) as u32;
-            let word = board.word32(offset_of!(Board, phase_looks));
+        if let Some(control_page) = &self.state().control_page {
+            let looks = (length_ns / LOOK_NS).clamp(1.0, MAX_REQUEST_LOOKS) as u32;
+            let word = control_page.word32(offset_of!(ControlPage, phase_looks));
             word.fetch_max(looks, Ordering::Relaxed);
         }
     }
@@ -269,20 +276,20 @@ impl Harvesting {
     }
 
     /// True if the patches of a module are yields of the command.
-    pub(crate) fn yields_by(&self, module: &Module) -> bool {
+    pub(crate) fn yields_by(&self, module: &ModulePlan) -> bool {
         let is_here = |planting: &Planting| planting.is_in(module);
         let late = |late: &mut LatePlantings| late.primary.iter().any(is_here);
         self.wanted.primary.iter().any(is_here) || self.of_late(late)
     }
 
     /// True if the patches of a module belong to a harvest: yields, or marks of requests.
-    pub(crate) fn owns(&self, module: &Module) -> bool {
+    pub(crate) fn owns(&self, module: &ModulePlan) -> bool {
         let is_mark = |choice: &Choice| module.is_chosen(&choice.file, &choice.options);
         if self.of_requests(|requesting| requesting.marks.iter().any(is_mark)) {
             return true;
         }
         let is_here = |planting: &Planting| planting.is_in(module);
-        self.yields_by(module) || self.wanted.scavengers.iter().any(is_here)
+        self.yields_by(module) || self.wanted.scavenger_yields.iter().any(is_here)
     }
 
     /// Changes the state of the yields that were planned while the command ran.
@@ -307,11 +314,11 @@ impl Harvesting {
     }
 
     /// Sets where each scavenger runs, in the order of the scavengers.
-    pub(crate) fn set_places(&self, places: &[GuestPlace]) {
+    pub(crate) fn set_places(&self, places: &[ScavengerPlacement]) {
         let state = self.state();
         for (request, &place) in state.requests.iter().zip(places) {
             if let Some(request) = request {
-                let word = request.word32(offset_of!(GuestRequest, place));
+                let word = request.word32(offset_of!(ScavengerRequest, place));
                 word.store(place as u32, Ordering::Relaxed);
             }
         }
@@ -319,23 +326,23 @@ impl Harvesting {
 
     /// Sets the share of the time, 0 to 1, in which scavengers are admitted.
     pub(crate) fn set_admitted_share(&self, share: f64) {
-        if let Some(board) = &self.state().board {
-            let word = board.word32(offset_of!(Board, share));
+        if let Some(control_page) = &self.state().control_page {
+            let word = control_page.word32(offset_of!(ControlPage, share));
             word.store(parts(share), Ordering::Relaxed);
         }
     }
 
-    fn start_guests(
+    fn start_scavengers(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
-        for guest in &self.wanted.guests {
-            let started = request(guest, self.wanted.begins)
+        for scavenger in &self.wanted.scavengers {
+            let started = request(scavenger, self.wanted.begins)
                 .map_err(Failure::from)
                 .and_then(|request| {
                     let at = request.memory.hang(conversation, maps)?;
-                    conversation.guest(at, request.length)?;
+                    conversation.scavenger(at, request.length)?;
                     Ok(request.memory)
                 });
             let mut state = self.state();
@@ -344,7 +351,7 @@ impl Harvesting {
                 Err(gone @ Failure::Gone(_)) => return Err(gone),
                 Err(refused) => {
                     state.requests.push(None);
-                    let path = guest.path.display();
+                    let path = scavenger.path.display();
                     state.missed.push(format!("{path}: {refused}"));
                 }
             }
@@ -354,7 +361,7 @@ impl Harvesting {
 
     /// Waits until every scavenger has come to a yield, has run for long without one, or has ended; at most
     /// for the configured time.
-    pub(crate) fn await_guests(&self) {
+    pub(crate) fn await_scavengers(&self) {
         let begun = Instant::now();
         let pid = self.process.get().map(|key| key.pid);
         let prepares = |thread: u32| {
@@ -366,10 +373,14 @@ impl Harvesting {
                 let state = self.state();
                 let mut requests = state.requests.iter().flatten();
                 requests.all(|request| {
-                    let guest = status(Some(request));
-                    guest.parks > 0
-                        || guest.state == Some(GuestState::Runs) && prepares(guest.thread)
-                        || !matches!(guest.state, Some(GuestState::Starting | GuestState::Runs))
+                    let scavenger = status(Some(request));
+                    scavenger.parks > 0
+                        || scavenger.state == Some(ScavengerProcessState::Runs)
+                            && prepares(scavenger.thread)
+                        || !matches!(
+                            scavenger.state,
+                            Some(ScavengerProcessState::Starting | ScavengerProcessState::Runs)
+                        )
                 })
             };
             if ready {
@@ -384,7 +395,7 @@ impl Harvesting {
         let state = self.state();
         let mut harvested = Harvested {
             refused: state.refused.clone(),
-            guests: (0..self.wanted.guests.len())
+            scavengers: (0..self.wanted.scavengers.len())
                 .map(|index| status(state.requests.get(index).and_then(Option::as_ref)))
                 .collect(),
             missed: state.missed.clone(),
@@ -396,33 +407,34 @@ impl Harvesting {
             withdrawn: state.withdrawn.places(),
             ..Harvested::default()
         };
-        let Some(board) = &state.board else {
+        let Some(control_page) = &state.control_page else {
             return harvested;
         };
-        let word = |offset: usize| board.word64(offset).load(Ordering::Relaxed);
-        harvested.threads = word(offset_of!(Board, adopted));
+        let word = |offset: usize| control_page.word64(offset).load(Ordering::Relaxed);
+        harvested.threads = word(offset_of!(ControlPage, adopted));
         harvested.with = Turns {
-            count: word(offset_of!(Board, turns_with)),
-            cpu_ns: word(offset_of!(Board, cpu_with_ns)),
+            count: word(offset_of!(ControlPage, turns_with)),
+            cpu_ns: word(offset_of!(ControlPage, cpu_with_ns)),
         };
         harvested.without = Turns {
-            count: word(offset_of!(Board, turns_without)),
-            cpu_ns: word(offset_of!(Board, cpu_without_ns)),
+            count: word(offset_of!(ControlPage, turns_without)),
+            cpu_ns: word(offset_of!(ControlPage, cpu_without_ns)),
         };
         harvested.waits = Turns {
-            count: word(offset_of!(Board, wait_turns)),
-            cpu_ns: word(offset_of!(Board, waited_ns)),
+            count: word(offset_of!(ControlPage, wait_turns)),
+            cpu_ns: word(offset_of!(ControlPage, waited_ns)),
         };
-        harvested.steals = word(offset_of!(Board, steals));
-        harvested.reclaimed = word(offset_of!(Board, reclaimed));
-        harvested.calls = word(offset_of!(Board, calls));
-        harvested.interrupted = word(offset_of!(Board, interrupted));
-        harvested.overdue = word(offset_of!(Board, overdue));
-        harvested.skipped = word(offset_of!(Board, skipped));
-        harvested.timed = word(offset_of!(Board, timed));
-        harvested.timed_ns = word(offset_of!(Board, timed_ns));
-        harvested.longest_ns = word(offset_of!(Board, longest_ns));
-        harvested.times = board.classes(offset_of!(Board, times), TIME_CLASSES, class_begin);
+        harvested.steals = word(offset_of!(ControlPage, steals));
+        harvested.reclaimed = word(offset_of!(ControlPage, reclaimed));
+        harvested.calls = word(offset_of!(ControlPage, calls));
+        harvested.interrupted = word(offset_of!(ControlPage, interrupted));
+        harvested.overdue = word(offset_of!(ControlPage, overdue));
+        harvested.skipped = word(offset_of!(ControlPage, skipped));
+        harvested.timed = word(offset_of!(ControlPage, timed));
+        harvested.timed_ns = word(offset_of!(ControlPage, timed_ns));
+        harvested.longest_ns = word(offset_of!(ControlPage, longest_ns));
+        harvested.times =
+            control_page.classes(offset_of!(ControlPage, times), TIME_CLASSES, class_begin);
         harvested
     }
 }

@@ -18,7 +18,7 @@ use crate::memory::Shared;
 use crate::server::Server;
 
 /// Most processes whose memory for trials is kept.
-const MOST_PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 64;
 
 /// Parameters of a trial. Only the session's own patches should be in the text meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Server {
             .map(|count| read(&memory, holding, count))
             .map_err(|failure| failure.to_string());
         let mut state = self.trials.state();
-        if state.memory.len() >= MOST_PROCESSES {
+        if state.memory.len() >= MAX_PROCESSES {
             state.memory.clear();
         }
         state.memory.insert(key, (memory, at));

@@ -13,7 +13,7 @@ use membound_wire::TextMode;
 use crate::area::{Area, Common, NotInstalled, Text};
 use crate::conversation::Conversation;
 use crate::maps::Mapping;
-use crate::modules::{Loaded, Module};
+use crate::modules::{Loaded, ModulePlan};
 
 /// Installs this hook.
 pub(crate) fn loader(
@@ -29,7 +29,7 @@ pub(crate) fn loader(
         ));
     }
     let plan = entry_hook(bytes, at).map_err(|refusal| NotInstalled::Plan(refusal.to_string()))?;
-    let module = Module::piece(PathBuf::from("the loader's announcement"), at, bytes, plan);
+    let module = ModulePlan::piece(PathBuf::from("the loader's announcement"), at, bytes, plan);
     let loaded = Loaded {
         module: Arc::new(module),
         bias: 0,

@@ -14,7 +14,7 @@ const BUSY: Duration = Duration::from_micros(500);
 /// Sleep after yields in which no scavenger ran, so that other threads get the processor.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Name of the agent's monitor thread.
-const WARDEN: &str = "membound-lanes";
+const MONITOR_THREAD: &str = "membound-lanes";
 /// Name of the threads that yield.
 const YIELDER: &str = "membound-host";
 
@@ -85,7 +85,7 @@ pub fn host(threads: usize) {
             }
         });
     }
-    while guests_left() {
+    while scavengers_left() {
         yield_for_a_while();
     }
 }
@@ -111,12 +111,12 @@ fn yielding_read(word: &u64) -> u64 {
     return *word;
 }
 
-fn guests_left() -> bool {
+fn scavengers_left() -> bool {
     let own = std::process::id().to_string();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     tasks.flatten().any(|task| {
         let name = std::fs::read_to_string(task.path().join("comm"));
-        let is_ours = |name: &str| [WARDEN, YIELDER].contains(&name.trim_end());
+        let is_ours = |name: &str| [MONITOR_THREAD, YIELDER].contains(&name.trim_end());
         task.file_name() != own.as_str() && name.is_ok_and(|name| !is_ours(&name))
     })
 }

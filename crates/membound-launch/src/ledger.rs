@@ -9,7 +9,7 @@ use membound_wire::{COUNT_APART, Probe};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{Area, sampled};
-use crate::modules::Module;
+use crate::modules::ModulePlan;
 
 /// One program of the run; an `exec` begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) struct Ledger {
 /// Sums over the areas of one file.
 #[derive(Clone, Debug)]
 pub(crate) struct Totals {
-    pub(crate) module: Arc<Module>,
+    pub(crate) module: Arc<ModulePlan>,
     /// Executions of each site, if its body counts.
     pub(crate) executions: Option<Vec<u64>>,
     /// Sites refused when they were placed, by reason: the most of any placement.
@@ -152,7 +152,7 @@ impl Ledger {
     }
 
     /// The first module accepted by `is_meant` that was placed anywhere.
-    pub(crate) fn module(&self, is_meant: impl Fn(&Module) -> bool) -> Option<&Module> {
+    pub(crate) fn module(&self, is_meant: impl Fn(&ModulePlan) -> bool) -> Option<&ModulePlan> {
         let open = self.areas.iter().map(|area| &area.loaded.module);
         let closed = self.closed.iter().map(|totals| &totals.module);
         open.chain(closed)
@@ -164,8 +164,8 @@ impl Ledger {
     /// areas, or does not count.
     pub(crate) fn executions_of(
         &self,
-        mut is_meant: impl FnMut(&Module) -> bool,
-    ) -> Option<(Arc<Module>, Vec<u64>)> {
+        mut is_meant: impl FnMut(&ModulePlan) -> bool,
+    ) -> Option<(Arc<ModulePlan>, Vec<u64>)> {
         let closed = self.closed.iter().find(|totals| is_meant(&totals.module));
         let mut found = closed
             .and_then(|totals| Some((Arc::clone(&totals.module), totals.executions.clone()?)));

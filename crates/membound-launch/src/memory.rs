@@ -156,11 +156,11 @@ pub(crate) fn read(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<()>
     file.read_exact_at(bytes, offset)
 }
 
-/// Shortest time between two searches for rings in use. It doubles, up to [`LONGEST_SEARCH_INTERVAL`], with every
+/// Shortest time between two searches for rings in use. It doubles, up to [`MAX_SEARCH_INTERVAL`], with every
 /// search that finds no new ring.
-const SHORTEST_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
+const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time between two searches for rings in use.
-const LONGEST_SEARCH_INTERVAL: Duration = Duration::from_millis(8);
+const MAX_SEARCH_INTERVAL: Duration = Duration::from_millis(8);
 
 /// Finds the rings in one memory that were ever used, without touching the others.
 ///
@@ -180,7 +180,7 @@ impl Default for UsedRings {
         Self {
             known: Vec::new(),
             next_search: None,
-            search_interval: SHORTEST_SEARCH_INTERVAL,
+            search_interval: MIN_SEARCH_INTERVAL,
         }
     }
 }
@@ -200,9 +200,9 @@ impl UsedRings {
             let known = self.known.len();
             self.search(memory, first, bytes, count);
             self.search_interval = if self.known.len() > known {
-                SHORTEST_SEARCH_INTERVAL
+                MIN_SEARCH_INTERVAL
             } else {
-                (2 * self.search_interval).min(LONGEST_SEARCH_INTERVAL)
+                (2 * self.search_interval).min(MAX_SEARCH_INTERVAL)
             };
             self.next_search = Some(now + self.search_interval);
         }
@@ -287,14 +287,11 @@ mod tests {
         };
         assert_eq!(
             found_after(0, 3),
-            (Some(0), SHORTEST_SEARCH_INTERVAL, LONGEST_SEARCH_INTERVAL)
+            (Some(0), MIN_SEARCH_INTERVAL, MAX_SEARCH_INTERVAL)
         );
         let (found, after, later) = found_after(1000, 5);
         assert!(found.is_some_and(|ms| ms <= 8), "{found:?}");
-        assert_eq!(
-            (after, later),
-            (SHORTEST_SEARCH_INTERVAL, LONGEST_SEARCH_INTERVAL)
-        );
+        assert_eq!((after, later), (MIN_SEARCH_INTERVAL, MAX_SEARCH_INTERVAL));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::marks::{self, RequestsBy};
 
 /// A file with its plan, or why it has none.
 #[derive(Debug)]
-pub(crate) struct Module {
+pub(crate) struct ModulePlan {
     /// Its path, as the first program that used it names it.
     pub(crate) path: PathBuf,
     headers: Headers,
@@ -36,7 +36,7 @@ pub(crate) struct Module {
     /// Identity of the file; pieces have none.
     identity: Option<Identity>,
     /// The module of the original file and the plan's options, if this plan was chosen.
-    chosen: Option<(Arc<Module>, patch::Options)>,
+    chosen: Option<(Arc<ModulePlan>, patch::Options)>,
     /// True if it was planned while programs that use it ran.
     late: bool,
     /// The plan, or why the file is not patched.
@@ -92,7 +92,7 @@ pub(crate) struct Refused {
     pub(crate) taints: bool,
 }
 
-impl Module {
+impl ModulePlan {
     /// A file that was planned before any program ran it, with the session's own options.
     fn new(
         path: PathBuf,
@@ -224,7 +224,7 @@ impl Module {
 /// A module in a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
-    pub(crate) module: Arc<Module>,
+    pub(crate) module: Arc<ModulePlan>,
     /// Difference between its addresses in the process and in the file.
     pub(crate) bias: u64,
 }
@@ -257,7 +257,7 @@ impl FileKey {
     }
 }
 
-type Slot = Arc<OnceLock<Arc<Module>>>;
+type Slot = Arc<OnceLock<Arc<ModulePlan>>>;
 
 /// State for planning files while their programs run.
 #[derive(Debug)]
@@ -282,7 +282,7 @@ impl Later {
 
 #[derive(Debug)]
 struct Derived {
-    origin: Arc<Module>,
+    origin: Arc<ModulePlan>,
     options: patch::Options,
     made: Slot,
 }
@@ -329,7 +329,7 @@ impl Plans {
     }
 
     /// True if a file has so much text that no program waits for its analysis.
-    pub(crate) fn is_large(&self, module: &Module) -> bool {
+    pub(crate) fn is_large(&self, module: &ModulePlan) -> bool {
         let later = self.later.as_ref();
         later.is_some_and(|later| module.headers.text_bytes() > later.large_text_bytes)
     }

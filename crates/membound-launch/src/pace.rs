@@ -22,7 +22,7 @@ const EVERY_BLOCK_NS: f64 = 5e6;
 /// free, and the cache lines that they read.
 const NOT_TOLD_NS: f64 = 24.0;
 /// Least part of the share for reported blocks, however many others there are.
-const LEAST_FOR_TOLD: f64 = 0.25;
+const MIN_SHARE_FOR_TOLD_BLOCKS: f64 = 0.25;
 /// Part of the remaining advance that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
 /// Cost of events at which a window ends early: at the full length of the window a flood would have cost
@@ -223,7 +223,8 @@ impl Pace {
             0 if account.pays_for_all() => 0,
             _ => {
                 let left_ns = (ADVANCE_NS - account.spent_ns).max(0.0);
-                let for_told_ns = (earned_ns - window.fixed_ns()).max(LEAST_FOR_TOLD * earned_ns);
+                let for_told_ns =
+                    (earned_ns - window.fixed_ns()).max(MIN_SHARE_FOR_TOLD_BLOCKS * earned_ns);
                 let event_ns = window.event_ns + self.reading.event_ns();
                 level_within(window, event_ns, for_told_ns + PART_OF_ADVANCE * left_ns)
             }
@@ -336,7 +337,7 @@ mod tests {
             .iter()
             .map(|level| window(1e6, *level).events * 70.0)
             .sum();
-        let least_ns = 150.0 * LEAST_FOR_TOLD * PART_OF_ALL * 5e6;
+        let least_ns = 150.0 * MIN_SHARE_FOR_TOLD_BLOCKS * PART_OF_ALL * 5e6;
         assert!(
             (0.3 * least_ns..=least_ns).contains(&told_ns),
             "{told_ns} {least_ns}"

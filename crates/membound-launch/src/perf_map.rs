@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use membound_rewrite::image::FunctionBounds;
 use membound_rewrite::patch::IslandPage;
-use membound_wire::{Place, TableHeader, TextEdit};
+use membound_wire::{TableHeader, TextEdit, TrampolineEntry};
 
 use crate::area::Area;
-use crate::modules::Module;
+use crate::modules::ModulePlan;
 
 /// Largest distance between original addresses in one line: an instruction's length.
 const FARTHEST: u32 = 15;
@@ -43,7 +43,7 @@ pub(crate) struct PerfMaps {
     /// By process number.
     files: BTreeMap<u32, File>,
     /// The functions of known modules: reading them takes time.
-    functions: Vec<(Arc<Module>, Arc<[FunctionBounds]>)>,
+    functions: Vec<(Arc<ModulePlan>, Arc<[FunctionBounds]>)>,
 }
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl PerfMaps {
         text
     }
 
-    fn functions(&mut self, module: &Arc<Module>) -> Arc<[FunctionBounds]> {
+    fn functions(&mut self, module: &Arc<ModulePlan>) -> Arc<[FunctionBounds]> {
         let mut known = self.functions.iter();
         let known = known.find(|(of, _)| Arc::ptr_eq(of, module));
         if let Some((_, functions)) = known {
@@ -258,7 +258,7 @@ fn lines(placed: &InPlace<'_>, names: &Names<'_>) -> Vec<Line> {
 }
 
 /// The places of a module's tables, in the order of their code.
-fn places(tables: &[u8]) -> impl Iterator<Item = Place> + '_ {
+fn places(tables: &[u8]) -> impl Iterator<Item = TrampolineEntry> + '_ {
     let number = |offset: usize| {
         let field = tables.get(offset..).and_then(<[u8]>::first_chunk);
         let number = field.copied().map_or(0, u64::from_ne_bytes);
@@ -267,16 +267,18 @@ fn places(tables: &[u8]) -> impl Iterator<Item = Place> + '_ {
     let start = number(offset_of!(TableHeader, places_offset));
     let count = number(offset_of!(TableHeader, places));
     let records = tables.get(start..).unwrap_or_default();
-    let records = records.chunks_exact(size_of::<Place>()).take(count);
+    let records = records
+        .chunks_exact(size_of::<TrampolineEntry>())
+        .take(count);
     records.map(|record| {
         let field = |offset: usize| {
             let field = record.get(offset..).and_then(<[u8]>::first_chunk);
             field.copied().map_or(0, u32::from_ne_bytes)
         };
-        Place {
-            code: field(offset_of!(Place, code)),
-            original: field(offset_of!(Place, original)),
-            shape: field(offset_of!(Place, shape)),
+        TrampolineEntry {
+            code: field(offset_of!(TrampolineEntry, code)),
+            original: field(offset_of!(TrampolineEntry, original)),
+            shape: field(offset_of!(TrampolineEntry, shape)),
         }
     })
 }

@@ -3,7 +3,7 @@
 use membound_rewrite::image::Identity;
 
 use crate::choice::Choice;
-use crate::modules::{Loaded, Module};
+use crate::modules::{Loaded, ModulePlan};
 
 /// The yields of a file.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Planting {
     }
 
     /// True if a module was planned for one of these choices.
-    pub(crate) fn is_in(&self, module: &Module) -> bool {
+    pub(crate) fn is_in(&self, module: &ModulePlan) -> bool {
         self.choices()
             .any(|choice| module.is_chosen(&choice.file, &choice.options))
     }

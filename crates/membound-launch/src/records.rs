@@ -12,12 +12,12 @@ use rustc_hash::FxHashSet;
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
-use crate::modules::Module;
+use crate::modules::ModulePlan;
 use crate::rings::{Drained, Origin, Rings};
 use crate::samples::{Access, Receiver, Recorded, Samples, Source};
 
 /// Longest poll interval of empty rings, as a multiple of the shortest.
-const MOST_POLLS: u32 = 8;
+const MAX_POLLS: u32 = 8;
 /// Interval between two searches for threads that have ended.
 const FREE_EVERY: Duration = Duration::from_millis(100);
 /// Interval between two searches for programs that have ended.
@@ -102,7 +102,7 @@ struct State {
     images: Vec<Image>,
     /// Number of images so far.
     begun: usize,
-    modules: Vec<(Arc<Module>, Recorded)>,
+    modules: Vec<(Arc<ModulePlan>, Recorded)>,
     sources: Vec<Source>,
     lines: usize,
     totals: RecordTotals,
@@ -174,7 +174,7 @@ impl Records {
 
     /// Number of `module` for the records of a process; 0 (no module) if the process has no rings, or if
     /// all numbers are used.
-    pub(crate) fn number(&self, maps: &[Mapping], module: &Arc<Module>) -> u32 {
+    pub(crate) fn number(&self, maps: &[Mapping], module: &Arc<ModulePlan>) -> u32 {
         let mut state = self.state();
         let State {
             images,
@@ -231,7 +231,7 @@ impl Records {
             }
             // A wake-up takes some 15 µs of a processor, perhaps of the program's only one.
             poll = if state.totals == before {
-                (poll * 2).min(self.options.poll * MOST_POLLS)
+                (poll * 2).min(self.options.poll * MAX_POLLS)
             } else {
                 self.options.poll
             };
@@ -285,7 +285,7 @@ impl Records {
     }
 
     /// Sums of a module's accesses; `None` if it never got a number.
-    pub(crate) fn of(&self, module: &Arc<Module>) -> Option<OfModule> {
+    pub(crate) fn of(&self, module: &Arc<ModulePlan>) -> Option<OfModule> {
         let state = self.state();
         let found = state.modules.iter().find(|(it, _)| Arc::ptr_eq(it, module));
         found.map(|(_, recorded)| OfModule {

@@ -9,7 +9,7 @@ use membound_rewrite::image::FunctionBounds;
 use membound_rewrite::patch::{Plan, Refusal};
 
 use crate::ledger::{Program, Totals};
-use crate::modules::Module;
+use crate::modules::ModulePlan;
 use crate::perf_map::PerfMap;
 use crate::program::Unpatched;
 use crate::records::{OfModule, RecordTotals, Records};
@@ -50,7 +50,7 @@ pub struct ModuleReport {
 /// What was patched in a file.
 #[derive(Clone, Debug)]
 pub struct Patched {
-    module: Arc<Module>,
+    module: Arc<ModulePlan>,
     /// Its access instructions, sorted by address.
     pub sites: Vec<SiteReport>,
     /// Accesses refused when they were placed, by reason; their sites are `Ok` in `sites`, since they may

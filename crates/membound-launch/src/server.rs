@@ -26,7 +26,7 @@ use crate::hold::Trials;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
-use crate::modules::{Loaded, Module, Plans};
+use crate::modules::{Loaded, ModulePlan, Plans};
 use crate::perf_map::PerfMaps;
 use crate::records::{Recording, Records};
 use crate::settling::{Refused, Settling};
@@ -74,7 +74,7 @@ pub(crate) struct Server {
     /// Time for which programs were held in conversations, in nanoseconds.
     held_ns: AtomicU64,
     /// Files that were planned while their programs ran, and the programs in which they are patched.
-    late: Mutex<Vec<(ProcessKey, Arc<Module>)>>,
+    late: Mutex<Vec<(ProcessKey, Arc<ModulePlan>)>>,
     /// Programs that run on with modules that could not be patched yet, because threads were in the way.
     behind_loader: Mutex<FxHashSet<ProcessKey>>,
     choices: Mutex<Arc<Vec<Choice>>>,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{self, Hooks};
-use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE, Runtime};
+use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime, ScavengerPlacement};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tempfile::TempDir;
 
@@ -443,8 +443,8 @@ impl Remote {
 
     /// Sets where each scavenger runs, in the order of the scavengers. A scavenger in a run queue moves at
     /// the next yield of that queue's thread. The caller binds home threads to CPUs
-    /// ([`GuestStatus::thread`](crate::GuestStatus::thread)).
-    pub fn set_places(&self, places: &[GuestPlace]) {
+    /// ([`ScavengerStatus::thread`](crate::ScavengerStatus::thread)).
+    pub fn set_places(&self, places: &[ScavengerPlacement]) {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.set_places(places);
         }
@@ -530,11 +530,11 @@ fn start(
 /// Makes a directory that other users cannot read. The loader splits its list of objects at spaces and
 /// colons, and a socket's path has at most 108 bytes.
 fn own_directory(parent: &Path) -> io::Result<TempDir> {
-    const LONGEST: usize = 70;
+    const MAX_DIRECTORY_PATH_BYTES: usize = 70;
     let usable = |path: &Path| {
         let bytes = path.as_os_str().as_bytes();
         path.is_absolute()
-            && bytes.len() <= LONGEST
+            && bytes.len() <= MAX_DIRECTORY_PATH_BYTES
             && !bytes.iter().any(|byte| matches!(byte, b' ' | b':' | b'\n'))
     };
     let parent = if usable(parent) {

@@ -14,7 +14,7 @@ use crate::ledger::ProcessKey;
 
 /// Times that a program is asked again for an exchange that found threads in the way. Each may stop its
 /// threads for as long as the agent retries.
-const MOST_AGAIN: u32 = 2;
+const MAX_RETRIES: u32 = 2;
 
 /// Interval between two checks whether the programs that an exchange waits for still run. A caller that
 /// waits for an exchange asks every millisecond, and reading `/proc` takes longer than the rest of that
@@ -95,7 +95,7 @@ impl Settling {
     /// What to do if this exchange is refused in `key` now.
     pub(crate) fn if_refused(&self, key: ProcessKey, exchange: u64) -> Refused {
         match self.refused().get(&key) {
-            Some((number, times)) if *number == exchange && *times >= MOST_AGAIN => {
+            Some((number, times)) if *number == exchange && *times >= MAX_RETRIES => {
                 Refused::GivenUp
             }
             _ => Refused::Again,
@@ -206,7 +206,7 @@ mod tests {
         let settling = Settling::default();
         let key = ProcessKey { pid: 1, started: 2 };
         for exchange in [1, 2] {
-            for _ in 0..MOST_AGAIN {
+            for _ in 0..MAX_RETRIES {
                 assert_eq!(settling.if_refused(key, exchange), Refused::Again);
                 settling.refuse(key, exchange);
             }

@@ -3,7 +3,7 @@
 use std::mem::size_of;
 
 /// The shortest scheduler slice that the kernel gives, in nanoseconds.
-const SHORTEST_NS: u64 = 100_000;
+const MIN_SLICE_NS: u64 = 100_000;
 const SCHED_OTHER: u32 = 0;
 
 /// The kernel's `sched_attr`, in its first version.
@@ -33,7 +33,7 @@ pub fn shorten() {
         return;
     }
     attributes.size = u32::try_from(bytes).expect("it is small");
-    attributes.runtime = SHORTEST_NS;
+    attributes.runtime = MIN_SLICE_NS;
     // SAFETY: the kernel reads as many bytes as `size` says. A refusal changes nothing.
     let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }

@@ -127,15 +127,15 @@ impl Space {
     /// The agent is compiled with frame pointers, so the frames form a chain up to the stub's. Above the
     /// rbp that the stub has saved are the flags and the address in the trampoline.
     fn call_frame(&self, state: &State, read: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
-        const DEEPEST: u64 = 16 << 10;
-        const MOST: usize = 32;
+        const MAX_DEPTH_BYTES: u64 = 16 << 10;
+        const MAX_FRAMES: usize = 32;
         // Bit 1 is always set, and nothing above bit 21 is.
         let like_flags = |word: u64| word & 2 != 0 && word >> 22 == 0;
         let top = state.stack_pointer();
         let mut base = state.general[FRAME_POINTER];
         let mut low = top;
-        for _ in 0..MOST {
-            let near = base >= low && base - top <= DEEPEST && base.is_multiple_of(8);
+        for _ in 0..MAX_FRAMES {
+            let near = base >= low && base - top <= MAX_DEPTH_BYTES && base.is_multiple_of(8);
             if !near {
                 break;
             }
@@ -204,7 +204,7 @@ impl Spaces {
         let space = Space::new(stat::started(pid).ok()?, inherited()?);
         let answer = ask(&space);
         let mut spaces = self.write();
-        if spaces.len() > MOST_KNOWN {
+        if spaces.len() > MAX_KNOWN {
             spaces.retain(|pid, space| stat::started(*pid).ok() == Some(space.started));
         }
         spaces.insert(pid, space);
@@ -237,7 +237,7 @@ impl Spaces {
 }
 
 /// Most processes with an entry before entries of ended ones are removed.
-const MOST_KNOWN: usize = 4096;
+const MAX_KNOWN: usize = 4096;
 
 fn standing(
     space: &Space,

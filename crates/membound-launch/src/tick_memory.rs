@@ -115,7 +115,7 @@ impl Memory {
     /// heartbeat.
     pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Taken)) {
         self.memory
-            .word32(offset_of!(TickSet, beat))
+            .word32(offset_of!(TickSet, heartbeat))
             .fetch_add(1, Ordering::Relaxed);
         for index in 0..self.owners.len() {
             self.drain_one(index, each);

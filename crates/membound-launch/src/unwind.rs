@@ -25,7 +25,7 @@ use crate::ledger::ProcessKey;
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::modules::{Loaded, Module, Plans};
+use crate::modules::{Loaded, ModulePlan, Plans};
 use crate::orders::Part;
 
 const PAGE: u64 = 4096;
@@ -74,7 +74,7 @@ pub(crate) enum Which {
 pub(crate) struct Unwinding {
     processes: Mutex<FxHashMap<ProcessKey, Process>>,
     /// Tables by module, each made once.
-    tables: Mutex<Vec<(Arc<Module>, Table)>>,
+    tables: Mutex<Vec<(Arc<ModulePlan>, Table)>>,
     /// Files of small tables, one table behind the other; the latest file is the last. Programs that load
     /// the same libraries map the same file.
     files: Mutex<VecDeque<(Vec<Bytes>, Arc<File>)>>,
@@ -104,7 +104,7 @@ enum Source {
     Agent,
     /// The vDSO, which the kernel maps into every process alike.
     Vdso,
-    Module(Arc<Module>),
+    Module(Arc<ModulePlan>),
 }
 
 impl PartialEq for Source {
@@ -287,9 +287,9 @@ impl Unwinding {
     }
 
     /// The table of a module; `None` if it is not at hand and is not to be made now.
-    fn of_module(&self, plans: &Plans, module: &Arc<Module>, which: Which) -> Option<Table> {
+    fn of_module(&self, plans: &Plans, module: &Arc<ModulePlan>, which: Which) -> Option<Table> {
         let tables = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |tables: &[(Arc<Module>, Table)]| {
+        let known = |tables: &[(Arc<ModulePlan>, Table)]| {
             let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
             known.map(|(_, table)| table.clone())
         };

@@ -95,16 +95,16 @@ pub trait InjectLoop: Send + Sync {
 }
 
 /// Maximum number of lines, reads and writes together, in one round of an [`InjectLoop`].
-pub const MOST_LINES_PER_ROUND: u32 = 64;
+pub const MAX_LINES_PER_ROUND: u32 = 64;
 
 /// Refuses a mix that injects nothing or has too many lines in a round.
 pub(crate) fn check_mix(mix: TrafficMix) -> Result<(), Error> {
     let lines = u64::from(mix.reads) + u64::from(mix.writes);
-    if (1..=u64::from(MOST_LINES_PER_ROUND)).contains(&lines) {
+    if (1..=u64::from(MAX_LINES_PER_ROUND)).contains(&lines) {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "a traffic mix of {mix} has {lines} lines a round: use 1 to {MOST_LINES_PER_ROUND}"
+        "a traffic mix of {mix} has {lines} lines a round: use 1 to {MAX_LINES_PER_ROUND}"
     )))
 }
 
@@ -238,7 +238,7 @@ pub trait Backend: Send + Sync {
     /// after every round.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a mix of no lines or more than [`MOST_LINES_PER_ROUND`], or
+    /// [`Error::Invalid`] for a mix of no lines or more than [`MAX_LINES_PER_ROUND`], or
     /// when code cannot be emitted.
     fn inject(&self, mix: TrafficMix, delay_steps: u32) -> Result<Box<dyn InjectLoop>, Error>;
     /// Widest vectors that both the processor and the operating system's kernel support.

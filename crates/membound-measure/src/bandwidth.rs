@@ -240,8 +240,8 @@ fn streams(
 
 /// Bytes of a thread's working set that exceed every declared cache.
 pub(crate) fn beyond_caches_bytes(session: &Session<'_>) -> u64 {
-    const LEAST_BYTES: u64 = 96 << 20;
-    (4 * hint::largest_cache_bytes(session)).max(LEAST_BYTES)
+    const MIN_BYTES: u64 = 96 << 20;
+    (4 * hint::largest_cache_bytes(session)).max(MIN_BYTES)
 }
 
 /// Sizes of the working sets in bytes, each a multiple of whole iterations over one, two and three

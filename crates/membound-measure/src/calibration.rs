@@ -36,7 +36,7 @@ const LOADS_PER_CLOCK_READ: u64 = 16_384;
 const BATCHES: usize = 61;
 const BATCH_NS: f64 = 1e5;
 /// Maximum length of a stretch on a shared CPU, as a multiple of the requested time.
-const PATIENCE: u32 = 6;
+const MAX_STRETCH_FACTOR: u32 = 6;
 
 /// A stretch of time in which loads were served from one level.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,13 +163,13 @@ fn batch_ns(session: &Session<'_>, chase: &mut Chase) -> f64 {
 
 /// Latency of lines that the writer modified just before.
 fn modified_latency(session: &Session<'_>, chase: &mut Chase, writer: &mut Writer) -> f64 {
-    const LAPS: usize = 31;
+    const REPETITIONS: usize = 31;
     let iterations = (chase.elements() / chase.loads_per_iteration()).max(1);
-    let laps = (0..LAPS).map(|_| {
+    let batches_ns = (0..REPETITIONS).map(|_| {
         writer.modify();
         session.clock.ns(chase.time(&session.clock, iterations))
     });
-    lower_quartile(laps.collect())
+    lower_quartile(batches_ns.collect())
 }
 
 /// The lower quartile, because perturbation only makes loads slower and the level itself is wanted.
@@ -189,7 +189,7 @@ impl StretchLimit {
     fn of(time: Duration) -> Self {
         Self {
             cpu: time,
-            elapsed: time * PATIENCE,
+            elapsed: time * MAX_STRETCH_FACTOR,
         }
     }
 

@@ -99,10 +99,10 @@ impl LoadedConfig {
         if self.injectors == Some(0) {
             return invalid("0 injectors load nothing: use 1 or more".to_owned());
         }
-        if let Some(bytes) = self.traffic_bytes.filter(|b| *b < Injector::LEAST_BYTES) {
+        if let Some(bytes) = self.traffic_bytes.filter(|b| *b < Injector::MIN_BYTES) {
             return invalid(format!(
                 "{bytes} bytes of traffic stay in the caches: use {} at the very least",
-                Injector::LEAST_BYTES
+                Injector::MIN_BYTES
             ));
         }
         if let Some(bytes) = self.chase_bytes.filter(|b| *b < ChaseConfig::PAGE_BYTES) {
@@ -273,7 +273,7 @@ impl Sizes {
         let available_bytes = room::obtainable_bytes(session.root, &session.topology, place);
         let cache = hint::largest_cache_bytes(session);
         let threads = injectors.max(1);
-        let page = |bytes: u64| (bytes - bytes % 4096).max(Injector::LEAST_BYTES);
+        let page = |bytes: u64| (bytes - bytes % 4096).max(Injector::MIN_BYTES);
         let sizes = Self {
             chase_bytes: config
                 .chase_bytes

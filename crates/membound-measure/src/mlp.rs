@@ -100,15 +100,15 @@ impl MlpConfig {
     /// # Errors
     /// [`Error::Invalid`], which names the value.
     pub fn check(&self) -> Result<(), Error> {
-        const MOST_LOADS: u32 = 1024;
+        const MAX_LOADS: u32 = 1024;
         const MAX_FILLERS: u32 = 8192;
         if let Some(loads) = self
             .loads
             .iter()
-            .find(|loads| !(1..=MOST_LOADS).contains(*loads))
+            .find(|loads| !(1..=MAX_LOADS).contains(*loads))
         {
             return Err(Error::Invalid(format!(
-                "{loads} loads: use 1 to {MOST_LOADS}"
+                "{loads} loads: use 1 to {MAX_LOADS}"
             )));
         }
         if let Some(fillers) = self
@@ -361,9 +361,9 @@ fn sequential_cells(
     fillers: u32,
     filling: &Filling,
 ) -> Result<Vec<MlpCell>, Error> {
-    const MOST: u32 = 12;
+    const MAX_PASS_LOADS: u32 = 12;
     let mut passes: Vec<(u32, Timed)> = Vec::new();
-    for loads in (1..=MOST).chain((1..=MOST).rev()) {
+    for loads in (1..=MAX_PASS_LOADS).chain((1..=MAX_PASS_LOADS).rev()) {
         if probe.session.cancelled() {
             break;
         }
@@ -373,7 +373,7 @@ fn sequential_cells(
         };
         passes.push((loads, timed));
     }
-    let cells = (1..=MOST).filter_map(|loads| {
+    let cells = (1..=MAX_PASS_LOADS).filter_map(|loads| {
         let both: Vec<&Timed> = passes
             .iter()
             .filter(|(n, _)| *n == loads)

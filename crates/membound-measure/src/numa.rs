@@ -52,11 +52,11 @@ enum PairFigure {
 /// [`Error::Invalid`] for a buffer too small to be chased through.
 pub fn measure(session: &Session<'_>, config: &NumaConfig) -> Result<Numa, Error> {
     let begun = Instant::now();
-    if config.bytes < Buffer::LEAST_BYTES {
+    if config.bytes < Buffer::MIN_BYTES {
         return Err(Error::Invalid(format!(
             "a buffer of {} bytes is too small for node latencies: use {} or more",
             config.bytes,
-            Buffer::LEAST_BYTES
+            Buffer::MIN_BYTES
         )));
     }
     let topology = &session.topology;

@@ -41,9 +41,9 @@ const MIB: usize = 1 << 20;
 
 impl Region {
     /// Minimum share of pages of the requested kind; below it, the kernel counts as having refused.
-    const LEAST_PAGE_SHARE: f64 = 0.5;
+    const MIN_PAGE_SHARE: f64 = 0.5;
     /// Minimum share of pages on the requested nodes.
-    const LEAST_PLACED_SHARE: f64 = 0.99;
+    const MIN_PLACED_SHARE: f64 = 0.99;
     /// Bytes touched between two checks for cancellation.
     const PIECE_BYTES: usize = 64 * MIB;
 
@@ -212,7 +212,7 @@ impl Region {
         } else {
             huge_share
         };
-        if self.page_share < Self::LEAST_PAGE_SHARE {
+        if self.page_share < Self::MIN_PAGE_SHARE {
             return Err(Error::Pages {
                 page,
                 remedy: match page {
@@ -234,7 +234,7 @@ impl Region {
                 PageKind::Huge1G => 1024 * MIB,
             };
             let share = numa::placed_share(self.start.as_ptr(), self.len(), page_bytes, &wanted)?;
-            if share < Self::LEAST_PLACED_SHARE {
+            if share < Self::MIN_PLACED_SHARE {
                 return Err(Error::Placement {
                     node: self.config.node,
                     percent: share * 100.0,

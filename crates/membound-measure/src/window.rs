@@ -348,7 +348,7 @@ impl Walk<'_> {
     /// Batches per visit.
     const BATCHES: usize = 5;
     /// Minimum length of a batch, in nanoseconds.
-    const SHORTEST_BATCH_NS: f64 = 5e5;
+    const MIN_BATCH_NS: f64 = 5e5;
 
     fn visit(&mut self, key: Key, progress: VisitProgress) -> Result<Vec<Visit>, Error> {
         self.session.progress.at(
@@ -367,7 +367,7 @@ impl Walk<'_> {
                     .clock
                     .ns(self.session.clock.min_batch_ticks() as f64),
             )
-            .max(Self::SHORTEST_BATCH_NS);
+            .max(Self::MIN_BATCH_NS);
         // Doubled until the time is long enough to compute the number of windows in a batch.
         let mut windows = 16_u64;
         let probe_ns = loop {

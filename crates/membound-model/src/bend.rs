@@ -11,7 +11,7 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 use crate::stats::{median, robust_sigma};
 
 /// Fewest values in which [`find`] looks for a bend.
-const LEAST_POINTS: usize = 6;
+const MIN_POINTS: usize = 6;
 
 /// One of the two straight parts of a bent line.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ pub struct Bend {
 /// `None` with fewer than six values or four distinct x values.
 #[must_use]
 pub fn find(points: &[(f64, f64)]) -> Option<Bend> {
-    if points.len() < LEAST_POINTS {
+    if points.len() < MIN_POINTS {
         return None;
     }
     let mut places: Vec<f64> = points.iter().map(|point| point.0).collect();

@@ -15,7 +15,7 @@ use crate::mlp::Run;
 use crate::{area, crowding, declared, hits, line, mlp, reach, stats, taint, tlb, walks};
 
 /// Fewest points of a curve in which levels are searched.
-const LEAST_POINTS: usize = 8;
+const MIN_POINTS: usize = 8;
 
 /// Levels and line size from the latency part of a profile.
 #[derive(Clone, Debug, PartialEq)]
@@ -317,7 +317,7 @@ pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
         // A large-page curve that ends early lacks the outer levels.
         let reaching: Vec<usize> = (0..curves.len())
             .filter(|&index| {
-                reach(&curves[index]) >= farthest / 2 && curves[index].len() >= LEAST_POINTS
+                reach(&curves[index]) >= farthest / 2 && curves[index].len() >= MIN_POINTS
             })
             .collect();
         if reaching.is_empty() {
@@ -390,10 +390,10 @@ fn caches_before_memory(caches: &[Cache]) -> Option<usize> {
 /// private to a core, twice the sum over all cores (at most 16), since lateral cast-out may
 /// use the others. `None` without declared caches.
 fn cache_bound(caches: &[Cache], online: usize) -> Option<u64> {
-    const MOST_NEIGHBOURS: usize = 16;
+    const MAX_NEIGHBOURS: usize = 16;
     let cache = outermost(caches)?;
     let copies = match cache.shared_by.len() {
-        1 => online.clamp(1, MOST_NEIGHBOURS),
+        1 => online.clamp(1, MAX_NEIGHBOURS),
         _ => 1,
     };
     Some(cache.size_bytes.saturating_mul(2 * copies as u64))

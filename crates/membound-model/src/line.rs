@@ -18,10 +18,10 @@ use membound_types::{
 use crate::stats::median;
 
 /// Least rise of the latency from half a line to a line.
-const LEAST_RISE: f64 = 0.10;
+const MIN_RISE: f64 = 0.10;
 
 /// Largest relative difference among the latencies beyond the line.
-const MOST_DRIFT: f64 = 0.05;
+const MAX_DRIFT: f64 = 0.05;
 
 /// Ratio to the smallest size that shows a bend, up to which sizes belong to the same cache.
 const SAME_CACHE: u64 = 4;
@@ -155,7 +155,7 @@ fn bend(curve: &[&LatencyPoint]) -> Option<Bend> {
         let rest: Vec<f64> = curve[index..].iter().map(|other| other.ns).collect();
         let level = median(&rest)?;
         let stays = curve[index..].iter().all(|other| {
-            (other.ns / level - 1.0).abs() <= MOST_DRIFT.max(relative_half_width(other))
+            (other.ns / level - 1.0).abs() <= MAX_DRIFT.max(relative_half_width(other))
         });
         if !stays {
             continue;
@@ -163,7 +163,7 @@ fn bend(curve: &[&LatencyPoint]) -> Option<Bend> {
         let before = curve[index - 1];
         let rise = level / before.ns - 1.0;
         let noise = relative_half_width(before).hypot(relative_half_width(point));
-        return (rise > LEAST_RISE.max(2.0 * noise)).then_some(Bend {
+        return (rise > MIN_RISE.max(2.0 * noise)).then_some(Bend {
             size_bytes: point.size_bytes,
             stride_bytes: point.stride_bytes,
             rise,

@@ -162,8 +162,8 @@ fn parallel_spread(
 /// Relative standard deviation of the times, from their distances to the
 /// line between their neighbours. `None` with fewer than eight N.
 fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
-    const FEWEST: usize = 8;
-    if table.len() < FEWEST {
+    const MIN_POINTS: usize = 8;
+    if table.len() < MIN_POINTS {
         return None;
     }
     let distances: Vec<f64> = table

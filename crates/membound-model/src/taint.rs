@@ -15,7 +15,7 @@ use membound_types::{LatencyPoint, PageKind, Pattern, PrefetchTaint};
 use crate::stats::median;
 
 /// Least shortening that is reported: row hits, banks and the order of sets cause smaller ones.
-const LEAST_GAIN: f64 = 0.08;
+const MIN_GAIN: f64 = 0.08;
 
 /// Ratio to the smallest common size up to which sizes count as innermost level,
 /// where the cost of decoding an index can be measured.
@@ -106,7 +106,7 @@ fn compare(
     let ratio = point.ns / harder;
     let noise = ((point.ns_high - point.ns).max(0.0) / point.ns)
         .hypot((reference.ns - reference.ns_low).max(0.0) / reference.ns);
-    (ratio < 1.0 - LEAST_GAIN.max(2.0 * noise)).then_some(PrefetchTaint { against, ratio })
+    (ratio < 1.0 - MIN_GAIN.max(2.0 * noise)).then_some(PrefetchTaint { against, ratio })
 }
 
 /// Cost of decoding an index in nanoseconds per load: `indexed` minus the point's pattern over

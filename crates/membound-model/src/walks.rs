@@ -29,7 +29,7 @@ use crate::mlp::RulePoint;
 use crate::stats::{robust_line, student_95};
 
 /// Fewest different N for a slope.
-const LEAST_POINTS: usize = 4;
+const MIN_POINTS: usize = 4;
 
 /// The times of one condition, in core clock cycles.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub fn compare(
             student_95(line.points.saturating_sub(2)) * line.slope_error,
         ))
     };
-    let fits = (common.len() >= LEAST_POINTS)
+    let fits = (common.len() >= MIN_POINTS)
         .then(|| {
             Some((
                 slope(|small, _| small.cycles)?,
@@ -82,9 +82,7 @@ pub fn compare(
         (fits, common.keys().next(), common.keys().next_back())
     else {
         return Outcome::missing_with(
-            format!(
-                "fewer than {LEAST_POINTS} numbers of loads were measured with both page kinds"
-            ),
+            format!("fewer than {MIN_POINTS} numbers of loads were measured with both page kinds"),
             "measure more of them (`--loads`)",
         );
     };

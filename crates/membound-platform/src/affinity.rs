@@ -8,7 +8,7 @@ use membound_types::CpuId;
 use crate::{Error, Root, list};
 
 /// Maximum number of words to which a mask is enlarged: more bits than any kernel has CPUs.
-const MOST_WORDS: usize = 1 << 14;
+const MAX_WORDS: usize = 1 << 14;
 
 /// Thread number that the kernel takes as the calling thread.
 const CALLING: u32 = 0;
@@ -188,7 +188,7 @@ impl Mask {
                 &error,
                 Error::Call { source, .. } if source.raw_os_error() == Some(libc::EINVAL)
             );
-            if !too_short || words.len() >= MOST_WORDS {
+            if !too_short || words.len() >= MAX_WORDS {
                 return Err(error);
             }
             words = vec![0; words.len() * 2];

@@ -20,12 +20,12 @@ pub struct Slot {
     /// Its bank or channel as the firmware names it.
     pub bank: String,
     /// The module in it; `None` where it is empty.
-    pub module: Option<Module>,
+    pub module: Option<MemoryModule>,
 }
 
 /// A memory module as the firmware describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Module {
+pub struct MemoryModule {
     /// Capacity; `None` where the firmware does not know it.
     pub size_bytes: Option<u64>,
     /// Memory type, such as `DDR4` or `DDR5`.
@@ -140,7 +140,7 @@ impl<'a> Structure<'a> {
     /// Decodes a memory device (SMBIOS 3.6, 7.18).
     fn slot(&self) -> Option<Slot> {
         let size = self.word(0x0c)?;
-        let module = (size != 0).then(|| Module {
+        let module = (size != 0).then(|| MemoryModule {
             size_bytes: self.size_bytes(size),
             kind: memory_type(self.byte(0x12).unwrap_or(0)).to_owned(),
             rated_mts: self.speed(0x15, 0x54),
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(slots[0].bank, "BANK 0");
         assert_eq!(
             slots[0].module,
-            Some(Module {
+            Some(MemoryModule {
                 size_bytes: Some(16 << 30),
                 kind: "DDR5".to_owned(),
                 rated_mts: Some(5600),

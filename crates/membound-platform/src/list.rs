@@ -4,7 +4,7 @@ use membound_types::{CpuId, NodeId};
 
 /// Maximum number of entries of a list, so that a damaged file cannot fill memory. The kernel's own
 /// limits for CPUs and nodes are far below.
-const MOST: usize = 1 << 20;
+const MAX_LIST_ENTRIES: usize = 1 << 20;
 
 /// The numbers of a list; `None` where it is malformed. An empty list is valid: it is how the
 /// kernel writes the CPUs of a node that has none.
@@ -18,7 +18,7 @@ pub(crate) fn numbers(text: &str) -> Option<Vec<u32>> {
                 (only, only)
             }
         };
-        if last < first || found.len() + (last - first) as usize >= MOST {
+        if last < first || found.len() + (last - first) as usize >= MAX_LIST_ENTRIES {
             return None;
         }
         found.extend(first..=last);

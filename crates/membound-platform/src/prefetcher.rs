@@ -134,7 +134,7 @@ impl Controls {
             }
             PrefetchState::Dscr(dscr) => {
                 let value = u64::from(dscr.value());
-                let mask = u64::from(Dscr::MOST);
+                let mask = u64::from(Dscr::MAX);
                 self.change(mask, cpus, guard, |former| former & !mask | value)
             }
         }

@@ -24,10 +24,10 @@ const TAKEN_NS: f64 = 250.0;
 const ADVANCE_NS: f64 = 12e6;
 /// Share of the earned budget that recording outside windows may use up. The rest stays reserved for windows:
 /// without them, a slow recorder would find out nothing.
-const MOST_OTHERWISE: f64 = 0.5;
+const MAX_SHARE_OUTSIDE_WINDOWS: f64 = 0.5;
 /// Share of the earned budget that may be lost before work that can wait until the programs have ended is put
 /// off. Samples themselves take about as much again.
-const MOST_BEFORE_END: f64 = 0.3;
+const MAX_LOSS_BEFORE_END: f64 = 0.3;
 /// Share of the recorder's CPU time that programs lose, above which they count as using nearly all
 /// processors.
 const IN_THE_WAY: f64 = 0.5;
@@ -83,7 +83,7 @@ impl Budget {
             return 0.0;
         }
         let earned_ns = earned_ns(self.share, cpu_ns);
-        earned_ns - self.spent_ns - self.otherwise_ns.min(MOST_OTHERWISE * earned_ns)
+        earned_ns - self.spent_ns - self.otherwise_ns.min(MAX_SHARE_OUTSIDE_WINDOWS * earned_ns)
     }
 
     /// Sets the total lost to recording outside windows, in nanoseconds.
@@ -167,7 +167,8 @@ impl Beside {
     pub(crate) fn may_go_on(&self, own_ns: u64) -> bool {
         let last = self.last.unwrap_or_default();
         let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
-        self.lost_ns + since_ns * self.part <= MOST_BEFORE_END * earned_ns(self.share, last.cpu_ns)
+        self.lost_ns + since_ns * self.part
+            <= MAX_LOSS_BEFORE_END * earned_ns(self.share, last.cpu_ns)
     }
 
     /// True if programs use nearly all processors and have lost as much to the recorder as they may.

@@ -4,11 +4,11 @@ use membound_run::{Burst, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
 /// Accesses below which a stretch is dropped.
-const SHORTEST: usize = 64;
+const MIN_STRETCH_ACCESSES: usize = 64;
 /// Accesses after which a stretch ends.
-const LONGEST: usize = 1 << 20;
+const MAX_STRETCH_ACCESSES: usize = 1 << 20;
 /// Distinct sites after which a stretch ends: their numbers have 16 bits.
-const MOST_SITES: usize = 60_000;
+const MAX_SITES: usize = 60_000;
 /// A stretch without a new access for this long has ended.
 const OVER_NS: u64 = 500_000_000;
 
@@ -49,8 +49,8 @@ impl Collector {
         let over = self.open.get(&access.thread).is_some_and(|it| {
             let last = it.burst.to_ns;
             let another = |since: &u64| (last + 1..=access.t_ns).contains(since);
-            it.burst.accesses.len() >= LONGEST
-                || it.numbers.len() > MOST_SITES
+            it.burst.accesses.len() >= MAX_STRETCH_ACCESSES
+                || it.numbers.len() > MAX_SITES
                 || self.windows.iter().any(another)
         });
         if access.after_gap || over {
@@ -80,7 +80,7 @@ impl Collector {
 
     fn end_of(&mut self, thread: ThreadId, out: &mut Vec<Burst>) {
         if let Some(stretch) = self.open.remove(&thread)
-            && stretch.burst.accesses.len() >= SHORTEST
+            && stretch.burst.accesses.len() >= MIN_STRETCH_ACCESSES
         {
             out.push(stretch.burst);
         }

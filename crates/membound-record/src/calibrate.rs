@@ -33,14 +33,14 @@ const STRETCHES: &str = "stretches";
 /// two polls, and the slowest gives some thousands of timed loads in a quarter of a second.
 const PERIOD: u32 = 400;
 /// How long patching may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATCH_TIMEOUT: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Time after a request at which an exchange that has settled without the patch is requested again.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Share of a stretch that is left out at its beginning, while caches are being filled.
 const WARMING: f64 = 0.05;
 /// Timed loads below which a level is not calibrated.
-const FEWEST: u64 = 100;
+const MIN_TIMED_LOADS: u64 = 100;
 
 /// The request: what is to be calibrated, and how.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Meeting {
     #[must_use]
     pub fn wait(&self) -> bool {
         let begun = Instant::now();
-        while begun.elapsed() < 2 * PATIENCE && self.directory.exists() {
+        while begun.elapsed() < 2 * PATCH_TIMEOUT && self.directory.exists() {
             if self.directory.join(GO).exists() {
                 return true;
             }
@@ -365,10 +365,10 @@ impl Running<'_> {
                 let reason = "ended before its load was patched".to_owned();
                 return Err(CalibrateError::Failed(reason));
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > PATCH_TIMEOUT {
                 return Err(CalibrateError::Unpatched(format!(
                     "it was not done within {} s",
-                    PATIENCE.as_secs()
+                    PATCH_TIMEOUT.as_secs()
                 )));
             }
             // The launcher does not repeat an exchange that found the program at the wrong moment.
@@ -483,7 +483,7 @@ fn level(
         *counts.entry(load.ticks).or_default() += 1;
     }
     let count = counts.values().sum();
-    if count < FEWEST {
+    if count < MIN_TIMED_LOADS {
         return Err(format!("only {count} loads were timed"));
     }
     let ticks = counts
@@ -528,7 +528,7 @@ fn leave_out_evicted(calibration: &mut Calibration) {
         let before = level.count;
         level.ticks.retain(|bin| !(from..=to).contains(&bin.ticks));
         level.count = level.ticks.iter().map(|bin| bin.count).sum();
-        let held = 2 * level.count >= before && level.count >= FEWEST;
+        let held = 2 * level.count >= before && level.count >= MIN_TIMED_LOADS;
         if !held {
             skipped.push(format!(
                 "{}: of {before} loads, {} took as long as memory's (other programs use the cache)",
@@ -556,7 +556,7 @@ fn leave_out_hits(calibration: &mut Calibration) {
         let before = level.count;
         level.ticks.retain(|bin| bin.ticks > longest);
         level.count = level.ticks.iter().map(|bin| bin.count).sum();
-        let kept = 4 * level.count >= before && level.count >= FEWEST;
+        let kept = 4 * level.count >= before && level.count >= MIN_TIMED_LOADS;
         if !kept {
             skipped.push(format!(
                 "core: of {before} loads, {} were hits before the other core's change was seen",

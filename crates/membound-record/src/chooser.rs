@@ -6,11 +6,11 @@ use rustc_hash::FxHashMap;
 /// Time after which a sample's weight has halved.
 const HALF_LIFE_NS: f64 = 1e9;
 /// Share of the time lost at memory that the chosen sites have together.
-const ENOUGH: f64 = 0.95;
+const TARGET_LOST_TIME_SHARE: f64 = 0.95;
 /// Share of it below which a site is not chosen.
-const LEAST: f64 = 0.003;
+const MIN_SITE_SHARE: f64 = 0.003;
 /// Sites chosen at most.
-const MOST: usize = 256;
+const MAX_SITES: usize = 256;
 /// Share of the sampled time at block beginnings with no access to wait for, above which timer interrupts are
 /// assumed to be put off until a block begins, as emulators do. Processors take interrupts after any
 /// instruction.
@@ -88,11 +88,11 @@ impl Chooser {
         sites.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let mut sum = 0.0;
         let wanted = sites.iter().take_while(|(_, share)| {
-            let more = sum < ENOUGH;
+            let more = sum < TARGET_LOST_TIME_SHARE;
             sum += share;
-            more && *share >= LEAST
+            more && *share >= MIN_SITE_SHARE
         });
-        let count = wanted.count().min(MOST);
+        let count = wanted.count().min(MAX_SITES);
         sites.truncate(count);
         sites
     }

@@ -68,10 +68,10 @@ impl Clock {
     /// Computes the rate from the run's beginning to `now`, if that is long enough.
     pub(crate) fn refine(&mut self, now: Reading) {
         /// A reading is uncertain by some tens of nanoseconds: over 2 ms, that is a few parts in 10⁵.
-        const LEAST_NS: u64 = 2_000_000;
+        const MIN_SPAN_NS: u64 = 2_000_000;
         let ns = now.raw_ns.saturating_sub(self.first.raw_ns);
         let ticks = now.tsc.saturating_sub(self.first.tsc);
-        if ns >= LEAST_NS && ticks > 0 {
+        if ns >= MIN_SPAN_NS && ticks > 0 {
             self.ns_per_tick = ns as f64 / ticks as f64;
         }
     }

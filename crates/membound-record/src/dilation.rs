@@ -11,7 +11,7 @@
 //!
 //! A core overlaps patches with the program, and samples do not show by how much. So each window's time has
 //! bounds. The upper bound: all of it was the program's. The lower bound: the program's other instructions
-//! took little longer than usual, and an execution of a patch no longer than [`MOST_TIMES_COST`] allows.
+//! took little longer than usual, and an execution of a patch no longer than [`MAX_COST_RATIO`] allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,13 +21,13 @@ use rustc_hash::FxHashMap;
 use crate::budget::Work;
 
 /// Samples below which no share is estimated.
-const FEWEST: u32 = 10;
+const MIN_SAMPLES: u32 = 10;
 /// Upper limit of the patches' share of a window's time.
-const MOST: f64 = 0.95;
+const MAX_PATCHED_SHARE: f64 = 0.95;
 /// Upper limit of the cost of a patch, as a multiple of the budget's guess.
-const MOST_TIMES_COST: f64 = 3.0;
+const MAX_COST_RATIO: f64 = 3.0;
 /// Upper limit of the slowdown of instructions between patches.
-const MOST_TIMES_SLOWER: f64 = 1.25;
+const MAX_SLOWDOWN: f64 = 1.25;
 /// Standard errors of a share of samples to the end of its interval.
 const Z95: f64 = 1.96;
 /// How long windows wait for others with the same patches.
@@ -229,7 +229,7 @@ impl Dilation {
             // The kernel's accounting of CPU time stands still between its ticks, which may be as long as a
             // window; samples have the resolution of their period.
             let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
-            let enough = window.samples >= FEWEST;
+            let enough = window.samples >= MIN_SAMPLES;
             for row in &mut window.executions {
                 let row_ns = row.to_ns.saturating_sub(row.from_ns) as f64;
                 let sampled_ns = (window.all_ns * (row_ns / length_ns).min(1.0)) as u64;
@@ -257,8 +257,8 @@ impl Dilation {
         let pool = self.pools.get(&key).unwrap_or(&none);
         let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
         let cpu_ns = length_ns.max(window.all_ns);
-        let costliest = (MOST_TIMES_COST * window.cost_ns / cpu_ns).min(MOST);
-        if pool.samples < FEWEST || self.usual_all_ns <= 0.0 {
+        let costliest = (MAX_COST_RATIO * window.cost_ns / cpu_ns).min(MAX_PATCHED_SHARE);
+        if pool.samples < MIN_SAMPLES || self.usual_all_ns <= 0.0 {
             return Part {
                 likely: 0.0,
                 most: costliest,
@@ -277,7 +277,7 @@ impl Dilation {
             Telling::Patches => pool.in_patches_ns / pool.all_ns + (displaced - usually).max(0.0),
             Telling::Instructions => pool.cost_ns / pool.all_ns,
         };
-        let most = most.min(MOST);
+        let most = most.min(MAX_PATCHED_SHARE);
         let samples = f64::from(pool.samples);
         let likely = if usual >= 1.0 || most <= 0.0 {
             0.0
@@ -293,7 +293,7 @@ impl Dilation {
         let share = (patched * samples + 2.0) / (samples + 4.0);
         let high = share + Z95 * (share * (1.0 - share) / (samples + 4.0)).sqrt();
         let progress = (1.0 - high).max(0.0) / (1.0 - before).max(1e-9);
-        let slower = (1.0 - progress / MOST_TIMES_SLOWER).clamp(0.0, MOST);
+        let slower = (1.0 - progress / MAX_SLOWDOWN).clamp(0.0, MAX_PATCHED_SHARE);
         Part {
             likely: likely.min(costliest),
             most: slower.max(likely).min(costliest),

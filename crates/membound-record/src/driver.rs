@@ -38,17 +38,17 @@ use crate::gaps::Gaps;
 use crate::groups::Wanted;
 use crate::holding::Trials;
 use crate::inbox::Inbox;
-use crate::laps::LapCounter;
-use crate::modules::Module;
+use crate::iterations::IterationCounter;
+use crate::modules::CodeModule;
 use crate::nodes::Nodes;
 use crate::objects::Objects;
 use crate::others::Others;
 use crate::pages::Pages;
+use crate::residency::Residencies;
 use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
 use crate::sampling::Taken;
 use crate::sites::Sites;
-use crate::stays::Stays;
 use crate::traffic::TrafficCounters;
 use crate::waited::Waited;
 use crate::watching::Watching;
@@ -63,7 +63,7 @@ use unseen::Unseen;
 const DELAY_NS: u64 = 50_000_000;
 /// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
 /// belongs to, and a sampler that gets no processor reports late.
-const LONGEST_DELAY_NS: u64 = 2_000_000_000;
+const MAX_DELAY_NS: u64 = 2_000_000_000;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Longest time between two iterations of the driver's loop.
@@ -129,7 +129,7 @@ pub(crate) struct Driver {
     windows: Windows,
     dilation: Dilation,
     bursts: Collector,
-    laps: LapCounter,
+    iterations: IterationCounter,
     watching: Option<Watching>,
     trials: Trials,
     chooser: Chooser,
@@ -154,10 +154,10 @@ pub(crate) struct Driver {
     read_names_at_ns: u64,
     pending: Pending<Happened>,
     sources: Vec<PathBuf>,
-    source_modules: FxHashMap<usize, Arc<Module>>,
+    source_modules: FxHashMap<usize, Arc<CodeModule>>,
     /// When each thread was sampled last, and its process.
     recent: FxHashMap<ThreadId, (u64, ProcessId)>,
-    stays: Stays,
+    residencies: Residencies,
     sampled_ns: u64,
     /// CPU time that samples of the agent's timers should account for.
     covered: CpuTime,
@@ -247,7 +247,7 @@ impl Driver {
             windows,
             dilation: Dilation::new(telling),
             bursts: Collector::default(),
-            laps: LapCounter::default(),
+            iterations: IterationCounter::default(),
             watching,
             trials,
             chooser: Chooser::default(),
@@ -267,7 +267,7 @@ impl Driver {
             sources: Vec::new(),
             source_modules: FxHashMap::default(),
             recent: FxHashMap::default(),
-            stays: Stays::default(),
+            residencies: Residencies::default(),
             sampled_ns: 0,
             covered: CpuTime::default(),
             covered_ns: 0,
@@ -434,7 +434,7 @@ impl Driver {
         self.chooser.cool(now_ns);
         self.recent
             .retain(|_, (t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
-        self.stays.tidy(now_ns);
+        self.residencies.tidy(now_ns);
         let mut world = crate::lock(&self.world);
         world.tidy(now_ns);
         let alive = world.alive();
@@ -453,7 +453,7 @@ impl Driver {
 
 /// Time until which events can be processed at `now_ns`, if perf has reported until `told_until_ns`.
 fn horizon_ns(now_ns: u64, told_until_ns: u64) -> u64 {
-    let told_ns = told_until_ns.max(now_ns.saturating_sub(LONGEST_DELAY_NS));
+    let told_ns = told_until_ns.max(now_ns.saturating_sub(MAX_DELAY_NS));
     now_ns.saturating_sub(DELAY_NS).min(told_ns)
 }
 

@@ -12,10 +12,10 @@ use rustc_hash::FxHashMap;
 /// machines of two vendors.
 const SWITCH_COST_NS: f64 = 4000.0;
 /// Share of their CPU time that threads may lose to that.
-const MOST_LOST: f64 = 0.02;
-/// Lower limit of the share of the time that timers run. A share above `MOST_SHARE` becomes 1.
-const LEAST_SHARE: f64 = 0.1;
-const MOST_SHARE: f64 = 0.5;
+const MAX_LOST: f64 = 0.02;
+/// Lower limit of the share of the time that timers run. A share above `MAX_SHARE` becomes 1.
+const MIN_SHARE: f64 = 0.1;
+const MAX_SHARE: f64 = 0.5;
 /// Length of a span in which timers run.
 const SPAN_NS: u64 = 20_000_000;
 /// How often context switches are read, and of how many threads.
@@ -123,8 +123,8 @@ impl Duty {
             return;
         }
         self.lost = switches as f64 * SWITCH_COST_NS / cpu_ns as f64;
-        let share = (MOST_LOST / self.lost.max(MOST_LOST)).max(LEAST_SHARE);
-        self.share = if share > MOST_SHARE { 1.0 } else { share };
+        let share = (MAX_LOST / self.lost.max(MAX_LOST)).max(MIN_SHARE);
+        self.share = if share > MAX_SHARE { 1.0 } else { share };
     }
 
     fn turn(&mut self, now_ns: u64) -> Option<bool> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use membound_run::{FrameId, ModuleKind};
 
 use crate::driver::Driver;
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::names;
 
 impl Driver {
@@ -42,7 +42,7 @@ impl Driver {
     pub(crate) fn read_names(&self) {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let mut seen = BTreeSet::new();
-        let mut sampled: Vec<(Arc<Module>, u64)> = Vec::new();
+        let mut sampled: Vec<(Arc<CodeModule>, u64)> = Vec::new();
         for (id, address) in self.sites.sampled() {
             if seen.insert(id)
                 && let Some(module) = modules.get(id.index())
@@ -61,7 +61,7 @@ impl Driver {
     }
 
     /// Adds functions and lines for a module's frames.
-    fn name(&mut self, module: &Arc<Module>, frames: &[(FrameId, u64)]) {
+    fn name(&mut self, module: &Arc<CodeModule>, frames: &[(FrameId, u64)]) {
         let Self {
             world, gaps, file, ..
         } = self;

@@ -13,7 +13,7 @@ use membound_run::{ModuleId, SiteId};
 use rustc_hash::FxHashMap;
 
 use crate::budget::Work;
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::patcher::Patcher;
 use crate::sites::Sites;
 
@@ -33,13 +33,13 @@ const RARE_PERIOD: u32 = 16;
 const WANTED: u32 = 250;
 /// Share of a window in which these samples should be reached, as rates change.
 const EARLY: f64 = 0.7;
-const MOST_PERIOD: f64 = 1e6;
+const MAX_PERIOD: f64 = 1e6;
 /// Back-off of a group that could not be placed, times its failures before this one.
 const REST_NS: u64 = 200_000_000;
 /// Failures after which a group is given up.
 pub(crate) const TRIES: u32 = 3;
 /// Times that a group may grow by sites that became hot later. Each growth needs another plan.
-const MOST_GROWN: u32 = 4;
+const MAX_GROWTHS: u32 = 4;
 /// Sampled time lost at a group between two of its windows: at least this, and at least this share of all
 /// that was lost there so far. So every phase in which a group is hot gets windows, and a long run gets only
 /// a few more of them than a short one.
@@ -48,9 +48,9 @@ const AGAIN_PART: f64 = 1.0 / 20.0;
 /// Windows of a group between two that count its blocks.
 const BLOCKS_EVERY: u64 = 16;
 /// Blocks of one function that are counted, at most.
-const MOST_BLOCKS: usize = 1024;
+const MAX_BLOCKS: usize = 1024;
 /// Accesses of one function that are recorded in a burst, at most.
-const MOST_RECORDED: usize = 2048;
+const MAX_RECORDED_ACCESSES: usize = 2048;
 
 /// Whether plain counters of one process may race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) enum Wanted {
 pub(crate) struct Group {
     /// The function's module and its first address.
     pub(crate) function: (ModuleId, u64),
-    module: Arc<Module>,
+    module: Arc<CodeModule>,
     file: Identity,
     /// Whether the file's plan is prepared, so that a choice from it takes milliseconds, as of
     /// [`Groups::ask_ready`].
@@ -111,7 +111,7 @@ pub(crate) struct Group {
 impl Group {
     fn new(
         function: (ModuleId, u64),
-        module: Arc<Module>,
+        module: Arc<CodeModule>,
         sites: Vec<(u64, SiteId)>,
     ) -> Option<Self> {
         let file = module.code().and_then(Code::identity)?;
@@ -176,7 +176,7 @@ impl Group {
             self.blocks = code
                 .map(|code| code.blocks(self.function.1))
                 .unwrap_or_default();
-            self.blocks.truncate(MOST_BLOCKS);
+            self.blocks.truncate(MAX_BLOCKS);
         }
         let Self {
             choices,
@@ -207,7 +207,7 @@ impl Group {
                     let all = code
                         .map(|code| code.accesses(function.1))
                         .unwrap_or_default();
-                    Places::At(all.into_iter().take(MOST_RECORDED).collect())
+                    Places::At(all.into_iter().take(MAX_RECORDED_ACCESSES).collect())
                 }
             };
             Choice {
@@ -222,12 +222,12 @@ impl Group {
     pub(crate) fn paces(&self, length_ns: u64) -> Vec<(u64, Pace)> {
         let unknown = match self.rate {
             Some(_) => RARE_PERIOD,
-            None => (u64::from(FIRST_PERIOD) * length_ns / USUAL_NS).min(MOST_PERIOD as u64) as u32,
+            None => (u64::from(FIRST_PERIOD) * length_ns / USUAL_NS).min(MAX_PERIOD as u64) as u32,
         };
         let pace = |(address, _): &(u64, SiteId)| {
             let period = self.rates.get(address).map_or(unknown, |rate| {
                 let period = rate * length_ns as f64 * EARLY / f64::from(WANTED);
-                period.clamp(1.0, MOST_PERIOD) as u32
+                period.clamp(1.0, MAX_PERIOD) as u32
             });
             let samples = WANTED;
             (*address, Pace { period, samples })
@@ -394,7 +394,7 @@ impl Groups {
             let module = sites.place(list[0].1).map(|(module, _)| Arc::clone(module));
             let sites = list.iter().map(|(_, site)| *site).collect::<Vec<_>>();
             let growing = self.growing.get(&function).copied();
-            if let Some(index) = growing.filter(|it| self.all[*it].grown < MOST_GROWN) {
+            if let Some(index) = growing.filter(|it| self.all[*it].grown < MAX_GROWTHS) {
                 self.of_site
                     .extend(sites.into_iter().map(|site| (site, index)));
                 self.all[index].grow(list);

@@ -12,11 +12,11 @@ use rustc_hash::FxHashMap;
 use crate::live::LiveHistory;
 
 /// Blocks of one process that are kept; further allocations are only counted.
-const MOST_BLOCKS: usize = 8 << 20;
+const MAX_BLOCKS: usize = 8 << 20;
 
 /// An allocated block or mapping.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Block {
+pub(crate) struct HeapBlock {
     /// Size in bytes.
     pub(crate) size: u64,
     /// Number of the call chain in this process.
@@ -67,9 +67,9 @@ pub(crate) struct Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     /// Blocks of allocators, by first address.
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, HeapBlock>,
     /// Mappings of the kernel, by first address; blocks lie inside them.
-    mappings: BTreeMap<u64, Block>,
+    mappings: BTreeMap<u64, HeapBlock>,
     /// By call chain and function.
     pub(crate) totals: FxHashMap<(u32, AllocationFunction), Totals>,
     /// Live bytes over time, by the same.
@@ -102,12 +102,12 @@ impl Heap {
     }
 
     /// The allocator's block that contains an address, with its first address.
-    pub(crate) fn block(&mut self, address: u64) -> Option<(u64, &mut Block)> {
+    pub(crate) fn block(&mut self, address: u64) -> Option<(u64, &mut HeapBlock)> {
         at(&mut self.blocks, address)
     }
 
     /// The mapping that contains an address, with its first address.
-    pub(crate) fn mapping(&mut self, address: u64) -> Option<(u64, &mut Block)> {
+    pub(crate) fn mapping(&mut self, address: u64) -> Option<(u64, &mut HeapBlock)> {
         at(&mut self.mappings, address)
     }
 
@@ -125,14 +125,14 @@ impl Heap {
             AllocationFunction::Mmap => &mut self.mappings,
             _ => &mut self.blocks,
         };
-        if map.len() >= MOST_BLOCKS {
+        if map.len() >= MAX_BLOCKS {
             self.unkept += 1;
             return;
         }
         totals.live_bytes += bytes;
         totals.peak_bytes = totals.peak_bytes.max(totals.live_bytes);
         self.live.note((event.chain, event.function), t_ns, totals);
-        let block = Block {
+        let block = HeapBlock {
             size: event.size,
             chain: event.chain,
             function: event.function,
@@ -145,7 +145,7 @@ impl Heap {
     }
 
     /// Ends `bytes` of a block: all of it, if it has no more.
-    fn end(&mut self, block: &Block, bytes: u64, t_ns: u64, ended: &mut Vec<Ended>) {
+    fn end(&mut self, block: &HeapBlock, bytes: u64, t_ns: u64, ended: &mut Vec<Ended>) {
         let whole = bytes >= block.size;
         if let Some(totals) = self.totals.get_mut(&(block.chain, block.function)) {
             let weight = f64::from(block.weight);
@@ -183,7 +183,8 @@ impl Heap {
             for rest in [first..start.max(first), end.min(last)..last] {
                 if rest.start < rest.end {
                     let size = rest.end - rest.start;
-                    self.mappings.insert(rest.start, Block { size, ..block });
+                    self.mappings
+                        .insert(rest.start, HeapBlock { size, ..block });
                 }
             }
         }
@@ -192,14 +193,14 @@ impl Heap {
     }
 }
 
-fn at(map: &mut BTreeMap<u64, Block>, address: u64) -> Option<(u64, &mut Block)> {
+fn at(map: &mut BTreeMap<u64, HeapBlock>, address: u64) -> Option<(u64, &mut HeapBlock)> {
     let (start, block) = map.range_mut(..=address).next_back()?;
     // A block of zero bytes still has an address.
     (address - start < block.size.max(1)).then_some((*start, block))
 }
 
 /// First addresses of the blocks that overlap `size` bytes at `start`.
-fn overlapped(map: &BTreeMap<u64, Block>, start: u64, size: u64) -> Vec<u64> {
+fn overlapped(map: &BTreeMap<u64, HeapBlock>, start: u64, size: u64) -> Vec<u64> {
     let end = start.saturating_add(size.max(1));
     let before = map.range(..start).next_back();
     let before = before.filter(|(first, block)| first.saturating_add(block.size) > start);
@@ -240,7 +241,7 @@ mod tests {
         event(AllocationAction::Freed, function, address, size)
     }
 
-    fn find(heap: &mut Heap, address: u64) -> Option<(u64, &mut Block)> {
+    fn find(heap: &mut Heap, address: u64) -> Option<(u64, &mut HeapBlock)> {
         match heap.block(address).is_some() {
             true => heap.block(address),
             false => heap.mapping(address),

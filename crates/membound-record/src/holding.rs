@@ -16,13 +16,13 @@ use crate::patcher::Running;
 use crate::windows::{Now, Windows};
 
 /// Lines remembered at most.
-const MOST_LINES: usize = 4096;
+const MAX_LINES: usize = 4096;
 /// Threads in one trial at most.
-const MOST_THREADS: usize = membound_launch::HOLD_THREADS;
+const MAX_THREADS: usize = membound_launch::HOLD_THREADS;
 /// A line is a candidate for a trial from this many accesses by each of two threads, and this many changes
 /// from one thread to another between consecutive accesses.
-const FEWEST_SEEN: u64 = 4;
-const FEWEST_TURNS: u64 = 4;
+const MIN_ACCESSES: u64 = 4;
+const MIN_TURNS: u64 = 4;
 /// Length of a span: below a millisecond, including the time in which threads arrive.
 const SPAN_NS: u32 = 600_000;
 /// Duration of a span, with all that goes with it.
@@ -32,13 +32,13 @@ const ROUNDS: u32 = 8;
 /// Share of the time for which a thread may be held.
 const DUTY: f64 = 0.02;
 /// How long a trial may take before it is given up.
-const PATIENCE_NS: u64 = 3_000_000_000;
+const PROGRAM_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Spans of either kind needed to find a word that counts progress.
-const FEWEST_SPANS: usize = 3;
+const MIN_SPANS: usize = 3;
 /// A word counts progress if its growth per CPU time varies by less than this while the thread runs alone …
 const STEADY: f64 = 0.1;
 /// … and its mean growth in a span is at least this, so that its step size does not matter.
-const LEAST_GROWTH: f64 = 30.0;
+const MIN_GROWTH: f64 = 30.0;
 /// A word whose growth per nanosecond is this close to 1 is a clock.
 const CLOCK: f64 = 0.01;
 
@@ -112,10 +112,10 @@ impl Trials {
     /// Notes an access.
     pub(crate) fn note(&mut self, noted: Noted) {
         let key = (noted.pid, noted.address & !(self.line_bytes - 1));
-        if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
+        if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&key) {
             // Lines that several threads use stay.
             self.lines.retain(|_, line| line.turns > 0);
-            if self.lines.len() >= MOST_LINES {
+            if self.lines.len() >= MAX_LINES {
                 return;
             }
         }
@@ -126,7 +126,7 @@ impl Trials {
         user.tid = noted.tid;
         user.seen += 1;
         user.stores += u64::from(noted.stores);
-        if line.turns == FEWEST_TURNS {
+        if line.turns == MIN_TURNS {
             self.disputed.insert(key);
         }
     }
@@ -149,7 +149,7 @@ impl Trials {
             return;
         };
         let held = running.remote.held();
-        if held.is_none() && now.t_ns < since_ns.saturating_add(PATIENCE_NS) {
+        if held.is_none() && now.t_ns < since_ns.saturating_add(PROGRAM_TIMEOUT_NS) {
             self.trying = Some((plan, since_ns));
             return;
         }
@@ -276,14 +276,14 @@ impl Plan {
 impl Line {
     fn is_fought(&self) -> bool {
         let writes = self.threads.values().any(|user| user.stores > 0);
-        self.turns >= FEWEST_TURNS && writes && self.users().len() >= 2
+        self.turns >= MIN_TURNS && writes && self.users().len() >= 2
     }
 
     fn users(&self) -> Vec<(ThreadId, u32)> {
-        let often = self.threads.iter().filter(|it| it.1.seen >= FEWEST_SEEN);
+        let often = self.threads.iter().filter(|it| it.1.seen >= MIN_ACCESSES);
         let mut users: Vec<(&ThreadId, &User)> = often.collect();
         users.sort_by_key(|(thread, user)| (std::cmp::Reverse(user.seen), **thread));
-        users.truncate(MOST_THREADS);
+        users.truncate(MAX_THREADS);
         let mut users: Vec<(ThreadId, u32)> = users
             .into_iter()
             .map(|(thread, user)| (*thread, user.tid))
@@ -329,7 +329,7 @@ impl Word {
                 .collect::<Vec<_>>()
         };
         let (alone, together) = (own(true), own(false));
-        if alone.len() < FEWEST_SPANS || together.len() < FEWEST_SPANS {
+        if alone.len() < MIN_SPANS || together.len() < MIN_SPANS {
             return None;
         }
         let count = spans.first()?.words.len();
@@ -371,7 +371,7 @@ impl Word {
             .collect();
         // A clock grows with time whatever the thread does.
         let tells_time = by_clock.iter().all(|rate| (rate - 1.0).abs() < CLOCK);
-        if mean < LEAST_GROWTH || tells_time {
+        if mean < MIN_GROWTH || tells_time {
             return None;
         }
         let uneven = |spans: &[&HeldSpan]| {
@@ -437,10 +437,10 @@ mod tests {
         for thread in [1, 2, 1, 2, 1, 2, 1, 2] {
             trials.note(noted(thread, 8, true));
         }
-        for number in 1..2 * MOST_LINES as u64 {
+        for number in 1..2 * MAX_LINES as u64 {
             trials.note(noted(1, number * 64, true));
         }
-        assert!(trials.lines.len() <= MOST_LINES);
+        assert!(trials.lines.len() <= MAX_LINES);
         assert_eq!(trials.next_plan().map(|plan| plan.line), Some(0));
     }
 

@@ -29,7 +29,7 @@ use membound_types::MachineProfile;
 use crate::Error;
 use crate::gaps::Gaps;
 use crate::intern::Interner;
-use crate::modules::{Module, Modules};
+use crate::modules::{CodeModule, Modules};
 use crate::names;
 use crate::sites::Sites;
 use crate::threads::Threads;
@@ -241,7 +241,7 @@ impl Importer {
 
     /// Adds names and code, and completes the file.
     fn finish(mut self) -> Result<Imported, Error> {
-        let all: Vec<Arc<Module>> = self.modules.all().to_vec();
+        let all: Vec<Arc<CodeModule>> = self.modules.all().to_vec();
         self.write();
         self.name(ModuleKind::Jit);
         let loops = take(&mut self.loops);

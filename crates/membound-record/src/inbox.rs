@@ -14,7 +14,7 @@ use membound_launch::{
 use rustc_hash::FxHashMap;
 
 /// Events of each kind that are buffered at most. The driver fetches them every few milliseconds.
-const MOST: usize = 2 << 20;
+const MAX_WAITING: usize = 2 << 20;
 
 /// Everything that was reported since the last fetch.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Inbox {
 
 /// How many of `new` events may be added to `waiting` ones.
 fn room(waiting: usize, new: usize) -> usize {
-    MOST.saturating_sub(waiting).min(new)
+    MAX_WAITING.saturating_sub(waiting).min(new)
 }
 
 impl Receiver for Inbox {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(told.sources, [PathBuf::from("a"), PathBuf::from("b")]);
         Receiver::receive(&inbox, &sources, &[]);
         assert!(inbox.take().sources.is_empty());
-        assert_eq!(room(MOST - 1, 5), 1);
-        assert_eq!(room(MOST + 1, 5), 0);
+        assert_eq!(room(MAX_WAITING - 1, 5), 1);
+        assert_eq!(room(MAX_WAITING + 1, 5), 0);
     }
 }

@@ -6,7 +6,7 @@ use membound_run::{Frame, FrameId, Stack, StackId};
 use rustc_hash::FxHashMap;
 
 /// Entries of the table of call chains at most: of later chains, only the innermost frame is kept.
-const MOST_STACKS: usize = 4 << 20;
+const MAX_STACKS: usize = 4 << 20;
 /// Frames of one chain that are kept, from the innermost.
 const DEEPEST: usize = 256;
 
@@ -61,7 +61,7 @@ impl Interner {
 
     /// The number of a chain, whose frames are given innermost first; `None` for an empty chain.
     pub(crate) fn stack(&mut self, frames: &[FrameId]) -> Option<StackId> {
-        let full = self.stacks.numbers.len() >= MOST_STACKS;
+        let full = self.stacks.numbers.len() >= MAX_STACKS;
         let kept = if full {
             frames.len().min(1)
         } else {

@@ -12,12 +12,12 @@ use crate::heap::Totals;
 /// Length of a step in nanoseconds when a run begins.
 const FIRST_STEP_NS: u64 = 1 << 20;
 /// Steps that a heap keeps in memory, over all its call chains: 24 bytes each.
-const MOST_STEPS: usize = 200_000;
+const MAX_STEPS: usize = 200_000;
 /// Steps that a run is divided into in the file.
 const STEPS_IN_FILE: u32 = 512;
 /// Call chains that never had as many live bytes have no history: they would be most of the chains, and
 /// nothing of the memory.
-const LEAST_BYTES: f64 = 4096.0;
+const MIN_BYTES: f64 = 4096.0;
 
 /// A call chain, as the process numbers it, and the function that allocated.
 type Key = (u32, AllocationFunction);
@@ -46,7 +46,7 @@ impl Default for LiveHistory {
         Self {
             step_ns: FIRST_STEP_NS,
             steps: 0,
-            most_steps: MOST_STEPS,
+            most_steps: MAX_STEPS,
             series: FxHashMap::default(),
         }
     }
@@ -55,7 +55,7 @@ impl Default for LiveHistory {
 impl LiveHistory {
     /// Notes the live bytes of a call chain that changed at `t_ns`.
     pub(crate) fn note(&mut self, key: Key, t_ns: u64, totals: &Totals) {
-        if totals.peak_bytes < LEAST_BYTES {
+        if totals.peak_bytes < MIN_BYTES {
             return;
         }
         let bytes = totals.live_bytes.max(0.0);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn small_chains_have_no_history() {
         let mut history = LiveHistory::default();
-        noted(&mut history, &[(0, 100.0), (5, LEAST_BYTES - 1.0)]);
+        noted(&mut history, &[(0, 100.0), (5, MIN_BYTES - 1.0)]);
         assert_eq!(rows(&mut history), []);
     }
 

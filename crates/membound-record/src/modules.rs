@@ -38,7 +38,7 @@ impl AsRef<[u8]> for Bytes {
 }
 
 /// A piece of code: a file, the vdso, the agent, the kernel, or code made at run time.
-pub(crate) struct Module {
+pub(crate) struct CodeModule {
     /// Its number in the run.
     pub(crate) id: ModuleId,
     /// Path or name that reports show.
@@ -54,13 +54,13 @@ pub(crate) struct Module {
     symbols: OnceLock<Option<Symbols>>,
 }
 
-impl fmt::Debug for Module {
+impl fmt::Debug for CodeModule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:?} {}", self.kind, self.path)
     }
 }
 
-impl Module {
+impl CodeModule {
     /// Call frame information, if it can be read.
     pub(crate) fn frames(&self) -> Option<&Frames> {
         let read = || Frames::of_bytes(self.bytes.clone()?, &self.path).ok();
@@ -186,16 +186,16 @@ enum Key {
 /// All modules of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    known: FxHashMap<Key, Arc<Module>>,
+    known: FxHashMap<Key, Arc<CodeModule>>,
     /// In the order of their numbers.
-    all: Vec<Arc<Module>>,
+    all: Vec<Arc<CodeModule>>,
     /// Path of the agent's file in the programs.
     agent_path: Option<Vec<u8>>,
 }
 
 impl Modules {
     /// All modules, in the order of their numbers.
-    pub(crate) fn all(&self) -> &[Arc<Module>] {
+    pub(crate) fn all(&self) -> &[Arc<CodeModule>] {
         &self.all
     }
 
@@ -208,7 +208,7 @@ impl Modules {
     }
 
     /// The module that was last added under a path.
-    pub(crate) fn by_path(&self, path: &Path) -> Option<&Arc<Module>> {
+    pub(crate) fn by_path(&self, path: &Path) -> Option<&Arc<CodeModule>> {
         let path = path.as_os_str();
         self.all
             .iter()
@@ -218,7 +218,12 @@ impl Modules {
 
     /// The module of an executable mapping of process `pid` (image `process`), and its bias: address in the
     /// process minus address in the file.
-    pub(crate) fn of(&mut self, pid: u32, process: ProcessId, map: &Mapping) -> (Arc<Module>, u64) {
+    pub(crate) fn of(
+        &mut self,
+        pid: u32,
+        process: ProcessId,
+        map: &Mapping,
+    ) -> (Arc<CodeModule>, u64) {
         let name = map.name.as_encoded_bytes();
         if name == b"[vdso]" {
             return (self.vdso(), map.range.start);
@@ -242,18 +247,18 @@ impl Modules {
     }
 
     /// The module of a mapping by its name alone; the file is not read.
-    pub(crate) fn unread(&mut self, map: &Mapping) -> Arc<Module> {
+    pub(crate) fn unread(&mut self, map: &Mapping) -> Arc<CodeModule> {
         self.named(map.name.as_encoded_bytes())
     }
 
     /// The module with this name; no file is read for it.
-    pub(crate) fn named(&mut self, name: &[u8]) -> Arc<Module> {
+    pub(crate) fn named(&mut self, name: &[u8]) -> Arc<CodeModule> {
         let shown = String::from_utf8_lossy(name).into_owned();
         self.plain(Key::Named(name.to_vec()), &shown, ModuleKind::File)
     }
 
     /// The one module for all code of the agent or of the kernel.
-    pub(crate) fn special(&mut self, shown: &str, kind: ModuleKind) -> Arc<Module> {
+    pub(crate) fn special(&mut self, shown: &str, kind: ModuleKind) -> Arc<CodeModule> {
         let key = if kind == ModuleKind::Agent {
             Key::Agent
         } else {
@@ -262,13 +267,13 @@ impl Modules {
         self.plain(key, shown, kind)
     }
 
-    fn vdso(&mut self) -> Arc<Module> {
+    fn vdso(&mut self) -> Arc<CodeModule> {
         if let Some(module) = self.known.get(&Key::Vdso) {
             return Arc::clone(module);
         }
         // Every process has the same vdso.
         let bytes = own_vdso();
-        self.add(Key::Vdso, |id| Module {
+        self.add(Key::Vdso, |id| CodeModule {
             headers: bytes.as_deref().and_then(Headers::parse),
             bytes: bytes.map(|bytes| Bytes::Memory(bytes.into())),
             ..bare(id, "[vdso]", ModuleKind::Vdso)
@@ -277,12 +282,12 @@ impl Modules {
 
     /// The agent's file is needed to unwind through it; trampolines and tables, which have no file, count as
     /// part of it.
-    fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<Module>, u64) {
+    fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<CodeModule>, u64) {
         if !map.name.as_encoded_bytes().starts_with(b"/memfd:") && self.agent_path.is_none() {
             let opened = open(pid, map);
             let bytes = opened.as_ref().and_then(map_file);
             self.agent_path = Some(map.name.as_encoded_bytes().to_vec());
-            self.add(Key::Agent, |id| Module {
+            self.add(Key::Agent, |id| CodeModule {
                 headers: bytes.as_ref().and_then(|map| Headers::parse(map)),
                 bytes: bytes.map(|map| Bytes::File(Arc::new(map))),
                 ..bare(id, "[agent]", ModuleKind::Agent)
@@ -298,7 +303,7 @@ impl Modules {
         (module, bias.unwrap_or(0))
     }
 
-    fn file(&mut self, pid: u32, map: &Mapping) -> Option<Arc<Module>> {
+    fn file(&mut self, pid: u32, map: &Mapping) -> Option<Arc<CodeModule>> {
         let file = open(pid, map)?;
         let found = file.metadata().ok()?;
         let key = Key::File {
@@ -322,7 +327,7 @@ impl Modules {
         let bytes = map_file(&file)?;
         let shown = String::from_utf8_lossy(without_mark(map.name.as_encoded_bytes())).into_owned();
         let kept = (self.all.len() < KEPT_OPEN).then_some(file);
-        Some(self.add(key, |id| Module {
+        Some(self.add(key, |id| CodeModule {
             headers: Headers::parse(&bytes),
             bytes: Some(Bytes::File(Arc::new(bytes))),
             file: kept,
@@ -330,14 +335,14 @@ impl Modules {
         }))
     }
 
-    fn plain(&mut self, key: Key, shown: &str, kind: ModuleKind) -> Arc<Module> {
+    fn plain(&mut self, key: Key, shown: &str, kind: ModuleKind) -> Arc<CodeModule> {
         match self.known.get(&key) {
             Some(module) => Arc::clone(module),
             None => self.add(key, |id| bare(id, shown, kind)),
         }
     }
 
-    fn add(&mut self, key: Key, make: impl FnOnce(ModuleId) -> Module) -> Arc<Module> {
+    fn add(&mut self, key: Key, make: impl FnOnce(ModuleId) -> CodeModule) -> Arc<CodeModule> {
         let id = ModuleId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
         let module = Arc::new(make(id));
         self.known.insert(key, Arc::clone(&module));
@@ -353,8 +358,8 @@ fn is_32_bit(file: &[u8]) -> bool {
     file.starts_with(b"\x7fELF") && file.get(CLASS) == Some(&CLASS_32)
 }
 
-fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> Module {
-    Module {
+fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> CodeModule {
+    CodeModule {
         id,
         path: path.to_owned(),
         kind,

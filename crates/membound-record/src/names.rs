@@ -11,7 +11,7 @@ use membound_run::{Code, Frame, FrameId, Gap, Location, LoopAround, ModuleId, Mo
 use membound_symbolize::JitMap;
 
 use crate::gaps::Gaps;
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::sites::Sites;
 
 /// Bytes of one function that are kept, at most.
@@ -27,8 +27,8 @@ pub(crate) type Places = Vec<(FrameId, u64)>;
 /// Groups frames by module; frames in no module are left out.
 pub(crate) fn by_module(
     frames: Vec<(FrameId, Frame)>,
-    modules: &[Arc<Module>],
-) -> Vec<(Arc<Module>, Places)> {
+    modules: &[Arc<CodeModule>],
+) -> Vec<(Arc<CodeModule>, Places)> {
     let mut of_module: BTreeMap<Option<ModuleId>, Places> = BTreeMap::new();
     for (number, Frame { module, address }) in frames {
         of_module.entry(module).or_default().push((number, address));
@@ -42,7 +42,7 @@ pub(crate) fn by_module(
 /// Passes functions and lines of a module's frames to `put`, in batches. `pid` gives the process of code that
 /// was made at run time.
 pub(crate) fn locate(
-    module: &Module,
+    module: &CodeModule,
     frames: &[(FrameId, u64)],
     pid: impl FnOnce() -> Option<u32>,
     gaps: &mut Gaps,
@@ -137,7 +137,7 @@ pub(crate) fn nameless(frame: FrameId) -> Location {
 }
 
 /// Notes a gap if a module's code was needed and could not be decoded.
-pub(crate) fn tell_unseen(module: &Module, gaps: &mut Gaps) {
+pub(crate) fn tell_unseen(module: &CodeModule, gaps: &mut Gaps) {
     if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) = (module.kind, module.why_no_code()) {
         let reason = format!("{}: {why}", module.path);
         gaps.note(Gap::UNSEEN_CODE, reason, None);
@@ -163,7 +163,10 @@ pub(crate) fn met(
 }
 
 /// Rows of loops around instructions; for `met` see [`met`].
-pub(crate) fn loops(met: &[(FrameId, ModuleId, u64)], modules: &[Arc<Module>]) -> Vec<LoopAround> {
+pub(crate) fn loops(
+    met: &[(FrameId, ModuleId, u64)],
+    modules: &[Arc<CodeModule>],
+) -> Vec<LoopAround> {
     let mut rows = Vec::new();
     for (frame, id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
@@ -186,7 +189,7 @@ pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item 
 pub(crate) type Functions = BTreeMap<(ModuleId, u64), u64>;
 
 /// Functions that were sampled or contain sites.
-pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
+pub(crate) fn functions(sites: &Sites, modules: &[Arc<CodeModule>]) -> Functions {
     let mut functions = Functions::new();
     let mut sampled: Vec<(ModuleId, u64)> = sites.sampled().collect();
     sampled.sort_unstable();
@@ -209,7 +212,7 @@ pub(crate) fn functions(sites: &Sites, modules: &[Arc<Module>]) -> Functions {
 }
 
 /// Rows of the functions' bytes, as far as they fit the limits.
-pub(crate) fn code(functions: &Functions, modules: &[Arc<Module>]) -> Vec<Code> {
+pub(crate) fn code(functions: &Functions, modules: &[Arc<CodeModule>]) -> Vec<Code> {
     let mut rows = Vec::new();
     let mut left = CODE_BYTES;
     for (&(module, address), &length) in functions {

@@ -14,8 +14,8 @@ use membound_run::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::heap::{Block, Ended, Heap};
-use crate::modules::Module;
+use crate::heap::{Ended, Heap, HeapBlock};
+use crate::modules::CodeModule;
 use crate::world::World;
 
 /// How long an answer from `/proc/PID/maps` is reused.
@@ -58,7 +58,7 @@ pub(crate) struct Objects {
 /// What contains an address that is in no block.
 enum Lies {
     Stack(ThreadId, Range<u64>),
-    Module(Arc<Module>, u64),
+    Module(Arc<CodeModule>, u64),
     Mapping {
         kind: ObjectKind,
         range: Range<u64>,
@@ -151,7 +151,7 @@ impl Objects {
         world: &std::sync::Mutex<World>,
         process: ProcessId,
         address: u64,
-        find: impl Fn(&mut Heap, u64) -> Option<(u64, &mut Block)>,
+        find: impl Fn(&mut Heap, u64) -> Option<(u64, &mut HeapBlock)>,
     ) -> Option<ObjectId> {
         let mut holder = process;
         for _ in 0..GENERATIONS {
@@ -197,7 +197,7 @@ impl Objects {
         process: ProcessId,
         holder: ProcessId,
         start: u64,
-        block: &Block,
+        block: &HeapBlock,
     ) -> ObjectId {
         let thread = {
             let mut world = crate::lock(world);

@@ -15,7 +15,7 @@ const PAGE: u64 = 4096;
 /// How long an answer is reused: pages may move.
 const BELIEVED_NS: u64 = 5_000_000_000;
 /// Pages remembered at most.
-const MOST: usize = 1 << 20;
+const MAX_PAGES: usize = 1 << 20;
 /// Pages collected at most for the next request.
 const AT_ONCE: usize = 4096;
 
@@ -64,7 +64,7 @@ impl Pages {
     ) {
         self.known
             .retain(|_, (_, asked)| asked.saturating_add(BELIEVED_NS) > now_ns);
-        if self.known.len() > MOST {
+        if self.known.len() > MAX_PAGES {
             self.known.clear();
         }
         let mut of_process: FxHashMap<ProcessId, Vec<u64>> = FxHashMap::default();

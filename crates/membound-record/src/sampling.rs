@@ -6,7 +6,7 @@ use std::sync::Arc;
 use membound_launch::{Registers, Remote, Standing, TimerSample};
 use membound_run::{Frame, FrameId, ModuleKind, ProcessId, StackId, ThreadId};
 
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::world::World;
 
 /// A sample with its call chain.
@@ -22,23 +22,23 @@ pub(crate) struct Taken {
     pub(crate) leaf: FrameId,
     /// Its module, its address in the file and the bias, if it is an instruction of the program that may have
     /// waited for memory.
-    pub(crate) code: Option<(Arc<Module>, u64, u64)>,
+    pub(crate) code: Option<(Arc<CodeModule>, u64, u64)>,
     pub(crate) registers: Registers,
     /// Whether the thread was in a trampoline or in the agent.
     pub(crate) patched: Patched,
     /// The owner of the thread.
-    pub(crate) whose: Whose,
+    pub(crate) owner: Owner,
 }
 
 /// The owner of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum Owner {
     /// The program's.
     Program,
     /// The agent itself.
     Agent,
     /// A scavenger inside the program.
-    Guest,
+    Scavenger,
 }
 
 /// Whether a sampled thread was in membound's own code.
@@ -165,10 +165,10 @@ impl World {
             .threads
             .row(thread)
             .is_some_and(|row| row.is_agents(place.pid));
-        let guests = self
+        let of_scavenger = self
             .threads
             .row(thread)
-            .is_some_and(|row| row.is_guests(place.pid));
+            .is_some_and(|row| row.is_scavengers(place.pid));
         if place.patched == Patched::Agent || own || agents {
             code = None;
             if !own {
@@ -195,10 +195,10 @@ impl World {
             code,
             registers: *registers,
             patched: place.patched,
-            whose: match (agents, guests) {
-                (true, _) => Whose::Agent,
-                (false, true) => Whose::Guest,
-                (false, false) => Whose::Program,
+            owner: match (agents, of_scavenger) {
+                (true, _) => Owner::Agent,
+                (false, true) => Owner::Scavenger,
+                (false, false) => Owner::Program,
             },
         }
     }
@@ -222,7 +222,7 @@ impl World {
         // The agent's and scavengers' threads are not the program's, and the kernel may have merged their
         // stacks with the program's memory.
         let row = self.threads.row(thread);
-        if row.is_some_and(|row| row.is_agents(place.pid) || row.is_guests(place.pid)) {
+        if row.is_some_and(|row| row.is_agents(place.pid) || row.is_scavengers(place.pid)) {
             return;
         }
         let found = self.with_space(process, place.t_ns, |space, modules, _| {

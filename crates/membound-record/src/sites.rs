@@ -8,7 +8,7 @@ use membound_rewrite::stall::{Bases, CodeFunction, Effective, SiteInfo, SiteKind
 use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
 use rustc_hash::FxHashMap;
 
-use crate::modules::Module;
+use crate::modules::CodeModule;
 
 /// An access that a sampled instruction may have waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,7 @@ impl Studied {
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
     numbers: BTreeMap<(ModuleId, u64), SiteId>,
-    places: Vec<(Arc<Module>, u64)>,
+    places: Vec<(Arc<CodeModule>, u64)>,
     rows: Vec<Site>,
     /// Index from which on rows are new.
     taken: usize,
@@ -84,7 +84,7 @@ impl Sites {
     /// there does not access memory.
     pub(crate) fn of(
         &mut self,
-        module: &Arc<Module>,
+        module: &Arc<CodeModule>,
         address: u64,
         frame: impl FnOnce(Frame) -> FrameId,
     ) -> Option<SiteId> {
@@ -94,7 +94,7 @@ impl Sites {
     /// The same where `info` may have the data of the site already.
     fn of_known(
         &mut self,
-        module: &Arc<Module>,
+        module: &Arc<CodeModule>,
         address: u64,
         frame: impl FnOnce(Frame) -> FrameId,
         info: impl FnOnce() -> Option<SiteInfo>,
@@ -126,7 +126,7 @@ impl Sites {
     }
 
     /// Module and address of a site.
-    pub(crate) fn place(&self, site: SiteId) -> Option<(&Arc<Module>, u64)> {
+    pub(crate) fn place(&self, site: SiteId) -> Option<(&Arc<CodeModule>, u64)> {
         self.places
             .get(site.index())
             .map(|(module, address)| (module, *address))
@@ -170,7 +170,7 @@ impl Sites {
     pub(crate) fn waits(
         &mut self,
         sampled: FrameId,
-        module: &Arc<Module>,
+        module: &Arc<CodeModule>,
         address: u64,
         intern: impl FnMut(Frame) -> FrameId,
     ) -> Arc<[Waited]> {
@@ -186,7 +186,7 @@ impl Sites {
     pub(crate) fn waits_by(
         &mut self,
         sampled: FrameId,
-        module: &Arc<Module>,
+        module: &Arc<CodeModule>,
         address: u64,
         mut intern: impl FnMut(Frame) -> FrameId,
         study: impl FnOnce() -> Option<Studied>,
@@ -226,7 +226,7 @@ impl Sites {
     pub(crate) fn before(
         &mut self,
         sampled: FrameId,
-        module: &Arc<Module>,
+        module: &Arc<CodeModule>,
         address: u64,
         mut intern: impl FnMut(Frame) -> FrameId,
     ) -> Option<Arc<[SiteId]>> {
@@ -291,7 +291,7 @@ impl Sites {
 /// instruction.
 pub(crate) fn effective(
     waits: &[Waited],
-    module: &Module,
+    module: &CodeModule,
     sampled: u64,
     bias: u64,
     registers: &Registers,

@@ -11,7 +11,7 @@ use membound_run::{Frame, FrameId, ModuleKind, ProcessId};
 use membound_symbolize::{Registers, Unwinder};
 
 use crate::intern::Interner;
-use crate::modules::{self, Module, Modules};
+use crate::modules::{self, CodeModule, Modules};
 
 /// Shortest interval between two readings of `/proc/PID/maps`.
 const LOOK_EVERY_NS: u64 = 20_000_000;
@@ -20,7 +20,7 @@ const LOOK_EVERY_NS: u64 = 20_000_000;
 const USUAL_STACK_LIMIT: u64 = 8 << 20;
 
 /// A higher limit is no guide to the size of stacks: mappings of data are as large.
-const MOST_STACK_LIMIT: u64 = 64 << 20;
+const MAX_STACK_LIMIT: u64 = 64 << 20;
 
 /// Bytes on either side of a stack pointer that are assumed to be its stack where the stack's bounds are not
 /// known: frames are seldom larger.
@@ -34,7 +34,7 @@ fn stack_limit(pid: u32) -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("Max stack size"));
     let soft = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
-    soft.unwrap_or(USUAL_STACK_LIMIT).min(MOST_STACK_LIMIT)
+    soft.unwrap_or(USUAL_STACK_LIMIT).min(MAX_STACK_LIMIT)
 }
 
 /// A mapping of code in a process.
@@ -43,7 +43,7 @@ pub(crate) struct Placed {
     /// Addresses in the process.
     pub(crate) range: Range<u64>,
     /// The module that is mapped there.
-    pub(crate) module: Arc<Module>,
+    pub(crate) module: Arc<CodeModule>,
     /// Address in the process minus address in the file.
     pub(crate) bias: u64,
 }
@@ -110,7 +110,13 @@ impl Space {
     }
 
     /// Adds an executable mapping of `module`.
-    pub(crate) fn map_as(&mut self, module: Arc<Module>, bias: u64, map: &Mapping, now_ns: u64) {
+    pub(crate) fn map_as(
+        &mut self,
+        module: Arc<CodeModule>,
+        bias: u64,
+        map: &Mapping,
+        now_ns: u64,
+    ) {
         let placed = Placed {
             range: map.range.clone(),
             module,

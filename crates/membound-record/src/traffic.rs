@@ -12,7 +12,7 @@ use crate::perf::{Attr, Event};
 
 /// Packages up to which the target of a link is known: on machines with more, it is not known which link
 /// leads where.
-const MOST_LINKED_PACKAGES: usize = 2;
+const MAX_LINKED_PACKAGES: usize = 2;
 
 #[derive(Debug)]
 struct Counter {
@@ -101,7 +101,7 @@ fn domain(counter: &TrafficCounter, packages: &[u32]) -> Option<String> {
         return Some(format!("DRAM {from}"));
     }
     let other = packages.iter().find(|package| **package != from)?;
-    (packages.len() <= MOST_LINKED_PACKAGES).then(|| format!("interconnect {from}→{other}"))
+    (packages.len() <= MAX_LINKED_PACKAGES).then(|| format!("interconnect {from}→{other}"))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub use patrol::Patrol;
 pub use suspects::{Plan, Seen, Suspects, Wrote};
 
 /// Number of debug registers for addresses.
-pub const MOST_POINTS: usize = 4;
+pub const MAX_POINTS: usize = 4;
 /// Pages of a thread's ring: room for some eighty hits.
 const RING_PAGES: usize = 16;
 
@@ -64,7 +64,7 @@ impl Point {
                 points.retain(|other| {
                     !point.contains(*other) || *other == point && std::mem::take(&mut first)
                 });
-            } else if points.len() < MOST_POINTS {
+            } else if points.len() < MAX_POINTS {
                 points.push(point);
             }
         }
@@ -134,7 +134,7 @@ impl Watchpoints {
         }
         let mut watchpoints = Self {
             pid,
-            points: points.iter().take(MOST_POINTS).copied().collect(),
+            points: points.iter().take(MAX_POINTS).copied().collect(),
             threads: Vec::new(),
             buffer: Vec::new(),
         };

@@ -26,15 +26,15 @@ use crate::sites::Sites;
 const BURST_SHARE: f64 = 0.5;
 /// How long programs may take to exchange their patches, planning included: at first, and at most after
 /// timeouts.
-const PATIENCE_NS: u64 = 3_000_000_000;
-const MOST_PATIENCE_NS: u64 = 48_000_000_000;
+const FIRST_EXCHANGE_TIMEOUT_NS: u64 = 3_000_000_000;
+const MAX_EXCHANGE_TIMEOUT_NS: u64 = 48_000_000_000;
 /// Pause between a closed window and the next.
 const PAUSE_NS: u64 = 5_000_000;
 /// The same after a failed window: at first, and at most after consecutive failures.
 const PAUSE_AFTER_FAILURE_NS: u64 = 500_000_000;
-const MOST_PAUSE_NS: u64 = 60_000_000_000;
+const MAX_PAUSE_NS: u64 = 60_000_000_000;
 /// Upper limit of what an exchange is charged: plans are made beside the program.
-const MOST_TAKEN_NS: u64 = 10_000_000;
+const MAX_TAKEN_NS: u64 = 10_000_000;
 /// While programs exchange their patches, they are polled again after this fraction of the time that has
 /// passed since the exchange began: if a file has to be planned, that takes seconds.
 const LOOKS_OPENING: u64 = 8;
@@ -96,7 +96,7 @@ impl Windows {
             burst_since_ns: None,
             clearing: None,
             clear_ns: (0, u64::MAX),
-            patience_ns: PATIENCE_NS,
+            patience_ns: FIRST_EXCHANGE_TIMEOUT_NS,
             exchanges_ns: [0; 3],
             failures: 0,
             progress: Progress::default(),
@@ -240,10 +240,10 @@ impl Windows {
             }
             Phase::Opening { exchange, window } => {
                 self.phase = if patcher.settled(exchange) {
-                    self.patience_ns = PATIENCE_NS;
+                    self.patience_ns = FIRST_EXCHANGE_TIMEOUT_NS;
                     if now.threads == Threads::Several {
                         // The thread that makes the exchange takes a processor from a thread that could run.
-                        let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MOST_TAKEN_NS);
+                        let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MAX_TAKEN_NS);
                         self.budget.spend(took_ns as f64);
                     }
                     self.exchanges_ns.rotate_left(1);
@@ -255,7 +255,7 @@ impl Windows {
                     // A program may stand still, or a large file may take long to plan. That is no fault of
                     // these groups: the next timeout is longer.
                     self.unsettled += 1;
-                    self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
+                    self.patience_ns = (2 * self.patience_ns).min(MAX_EXCHANGE_TIMEOUT_NS);
                     self.fail(patcher, now)
                 };
             }
@@ -338,7 +338,7 @@ impl Windows {
         self.failures += 1;
         self.clear(patcher);
         Phase::Closed {
-            until_ns: now.t_ns + pause_ns.min(MOST_PAUSE_NS),
+            until_ns: now.t_ns + pause_ns.min(MAX_PAUSE_NS),
         }
     }
 }
@@ -446,7 +446,7 @@ mod tests {
         let pauses: Vec<u64> = (0..40).map(|_| pause()).collect();
         assert_eq!(pauses[0], PAUSE_AFTER_FAILURE_NS);
         assert_eq!(pauses[1], 2 * PAUSE_AFTER_FAILURE_NS);
-        assert_eq!(pauses[39], MOST_PAUSE_NS);
+        assert_eq!(pauses[39], MAX_PAUSE_NS);
         assert!(pauses.is_sorted());
     }
 

@@ -11,7 +11,7 @@ use textwrap::Options;
 use crate::text::Style;
 
 /// Fewest columns for a text beside its name.
-const LEAST_TEXT: usize = 20;
+const MIN_TEXT: usize = 20;
 /// Narrowest page, in columns, on which names and texts fit beside each other.
 const NARROWEST: usize = 60;
 /// Width of a finding's name, and of a capability's state and name together, in columns.
@@ -169,7 +169,7 @@ impl Page {
             self.line("", label, Ink::Plain);
             before = " ".repeat(NAME + 2);
         }
-        let indent = indent.min(self.width - LEAST_TEXT);
+        let indent = indent.min(self.width - MIN_TEXT);
         for line in wrap(value, self.width - indent) {
             self.line(&before, &line, ink);
             before = " ".repeat(indent);

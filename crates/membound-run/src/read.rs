@@ -11,7 +11,7 @@ use crate::table::{self, Key, Record};
 use crate::{APPLICATION, Error, Gap, LAYOUT, Meta, RunData, Thread, check};
 
 /// How long a read waits for the lock of a recording in progress.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// First bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
@@ -296,7 +296,7 @@ fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let connection =
         Connection::open_with_flags(absolute, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 

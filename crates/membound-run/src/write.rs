@@ -29,9 +29,9 @@ use crate::{
 const PAGE_BYTES: u64 = 8192;
 /// How long a commit waits for readers while the program runs. After a timeout the next flush
 /// tries again.
-const PATIENCE: Duration = Duration::from_millis(20);
+const COMMIT_TIMEOUT: Duration = Duration::from_millis(20);
 /// The same for the last commit.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const LAST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes a run file.
 ///
@@ -270,7 +270,7 @@ impl Writer {
         self.writing()?;
         let ended = self
             .connection
-            .busy_timeout(LAST_PATIENCE)
+            .busy_timeout(LAST_COMMIT_TIMEOUT)
             .and_then(|()| self.begin())
             .and_then(|()| self.put_meta(meta, Ended::InOrder))
             .and_then(|()| self.connection.execute_batch("COMMIT"));
@@ -503,7 +503,7 @@ fn is_being_written(path: &Path) -> bool {
         return false;
     };
     let begun = connection
-        .busy_timeout(PATIENCE)
+        .busy_timeout(COMMIT_TIMEOUT)
         .and_then(|()| connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
     begun.as_ref().is_err_and(is_busy)
 }
@@ -513,7 +513,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(COMMIT_TIMEOUT)?;
     // With spilling, pages written before a commit would keep the journal on disk for longer.
     connection.execute_batch(&format!(
         "PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF;

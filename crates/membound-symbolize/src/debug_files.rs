@@ -10,7 +10,7 @@ use crate::elf::{Elf, hexadecimal};
 use crate::symbols::DebugPaths;
 
 /// Length in bytes of a section that names a file, at most.
-const LONGEST_LINK: u64 = 8 << 10;
+const MAX_LINK_BYTES: u64 = 8 << 10;
 
 /// Contents of `.gnu_debuglink`.
 struct Link {
@@ -176,7 +176,7 @@ fn link(elf: &Elf<'_>) -> Option<Link> {
 fn small_section(elf: &Elf<'_>, name: &str) -> Option<Vec<u8>> {
     let section = elf
         .section(name)
-        .filter(|section| section.size <= LONGEST_LINK)?;
+        .filter(|section| section.size <= MAX_LINK_BYTES)?;
     elf.contents(section).ok()
 }
 

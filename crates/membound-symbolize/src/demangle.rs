@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
 /// Longest mangled name that is parsed, in bytes. The longest that compilers write have a tenth of that.
-const LONGEST_MANGLED: usize = 64 << 10;
+const MAX_MANGLED_BYTES: usize = 64 << 10;
 
 /// Bytes of a demangled name, at most: with substitutions, a short mangled name can stand for one too long
 /// for any memory.
-const LONGEST_SHOWN: usize = 64 << 10;
+const MAX_SHOWN_BYTES: usize = 64 << 10;
 
 /// Demangles a symbol's name: Rust's (both manglings, without hashes) and C++'s (Itanium); others are
 /// returned as they are. A suffix that a compiler or linker appended, like `.cold` or `.constprop.0`, is
@@ -21,7 +21,7 @@ const LONGEST_SHOWN: usize = 64 << 10;
 #[must_use]
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let name = without_version(name);
-    if name.len() > LONGEST_MANGLED || !name.starts_with('_') {
+    if name.len() > MAX_MANGLED_BYTES || !name.starts_with('_') {
         return Cow::Borrowed(name);
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name)
@@ -74,7 +74,7 @@ struct Bounded(String);
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
-        if self.0.len() + piece.len() > LONGEST_SHOWN {
+        if self.0.len() + piece.len() > MAX_SHOWN_BYTES {
             return Err(fmt::Error);
         }
         self.0.push_str(piece);
@@ -137,9 +137,9 @@ mod tests {
             write!(name, "1AI{back}{back}E").expect("strings grow");
         }
         name.push_str("Evv");
-        assert!(demangle(&name).len() <= LONGEST_SHOWN + name.len());
+        assert!(demangle(&name).len() <= MAX_SHOWN_BYTES + name.len());
         let deep = format!("_Z1f{}i", "P".repeat(60_000));
-        assert!(demangle(&deep).len() <= LONGEST_SHOWN + deep.len());
+        assert!(demangle(&deep).len() <= MAX_SHOWN_BYTES + deep.len());
         let nested = format!("_RNvC1a{}", "N".repeat(60_000));
         assert!(!demangle(&nested).is_empty());
         let long = format!("_Z{}", "a".repeat(1 << 20));

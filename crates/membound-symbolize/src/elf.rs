@@ -23,17 +23,17 @@ use crate::machine::Machine;
 const LE: LittleEndian = LittleEndian;
 
 /// Bytes of a section's name that are kept: more than any name that is searched for has.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Compression ratio above which a section is refused. Debug information is far below it; a higher ratio
 /// means a file made to exhaust memory.
-const MOST_UNPACKED: u64 = 256;
+const MAX_UNPACKED: u64 = 256;
 
 /// Bytes of one section after decompression, at most.
 const LARGEST_UNPACKED: u64 = 2 << 30;
 
 /// Segments and sections of notes that are searched for a build-id, at most. Files have three.
-const MOST_NOTES: usize = 64;
+const MAX_NOTES: usize = 64;
 
 #[derive(Debug)]
 enum Source<'data> {
@@ -192,7 +192,7 @@ impl<'data> Elf<'data> {
             .range(range.start.saturating_add(compression.header)..range.end)
             .ok_or_else(|| broken("lies beyond the end of the file"))?;
         // Short sections may compress better: always allow 1 MiB more.
-        let most = (packed.len() as u64).saturating_mul(MOST_UNPACKED) + (1 << 20);
+        let most = (packed.len() as u64).saturating_mul(MAX_UNPACKED) + (1 << 20);
         if compression.unpacked > most.min(LARGEST_UNPACKED) {
             return Err(broken("claims to be larger than its packed bytes can hold"));
         }
@@ -340,7 +340,7 @@ impl Contents {
                 elf::PT_GNU_EH_FRAME => {
                     contents.frame_header = Some(address..address.saturating_add(size));
                 }
-                elf::PT_NOTE if contents.build_id.is_none() && notes < MOST_NOTES => {
+                elf::PT_NOTE if contents.build_id.is_none() && notes < MAX_NOTES => {
                     notes += 1;
                     let found = program_header.notes(LE, data);
                     contents.build_id = found.ok().flatten().and_then(build_id);
@@ -351,7 +351,7 @@ impl Contents {
         let sections = header.sections(LE, data).map_err(told)?;
         for section in sections.iter() {
             let name = sections.section_name(LE, section).unwrap_or_default();
-            let name = &name[..name.len().min(LONGEST_NAME)];
+            let name = &name[..name.len().min(MAX_NAME_BYTES)];
             let file = section
                 .file_range(LE)
                 .filter(|(_, size)| *size > 0)
@@ -360,7 +360,7 @@ impl Contents {
             let compression = file.as_ref().and_then(|_| compression(section, data));
             if contents.build_id.is_none()
                 && section.sh_type(LE) == elf::SHT_NOTE
-                && notes < MOST_NOTES
+                && notes < MAX_NOTES
             {
                 notes += 1;
                 contents.build_id = section.notes(LE, data).ok().flatten().and_then(build_id);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
 /// Bytes of a line that are read; the rest of a longer line is left out.
-const LONGEST_LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// A named piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// Reads a line without its end, at most [`LONGEST_LINE`] bytes of it. False if the input ended before the
+/// Reads a line without its end, at most [`MAX_LINE_BYTES`] bytes of it. False if the input ended before the
 /// line did.
 fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     loop {
@@ -149,7 +149,7 @@ fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
         }
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let taken = end.unwrap_or(bytes.len());
-        let room = LONGEST_LINE.saturating_sub(line.len());
+        let room = MAX_LINE_BYTES.saturating_sub(line.len());
         line.extend_from_slice(&bytes[..taken.min(room)]);
         from.consume(taken + usize::from(end.is_some()));
         if end.is_some() {
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(map.find(0x1000).map(|e| e.name.as_str()), Some("a\u{fffd}"));
         assert!(
             map.find(0x2000)
-                .is_some_and(|e| e.name.len() < LONGEST_LINE)
+                .is_some_and(|e| e.name.len() < MAX_LINE_BYTES)
         );
         assert_eq!(map.find(0x300f).map(|e| e.name.as_str()), Some("last"));
     }

@@ -32,5 +32,5 @@ mod unwind;
 
 pub use demangle::demangle;
 pub use jit::{JitEntry, JitMap};
-pub use symbols::{DebugPaths, Error, Function, Place, Symbols, Variable};
+pub use symbols::{DebugPaths, Error, Function, SourceLine, Symbols, Variable};
 pub use unwind::{Chain, End, Frames, Registers, Unwinder};

@@ -73,7 +73,7 @@ pub struct Variable {
 
 /// A place in source code, in one of the functions inlined at an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// Demangled name; empty if unknown.
     pub function: String,
     /// First address of the outermost function (the same at every depth).
@@ -181,7 +181,7 @@ impl Symbols {
     /// Functions and lines at an address of the file, innermost first: the last is the function that contains
     /// the address, the others are inlined into it. Never empty where [`Self::function`] is `Some`.
     #[must_use]
-    pub fn locate(&self, address: u64) -> Vec<Place> {
+    pub fn locate(&self, address: u64) -> Vec<SourceLine> {
         let found = self.names().table.function(address);
         let located = self
             .with_debug(|debug| debug.locate(address))
@@ -199,7 +199,7 @@ impl Symbols {
             (self.shown(found.name, found.start), named)
         });
         let outermost = located.frames.len().saturating_sub(1);
-        let mut places: Vec<Place> = Vec::with_capacity(outermost + 1);
+        let mut places: Vec<SourceLine> = Vec::with_capacity(outermost + 1);
         for (depth, frame) in located.frames.into_iter().enumerate() {
             let function = match (frame.name, &symbol) {
                 // A symbol includes parameters, which a plain name in debug information lacks.
@@ -210,7 +210,7 @@ impl Symbols {
                 (None, Some((symbol, _))) if depth == outermost => symbol.clone(),
                 (None, _) => String::new(),
             };
-            places.push(Place {
+            places.push(SourceLine {
                 function,
                 function_start,
                 function_size,
@@ -222,11 +222,11 @@ impl Symbols {
         if places.is_empty()
             && let Some((function, _)) = symbol
         {
-            places.push(Place {
+            places.push(SourceLine {
                 function,
                 function_start,
                 function_size,
-                ..Place::default()
+                ..SourceLine::default()
             });
         }
         places

@@ -13,7 +13,7 @@ const SYMBOL: usize = 24;
 const RELOCATION: usize = 24;
 
 /// Longest name that is read from a string table, in bytes.
-const LONGEST_NAME: usize = 64 << 10;
+const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// A symbol; fields in the file's order.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ fn symbol(bytes: &[u8]) -> Symbol {
 /// A string of a table; `None` if it is empty or does not end within the table.
 pub(crate) fn string(strings: &[u8], offset: u32) -> Option<&[u8]> {
     let rest = strings.get(usize::try_from(offset).ok()?..)?;
-    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
     let end = rest.iter().position(|byte| *byte == 0)?;
     (end > 0).then(|| &rest[..end])
 }

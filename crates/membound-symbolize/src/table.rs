@@ -13,7 +13,7 @@ use crate::ranges::{Item, Ranges, holding};
 use crate::symtab::{self, Class, Symbol, string};
 
 /// Sections that are examined, at most. No program has as many.
-const MOST_SECTIONS: usize = 4096;
+const MAX_SECTIONS: usize = 4096;
 
 /// A name, by the place where it is kept.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Table {
             .retain(|(_, item)| !table.is_linkers(&item.what));
         table.variables = data.arrange(&[], &sections(elf, |section| !section.executable()));
         table.thread_locals = thread_locals.arrange(&[], &[]);
-        let named = elf.sections.iter().take(MOST_SECTIONS);
+        let named = elf.sections.iter().take(MAX_SECTIONS);
         table.sections = Ranges::new(
             named
                 // `.tbss` (zero-initialised thread-local variables) has no addresses of its own.
@@ -241,7 +241,7 @@ fn is_mapping_symbol(name: &[u8]) -> bool {
 
 /// Address ranges of the sections that satisfy `is`, sorted by their starts.
 fn sections(elf: &Elf<'_>, is: impl Fn(&Section) -> bool) -> Vec<Range<u64>> {
-    let all = elf.sections.iter().take(MOST_SECTIONS);
+    let all = elf.sections.iter().take(MAX_SECTIONS);
     let mut ranges: Vec<Range<u64>> = all
         .filter(|section| section.loaded() && is(section))
         .map(Section::range)

@@ -69,12 +69,12 @@ pub struct Dscr(u8);
 
 impl Dscr {
     /// Largest value in which all bits have a meaning here.
-    pub const MOST: u8 = 31;
+    pub const MAX: u8 = 31;
 
     /// Checks a value; `None` if it has other bits.
     #[must_use]
     pub fn new(value: u8) -> Option<Self> {
-        (value <= Self::MOST).then_some(Self(value))
+        (value <= Self::MAX).then_some(Self(value))
     }
 
     /// Value of the register.
@@ -103,7 +103,7 @@ impl TryFrom<String> for Dscr {
         let value = text.strip_prefix("dscr=").and_then(|it| it.parse().ok());
         value
             .and_then(Self::new)
-            .ok_or_else(|| format!("`{text}` is not dscr=0 to dscr={}", Self::MOST))
+            .ok_or_else(|| format!("`{text}` is not dscr=0 to dscr={}", Self::MAX))
     }
 }
 

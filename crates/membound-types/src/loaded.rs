@@ -19,7 +19,7 @@ pub struct TrafficMix {
 
 impl TrafficMix {
     /// Largest number of reads or writes that is accepted when a mix is parsed.
-    pub const MOST: u32 = 16;
+    pub const MAX_LINES: u32 = 16;
 }
 
 impl fmt::Display for TrafficMix {
@@ -32,7 +32,7 @@ impl FromStr for TrafficMix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let count = |part: &str| part.parse().ok().filter(|count| *count <= Self::MOST);
+        let count = |part: &str| part.parse().ok().filter(|count| *count <= Self::MAX_LINES);
         let counts = text
             .split_once(':')
             .and_then(|(reads, writes)| Some((count(reads)?, count(writes)?)));
@@ -40,7 +40,7 @@ impl FromStr for TrafficMix {
             Some((reads, writes)) if reads + writes > 0 => Ok(Self { reads, writes }),
             _ => Err(format!(
                 "`{text}` is no mix: use READS:WRITES, as in 2:1, at most {} each",
-                Self::MOST
+                Self::MAX_LINES
             )),
         }
     }

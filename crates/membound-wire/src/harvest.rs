@@ -1,7 +1,7 @@
 //! Run queues of threads, and the contexts that have time slices on them.
 //!
-//! The base of `gs` is the address of a thread's [`Lane`]; programs of x86-64 Linux have no use for it. At
-//! a yield of the primary the thread goes on as the context in `next`; at a yield of a scavenger as the
+//! The base of `gs` is the address of a thread's [`RunQueue`]; programs of x86-64 Linux have no use for it.
+//! At a yield of the primary the thread goes on as the context in `next`; at a yield of a scavenger as the
 //! next context of the ring, or as the primary again. The code of yields reads and writes these fields
 //! itself, without a lock. Only the queue's own thread changes its ring, between slices. A thread that
 //! offers a context stores 0 to `owner`, which makes the queue's thread enter the agent at its next yield.
@@ -32,7 +32,7 @@ pub struct Context {
     /// Rounding state while it does not run: MXCSR, and above it the x87 control word.
     pub rounding: u64,
     /// Skipped slices since its last prefetch, in which it returned to the thread at once: see
-    /// [`Lane::skips`].
+    /// [`RunQueue::skips`].
     pub skipped: u32,
     /// Reserved, 0.
     pub padding: u32,
@@ -42,13 +42,13 @@ pub struct Context {
     pub rest: u64,
 }
 
-/// Value of [`Lane::next`] that names no context: the agent must be asked.
+/// Value of [`RunQueue::next`] that names no context: the agent must be asked.
 pub const ASK: u64 = 1;
 
 /// The run queue of a thread, as its yields use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Lane {
+pub struct RunQueue {
     /// The context that runs at the next yield of the primary; 0: none.
     pub next: u64,
     /// Base of `fs` of the thread with this run queue, by which another thread recognises an inherited one;
@@ -98,7 +98,7 @@ pub struct Lane {
     pub own_bits: u64,
 }
 
-/// Offset of the recent-miss filter behind the start of a [`Lane`]: [`RECENT_LINES`] entries of two bytes
+/// Offset of the recent-miss filter behind the start of a [`RunQueue`]: [`RECENT_LINES`] entries of two bytes
 /// each, for lines that the thread yielded for lately.
 ///
 /// A line is its address divided by [`LINE_BYTES`], in 32 bits. The upper bits of its product with
@@ -120,7 +120,7 @@ pub const EVERY_BIT: u64 = 0xffff_ffff_ffff;
 /// takes the overlap of work with misses from a program.
 pub const NO_EXCEPTIONS: u64 = EVERY_BIT & !0x3f;
 
-/// Units of [`Lane::credit`] in a nanosecond.
+/// Units of [`RunQueue::credit`] in a nanosecond.
 pub const CREDIT_UNITS_PER_NS: i32 = 16;
 
 /// Idle policy: what scavengers do that no run queue has room for, or whose queue's thread waits or has
@@ -140,7 +140,7 @@ pub enum Idle {
 /// The shared control page: settings of the launcher and counters of the agent for all run queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Board {
+pub struct ControlPage {
     /// Credit at the start of a slice; written by the launcher.
     pub span: i32,
     /// Most contexts of a run queue; written by the launcher.
@@ -159,9 +159,9 @@ pub struct Board {
     /// last longer than a phase are counted in none. Written by the launcher.
     pub phase_looks: u32,
     /// 1: the program or a scavenger reads floating-point exception flags, so that each keeps its own (see
-    /// [`Lane::own_bits`]); written by the launcher.
+    /// [`RunQueue::own_bits`]); written by the launcher.
     pub own_exceptions: u32,
-    /// Value for [`Lane::skips`]; written by the launcher.
+    /// Value for [`RunQueue::skips`]; written by the launcher.
     pub skips: u32,
     /// 1: memory that scavengers map may use huge pages; written by the launcher.
     pub huge_pages: u32,
@@ -217,6 +217,6 @@ mod tests {
     #[test]
     fn what_a_yield_touches_lies_in_two_lines() {
         assert_eq!(size_of::<Context>(), 64);
-        assert_eq!(size_of::<Lane>(), 128);
+        assert_eq!(size_of::<RunQueue>(), 128);
     }
 }

@@ -3,7 +3,7 @@
 //! The launcher decides and the agent executes: the agent reports events ([`Hello`]), receives commands
 //! ([`Command`]) that map pages, replace text and register tables, answers each ([`Reply`]), and lets the
 //! program go on. Data that it needs later without asking (the way back from a trampoline to the original
-//! code) is in tables ([`Place`], [`Shape`], [`Step`], [`Undo`]) that come with the trampolines.
+//! code) is in tables ([`TrampolineEntry`], [`Shape`], [`Step`], [`Undo`]) that come with the trampolines.
 //!
 //! Everything here is `repr(C)`, without implicit padding, in the machine's byte order, since both sides
 //! run on the same machine. No allocation, no standard library, no policy.
@@ -13,13 +13,13 @@
 mod allocation;
 mod data;
 mod edit;
-mod guest;
 mod harvest;
 mod hold;
 mod message;
 mod preload;
 mod request;
 mod ring;
+mod scavenger;
 mod state;
 mod table;
 mod tick;
@@ -33,10 +33,9 @@ pub use allocation::{
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, LEAD_IN, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
-pub use guest::{GuestPlace, GuestRequest, GuestState};
 pub use harvest::{
-    ASK, Board, CREDIT_UNITS_PER_NS, Context, EVERY_BIT, Idle, LINE_BYTES, Lane, NO_EXCEPTIONS,
-    RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET,
+    ASK, CREDIT_UNITS_PER_NS, Context, ControlPage, EVERY_BIT, Idle, LINE_BYTES, NO_EXCEPTIONS,
+    RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET, RunQueue,
 };
 pub use hold::{
     HOLD_BYTES, HOLD_FRAME_WORDS, HOLD_LIMIT_NS, HOLD_LINE_WORDS, HOLD_NONE, HOLD_REGISTERS,
@@ -49,11 +48,12 @@ pub use message::{
 pub use preload::{Runtime, agent_in};
 pub use request::{Mark, RequestTimes, Requests};
 pub use ring::{RECORDS, Record, Ring, RingSet};
+pub use scavenger::{ScavengerPlacement, ScavengerProcessState, ScavengerRequest};
 pub use state::{
     CALL_FRAME, CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Found, STACK_POINTER, State,
     Tables,
 };
-pub use table::{AS_FOUND, Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
+pub use table::{AS_FOUND, Call, Shape, Step, TableHeader, TrampolineEntry, Undo, UndoKind};
 pub use tick::{
     Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
     TickRing, TickSet,

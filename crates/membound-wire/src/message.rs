@@ -31,7 +31,7 @@ pub enum Event {
     /// process left alone.
     Filtered = 6,
     /// A scavenger has mapped text of a file, at `Hello::range`. It does not execute it yet.
-    Guest = 7,
+    Scavenger = 7,
     /// As [`Event::Filtered`]: the program is about to dispatch its system calls to a handler of its own.
     Dispatched = 8,
     /// As [`Event::Filtered`]: the program is about to forbid itself the time stamp counter.
@@ -58,7 +58,7 @@ pub struct Hello {
     pub loader_hook: u64,
     /// The first bytes at `loader_hook`.
     pub loader_hook_bytes: [u8; 16],
-    /// Start and end of the address range of [`Event::Writable`] or [`Event::Guest`].
+    /// Start and end of the address range of [`Event::Writable`] or [`Event::Scavenger`].
     pub range: [u64; 2],
     /// The agent's entry points, by [`crate::Entry`].
     pub entries: [u64; 8],
@@ -121,13 +121,13 @@ pub enum Action {
     /// Makes wrapped functions report allocations in the [`crate::Allocations`] at `address`, mapped and
     /// shared; address 0: ends that.
     Allocations = 12,
-    /// Starts a scavenger: `address` of a [`crate::GuestRequest`], which stays mapped and shared for as
+    /// Starts a scavenger: `address` of a [`crate::ScavengerRequest`], which stays mapped and shared for as
     /// long as the program lives, `length` bytes with its strings. The agent reports results there. Needs
     /// the hook of `rt_sigaction`.
-    Guest = 13,
-    /// Lets scavengers run at the yields of the program's threads: `address` of a [`crate::Board`], mapped
-    /// and shared, `length` bytes. Needs what [`Action::Guest`] needs, and comes before it.
-    Lanes = 14,
+    Scavenger = 13,
+    /// Lets scavengers run at the yields of the program's threads: `address` of a [`crate::ControlPage`],
+    /// mapped and shared, `length` bytes. Needs what [`Action::Scavenger`] needs, and comes before it.
+    RunQueues = 14,
     /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared, `length`
     /// bytes, by the functions that are wrapped and marked for it.
     Requests = 15,

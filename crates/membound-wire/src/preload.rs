@@ -8,7 +8,7 @@
 /// Most bytes of a runtime's name.
 const NAME_BYTES: usize = 64;
 /// Program headers, and entries of a dynamic section, that are read before the search is given up.
-const MOST_ENTRIES: u64 = 256;
+const MAX_ENTRIES: u64 = 256;
 
 /// The name of a sanitizer's runtime, as the loader searches for it.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ fn first_needed(mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Option<[u
     // The third of four 16-bit numbers: size and number of program headers, size of a section header.
     let sizes = word(0x36)?;
     let (size, count) = (sizes & 0xffff, sizes >> 16 & 0xffff);
-    if size != HEADER_BYTES || count > MOST_ENTRIES {
+    if size != HEADER_BYTES || count > MAX_ENTRIES {
         return None;
     }
     let header = |index: u64| table.checked_add(index * HEADER_BYTES);
@@ -106,7 +106,7 @@ fn first_needed(mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Option<[u
         }
     }
     let (mut needed, mut strings) = (None, None);
-    for index in 0..MOST_ENTRIES {
+    for index in 0..MAX_ENTRIES {
         let at = dynamic?.checked_add(index * 16)?;
         let value = word(at.checked_add(8)?)?;
         match word(at)? {

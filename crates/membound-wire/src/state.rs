@@ -3,7 +3,7 @@
 //! A pure evaluation of the tables that [`crate::table`] describes, for both sides: the agent does it for
 //! signals, the launcher for threads that it inspects from outside.
 
-use crate::table::{Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
+use crate::table::{Call, Shape, Step, TableHeader, TrampolineEntry, Undo, UndoKind};
 
 /// Number of the stack pointer among the general registers.
 pub const STACK_POINTER: usize = 4;
@@ -147,7 +147,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*field))
 }
 
-impl Item for Place {
+impl Item for TrampolineEntry {
     const BYTES: usize = size_of::<Self>();
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -240,7 +240,11 @@ impl TableHeader {
     #[must_use]
     pub fn tables_bytes(&self) -> u64 {
         let parts = [
-            (self.places_offset, self.places, size_of::<Place>()),
+            (
+                self.places_offset,
+                self.places,
+                size_of::<TrampolineEntry>(),
+            ),
             (self.shapes_offset, self.shapes, size_of::<Shape>()),
             (self.steps_offset, self.steps, size_of::<Step>()),
             (self.undos_offset, self.undos, size_of::<Undo>()),
@@ -265,7 +269,7 @@ pub struct Tables<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The place that has the byte.
-    pub place: Place,
+    pub place: TrampolineEntry,
     /// The step that is valid at the byte.
     pub step: Step,
 }
@@ -290,10 +294,10 @@ impl<'a> Tables<'a> {
     pub fn find(&self, byte: u32) -> Option<Found> {
         let header = &self.header;
         let after = partition(header.places, |index| {
-            self.item::<Place>(header.places_offset, index)
+            self.item::<TrampolineEntry>(header.places_offset, index)
                 .is_some_and(|place| place.code <= byte)
         });
-        let place: Place = self.item(header.places_offset, after.checked_sub(1)?)?;
+        let place: TrampolineEntry = self.item(header.places_offset, after.checked_sub(1)?)?;
         if u64::from(place.shape) >= header.shapes {
             return None;
         }
@@ -338,7 +342,7 @@ impl<'a> Tables<'a> {
 
     /// The place at which the original instruction with this index among them goes on.
     #[must_use]
-    pub fn entry(&self, index: u64) -> Option<Place> {
+    pub fn entry(&self, index: u64) -> Option<TrampolineEntry> {
         let place: u32 = self.item(self.header.entries_offset, index)?;
         (u64::from(place) < self.header.places)
             .then(|| self.item(self.header.places_offset, u64::from(place)))?
@@ -346,7 +350,7 @@ impl<'a> Tables<'a> {
 
     /// The place of the original instruction at `original`, if it begins inside overwritten bytes.
     #[must_use]
-    pub fn entrance(&self, original: u32) -> Option<Place> {
+    pub fn entrance(&self, original: u32) -> Option<TrampolineEntry> {
         let after = partition(self.header.entries, |index| {
             self.entry(index)
                 .is_some_and(|place| place.original < original)

@@ -13,7 +13,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TableHeader {
-    /// [`Place`]s, sorted by `code`.
+    /// [`TrampolineEntry`]s, sorted by `code`.
     pub places_offset: u64,
     /// Number of places.
     pub places: u64,
@@ -57,7 +57,7 @@ pub struct Call {
 /// One displaced instruction with its body, or the jump back at a trampoline's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Place {
+pub struct TrampolineEntry {
     /// Offset of its first byte in the code.
     pub code: u32,
     /// Original address, relative to the module's `base`.

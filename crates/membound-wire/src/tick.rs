@@ -27,7 +27,7 @@ pub struct TickSet {
     /// Not 0 when timers must be deleted and none made any more; written by the launcher.
     pub stopped: u32,
     /// Heartbeat: counts up while the launcher is there; written by the launcher.
-    pub beat: u32,
+    pub heartbeat: u32,
     /// Reserved, 0.
     pub reserved: u32,
     /// CPU time that the control threads have used, in nanoseconds.
@@ -70,10 +70,10 @@ pub struct TickRing {
     pub clock_ns: u64,
     /// Identifier of the thread's timer.
     pub timer: u32,
-    /// [`TickSet::beat`] as the owner last saw it.
-    pub beat: u32,
+    /// [`TickSet::heartbeat`] as the owner last saw it.
+    pub heartbeat: u32,
     /// CPU time of the owner when it saw a new one, in nanoseconds.
-    pub beat_ns: u64,
+    pub heartbeat_ns: u64,
     /// Not used; the agent sets the first word to 0 when a thread takes the ring.
     pub returned: [u64; 3],
     /// Reserved, 0.

@@ -1,7 +1,7 @@
 //! Histogram classes of times: every doubling is divided into equal parts, and below the first divided one
 //! each nanosecond has a class of its own.
 
-/// Classes of [`crate::Board::times`]: eight to a doubling, in nanoseconds.
+/// Classes of [`crate::ControlPage::times`]: eight to a doubling, in nanoseconds.
 pub const TIME_CLASSES: usize = 256;
 /// Base-2 logarithm of the classes of a doubling there.
 const TIME_PARTS: u32 = 3;

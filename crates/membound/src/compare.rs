@@ -27,7 +27,7 @@ use crate::output::{self, Target, Usage};
 /// Share by which a figure of a profile must differ from its fleet to be an outlier.
 const OUTLIER_SHARE: f64 = 0.05;
 /// Maximum number of skipped files and failed figures that are named one by one.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// Help text about gates.
 const GATES: &str = "\
@@ -283,13 +283,13 @@ fn take<'a>(next: &AtomicUsize, paths: &'a [PathBuf]) -> Option<(usize, &'a Path
 }
 
 fn complain_of(skipped: &[SkippedFile]) {
-    for file in skipped.iter().take(MOST_NAMED) {
+    for file in skipped.iter().take(MAX_NAMED) {
         output::complain(&format!("{}: {}: skipped", file.file, file.reason));
     }
-    if skipped.len() > MOST_NAMED {
+    if skipped.len() > MAX_NAMED {
         output::complain(&format!(
             "{} more files were skipped (--json has their names)",
-            skipped.len() - MOST_NAMED
+            skipped.len() - MAX_NAMED
         ));
     }
 }
@@ -340,8 +340,8 @@ fn verdict(comparison: &Comparison) -> ExitCode {
     let Some(guard) = comparison.guard.as_ref().filter(|guard| guard.exceeded) else {
         return ExitCode::SUCCESS;
     };
-    let named: Vec<String> = guard.worst.iter().take(MOST_NAMED).map(worse).collect();
-    let more = match guard.worst.len().saturating_sub(MOST_NAMED) {
+    let named: Vec<String> = guard.worst.iter().take(MAX_NAMED).map(worse).collect();
+    let more = match guard.worst.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(", and {more} more"),
     };

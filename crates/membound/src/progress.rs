@@ -50,8 +50,8 @@ impl Bar {
 
 /// Writes the remaining time at the pace so far; nothing while too little is done to estimate it.
 fn time_left(state: &ProgressState, text: &mut dyn Write) {
-    const LEAST_STEPS: u64 = 10;
-    if state.pos() >= LEAST_STEPS {
+    const MIN_STEPS: u64 = 10;
+    if state.pos() >= MIN_STEPS {
         // A failed write only means that no time is shown.
         let _ = write!(text, "{:.0} s left", state.eta().as_secs_f64());
     }

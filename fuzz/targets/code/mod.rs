@@ -51,7 +51,7 @@ pub fn check_function(function: &Function) {
 }
 
 /// How a block ends says where control goes on.
-fn check_end(function: &Function, block: &membound_rewrite::code::Block) {
+fn check_end(function: &Function, block: &membound_rewrite::code::BasicBlock) {
     let range = &function.bounds.range;
     let last = function
         .block_instructions(block)

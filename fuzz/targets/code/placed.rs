@@ -7,7 +7,7 @@ use membound_rewrite::code::{Function, Unresolved};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Placed, Placement, Plan};
 use membound_wire::{
-    EDIT_BYTES, Place, Shape, Step, TableHeader, TextEdit, Undo, UndoKind, fingerprint,
+    EDIT_BYTES, Shape, Step, TableHeader, TextEdit, TrampolineEntry, Undo, UndoKind, fingerprint,
 };
 
 /// A plan at its place, and the module it is for.
@@ -342,7 +342,7 @@ fn is_branch(instruction: &Instruction) -> bool {
 
 /// The tables of a placed plan.
 struct Tables {
-    places: Vec<Place>,
+    places: Vec<TrampolineEntry>,
     shapes: Vec<Shape>,
     steps: Vec<Step>,
     undos: Vec<Undo>,
@@ -368,8 +368,8 @@ impl Tables {
         };
         assert!(bytes.len() >= size_of::<TableHeader>());
         Self {
-            places: records(0, size_of::<Place>())
-                .map(|record| Place {
+            places: records(0, size_of::<TrampolineEntry>())
+                .map(|record| TrampolineEntry {
                     code: word(record, 0),
                     original: word(record, 4),
                     shape: word(record, 8),

@@ -77,7 +77,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
             continue;
         }
         note(format_args!("{path}"));
-        modules.push(Module::of(file, ran, judged(file, &rust))?);
+        modules.push(ObjectFile::of(file, ran, judged(file, &rust))?);
     }
     modules.sort_by_key(|module| std::cmp::Reverse(module.resolved.executed));
     show(&modules);
@@ -87,8 +87,8 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     Ok(Kept {
         bench: "coverage",
         machine: doctor.machine,
-        summary: modules.iter().map(Module::summary).collect(),
-        raw: modules.iter().map(Module::raw).collect(),
+        summary: modules.iter().map(ObjectFile::summary).collect(),
+        raw: modules.iter().map(ObjectFile::raw).collect(),
     })
 }
 
@@ -103,7 +103,7 @@ fn judged(file: &Path, rust: &[PathBuf]) -> bool {
 }
 
 /// Results of one object file.
-struct Module {
+struct ObjectFile {
     path: PathBuf,
     judged: bool,
     resolved: Share,
@@ -204,7 +204,7 @@ struct Load {
     executions: u64,
 }
 
-impl Module {
+impl ObjectFile {
     fn of(path: &Path, ran: &Object, judged: bool) -> Result<Self> {
         let data =
             std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -269,10 +269,10 @@ impl Module {
 
 /// The loads among the executed instructions.
 fn loads(image: &Image<'_>, ran: &Object) -> Result<Vec<Load>> {
-    const LONGEST: u64 = 15;
+    const MAX_INSTRUCTION_BYTES: u64 = 15;
     let mut found = Vec::new();
     for (&address, &executed) in &ran.executed {
-        let bytes = (1..=LONGEST)
+        let bytes = (1..=MAX_INSTRUCTION_BYTES)
             .rev()
             .find_map(|length| image.bytes(address..address.checked_add(length)?))
             .with_context(|| {
@@ -296,7 +296,7 @@ fn loads(image: &Image<'_>, ran: &Object) -> Result<Vec<Load>> {
     Ok(found)
 }
 
-fn show(modules: &[Module]) {
+fn show(modules: &[ObjectFile]) {
     let all: u64 = modules.iter().map(|module| module.resolved.executed).sum();
     say("                        loads   patchable            tables ignored       of those");
     say("module               executed    executed  target    executed  target      present");

@@ -18,7 +18,7 @@ use crate::run::{on_path, program, read, root, say, stdout_of, succeed};
 /// Directory of the pictures.
 const IMAGES: &str = "docs/images";
 /// Maximum size of all pictures together, so that checkouts and pages stay small.
-const MOST_BYTES: u64 = 300_000;
+const MAX_BYTES: u64 = 300_000;
 /// Prefix of the identifiers of the notebook's cells that draw a picture.
 const PLOT: &str = "plot-";
 /// Python program that reduces the colours: a picture then has a third of the size and looks the
@@ -75,8 +75,8 @@ pub(super) fn make() -> Result<()> {
         say(path.display());
     }
     ensure!(
-        bytes <= MOST_BYTES,
-        "the pictures have {bytes} bytes; {MOST_BYTES} are the limit"
+        bytes <= MAX_BYTES,
+        "the pictures have {bytes} bytes; {MAX_BYTES} are the limit"
     );
     Ok(())
 }

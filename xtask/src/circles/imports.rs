@@ -21,14 +21,14 @@ type ModulePath = Vec<String>;
 
 /// A module: the file that contains it, its items, and the names that it re-exports with their
 /// paths.
-struct Module {
+struct ModuleFile {
     file: PathBuf,
     items: Vec<Item>,
     handed_on: BTreeMap<String, Vec<String>>,
 }
 
 /// Maximum length of a chain of re-exports.
-const MOST_HANDS: usize = 8;
+const MAX_REEXPORT_DEPTH: usize = 8;
 
 /// Imports of the crate whose first file is `first`, by paths from `root`.
 ///
@@ -57,7 +57,7 @@ pub(super) fn of_crate(root: &Path, first: &Path) -> Result<Imports> {
 
 /// Reads the module at `path` from `file`, and those below it, whose files lie in `directory`.
 fn load(
-    modules: &mut BTreeMap<ModulePath, Module>,
+    modules: &mut BTreeMap<ModulePath, ModuleFile>,
     path: ModulePath,
     file: &Path,
     directory: &Path,
@@ -70,7 +70,7 @@ fn load(
 
 /// Adds a module of these items, and those below it.
 fn add(
-    modules: &mut BTreeMap<ModulePath, Module>,
+    modules: &mut BTreeMap<ModulePath, ModuleFile>,
     path: ModulePath,
     file: &Path,
     directory: &Path,
@@ -91,7 +91,7 @@ fn add(
             item => kept.push(item),
         }
     }
-    let module = Module {
+    let module = ModuleFile {
         file: file.to_owned(),
         items: kept,
         handed_on,
@@ -101,7 +101,7 @@ fn add(
 }
 
 fn below(
-    modules: &mut BTreeMap<ModulePath, Module>,
+    modules: &mut BTreeMap<ModulePath, ModuleFile>,
     path: &[String],
     file: &Path,
     directory: &Path,
@@ -178,7 +178,7 @@ fn attributes(item: &Item) -> &[Attribute] {
 
 /// The names that are in scope in one module, and the modules that its code uses.
 struct Scope<'a> {
-    modules: &'a BTreeMap<ModulePath, Module>,
+    modules: &'a BTreeMap<ModulePath, ModuleFile>,
     path: &'a [String],
     /// Modules that a `use` has brought in.
     aliases: BTreeMap<String, ModulePath>,
@@ -186,7 +186,7 @@ struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    fn of(modules: &'a BTreeMap<ModulePath, Module>, path: &'a [String]) -> Self {
+    fn of(modules: &'a BTreeMap<ModulePath, ModuleFile>, path: &'a [String]) -> Self {
         let mut scope = Self {
             modules,
             path,
@@ -258,7 +258,7 @@ impl<'a> Scope<'a> {
 
     /// Records the module that a path leads to.
     fn name(&mut self, names: &[String]) {
-        if let Some((module, is_whole)) = self.resolve(self.path, names, MOST_HANDS) {
+        if let Some((module, is_whole)) = self.resolve(self.path, names, MAX_REEXPORT_DEPTH) {
             if is_whole && let Some(last) = names.last() {
                 self.aliases.insert(last.clone(), module.clone());
             }

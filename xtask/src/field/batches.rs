@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::entry::Entry;
 use super::obtain;
-use super::place::Place;
+use super::place::EntryPaths;
 use super::process::Group;
 use super::session;
 use crate::campaign::outcome::Ending;
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// reads.
 const OF_RUNS: [&str; 5] = [".prepared", ".stdout", ".stderr", "stdout", "stderr"];
 /// Maximum time of a harvest, relative to the kernel's scheduling.
-const MOST: f64 = 1.03;
+const MAX_TIME_RATIO: f64 = 1.03;
 
 /// Method of running a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -129,9 +129,12 @@ pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>>
         let mut ratios: Vec<f64> = rows.iter().map(|row| row.ratios()[index]).collect();
         ratios.sort_by(f64::total_cmp);
         let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
-        let kept = ratios.iter().filter(|ratio| **ratio <= MOST).count();
+        let kept = ratios
+            .iter()
+            .filter(|ratio| **ratio <= MAX_TIME_RATIO)
+            .count();
         say(format_args!(
-            "{what}: geometric mean {:.3}, best {:.3}, worst {:.3}, {kept} of {} at most {MOST}",
+            "{what}: geometric mean {:.3}, best {:.3}, worst {:.3}, {kept} of {} at most {MAX_TIME_RATIO}",
             mean.exp(),
             ratios.first().copied().unwrap_or_default(),
             ratios.last().copied().unwrap_or_default(),
@@ -155,7 +158,7 @@ fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let Some(run) = &entry.run else { continue };
-        let place = Place::of(&entry.name, index);
+        let place = EntryPaths::of(&entry.name, index);
         if run.before.is_some()
             || !run.environment.is_empty()
             || obtain::missing(entry, &place).is_some()

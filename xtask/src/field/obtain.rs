@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::entry::Entry;
-use super::place::Place;
+use super::place::EntryPaths;
 use crate::needs::install_packages;
 use crate::run::{cargo, note, on_path, program, succeed};
 
 /// The first program that the entry needs and this machine lacks.
-pub(crate) fn missing(entry: &Entry, place: &Place) -> Option<String> {
+pub(crate) fn missing(entry: &Entry, place: &EntryPaths) -> Option<String> {
     entry.needs.iter().find_map(|name| {
         let name = place.filled(name);
         let present = if name.contains('/') {
@@ -24,7 +24,7 @@ pub(crate) fn missing(entry: &Entry, place: &Place) -> Option<String> {
 }
 
 /// Installs what the entry needs, and reports failures.
-pub(crate) fn install(entry: &Entry, place: &Place) {
+pub(crate) fn install(entry: &Entry, place: &EntryPaths) {
     if missing(entry, place).is_none() {
         return;
     }
@@ -34,7 +34,7 @@ pub(crate) fn install(entry: &Entry, place: &Place) {
     }
 }
 
-fn tried(entry: &Entry, place: &Place) -> Result<()> {
+fn tried(entry: &Entry, place: &EntryPaths) -> Result<()> {
     let obtain = &entry.obtain;
     let target = &place.target;
     if !obtain.debian.is_empty() {

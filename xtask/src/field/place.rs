@@ -15,7 +15,7 @@ const FIRST_PORT: u16 = 18_400;
 
 /// Paths and port of an entry.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryPaths {
     /// `target/field`, with the installed programs.
     pub(crate) target: PathBuf,
     /// The entry's own directory.
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     port: u16,
 }
 
-impl Place {
+impl EntryPaths {
     /// The place of the entry `name`, which has the number `index` in its run.
     pub(crate) fn of(name: &str, index: usize) -> Self {
         let target = root().join("target/field");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::entry::{Entry, Output, Run, Server, StopSignal, Threads, Truth, number};
-use super::place::{Place, stamp};
+use super::place::{EntryPaths, stamp};
 use super::process::{Group, Left};
 use super::recorded::Recorded;
 use super::statistics::Interval;
@@ -138,7 +138,7 @@ pub(crate) struct Found {
 }
 
 /// Makes the inputs unless they exist already.
-pub(crate) fn prepare(entry: &Entry, place: &Place) -> Result<()> {
+pub(crate) fn prepare(entry: &Entry, place: &EntryPaths) -> Result<()> {
     let mark = place.work.join(".prepared");
     let stamp = stamp(entry);
     if std::fs::read_to_string(&mark).is_ok_and(|text| text == stamp) {
@@ -164,7 +164,7 @@ pub(crate) fn prepare(entry: &Entry, place: &Place) -> Result<()> {
 }
 
 /// Runs an entry as the plan says.
-pub(crate) fn measure(entry: &Entry, place: &Place, plan: &Plan) -> Result<Found> {
+pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<Found> {
     prepare(entry, place)?;
     // Files that the first run reads come from the disk; later runs find them in the page cache.
     let first = once(entry, place, plan, None)?;
@@ -243,7 +243,12 @@ impl Once {
 }
 
 /// Runs the truth's other command, besides the entry's own.
-fn other_runs(entry: &Entry, place: &Place, truth: &Truth, pairs: usize) -> Result<Vec<PlainRun>> {
+fn other_runs(
+    entry: &Entry,
+    place: &EntryPaths,
+    truth: &Truth,
+    pairs: usize,
+) -> Result<Vec<PlainRun>> {
     let environment = entry
         .run
         .as_ref()
@@ -308,7 +313,7 @@ fn other_runs(entry: &Entry, place: &Place, truth: &Truth, pairs: usize) -> Resu
 }
 
 /// Runs the entry's program once, in a mode or without membound.
-fn once(entry: &Entry, place: &Place, plan: &Plan, mode: Option<Mode>) -> Result<Once> {
+fn once(entry: &Entry, place: &EntryPaths, plan: &Plan, mode: Option<Mode>) -> Result<Once> {
     let recording = place.work.join(".recording");
     drop(std::fs::remove_file(&recording));
     for file in &entry.output.files {
@@ -393,7 +398,7 @@ fn once(entry: &Entry, place: &Place, plan: &Plan, mode: Option<Mode>) -> Result
 }
 
 /// The report of a recording, as a JSON document.
-fn report(plan: &Plan, place: &Place, recording: &Path) -> Result<Value> {
+fn report(plan: &Plan, place: &EntryPaths, recording: &Path) -> Result<Value> {
     ensure!(
         recording.exists(),
         "membound left no recording: {}",
@@ -410,7 +415,7 @@ fn report(plan: &Plan, place: &Place, recording: &Path) -> Result<Value> {
 /// generator.
 fn serve(
     server: &Server,
-    place: &Place,
+    place: &EntryPaths,
     command: Command,
     recorder: Option<&Path>,
     limit: Duration,
@@ -468,7 +473,7 @@ fn serve(
 }
 
 /// A hash of those parts of the program's output that must be the same in every run.
-fn fingerprint(output: &Output, place: &Place, stdout: &str, serves: bool) -> Result<String> {
+fn fingerprint(output: &Output, place: &EntryPaths, stdout: &str, serves: bool) -> Result<String> {
     let ignore = output
         .ignore
         .iter()
@@ -673,7 +678,7 @@ mod tests {
             function = "walk"
             "#,
         );
-        let place = Place::below(directory.path());
+        let place = EntryPaths::below(directory.path());
         let found = measure(&entry, &place, &plan(directory.path())).unwrap();
         let [samples, all] = &found.rows[..] else {
             panic!("a row for each mode");
@@ -698,7 +703,7 @@ mod tests {
             "name = \"x\"\nabout = \"\"\nkind = \"tool\"\nthreads = \"single\"\nneeds = [\"sh\"]\n\
              [run]\ncommand = [\"sh\", \"-c\", \"echo $$\"]\n",
         );
-        let place = Place::below(directory.path());
+        let place = EntryPaths::below(directory.path());
         let found = measure(&entry, &place, &plan(directory.path())).unwrap();
         assert!(!found.rows[0].same_output);
     }
@@ -722,7 +727,7 @@ mod tests {
             p99 = 'p99 (\S+) ms'
             "#,
         );
-        let place = Place::below(directory.path());
+        let place = EntryPaths::below(directory.path());
         let found = measure(&entry, &place, &plan(directory.path())).unwrap();
         let row = &found.rows[1];
         assert!(row.cost.unwrap().median.abs() < 1e-9);

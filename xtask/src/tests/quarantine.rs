@@ -10,7 +10,7 @@ use crate::run::{read, root};
 const LIST: &str = "xtask/quarantine.toml";
 
 /// Maximum number of entries in the list.
-const MOST: usize = 7;
+const MAX_ENTRIES: usize = 7;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,8 +45,8 @@ impl Quarantine {
         let list: Self = toml::from_str(text)?;
         let count = list.test.len();
         ensure!(
-            count <= MOST,
-            "{count} tests are quarantined, of at most {MOST}: mend some"
+            count <= MAX_ENTRIES,
+            "{count} tests are quarantined, of at most {MAX_ENTRIES}: mend some"
         );
         for entry in &list.test {
             let Entry {
@@ -151,7 +151,7 @@ reason = 'a race in the fixture'
         let wrong = [
             TEXT.replace("2026-12-09", "2026-10-01"),
             TEXT.replace("2026-12-09", "soon"),
-            TEXT.repeat(MOST + 1),
+            TEXT.repeat(MAX_ENTRIES + 1),
         ];
         for text in wrong {
             assert!(Quarantine::parse(&text).is_err(), "{text}");

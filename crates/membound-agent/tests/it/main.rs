@@ -8,10 +8,10 @@
 mod calls;
 mod changes;
 mod environment;
-mod guests;
 mod harness;
 mod lives;
 mod object_file;
 mod obstacles;
+mod scavengers;
 mod signals;
 mod texts;

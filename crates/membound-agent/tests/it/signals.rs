@@ -1,8 +1,8 @@
 //! Handlers see the original program, wherever a signal interrupts a thread.
 
 use membound_wire::{
-    Action, Command, Entry, Event, Place, Protection, Shape, Step, TableHeader, TextEdit, TextMode,
-    Undo, UndoKind,
+    Action, Command, Entry, Event, Protection, Shape, Step, TableHeader, TextEdit, TextMode,
+    TrampolineEntry, Undo, UndoKind,
 };
 
 use crate::harness::{
@@ -61,7 +61,7 @@ pub(crate) fn steps_table(
         body.extend(entry.to_ne_bytes());
     }
     offsets[5] = start + body.len();
-    assert_eq!((size_of::<Place>(), size_of::<Shape>()), (12, 8));
+    assert_eq!((size_of::<TrampolineEntry>(), size_of::<Shape>()), (12, 8));
     assert_eq!((size_of::<Step>(), size_of::<Undo>()), (8, 8));
     let counts = [
         places.len(),
@@ -190,7 +190,7 @@ fn area(program: &Program) -> (Area, Vec<TextEdit>) {
 /// Offset of the trampoline of `busy`: the fourth place of the table.
 fn busy_place(area: &Area) -> u32 {
     let places = u64::from_ne_bytes(area.table[..8].try_into().unwrap()) as usize;
-    let place = places + 3 * size_of::<Place>();
+    let place = places + 3 * size_of::<TrampolineEntry>();
     u32::from_ne_bytes(area.table[place..place + 4].try_into().unwrap())
 }
 

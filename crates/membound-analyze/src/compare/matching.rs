@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 /// Most objects of a run that are matched by more than their name. The most stalled ones are kept, because
 /// each is compared with each.
-const MOST_OBJECTS: usize = 200;
+const MAX_OBJECTS: usize = 200;
 
 /// Function, line or object with its row in each run.
 pub(crate) struct Group<'a> {
@@ -164,7 +164,7 @@ fn object_names<'a>(profiles: &[&'a Profile]) -> Vec<FxHashMap<&'a str, &'a str>
             .iter()
             .zip(&names)
             .flat_map(|(profile, names)| {
-                profile.objects.iter().take(MOST_OBJECTS).map(|object| {
+                profile.objects.iter().take(MAX_OBJECTS).map(|object| {
                     let name = object.name.as_str();
                     (object, names.get(name).copied().unwrap_or(name))
                 })
@@ -174,7 +174,7 @@ fn object_names<'a>(profiles: &[&'a Profile]) -> Vec<FxHashMap<&'a str, &'a str>
         let mut taken: Vec<&str> = Vec::new();
         // Apply each method to all objects before the next, less certain one.
         for same in [same_name, same_place, same_callers] {
-            for object in profile.objects.iter().take(MOST_OBJECTS) {
+            for object in profile.objects.iter().take(MAX_OBJECTS) {
                 if of_run.contains_key(object.name.as_str()) {
                     continue;
                 }
@@ -189,7 +189,7 @@ fn object_names<'a>(profiles: &[&'a Profile]) -> Vec<FxHashMap<&'a str, &'a str>
                 let rivals = profile
                     .objects
                     .iter()
-                    .take(MOST_OBJECTS)
+                    .take(MAX_OBJECTS)
                     .filter(|other| !of_run.contains_key(other.name.as_str()))
                     .filter(|other| same(object, other))
                     .count();

@@ -7,7 +7,7 @@ use crate::compare::matching::{Matched, without_size};
 use crate::spread::Observation;
 
 /// Most similar names in an error message.
-const MOST_NEAR: usize = 3;
+const MAX_NEAR: usize = 3;
 
 /// Smallest similarity to the given name (Jaro and Winkler, 0 to 1) for a suggestion.
 const MIN_NAME_SIMILARITY: f64 = 0.8;
@@ -149,7 +149,7 @@ pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> V
     if !alike.is_empty() {
         names = alike.into_iter().map(|(_, name)| name).collect();
     }
-    names.truncate(MOST_NEAR);
+    names.truncate(MAX_NEAR);
     names
 }
 

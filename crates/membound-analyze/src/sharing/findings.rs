@@ -23,7 +23,7 @@ use crate::touches::Counts;
 const NEIGHBOURS_BYTES: u64 = 4096;
 
 /// Most lines of code named in a finding.
-const MOST_SITES: usize = 8;
+const MAX_SITES: usize = 8;
 
 /// Both tables, most costly first, and the objects with false sharing.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Kind {
 pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
     let thresholds = &context.options.thresholds;
     let totals = Totals::new(context);
-    let mut findings: BTreeMap<(ProcessId, Kind, Place), Vec<Contended<'_>>> = BTreeMap::new();
+    let mut findings: BTreeMap<(ProcessId, Kind, FindingKey), Vec<Contended<'_>>> = BTreeMap::new();
     for (line, contention) in &context.contended_lines.lines {
         for (kind, is_one) in [
             (Kind::False, contention.is_false),
@@ -61,8 +61,8 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
             if is_one {
                 let contended = Contended::new(context, &totals, line, contention, kind);
                 let place = match contended.group {
-                    Groups::UNKNOWN => Place::Nearby(line.address / NEIGHBOURS_BYTES),
-                    group => Place::Object(group),
+                    Groups::UNKNOWN => FindingKey::Nearby(line.address / NEIGHBOURS_BYTES),
+                    group => FindingKey::Object(group),
                 };
                 findings
                     .entry((line.process, kind, place))
@@ -189,7 +189,7 @@ fn measure(
 
 /// Distinguishes findings of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum FindingKey {
     Object(GroupId),
     Nearby(u64),
 }
@@ -507,7 +507,7 @@ fn sites(context: &Context<'_>, by_site: BTreeMap<SiteId, (u64, bool)>) -> Vec<S
         })
         .collect();
     sites.sort_by_key(|site| std::cmp::Reverse(site.accesses));
-    sites.truncate(MOST_SITES);
+    sites.truncate(MAX_SITES);
     sites
 }
 

@@ -15,9 +15,9 @@ use crate::places::FunctionId;
 use crate::sharing::evidence::Line;
 
 /// Half of the fewest spans, of both kinds together, that a thread must have.
-const FEWEST_SPANS: usize = 4;
+const MIN_SPANS: usize = 4;
 /// Fewest spans of each kind (alone, with others) in a trial that counts.
-const FEWEST_OF_TRIAL: usize = 3;
+const MIN_SPANS_OF_TRIAL: usize = 3;
 /// A span alone is dropped if the thread used less than this part of its usual CPU time: then it waited for
 /// the stopped threads.
 const MIN_USUAL_CPU_SHARE: f64 = 0.5;
@@ -178,7 +178,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
                 .collect()
         };
         let (alone, all) = (rates(true), rates(false));
-        if alone.len() < FEWEST_OF_TRIAL || all.len() < FEWEST_OF_TRIAL {
+        if alone.len() < MIN_SPANS_OF_TRIAL || all.len() < MIN_SPANS_OF_TRIAL {
             continue;
         }
         // Weight each span by its progress: total CPU time ÷ total steps.
@@ -198,7 +198,7 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         ));
         spans += alone.len() + all.len();
     }
-    if spans < 2 * FEWEST_SPANS {
+    if spans < 2 * MIN_SPANS {
         return None;
     }
     let count = factors.len() as f64;

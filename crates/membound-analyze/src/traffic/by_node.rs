@@ -18,14 +18,14 @@ use crate::places::{FunctionId, LineId};
 
 /// Memory of a node, or a link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub(crate) enum NodeOrLink {
     /// Memory of a node.
     Dram(u16),
     /// Link from one node to another.
     Link { from: u16, to: u16 },
 }
 
-impl Place {
+impl NodeOrLink {
     /// Parses the name of a domain; `None` for all of memory, or an unknown name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         if let Some(node) = name.strip_prefix("DRAM ") {
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NodeOrLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dram(node) => write!(f, "DRAM {node}"),
@@ -99,7 +99,7 @@ pub(crate) struct ByNode {
 }
 
 /// Bytes through each place per repetition of what bursts recorded of a function, for threads of one node.
-type Through = BTreeMap<Place, Bytes>;
+type Through = BTreeMap<NodeOrLink, Bytes>;
 
 /// Models the traffic by node; `None` on a machine with one node, or if the nodes of CPUs are unknown.
 pub(crate) fn by_node(
@@ -123,7 +123,7 @@ pub(crate) fn by_node(
         }
     }
     let mut through: FxHashMap<(FunctionId, u16), (Through, f64)> = FxHashMap::default();
-    let mut timelines: BTreeMap<Place, Timeline> = BTreeMap::new();
+    let mut timelines: BTreeMap<NodeOrLink, Timeline> = BTreeMap::new();
     // By function and node: how often the function repeated what bursts recorded.
     let mut repeated: BTreeMap<(FunctionId, u16), f64> = BTreeMap::new();
     let (mut all, mut on_unknown_node) = (0.0, 0.0);
@@ -154,8 +154,8 @@ pub(crate) fn by_node(
     // A place without traffic is reported with 0.
     for from in 0..nodes as u16 {
         let others = (0..nodes as u16).filter(|to| *to != from);
-        let links = others.map(|to| Place::Link { from, to });
-        for place in links.chain([Place::Dram(from)]) {
+        let links = others.map(|to| NodeOrLink::Link { from, to });
+        for place in links.chain([NodeOrLink::Dram(from)]) {
             timelines
                 .entry(place)
                 .or_insert_with(|| Timeline::new(context));
@@ -207,10 +207,11 @@ fn places_of(
 }
 
 /// Places that bytes of node `home` go through when a thread on node `user` reads and writes them.
-fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(Place, Bytes)> {
-    let mut places = vec![(Place::Dram(home), bytes)];
+fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(NodeOrLink, Bytes)> {
+    let mut places = vec![(NodeOrLink::Dram(home), bytes)];
     if home != user {
-        let link = |from, to, read, written| (Place::Link { from, to }, Bytes { read, written });
+        let link =
+            |from, to, read, written| (NodeOrLink::Link { from, to }, Bytes { read, written });
         places.push(link(home, user, bytes.read, 0.0));
         places.push(link(user, home, 0.0, bytes.written));
     }
@@ -219,8 +220,8 @@ fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(Place, Bytes)> {
 
 /// By place: bytes by object, and bytes by line.
 struct Causes {
-    objects: BTreeMap<Place, BTreeMap<GroupId, f64>>,
-    lines: BTreeMap<Place, BTreeMap<LineId, f64>>,
+    objects: BTreeMap<NodeOrLink, BTreeMap<GroupId, f64>>,
+    lines: BTreeMap<NodeOrLink, BTreeMap<LineId, f64>>,
 }
 
 impl Causes {
@@ -256,7 +257,7 @@ impl Causes {
         causes
     }
 
-    fn take(&mut self, place: Place) -> (BTreeMap<GroupId, f64>, BTreeMap<LineId, f64>) {
+    fn take(&mut self, place: NodeOrLink) -> (BTreeMap<GroupId, f64>, BTreeMap<LineId, f64>) {
         (
             self.objects.remove(&place).unwrap_or_default(),
             self.lines.remove(&place).unwrap_or_default(),
@@ -270,11 +271,11 @@ mod tests {
 
     #[test]
     fn places_have_names_that_are_read_back() {
-        for place in [Place::Dram(3), Place::Link { from: 0, to: 12 }] {
-            assert_eq!(Place::of(&place.to_string()), Some(place));
+        for place in [NodeOrLink::Dram(3), NodeOrLink::Link { from: 0, to: 12 }] {
+            assert_eq!(NodeOrLink::of(&place.to_string()), Some(place));
         }
         for other in ["DRAM", "DRAM x", "interconnect 0-1", "cxl"] {
-            assert_eq!(Place::of(other), None, "{other}");
+            assert_eq!(NodeOrLink::of(other), None, "{other}");
         }
     }
 
@@ -284,12 +285,13 @@ mod tests {
             read: 24.0,
             written: 8.0,
         };
-        assert_eq!(places(bytes, 1, 1), [(Place::Dram(1), bytes)]);
-        let link = |from, to, read, written| (Place::Link { from, to }, Bytes { read, written });
+        assert_eq!(places(bytes, 1, 1), [(NodeOrLink::Dram(1), bytes)]);
+        let link =
+            |from, to, read, written| (NodeOrLink::Link { from, to }, Bytes { read, written });
         assert_eq!(
             places(bytes, 0, 1),
             [
-                (Place::Dram(0), bytes),
+                (NodeOrLink::Dram(0), bytes),
                 link(0, 1, 24.0, 0.0),
                 link(1, 0, 0.0, 8.0)
             ]

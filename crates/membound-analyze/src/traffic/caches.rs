@@ -6,7 +6,7 @@ use membound_types::{
     BandwidthKernel, BandwidthPoint, Level, LevelKind, MachineProfile, NodeId, Outcome,
 };
 
-use super::by_node::Place;
+use super::by_node::NodeOrLink;
 
 /// One cache level.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,15 +101,15 @@ impl Caches {
     ///
     /// For memory: of its own node's CPUs with the same mix. For a link: of any kernel in that direction,
     /// either reads by the destination's CPUs or writes by the source's.
-    pub(crate) fn most_at(&self, place: Place, written: f64) -> Outcome<f64> {
+    pub(crate) fn most_at(&self, place: NodeOrLink, written: f64) -> Outcome<f64> {
         let of_pair = |cpus: u16, memory: u16| {
             let pairs = self.of_pairs.iter();
             let pairs = pairs.filter(move |pair| (pair.0, pair.1) == (cpus, memory));
             pairs.flat_map(|pair| &pair.2)
         };
         let most = match place {
-            Place::Dram(node) => between(of_pair(node, node), written),
-            Place::Link { from, to } => {
+            NodeOrLink::Dram(node) => between(of_pair(node, node), written),
+            NodeOrLink::Link { from, to } => {
                 let read = of_pair(to, from).map(|mix| (1.0 - mix.written) * mix.gb_s);
                 let written = of_pair(from, to).map(|mix| mix.written * mix.gb_s);
                 read.chain(written).reduce(f64::max)

@@ -6,7 +6,7 @@ use membound_run::{RunData, Sample};
 use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, NamedShare, Outcome};
 use rustc_hash::FxHashMap;
 
-use super::by_node::Place;
+use super::by_node::NodeOrLink;
 use super::caches::Caches;
 use super::moves::{BurstTraffic, Bytes, busy, function_of};
 use super::rates::{Patched, Rates, Through};
@@ -27,7 +27,7 @@ const HISTOGRAM_BINS: usize = 20;
 const MAX_NAMED_ROWS: usize = 20;
 
 /// Smallest share that is named.
-const LEAST: f64 = 0.001;
+const MIN_NAMED_SHARE: f64 = 0.001;
 
 /// Traffic measured by hardware counters, by domain.
 pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
@@ -48,9 +48,9 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
         .into_iter()
         .map(|(name, timeline)| {
             let most = match &most {
-                Some(caches) => match Place::of(name) {
+                Some(caches) => match NodeOrLink::of(name) {
                     // The maximum of all memory is no limit for one node of several.
-                    Some(Place::Dram(_)) if run.meta.nodes <= 1 => {
+                    Some(NodeOrLink::Dram(_)) if run.meta.nodes <= 1 => {
                         caches.most_of(timeline.written(), busy(context))
                     }
                     Some(place) => caches.most_at(place, timeline.written()),
@@ -171,7 +171,7 @@ pub(super) fn named<K: Ord>(
             name,
             fraction: if all > 0.0 { bytes / all } else { 0.0 },
         })
-        .filter(|share| share.fraction >= LEAST)
+        .filter(|share| share.fraction >= MIN_NAMED_SHARE)
         .collect();
     shares.sort_by(|a, b| {
         b.fraction

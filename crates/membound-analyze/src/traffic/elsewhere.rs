@@ -20,7 +20,7 @@ use crate::rows;
 
 /// Average cost beyond a hit, as a share of the hit's latency, below which the model says nothing about a
 /// site's stall.
-const LEAST_COST: f64 = 0.02;
+const MIN_COST: f64 = 0.02;
 
 /// Predictions for the machines that `context` names, and reasons for those without one.
 pub(crate) fn elsewhere(
@@ -234,7 +234,7 @@ fn stall(
         let by_model = models.and_then(|(from, to)| {
             let before = levels(from, here.0).total();
             let after = levels(to, there.0);
-            let tells = before > LEAST_COST * here.0.caches[0].latency_ns;
+            let tells = before > MIN_COST * here.0.caches[0].latency_ns;
             tells.then(|| after.scaled_to(stalled * after.total() / before))
         });
         sum += by_model.unwrap_or_else(|| by_names(&cost.stall.levels, here.0, there.0));

@@ -14,13 +14,13 @@ use crate::groups::{GroupId, Groups};
 const MAX_EVALUATED_ACCESSES: usize = 3 << 20;
 
 /// Accesses that are evaluated of each burst in any case.
-const LEAST: usize = 4096;
+const MIN_ACCESSES_PER_BURST: usize = 4096;
 
 /// Cells into which a large object is divided to estimate how much of it is used.
 const CELLS_PER_OBJECT: u64 = 64;
 
 /// Samples in an object from which on they show how much of it is used.
-const ENOUGH: u64 = 8;
+const MIN_SAMPLES_OF_OBJECT: u64 = 8;
 
 /// Smallest share of a burst's touches for an object to count for the burst's footprint.
 const MIN_TOUCH_SHARE: f64 = 1e-3;
@@ -55,7 +55,7 @@ impl Bursts {
         let run = context.run;
         let memory = Memory::new(run);
         let used = Used::new(context);
-        let most = (MAX_EVALUATED_ACCESSES / run.bursts.len().max(1)).max(LEAST);
+        let most = (MAX_EVALUATED_ACCESSES / run.bursts.len().max(1)).max(MIN_ACCESSES_PER_BURST);
         let mut bursts: Vec<&Burst> = run.bursts.iter().collect();
         bursts.sort_by_key(|burst| (burst.from_ns, burst.thread, burst.to_ns));
         let pieces = bursts
@@ -228,13 +228,13 @@ impl Used {
                     (samples, seen.len() as u64)
                 };
                 let (mut samples, mut seen) = of(Some(sites));
-                if samples < ENOUGH {
+                if samples < MIN_SAMPLES_OF_OBJECT {
                     (samples, seen) = of(None);
                 }
                 let of_group = context.groups.get(group);
                 let bytes = of_group.total_bytes.max(of_group.size_bytes) as f64;
                 let all = (bytes / cell_bytes as f64).max(1.0);
-                let cells = if samples < ENOUGH {
+                let cells = if samples < MIN_SAMPLES_OF_OBJECT {
                     all
                 } else {
                     used_cells(samples, seen, all)
@@ -250,14 +250,14 @@ impl Used {
 const MIN_STRIDE_SHARE: f64 = 0.9;
 
 /// Fewest steps for a stride.
-const FEWEST: usize = 32;
+const MIN_STEPS: usize = 32;
 
 /// Bytes from one execution of each site to the next.
 fn strides(bursts: &[&Burst]) -> FxHashMap<SiteId, f64> {
     let mut steps: FxHashMap<SiteId, FxHashMap<i64, usize>> = FxHashMap::default();
     for burst in bursts {
         let mut last: Vec<Option<u64>> = vec![None; burst.sites.len()];
-        for &(site, address, _) in burst.accesses.iter().take(LEAST) {
+        for &(site, address, _) in burst.accesses.iter().take(MIN_ACCESSES_PER_BURST) {
             let site = usize::from(site);
             let Some(id) = burst.sites.get(site) else {
                 continue;
@@ -275,7 +275,7 @@ fn strides(bursts: &[&Burst]) -> FxHashMap<SiteId, f64> {
             let (step, count) = steps
                 .into_iter()
                 .max_by_key(|&(step, count)| (count, step))?;
-            let regular = all >= FEWEST && count as f64 >= MIN_STRIDE_SHARE * all as f64;
+            let regular = all >= MIN_STEPS && count as f64 >= MIN_STRIDE_SHARE * all as f64;
             (regular && step != 0).then_some((site, step as f64))
         })
         .collect()

@@ -2,7 +2,7 @@
 
 use membound_types::{BandwidthDomain, Platform, PlatformLink, PlatformNode};
 
-use super::by_node::Place;
+use super::by_node::NodeOrLink;
 use crate::context::Context;
 use crate::{info, numa};
 
@@ -54,17 +54,17 @@ pub(crate) fn platform(context: &Context<'_>, domains: &[BandwidthDomain]) -> Pl
             domain.average_gb_s,
             domain.machine_max_gb_s.known().copied(),
         );
-        let place = match Place::of(&domain.domain) {
-            None if count == 1 && domain.domain == "DRAM" => Some(Place::Dram(0)),
+        let place = match NodeOrLink::of(&domain.domain) {
+            None if count == 1 && domain.domain == "DRAM" => Some(NodeOrLink::Dram(0)),
             place => place,
         };
         match place {
-            Some(Place::Dram(node)) => {
+            Some(NodeOrLink::Dram(node)) => {
                 if let Some(node) = nodes.get_mut(usize::from(node)) {
                     (node.dram_gb_s, node.dram_max_gb_s) = (Some(gb_s), most);
                 }
             }
-            Some(Place::Link { from, to }) => links.push(PlatformLink {
+            Some(NodeOrLink::Link { from, to }) => links.push(PlatformLink {
                 from,
                 to,
                 gb_s,

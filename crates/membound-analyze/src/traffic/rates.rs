@@ -16,7 +16,7 @@ use crate::info;
 use crate::places::FunctionId;
 
 /// Fewest advances for a rate.
-const ENOUGH: usize = 8;
+const MIN_ADVANCES: usize = 8;
 
 /// Most samples between two samples of a site that are compared.
 const MAX_SAMPLES_APART: u32 = 16;
@@ -213,7 +213,7 @@ fn of_one(
 
 /// Bytes per nanosecond on which most of `advances` agree; `None` if there are too few or they disagree.
 fn likely(advances: &[(f64, f64)]) -> Option<f64> {
-    if advances.len() < ENOUGH {
+    if advances.len() < MIN_ADVANCES {
         return None;
     }
     let mut rates: Vec<f64> = advances.iter().map(|(bytes, ns)| bytes / ns).collect();

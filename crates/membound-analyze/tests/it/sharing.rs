@@ -5,7 +5,7 @@ use std::ops::Range;
 use membound_run::{FrameId, Hold, RunData, SiteKind, ThreadId, Watched};
 use membound_types::{Basis, InsightKind, Profile, SharedLine};
 
-use crate::synthetic::{From, Like, Place, Synthetic, Target};
+use crate::synthetic::{AccessSite, From, Like, Synthetic, Target};
 use crate::{near, views};
 
 /// Two workers on two CPUs.
@@ -25,7 +25,7 @@ impl Two {
     fn work(
         &mut self,
         which: usize,
-        place: Place,
+        place: AccessSite,
         span: Range<f64>,
         from: From,
         object: &Target,
@@ -42,7 +42,7 @@ impl Two {
             .access(self.threads[which], which as u16, place, span, &like);
     }
 
-    fn site(&mut self, line: u32, kind: SiteKind) -> Place {
+    fn site(&mut self, line: u32, kind: SiteKind) -> AccessSite {
         self.program.site(("sum", "sum.c", line), kind, 8)
     }
 

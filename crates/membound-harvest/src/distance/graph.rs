@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Call, Place, Program, Yields};
+use super::{Call, Program, YieldPosition, Yields};
 
 /// The effect of a call on its caller's times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,7 +51,7 @@ pub(super) enum Source {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// Its first instruction.
-    pub place: Place,
+    pub place: YieldPosition,
     /// One past its last.
     pub end: usize,
     pub ns: f64,
@@ -214,7 +214,7 @@ impl Graph {
     ) -> (usize, usize) {
         let content = &program.functions[function].blocks[block];
         let first = self.nodes.len();
-        let place = |step| Place {
+        let place = |step| YieldPosition {
             function,
             block,
             step,

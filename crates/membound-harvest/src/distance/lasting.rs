@@ -26,19 +26,19 @@ pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
         .iter()
         .map(|it| it.count * it.steps.iter().map(|step| step.ns).sum::<f64>())
         .sum();
-    let laps: f64 = of_loop.map(|back| back.2).sum();
-    let entries = (blocks[head].count - laps).max(1.0);
+    let iterations: f64 = of_loop.map(|back| back.2).sum();
+    let entries = (blocks[head].count - iterations).max(1.0);
     Some(all_ns / entries)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Block, Call, Step, Way};
+    use super::super::{BasicBlock, Call, Step, Way};
     use super::*;
 
     /// A block that takes `ns` and ran `count` times, with the edges `ways`.
-    fn block(ns: f64, count: f64, ways: &[(usize, f64)]) -> Block {
-        Block {
+    fn block(ns: f64, count: f64, ways: &[(usize, f64)]) -> BasicBlock {
+        BasicBlock {
             steps: vec![Step {
                 address: 0,
                 ns,
@@ -47,21 +47,21 @@ mod tests {
             }],
             ways: ways.iter().map(|&(to, share)| Way { to, share }).collect(),
             count,
-            ..Block::default()
+            ..BasicBlock::default()
         }
     }
 
-    /// 0 → 1 → 1 | 2, 2 → 0 | 3: an inner loop of `laps` iterations of 2 ns in an outer loop of ten
+    /// 0 → 1 → 1 | 2, 2 → 0 | 3: an inner loop of `iterations` iterations of 2 ns in an outer loop of ten
     /// iterations.
-    fn nested(laps: f64) -> Function {
+    fn nested(iterations: f64) -> Function {
         let entries = 10.0;
         Function {
             blocks: vec![
                 block(5.0, entries, &[(1, 1.0)]),
                 block(
                     2.0,
-                    entries * laps,
-                    &[(1, 1.0 - 1.0 / laps), (2, 1.0 / laps)],
+                    entries * iterations,
+                    &[(1, 1.0 - 1.0 / iterations), (2, 1.0 / iterations)],
                 ),
                 block(1.0, entries, &[(0, 0.9), (3, 0.1)]),
                 block(1.0, 1.0, &[]),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_loop_lasts_as_long_as_its_laps() {
+    fn the_innermost_loop_lasts_as_long_as_its_iterations() {
         let near = |found: Option<f64>, expected: f64| {
             let found = found.unwrap();
             assert!(

@@ -75,10 +75,11 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     graph.solved(pass, &most, bound_ns, summaries)
 }
 
-/// Time of `laps` iterations; 0 for none, even if an iteration is unbounded, and 0 if no path leads around.
-fn laps_ns(laps: u32, around_ns: f64) -> f64 {
-    if laps > 0 && around_ns > NONE {
-        f64::from(laps) * around_ns
+/// Time of `iterations` iterations; 0 for none, even if an iteration is unbounded, and 0 if no path leads
+/// around.
+fn iterations_ns(iterations: u32, around_ns: f64) -> f64 {
+    if iterations > 0 && around_ns > NONE {
+        f64::from(iterations) * around_ns
     } else {
         0.0
     }
@@ -207,11 +208,11 @@ impl<'a> Solver<'a> {
         let from_yields = matches!(paths, Paths::FromYields { .. });
         let mut pass = times.arrival[at];
         if outermost {
-            pass += laps_ns(every - 2, around.around_ns);
+            pass += iterations_ns(every - 2, around.around_ns);
         }
         if from_yields {
-            let laps = if outermost { every - 1 } else { 0 };
-            pass = pass.max(laps_ns(laps, around.around_ns));
+            let iterations = if outermost { every - 1 } else { 0 };
+            pass = pass.max(iterations_ns(iterations, around.around_ns));
         }
         times.pass[at] = pass;
         if pass > NONE {
@@ -227,7 +228,7 @@ impl<'a> Solver<'a> {
                     return None;
                 };
                 let around = self.around[node].as_ref()?;
-                Some(laps_ns(every - less, around.around_ns))
+                Some(iterations_ns(every - less, around.around_ns))
             });
             let more_ns: f64 = inner.sum();
             for &node in &component {

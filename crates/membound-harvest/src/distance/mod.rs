@@ -69,7 +69,7 @@ pub enum Call {
 
 /// Instructions that follow each other without a branch in between.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Block {
+pub struct BasicBlock {
     /// The instructions, in order.
     pub steps: Vec<Step>,
     /// Edges to the blocks that may run next; after a call, to the block where it returns.
@@ -89,7 +89,7 @@ pub struct Block {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Function {
     /// Its blocks; not empty.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BasicBlock>,
 }
 
 /// Functions that call each other.
@@ -120,7 +120,7 @@ pub struct Limits {
 
 /// A place for a yield: before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct YieldPosition {
     /// Index of the function in the program.
     pub function: usize,
     /// Index of the block in the function.
@@ -130,7 +130,7 @@ pub struct Place {
 }
 
 /// Yields by place, each with its k: it is taken at every k-th execution, by a counter of its own if k > 1.
-pub type Yields = BTreeMap<Place, u32>;
+pub type Yields = BTreeMap<YieldPosition, u32>;
 
 /// Why a distance is not bounded, or not by as much as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,7 +151,7 @@ pub struct Gap {
     /// Why the distance is not bounded there.
     pub why: Unbounded,
     /// Place of the instruction.
-    pub place: Place,
+    pub place: YieldPosition,
 }
 
 #[cfg(test)]

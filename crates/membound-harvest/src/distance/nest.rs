@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 
 use super::graph::Graph;
 use super::place::{Task, loops, raise};
-use super::{Place, Yields};
+use super::{YieldPosition, Yields};
 
 /// Cost of a counter as a share of the cost of a yield.
-const COUNT: f64 = 0.05;
+const COUNT_COST_SHARE: f64 = 0.05;
 /// Maximum executions of an outer yield that is tried, as a share of those of the inner one.
-const SELDOM: f64 = 0.25;
+const MAX_OUTER_EXECUTION_SHARE: f64 = 0.25;
 /// Maximum cost with an additional yield, as a share of the cost without it, for it to be added.
-const WORTH: f64 = 0.9;
+const MAX_REMAINING_COST_SHARE: f64 = 0.9;
 /// Powers of two below this are tried as the k of an outer yield.
-const MOST_LAPS: u32 = 64;
+const MAX_ITERATIONS_COUNTED_TOGETHER: u32 = 64;
 /// Maximum number of sets of yields that are tried for a group.
 const TRIES: usize = 64;
 /// Maximum number of nodes that are solved for these tries in all.
@@ -26,10 +26,10 @@ const EFFORT: usize = 20_000;
 
 /// Adds yields to outer loops where the total cost becomes lower, and raises the counters again. Yields in
 /// `fixed` stay as they are.
-pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
     let nodes = task.graph(yields).nodes.len();
     let mut tries = TRIES.min(EFFORT / nodes.max(1));
-    let mut open: Vec<Place> = inner(task, yields, fixed);
+    let mut open: Vec<YieldPosition> = inner(task, yields, fixed);
     while let Some(place) = open.pop() {
         if let Some(best) = relieved(task, yields, fixed, place, &mut tries) {
             *yields = best;
@@ -44,19 +44,19 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Pla
 fn relieved(
     task: &Task<'_>,
     yields: &Yields,
-    fixed: &BTreeSet<Place>,
-    inner: Place,
+    fixed: &BTreeSet<YieldPosition>,
+    inner: YieldPosition,
     tries: &mut usize,
 ) -> Option<Yields> {
     if *tries == 0 {
         return None;
     }
     let mut best = None;
-    let mut least = WORTH * cost(task, yields);
+    let mut least = MAX_REMAINING_COST_SHARE * cost(task, yields);
     for outer in around(task, yields, inner) {
         let mut before = f64::INFINITY;
         // The rest of the bound goes to the inner yield.
-        for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
+        for every in (0..MAX_ITERATIONS_COUNTED_TOGETHER.ilog2()).map(|shift| 1 << shift) {
             let Some(left) = tries.checked_sub(1) else {
                 return best;
             };
@@ -80,8 +80,8 @@ fn relieved(
 fn with(
     task: &Task<'_>,
     yields: &Yields,
-    fixed: &BTreeSet<Place>,
-    (place, every): (Place, u32),
+    fixed: &BTreeSet<YieldPosition>,
+    (place, every): (YieldPosition, u32),
 ) -> Yields {
     let mut all = yields.clone();
     for (_, every) in all.iter_mut().filter(|(place, _)| !fixed.contains(place)) {
@@ -95,9 +95,9 @@ fn with(
 }
 
 /// The yields that are executed, in ascending order of cost.
-fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<Place>) -> Vec<Place> {
-    let each = |place: &Place| task.count(*place) * of_one(yields[place]);
-    let mut places: Vec<Place> = yields.keys().copied().collect();
+fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<YieldPosition>) -> Vec<YieldPosition> {
+    let each = |place: &YieldPosition| task.count(*place) * of_one(yields[place]);
+    let mut places: Vec<YieldPosition> = yields.keys().copied().collect();
     places.retain(|place| !fixed.contains(place) && task.count(*place) > 0.0);
     places.sort_by(|a, b| each(a).total_cmp(&each(b)));
     places
@@ -105,7 +105,7 @@ fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<Place>) -> Vec<Place
 
 /// The least executed place in each loop that only the yield at `inner` cuts, the outermost loop first,
 /// except places that are executed nearly as often as that yield.
-fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
+fn around(task: &Task<'_>, yields: &Yields, inner: YieldPosition) -> Vec<YieldPosition> {
     let mut without = yields.clone();
     without.remove(&inner);
     let graph = task.graph(&without);
@@ -117,7 +117,8 @@ fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
             .iter()
             .filter_map(|&node| {
                 let place = task.first_free(&graph.nodes[node], yields)?;
-                (count(node) <= SELDOM * task.count(inner)).then_some((node, place))
+                (count(node) <= MAX_OUTER_EXECUTION_SHARE * task.count(inner))
+                    .then_some((node, place))
             })
             .min_by(|a, b| count(a.0).total_cmp(&count(b.0)).then(a.0.cmp(&b.0)));
         let Some((at, place)) = least else { break };
@@ -129,7 +130,7 @@ fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
 }
 
 /// The loop among `nodes` that contains the instruction at `place`.
-fn containing(graph: &Graph, nodes: &[usize], place: Place) -> Option<Vec<usize>> {
+fn containing(graph: &Graph, nodes: &[usize], place: YieldPosition) -> Option<Vec<usize>> {
     let holds = |node: &usize| {
         let here = &graph.nodes[*node];
         let block = (here.place.function, here.place.block);
@@ -141,7 +142,7 @@ fn containing(graph: &Graph, nodes: &[usize], place: Place) -> Option<Vec<usize>
 }
 
 fn of_one(every: u32) -> f64 {
-    1.0 / f64::from(every) + if every > 1 { COUNT } else { 0.0 }
+    1.0 / f64::from(every) + if every > 1 { COUNT_COST_SHARE } else { 0.0 }
 }
 
 /// Total cost of the yields, in units of a taken yield.

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use super::components::components;
 use super::graph::{Effect, Graph, Node, Solved, Source, Start, Summary};
-use super::{Gap, Limits, Place, Program, Rule, Unbounded, Yields, expected, longest, nest};
+use super::{
+    Gap, Limits, Program, Rule, Unbounded, YieldPosition, Yields, expected, longest, nest,
+};
 
 /// Maximum k of a counter: a signed half word, so that it can be an immediate.
-const MOST: u32 = 1 << 15;
+const MAX_COUNTER_VALUE: u32 = 1 << 15;
 
 /// Maximum number of a loop's nodes that are tried as the place of its yield.
 const TRIED: usize = 64;
@@ -65,25 +67,25 @@ impl Task<'_> {
     }
 
     /// The step at a place.
-    fn step(&self, place: Place) -> Option<&super::Step> {
+    fn step(&self, place: YieldPosition) -> Option<&super::Step> {
         let function = &self.program.functions[place.function];
         function.blocks[place.block].steps.get(place.step)
     }
 
-    pub(super) fn count(&self, place: Place) -> f64 {
+    pub(super) fn count(&self, place: YieldPosition) -> f64 {
         self.program.functions[place.function].blocks[place.block].count
     }
 
     /// Whether a yield can be placed there and none stands there yet.
-    fn is_free(&self, place: Place, yields: &Yields) -> bool {
+    fn is_free(&self, place: YieldPosition, yields: &Yields) -> bool {
         self.step(place)
             .is_some_and(|step| step.patchable && !step.yields)
             && !yields.contains_key(&place)
     }
 
-    pub(super) fn first_free(&self, node: &Node, yields: &Yields) -> Option<Place> {
+    pub(super) fn first_free(&self, node: &Node, yields: &Yields) -> Option<YieldPosition> {
         (node.place.step..node.end)
-            .map(|step| Place { step, ..node.place })
+            .map(|step| YieldPosition { step, ..node.place })
             .find(|&place| self.is_free(place, yields))
     }
 }
@@ -129,7 +131,7 @@ pub(super) fn place_apart(task: &Task<'_>) -> (Yields, Vec<Gap>) {
         if let Some(step) = first
             && !steps[step].yields
         {
-            let place = Place {
+            let place = YieldPosition {
                 function,
                 block: 0,
                 step,
@@ -168,13 +170,13 @@ fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
     let mut gaps = Vec::new();
     // A loop in which no yield can stand is noted as a gap; then a yield is assumed in it, so that the rest
     // can be solved.
-    let mut fixed: BTreeSet<Place> = given.keys().copied().collect();
+    let mut fixed: BTreeSet<YieldPosition> = given.keys().copied().collect();
     let mut assumed = BTreeSet::new();
     let mut yields = given;
     match task.limits.rule {
         Rule::Max => {
             cut_loops(task, &mut yields, &mut assumed, &mut gaps);
-            let loops: BTreeSet<Place> = yields.keys().copied().collect();
+            let loops: BTreeSet<YieldPosition> = yields.keys().copied().collect();
             let found = loop {
                 let found = Walk::of(task, &yields);
                 if found.places.is_empty() {
@@ -207,7 +209,7 @@ fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
 fn cut_loops(
     task: &Task<'_>,
     yields: &mut Yields,
-    assumed: &mut BTreeSet<Place>,
+    assumed: &mut BTreeSet<YieldPosition>,
     gaps: &mut Vec<Gap>,
 ) {
     let graph = task.graph(yields);
@@ -253,7 +255,7 @@ pub(super) fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
 fn cheapest(
     graph: &Graph,
     component: &[usize],
-    free: &impl Fn(usize) -> Option<Place>,
+    free: &impl Fn(usize) -> Option<YieldPosition>,
 ) -> Option<usize> {
     let mut candidates: Vec<usize> = component
         .iter()
@@ -298,7 +300,7 @@ struct Walk<'a> {
     /// For each node, whether a yield was placed before it on its longest path: its times are then outdated
     /// until the next pass.
     stale: Vec<bool>,
-    places: BTreeSet<Place>,
+    places: BTreeSet<YieldPosition>,
     gaps: Vec<Gap>,
 }
 
@@ -388,7 +390,7 @@ impl<'a> Walk<'a> {
         let mut at_ns = self.pass[node];
         let mut lost = at_ns > most_ns;
         for step in first.step..end {
-            let place = Place { step, ..first };
+            let place = YieldPosition { step, ..first };
             let Some(&instruction) = self.task.step(place) else {
                 break;
             };
@@ -434,7 +436,7 @@ impl<'a> Walk<'a> {
                     Mended::No => {
                         self.gaps.push(Gap {
                             why: Unbounded::Stretch,
-                            place: Place {
+                            place: YieldPosition {
                                 step: end - 1,
                                 ..first
                             },
@@ -455,7 +457,7 @@ impl<'a> Walk<'a> {
         let here = &self.graph.nodes[node];
         let mut since_ns = 0.0;
         for step in (here.place.step..here.end).rev() {
-            let place = Place { step, ..here.place };
+            let place = YieldPosition { step, ..here.place };
             since_ns += self.task.step(place)?.ns;
             if at_ns - since_ns <= SAME_NS {
                 return None;
@@ -468,7 +470,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    fn is_free(&self, place: Place) -> bool {
+    fn is_free(&self, place: YieldPosition) -> bool {
         !self.places.contains(&place) && self.task.is_free(place, self.yields)
     }
 
@@ -477,12 +479,12 @@ impl<'a> Walk<'a> {
     /// equal ones the last.
     fn mend(&mut self, node: usize, last: usize, behind_ns: f64, until_ns: f64) -> Mended {
         let most_ns = self.task.limits.bound_ns + SAME_NS;
-        let mut best: Option<(f64, Place, usize, f64)> = None;
+        let mut best: Option<(f64, YieldPosition, usize, f64)> = None;
         let (mut at, mut end, mut at_ns) = (node, last + 1, behind_ns);
         'path: loop {
             let here = &self.graph.nodes[at];
             for step in (here.place.step..end).rev() {
-                let place = Place { step, ..here.place };
+                let place = YieldPosition { step, ..here.place };
                 at_ns -= self.task.step(place).map_or(0.0, |step| step.ns);
                 // The path begins here; a yield at a yield would change nothing.
                 if until_ns - at_ns > most_ns || at_ns <= SAME_NS {
@@ -524,7 +526,7 @@ enum Mended {
 }
 
 /// The place for a yield at the first node where the average time exceeds the bound.
-fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
+fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<YieldPosition> {
     let graph = task.graph(yields);
     let solved = task.solve(&graph);
     let most_ns = task.limits.bound_ns + SAME_NS;
@@ -550,7 +552,7 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
         let mut at_ns = solved.pass[node];
         let mut best = None;
         for step in here.place.step..here.end {
-            let place = Place { step, ..here.place };
+            let place = YieldPosition { step, ..here.place };
             if task.is_free(place, yields) && (best.is_none() || at_ns <= most_ns) {
                 best = Some(place);
             }
@@ -580,7 +582,7 @@ fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
 }
 
 /// Removes yields that are not needed, the most executed first.
-fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
+fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<YieldPosition>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
     for place in by_count(task, yields) {
@@ -597,27 +599,28 @@ fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
 
 /// Raises the k of yields as far as the bound permits. The remaining time goes to the yield that is taken
 /// most, which is determined again after each step.
-pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
-    let mut holds = |place: Place, every: u32, yields: &mut Yields| {
+    let mut holds = |place: YieldPosition, every: u32, yields: &mut Yields| {
         let before = yields.insert(place, every);
         let graph = task.graph(yields);
         let counters = yields.values().filter(|every| **every > 1).count();
         effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
-        let holds = every <= MOST && effort > 0 && limit.holds(&task.solve(&graph));
+        let holds = every <= MAX_COUNTER_VALUE && effort > 0 && limit.holds(&task.solve(&graph));
         if !holds {
             yields.extend(before.map(|before| (place, before)));
         }
         holds
     };
     // Each yield with the smallest k that was found to be too large.
-    let mut open: Vec<(Place, Option<u32>)> = by_count(task, yields)
+    let mut open: Vec<(YieldPosition, Option<u32>)> = by_count(task, yields)
         .into_iter()
         .filter(|place| !fixed.contains(place))
         .map(|place| (place, None))
         .collect();
-    let taken = |place: Place, yields: &Yields| task.count(place) / f64::from(yields[&place]);
+    let taken =
+        |place: YieldPosition, yields: &Yields| task.count(place) / f64::from(yields[&place]);
     while let Some(at) = (0..open.len()).reduce(|a, b| {
         if taken(open[b].0, yields) > taken(open[a].0, yields) {
             b
@@ -638,7 +641,7 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place
 
 /// Moves yields to the instruction that waits longest in the same stretch of code, as far as the bound
 /// permits: a yield there prefetches the line that is read next, which has arrived when the context resumes.
-fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
     for place in by_count(task, yields) {
@@ -662,9 +665,9 @@ fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) 
 
 /// The instruction that waits longest in the block of the yield at `place`, between the yields around it, if
 /// it waits longer than the instruction at `place`.
-fn longest_wait(task: &Task<'_>, place: Place, yields: &Yields) -> Option<Place> {
+fn longest_wait(task: &Task<'_>, place: YieldPosition, yields: &Yields) -> Option<YieldPosition> {
     let steps = &task.program.functions[place.function].blocks[place.block].steps;
-    let at = |step: usize| Place { step, ..place };
+    let at = |step: usize| YieldPosition { step, ..place };
     let is_yield = |step: &usize| steps[*step].yields || yields.contains_key(&at(*step));
     let first = (0..place.step).rfind(is_yield).map_or(0, |step| step + 1);
     let behind = (place.step + 1..steps.len()).find(is_yield);
@@ -675,8 +678,8 @@ fn longest_wait(task: &Task<'_>, place: Place, yields: &Yields) -> Option<Place>
     (steps[longest].ns > steps[place.step].ns).then_some(at(longest))
 }
 
-fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<Place> {
-    let mut places: Vec<Place> = yields.keys().copied().collect();
+fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<YieldPosition> {
+    let mut places: Vec<YieldPosition> = yields.keys().copied().collect();
     places.sort_by(|&a, &b| (task.count(b).total_cmp(&task.count(a))).then_with(|| a.cmp(&b)));
     places
 }

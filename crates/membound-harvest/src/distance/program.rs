@@ -3,7 +3,9 @@
 use super::components::components;
 use super::graph::Summary;
 use super::place::{self, Task};
-use super::{Block, Call, Function, Gap, Limits, Place, Program, Rule, Unbounded, Yields};
+use super::{
+    BasicBlock, Call, Function, Gap, Limits, Program, Rule, Unbounded, YieldPosition, Yields,
+};
 
 /// The distances of a function with a set of yields.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +138,7 @@ fn unknown_calls(function: &Function, index: usize) -> impl Iterator<Item = Gap>
         .filter(|(_, block)| block.call == Some(Call::Unknown))
         .map(move |(block, content)| Gap {
             why: Unbounded::UnknownCall,
-            place: Place {
+            place: YieldPosition {
                 function: index,
                 block,
                 step: content.steps.len().saturating_sub(1),
@@ -162,7 +164,7 @@ fn entry_ns(program: &Program) -> f64 {
 /// Time behind the return of a call until a yield can stand: the longest of the program, but at most a
 /// quarter of the bound, to leave room for the rest.
 fn leave_ns(program: &Program, limits: Limits) -> f64 {
-    let stretch = |block: &Block| -> f64 {
+    let stretch = |block: &BasicBlock| -> f64 {
         let steps = block.steps.iter();
         steps
             .take_while(|step| !step.patchable && !step.yields)

@@ -3,8 +3,8 @@
 use super::*;
 
 /// A block of instructions with these times, all of which can be patched.
-fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> Block {
-    Block {
+fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> BasicBlock {
+    BasicBlock {
         steps: times
             .iter()
             .zip(0..)
@@ -23,24 +23,24 @@ fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> Block {
     }
 }
 
-fn calling(mut block: Block, call: Call) -> Block {
+fn calling(mut block: BasicBlock, call: Call) -> BasicBlock {
     block.call = Some(call);
     block
 }
 
-fn yielding(mut block: Block) -> Block {
+fn yielding(mut block: BasicBlock) -> BasicBlock {
     block.steps[0].yields = true;
     block
 }
 
-fn fixed(mut block: Block) -> Block {
+fn fixed(mut block: BasicBlock) -> BasicBlock {
     for step in &mut block.steps {
         step.patchable = false;
     }
     block
 }
 
-fn program(functions: Vec<Vec<Block>>) -> Program {
+fn program(functions: Vec<Vec<BasicBlock>>) -> Program {
     Program {
         functions: functions
             .into_iter()
@@ -60,8 +60,8 @@ fn distance(program: &Program, rule: Rule) -> Option<f64> {
     ns.map(|ns| (ns * 1e3).round() / 1e3)
 }
 
-fn at(function: usize, block: usize, step: usize) -> Place {
-    Place {
+fn at(function: usize, block: usize, step: usize) -> YieldPosition {
+    YieldPosition {
         function,
         block,
         step,
@@ -93,7 +93,7 @@ fn a_yield_stands_at_what_waits_longest_beside_it() {
             block(&[1.0], &[], 1.0),
         ]])
     };
-    let places = |program: &Program| -> Vec<Place> {
+    let places = |program: &Program| -> Vec<YieldPosition> {
         let bounded = bound(program, limits(Rule::Max, 100.0));
         assert!(bounded.functions[0].gaps.is_empty());
         assert!(
@@ -172,9 +172,9 @@ fn a_nest_of_loops_is_cut_where_both_come_by() {
 }
 
 #[test]
-fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_laps() {
+fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_iterations() {
     // 500 iterations of 0.3 ns for each of the outer loop's 10 ns, and the same with a loop in between.
-    let outermost = |inner: Vec<Block>| {
+    let outermost = |inner: Vec<BasicBlock>| {
         let mut blocks = vec![block(&[1.0], &[(1, 1.0)], 1.0)];
         blocks.extend(inner);
         blocks

@@ -23,7 +23,7 @@ pub(super) struct Step {
 
 /// Instructions that follow each other without a branch in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct BasicBlock {
     /// Index of the first instruction.
     pub first: usize,
     /// One past the last.
@@ -37,7 +37,7 @@ pub(super) struct Block {
 pub(super) struct Flow {
     pub steps: Vec<Step>,
     /// Sorted and disjoint.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BasicBlock>,
     /// Control may take edges that are not known, so that no base may be foreign anywhere in the function.
     pub opaque: bool,
 }
@@ -91,7 +91,7 @@ impl Flow {
                 | BlockEnd::Return => true,
             };
             // An exception handler is entered from a call, with the context's own base.
-            blocks.push(Block {
+            blocks.push(BasicBlock {
                 first: block.first as usize,
                 end: block.end as usize,
                 successors: block.successors.iter().map(|to| to.index()).collect(),

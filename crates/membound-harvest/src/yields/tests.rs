@@ -4,7 +4,7 @@ use iced_x86::code_asm::{
 use membound_types::{Basis, Figure, HarvestRole};
 use proptest::prelude::*;
 
-use super::base::{Block, Step};
+use super::base::{BasicBlock, Step};
 use super::*;
 use crate::testing::{self, TEXT, elf, plan_for};
 
@@ -515,7 +515,7 @@ fn flows() -> impl Strategy<Value = (Flow, Bodies)> {
                         bodies.forbidden.insert(index);
                     }
                 }
-                flow.blocks.push(Block {
+                flow.blocks.push(BasicBlock {
                     first,
                     end: flow.steps.len(),
                     successors: successors.iter().map(|to| to.index(count)).collect(),

@@ -71,7 +71,7 @@ pub(super) struct Described {
 }
 
 /// CPUs of one node, at most: a list such as `0-4294967295` is ignored.
-const MOST_CPUS: u32 = 1 << 16;
+const MAX_CPUS: u32 = 1 << 16;
 
 impl About {
     /// Name of the PMU with this type number.
@@ -141,8 +141,8 @@ fn cpu_list(list: &str) -> Vec<u32> {
     for part in list.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>())
-            && last < MOST_CPUS
-            && cpus.len() < MOST_CPUS as usize
+            && last < MAX_CPUS
+            && cpus.len() < MAX_CPUS as usize
         {
             cpus.extend(first..=last);
         }

@@ -192,7 +192,7 @@ fn pipe(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
     Ok(container)
 }
 
-fn in_record(frame: &Frame<'_>, order: ByteOrder) -> Result<Declared, Error> {
+fn in_record(frame: &RecordFrame<'_>, order: ByteOrder) -> Result<Declared, Error> {
     let damaged = Error::Damaged {
         what: "an event",
         at: frame.at,
@@ -234,7 +234,7 @@ fn rename(declared: &mut [Declared], mut at: Cursor<'_>) {
 
 /// A record with its header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame<'a> {
+pub(super) struct RecordFrame<'a> {
     /// Offset of the record in the file.
     pub(super) at: u64,
     pub(super) number: u32,
@@ -262,7 +262,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    fn read(&mut self) -> Result<Frame<'a>, Error> {
+    fn read(&mut self) -> Result<RecordFrame<'a>, Error> {
         const HEADER: u64 = 8;
         let at = self.rest.start as u64;
         let cut = || Error::Cut {
@@ -290,7 +290,7 @@ impl<'a> Frames<'a> {
             .and_then(|length| cursor.take(length))
             .ok_or_else(cut)?;
         self.rest.start = self.rest.end - cursor.rest().len();
-        Ok(Frame {
+        Ok(RecordFrame {
             at,
             number,
             misc,
@@ -301,7 +301,7 @@ impl<'a> Frames<'a> {
 }
 
 impl<'a> Iterator for Frames<'a> {
-    type Item = Result<Frame<'a>, Error>;
+    type Item = Result<RecordFrame<'a>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::about::About;
 use super::attr::{Attr, sample_type};
 use super::event::Event;
-use super::file::{self, Container, Frame, Frames};
+use super::file::{self, Container, Frames, RecordFrame};
 use super::record::{self, Lost, Record, number};
 use super::sample::{self, Sample};
 use super::trace::{self, Conversion, Trace, TraceKind};
@@ -19,7 +19,7 @@ use crate::{Error, Sampler};
 
 /// Position of a record.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct RecordPosition {
     t_ns: u64,
     at: u64,
     what: What,
@@ -41,7 +41,7 @@ pub struct PerfData<'a> {
     about: About,
     layout: Layout,
     events: Vec<Event>,
-    places: Vec<Place>,
+    places: Vec<RecordPosition>,
     /// Hardware traces, and the offset in the file at which the bytes of each begin.
     traces: Vec<(Trace, usize)>,
     conversion: Option<Conversion>,
@@ -187,7 +187,7 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    fn sample(&mut self, frame: &Frame<'a>) -> Result<(), Error> {
+    fn sample(&mut self, frame: &RecordFrame<'a>) -> Result<(), Error> {
         let Some(event) = self.layout.of_sample(frame.body, self.order) else {
             self.skipped
                 .add("samples of events that the file does not name", 1);
@@ -199,7 +199,7 @@ impl<'a> PerfData<'a> {
             problem: "is shorter than its fields",
         })?;
         self.samples += 1;
-        self.places.push(Place {
+        self.places.push(RecordPosition {
             t_ns: read.t_ns.unwrap_or(0),
             at: frame.at,
             what: What::Framed,
@@ -207,7 +207,7 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    fn read_sample(&self, frame: &Frame<'a>, event: usize) -> Option<Sample<'a>> {
+    fn read_sample(&self, frame: &RecordFrame<'a>, event: usize) -> Option<Sample<'a>> {
         let attr = self.layout.attrs.get(event)?;
         let of_event = self.events.get(event)?;
         let read = sample::read(frame.body, frame.misc, self.order, attr, of_event)?;
@@ -217,7 +217,7 @@ impl<'a> PerfData<'a> {
         })
     }
 
-    fn event(&mut self, frame: &Frame<'a>) -> Result<(), Error> {
+    fn event(&mut self, frame: &RecordFrame<'a>) -> Result<(), Error> {
         let read = self.read_event(frame).ok_or(Error::Damaged {
             what: "a record",
             at: frame.at,
@@ -230,7 +230,7 @@ impl<'a> PerfData<'a> {
             Record::Fork(fork) => fork.t_ns,
             Record::Exit(exit) => exit.t_ns,
         };
-        self.places.push(Place {
+        self.places.push(RecordPosition {
             t_ns: t_ns.unwrap_or(0),
             at: frame.at,
             what: What::Framed,
@@ -238,13 +238,13 @@ impl<'a> PerfData<'a> {
         Ok(())
     }
 
-    fn read_event(&self, frame: &Frame<'a>) -> Option<Record<'a>> {
+    fn read_event(&self, frame: &RecordFrame<'a>) -> Option<Record<'a>> {
         let (body, t_ns) = self.layout.without_trailer(frame.body, self.order);
         let (number, misc) = (frame.number, frame.misc);
         record::read(number, misc, body, t_ns, self.order)
     }
 
-    fn trace(&mut self, frame: &Frame<'a>, kind: Option<TraceKind>) -> Result<(), Error> {
+    fn trace(&mut self, frame: &RecordFrame<'a>, kind: Option<TraceKind>) -> Result<(), Error> {
         if kind != Some(TraceKind::Spe) {
             let what = "bytes of a processor's trace of control flow";
             self.skipped.add(what, frame.behind.len() as u64);
@@ -272,7 +272,7 @@ impl<'a> PerfData<'a> {
                 }
                 Next::Record(range, record) => {
                     self.samples += 1;
-                    self.places.push(Place {
+                    self.places.push(RecordPosition {
                         t_ns: self.time_of(record.timestamp).unwrap_or(0),
                         at: begin + range.start as u64,
                         what: What::Traced {
@@ -297,7 +297,7 @@ impl<'a> PerfData<'a> {
     }
 
     /// Parses a record again.
-    fn at(&self, place: &Place) -> Option<Record<'a>> {
+    fn at(&self, place: &RecordPosition) -> Option<Record<'a>> {
         let from = usize::try_from(place.at).ok()?;
         match place.what {
             What::Framed => {

@@ -3,15 +3,15 @@
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use membound_wire::{GuestRequest, GuestState};
+use membound_wire::{ScavengerProcessState, ScavengerRequest};
 
 use crate::memory::Shared;
 
 /// Progress of a scavenger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestStatus {
+pub struct ScavengerStatus {
     /// Its state; `None` before it was started.
-    pub state: Option<GuestState>,
+    pub state: Option<ScavengerProcessState>,
     /// Exit code, signal or error number, depending on the state.
     pub code: u32,
     /// Number of its home thread in the program's namespace.
@@ -28,9 +28,9 @@ pub struct GuestStatus {
     pub progress: u64,
 }
 
-pub(super) fn status(request: Option<&Shared>) -> GuestStatus {
+pub(super) fn status(request: Option<&Shared>) -> ScavengerStatus {
     let Some(request) = request else {
-        return GuestStatus {
+        return ScavengerStatus {
             state: None,
             code: 0,
             thread: 0,
@@ -43,15 +43,15 @@ pub(super) fn status(request: Option<&Shared>) -> GuestStatus {
     };
     let word = |offset: usize| request.word32(offset).load(Ordering::Acquire);
     let long = |offset: usize| request.word64(offset).load(Ordering::Relaxed);
-    let state = word(offset_of!(GuestRequest, state));
-    GuestStatus {
-        state: GuestState::from_number(state),
-        code: word(offset_of!(GuestRequest, code)),
-        thread: word(offset_of!(GuestRequest, thread)),
-        cpu_ns: long(offset_of!(GuestRequest, cpu_ns)),
-        calls: long(offset_of!(GuestRequest, calls)),
-        parks: long(offset_of!(GuestRequest, parks)),
-        away_ns: long(offset_of!(GuestRequest, away_ns)),
-        progress: long(offset_of!(GuestRequest, progress)),
+    let state = word(offset_of!(ScavengerRequest, state));
+    ScavengerStatus {
+        state: ScavengerProcessState::from_number(state),
+        code: word(offset_of!(ScavengerRequest, code)),
+        thread: word(offset_of!(ScavengerRequest, thread)),
+        cpu_ns: long(offset_of!(ScavengerRequest, cpu_ns)),
+        calls: long(offset_of!(ScavengerRequest, calls)),
+        parks: long(offset_of!(ScavengerRequest, parks)),
+        away_ns: long(offset_of!(ScavengerRequest, away_ns)),
+        progress: long(offset_of!(ScavengerRequest, progress)),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use membound_wire::{GuestPlace, Idle};
+use membound_wire::{Idle, ScavengerPlacement};
 
 use crate::marks::RequestsBy;
 use crate::planting::Planting;
@@ -12,11 +12,11 @@ use crate::planting::Planting;
 #[derive(Clone, Debug)]
 pub struct Harvest {
     /// The scavengers.
-    pub guests: Vec<Guest>,
+    pub scavengers: Vec<ScavengerCommand>,
     /// Yields of the command.
     pub primary: Vec<Planting>,
     /// Yields of the scavengers.
-    pub scavengers: Vec<Planting>,
+    pub scavenger_yields: Vec<Planting>,
     /// Time from a yield of the command until its data have arrived, in nanoseconds.
     pub span_ns: f64,
     /// True if the process stays, when the command ends it, until all scavengers have ended.
@@ -42,7 +42,7 @@ pub struct Harvest {
     /// Longest time that the command waits for its scavengers to come to a yield.
     pub patience: Duration,
     /// Where scavengers start.
-    pub begins: GuestPlace,
+    pub begins: ScavengerPlacement,
 }
 
 impl Harvest {
@@ -54,7 +54,7 @@ impl Harvest {
 
 /// A scavenger: a program that runs inside another one.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub struct ScavengerCommand {
     /// Path of the executable.
     pub path: PathBuf,
     /// Its arguments, beginning with the name of the program.

@@ -49,14 +49,14 @@ impl Server {
             }
             return Ok(());
         }
-        if !harvesting.open_lanes(conversation, maps)? {
+        if !harvesting.open_run_queues(conversation, maps)? {
             return Ok(());
         }
         let primary = harvesting.primary();
         for module in loaded {
             self.plant(conversation, maps, module, &primary)?;
         }
-        harvesting.start_guests(conversation, maps)?;
+        harvesting.start_scavengers(conversation, maps)?;
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Handles text that a scavenger has mapped.
-    pub(crate) fn guest_maps(
+    pub(crate) fn scavenger_maps(
         &self,
         conversation: &Conversation,
         key: ProcessKey,
@@ -106,7 +106,7 @@ impl Server {
         for module in self.loaded(conversation, &maps) {
             let of_module = module.span();
             if of_module.start < span.end && span.start < of_module.end {
-                let scavengers = &harvesting.wanted.scavengers;
+                let scavengers = &harvesting.wanted.scavenger_yields;
                 self.plant(conversation, &mut maps, &module, scavengers)?;
             }
         }

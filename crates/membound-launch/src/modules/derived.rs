@@ -10,14 +10,18 @@ use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks};
 use rustc_hash::FxHashSet;
 
-use super::{Derived, Module, Plans, Refused, Slot};
+use super::{Derived, ModulePlan, Plans, Refused, Slot};
 use crate::background::{self, Begin};
 
 impl Plans {
     /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same
     /// plan. Chosen plans are not stored on disk, since there are too many. Background threads make them,
     /// since only windows wait for them.
-    pub(crate) fn derived(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
+    pub(crate) fn derived(
+        &self,
+        module: &Arc<ModulePlan>,
+        options: &patch::Options,
+    ) -> Arc<ModulePlan> {
         let slot = self.slot(module, options);
         let make = || {
             let plan = self.with_groundwork(module, options, |image, groundwork| {
@@ -27,9 +31,9 @@ impl Plans {
                 reason: "its file cannot be read".to_owned(),
                 taints: false,
             });
-            Arc::new(Module {
+            Arc::new(ModulePlan {
                 chosen: Some((Arc::clone(module), options.clone())),
-                ..Module::new(
+                ..ModulePlan::new(
                     module.path.clone(),
                     module.headers.clone(),
                     Arc::clone(&module.file),
@@ -44,9 +48,9 @@ impl Plans {
     /// The result of [`Self::derived`], if it was made before.
     pub(crate) fn derived_before(
         &self,
-        module: &Arc<Module>,
+        module: &Arc<ModulePlan>,
         options: &patch::Options,
-    ) -> Option<Arc<Module>> {
+    ) -> Option<Arc<ModulePlan>> {
         self.slot(module, options).get().cloned()
     }
 
@@ -57,7 +61,7 @@ impl Plans {
     /// waited for a cell could be the thread that fills it.
     fn with_groundwork<T>(
         &self,
-        module: &Module,
+        module: &ModulePlan,
         options: &patch::Options,
         work: impl FnOnce(&Image<'_>, &Groundwork) -> T,
     ) -> Option<T> {
@@ -82,7 +86,7 @@ impl Plans {
     }
 
     /// The known modules of `file`: several if copies of it are in several places.
-    pub(crate) fn of_file(&self, file: &Identity) -> Vec<Arc<Module>> {
+    pub(crate) fn of_file(&self, file: &Identity) -> Vec<Arc<ModulePlan>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let modules = known.values().filter_map(|slot| slot.get());
         modules
@@ -104,7 +108,7 @@ impl Plans {
 
     /// True if the attempt to make the groundwork of `module` is over. The first call starts the attempt. A
     /// file that cannot be read any more stays without groundwork, and its plan is refused.
-    fn is_prepared(self: &Arc<Self>, module: &Arc<Module>) -> bool {
+    fn is_prepared(self: &Arc<Self>, module: &Arc<ModulePlan>) -> bool {
         if let Some(preparation) = module.preparation.get() {
             // Without a thread the caller that needs the plan makes the groundwork.
             return preparation.as_ref().is_none_or(JoinHandle::is_finished);
@@ -123,7 +127,7 @@ impl Plans {
         false
     }
 
-    fn slot(&self, module: &Arc<Module>, options: &patch::Options) -> Slot {
+    fn slot(&self, module: &Arc<ModulePlan>, options: &patch::Options) -> Slot {
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |it: &&Derived| Arc::ptr_eq(&it.origin, module) && it.options == *options;
         if let Some(known) = derived.iter().find(is_it) {
@@ -167,7 +171,7 @@ mod tests {
         let plans = Arc::new(Plans::new(options, None, "test".to_owned()));
         let loaded = plans.loaded(child.id(), &maps, &(0..0));
         child.kill().and_then(|()| child.wait()).expect("it runs");
-        let is_sleep = |module: &Module| module.path.ends_with("sleep");
+        let is_sleep = |module: &ModulePlan| module.path.ends_with("sleep");
         let (sleep, others): (Vec<_>, Vec<_>) = loaded
             .iter()
             .map(|it| &it.module)

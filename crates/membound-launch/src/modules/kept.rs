@@ -9,7 +9,7 @@ use std::path::Path;
 use membound_rewrite::image::{self, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Plan, Wrapped};
 
-use super::{Module, Plans, Refused};
+use super::{ModulePlan, Plans, Refused};
 use crate::allocators::{self, Allocators};
 use crate::cache::{Cache, Cached};
 
@@ -97,7 +97,7 @@ impl Plans {
     }
 
     /// The unwind table of `module`; stored on disk like plans.
-    pub(crate) fn unwind_table(&self, module: &Module) -> Vec<u8> {
+    pub(crate) fn unwind_table(&self, module: &ModulePlan) -> Vec<u8> {
         let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {
             return module.unwind_table();
         };

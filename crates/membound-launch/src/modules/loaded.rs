@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use membound_rewrite::image::{self, Identity, Image};
 use memmap2::Mmap;
 
-use super::{Bytes, FileKey, Loaded, Module, Plans};
+use super::{Bytes, FileKey, Loaded, ModulePlan, Plans};
 use crate::elf::Headers;
 use crate::maps::Mapping;
 
@@ -41,7 +41,7 @@ impl Plans {
         // Threads are started for new files only: a program that opens and closes objects all the time
         // comes here each time. Some programs load two hundred files, and starting a thread takes as long
         // as reading a stored plan.
-        let modules: Vec<OnceLock<Arc<Module>>> = files
+        let modules: Vec<OnceLock<Arc<ModulePlan>>> = files
             .iter()
             .map(|(name, _, of_file)| {
                 let known = self.known(pid, name, of_file[0]);
@@ -91,7 +91,7 @@ impl Plans {
     }
 
     /// The file behind `map`, if it was planned before.
-    fn known(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+    fn known(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<ModulePlan>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let found = fs::metadata(place).ok()?;
             if found.ino() != map.inode {
@@ -103,7 +103,7 @@ impl Plans {
     }
 
     /// The file behind `map`, if it is still the one that was mapped.
-    fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+    fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<ModulePlan>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
             // Only the inode: some file systems show another device number here than in `maps`.
@@ -116,7 +116,7 @@ impl Plans {
 
     /// The file with its plan; waits for a plan that is being made. `None` if it is no ELF file, or if it
     /// is planned later.
-    fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
+    fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<ModulePlan>>> {
         let found = file.metadata()?;
         let key = FileKey::of(&found);
         if found.len() == 0 || !found.is_file() {
@@ -152,12 +152,12 @@ impl Plans {
         bytes: Mmap,
         identity: Result<Identity, image::Error>,
         late: bool,
-    ) -> Arc<Module> {
+    ) -> Arc<ModulePlan> {
         let (identity, plan) = self.plan(path, &bytes, identity);
         let file = Arc::new(Bytes::File(bytes));
-        Arc::new(Module {
+        Arc::new(ModulePlan {
             late,
-            ..Module::new(path.to_owned(), headers, file, identity, plan)
+            ..ModulePlan::new(path.to_owned(), headers, file, identity, plan)
         })
     }
 }

@@ -73,8 +73,8 @@ impl Server {
             self.start(&conversation, key)
         } else if event == Event::Modules as u32 {
             self.modules(&conversation, key)
-        } else if event == Event::Guest as u32 {
-            self.guest_maps(&conversation, key)
+        } else if event == Event::Scavenger as u32 {
+            self.scavenger_maps(&conversation, key)
         } else if event == Event::Writable as u32 {
             self.writable(&conversation)
         } else if let Some(forbidden) = forbidden(event) {
@@ -118,7 +118,7 @@ impl Server {
         {
             // Scavengers converse too, while the program waits for them.
             drop(turn.take());
-            harvesting.await_guests();
+            harvesting.await_scavengers();
         }
         if event == Event::Doorbell as u32 && done.is_ok() {
             // Other threads of the program may start conversations meanwhile.

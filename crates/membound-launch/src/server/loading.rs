@@ -48,15 +48,15 @@ impl Server {
     ) -> Result<(), NotInstalled> {
         let areas = area::inherited(maps, &self.ledger().areas);
         // Scavengers' modules keep their trampolines for as long as they are loaded, and get no others.
-        let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
+        let (scavengers, loaded): (Vec<Loaded>, Vec<Loaded>) = self
             .loaded(conversation, maps)
             .into_iter()
             .partition(|module| {
                 let harvesting = self.harvesting.as_ref();
-                harvesting.is_some_and(|harvesting| harvesting.is_guests(module))
+                harvesting.is_some_and(|harvesting| harvesting.is_scavengers(module))
             });
         for area in &areas {
-            let mut there = loaded.iter().chain(&guests);
+            let mut there = loaded.iter().chain(&scavengers);
             let gone = !there.any(|module| is_in(area, module));
             if gone && !area.loaded.module.is_piece() {
                 area.unmap(conversation)?;

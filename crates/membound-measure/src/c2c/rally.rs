@@ -64,7 +64,7 @@ impl LineExchange {
     /// Maximum number of attempts at a batch while the answering thread is perturbed.
     const MAX_ATTEMPTS: u32 = 4;
     /// Timeout of a batch's answers, in nanoseconds.
-    const PATIENCE_NS: f64 = 2e9;
+    const SIDE_TIMEOUT_NS: f64 = 2e9;
     /// Value of the line that ends a batch.
     const END: u64 = 1 << 63;
     const ABSENT: u64 = u64::MAX;
@@ -239,7 +239,7 @@ impl<'s> AnswerTimeout<'s> {
             line_exchange,
             cancel: session.cancel,
             clock,
-            deadline: clock.now() + clock.ticks(LineExchange::PATIENCE_NS) as u64,
+            deadline: clock.now() + clock.ticks(LineExchange::SIDE_TIMEOUT_NS) as u64,
             cpu,
         }
     }
@@ -272,7 +272,7 @@ impl<'s> AnswerTimeout<'s> {
                     cpu: self.cpu,
                     reason: format!(
                         "it did not answer within {:.0} s (is the CPU taken by something else?)",
-                        LineExchange::PATIENCE_NS / 1e9
+                        LineExchange::SIDE_TIMEOUT_NS / 1e9
                     ),
                 }));
             }

@@ -13,7 +13,7 @@ use crate::threads::spawned;
 
 /// Number of passes requested and done, each counter in its own line.
 #[derive(Debug, Default)]
-struct Laps {
+struct Iterations {
     asked: CacheLineAligned,
     done: CacheLineAligned,
 }
@@ -27,12 +27,12 @@ const END: u64 = u64::MAX;
 /// Stored in `done` if the thread could not run.
 const FAILED: u64 = u64::MAX;
 /// Timeout of one pass, after which the thread is given up: it may share its CPU.
-const LONGEST: Duration = Duration::from_secs(5);
+const ITERATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The thread, and the number of passes requested from it.
 #[derive(Debug)]
 pub(super) struct Writer {
-    laps: Arc<Laps>,
+    iterations: Arc<Iterations>,
     asked: u64,
 }
 
@@ -51,11 +51,14 @@ impl Writer {
         start: *mut u8,
         lines: u64,
     ) -> Result<Self, Error> {
-        let laps = Arc::new(Laps::default());
-        let shared = Arc::clone(&laps);
+        let iterations = Arc::new(Iterations::default());
+        let shared = Arc::clone(&iterations);
         let start = Lines(start);
         spawned(scope, cpu, move || run(&shared, cpu, start, lines))?;
-        let mut writer = Self { laps, asked: 0 };
+        let mut writer = Self {
+            iterations,
+            asked: 0,
+        };
         if writer.modify() {
             return Ok(writer);
         }
@@ -68,13 +71,13 @@ impl Writer {
     /// Requests a pass over all lines and waits for it; false if the thread failed or timed out.
     pub(super) fn modify(&mut self) -> bool {
         self.asked += 1;
-        self.laps.asked.0.store(self.asked, Ordering::Release);
+        self.iterations.asked.0.store(self.asked, Ordering::Release);
         let begun = Instant::now();
         loop {
-            match self.laps.done.0.load(Ordering::Acquire) {
+            match self.iterations.done.0.load(Ordering::Acquire) {
                 FAILED => return false,
                 done if done == self.asked => return true,
-                _ if begun.elapsed() > LONGEST => return false,
+                _ if begun.elapsed() > ITERATION_TIMEOUT => return false,
                 _ => std::hint::spin_loop(),
             }
         }
@@ -83,19 +86,19 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.laps.asked.0.store(END, Ordering::Release);
+        self.iterations.asked.0.store(END, Ordering::Release);
     }
 }
 
-fn run(laps: &Laps, cpu: CpuId, start: Lines, lines: u64) {
+fn run(iterations: &Iterations, cpu: CpuId, start: Lines, lines: u64) {
     let Lines(start) = start;
     let Ok(_pinned) = Pinned::to(cpu) else {
-        laps.done.0.store(FAILED, Ordering::Release);
+        iterations.done.0.store(FAILED, Ordering::Release);
         return;
     };
     let mut done = 0;
     loop {
-        let asked = laps.asked.0.load(Ordering::Acquire);
+        let asked = iterations.asked.0.load(Ordering::Acquire);
         if asked == END {
             return;
         }
@@ -110,6 +113,6 @@ fn run(laps: &Laps, cpu: CpuId, start: Lines, lines: u64) {
         }
         done = asked;
         // Release: a thread that reads this count also sees the modified lines.
-        laps.done.0.store(done, Ordering::Release);
+        iterations.done.0.store(done, Ordering::Release);
     }
 }

@@ -109,7 +109,7 @@ impl<'arena> Copy<'arena> {
     /// Batches per visit.
     const BATCHES: usize = 5;
     /// Maximum length of a batch in nanoseconds; a shorter batch is one full pass over the chain.
-    const LONGEST_BATCH_NS: f64 = 1.5e6;
+    const MAX_BATCH_NS: f64 = 1.5e6;
 
     pub(super) fn new(
         session: &Session<'_>,
@@ -227,7 +227,7 @@ impl<'arena> Copy<'arena> {
         let probe = chase.probe_ns(clock);
         let shortest = clock.ns(clock.min_batch_ticks() as f64);
         let one_pass = elements as f64 * probe;
-        let batch_ns = one_pass.clamp(shortest, Self::LONGEST_BATCH_NS.max(shortest));
+        let batch_ns = one_pass.clamp(shortest, Self::MAX_BATCH_NS.max(shortest));
         if size <= full_pass_bytes && one_pass < batch_ns {
             chase.walk((shortest / probe) as u64);
         }

@@ -36,10 +36,10 @@ impl Traffic<'_> {
     /// Rounds between two checks of the signals: some 10 µs of work, so that counts are fresh and
     /// injectors stop soon.
     fn rounds_per_chunk(&self) -> u64 {
-        const MOST_LINES: u64 = 1024;
-        const MOST_STEPS: u64 = 40_000;
-        let by_lines = MOST_LINES / self.lines_per_round();
-        let by_steps = MOST_STEPS / u64::from(self.delay_steps).max(1);
+        const MAX_LINES: u64 = 1024;
+        const MAX_STEPS: u64 = 40_000;
+        let by_lines = MAX_LINES / self.lines_per_round();
+        let by_steps = MAX_STEPS / u64::from(self.delay_steps).max(1);
         by_lines.min(by_steps).max(1)
     }
 }
@@ -178,7 +178,7 @@ impl Cursor {
 
 impl Injector {
     /// Minimum memory of an injector in bytes, in which a round of any mix fits both parts.
-    pub(super) const LEAST_BYTES: u64 = 64 << 10;
+    pub(super) const MIN_BYTES: u64 = 64 << 10;
     /// Chunks between two readings of the thread's usage, which take a system call.
     const CHUNKS_PER_WATCH: u64 = 16;
 
@@ -237,7 +237,7 @@ mod tests {
     fn every_line_is_visited_in_its_part_and_none_outside() {
         for (reads, writes) in [(1, 0), (2, 1), (1, 1), (0, 1), (5, 3), (63, 1)] {
             let mix = TrafficMix { reads, writes };
-            let lines = Injector::LEAST_BYTES / LINE_BYTES;
+            let lines = Injector::MIN_BYTES / LINE_BYTES;
             let mut cursor = Cursor::new(mix, lines);
             let (read_lines, write_lines) = (cursor.read_lines, cursor.write_lines);
             assert_eq!(read_lines + write_lines, lines);

@@ -17,7 +17,7 @@ use outliers::Perturbation;
 
 /// Maximum number of parallel loads that are measured again: with more, their time is that of the
 /// queue.
-const MOST_LOADS: u32 = 16;
+const MAX_LOADS: u32 = 16;
 
 /// Times of one placement, one per point: mode, loads, cycles, and spread in cycles.
 type Times = Vec<(MlpMode, u32, f64, f64)>;
@@ -117,7 +117,7 @@ fn times(
             session.cycles(timed.spread_ticks),
         )
     };
-    let loads = config.loads.iter().filter(|loads| **loads <= MOST_LOADS);
+    let loads = config.loads.iter().filter(|loads| **loads <= MAX_LOADS);
     for loads in loads {
         let Some(timed) = unless_interrupted(probe.parallel(*loads, 0, &[], 1))? else {
             return Ok(None);

@@ -43,7 +43,7 @@ pub(super) struct Probe<'s, 'a> {
 impl<'s, 'a> Probe<'s, 'a> {
     const LINE: u64 = 64;
     /// Maximum number of loads of any kernel here.
-    const MOST_LOADS: usize = 1024;
+    const MAX_LOADS: usize = 1024;
 
     pub(super) fn new(
         session: &'s Session<'a>,
@@ -75,7 +75,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         let variants = session.effort.pick(5, 6, 10);
         let draws = (0..variants)
             .map(|_| {
-                (0..Self::MOST_LOADS)
+                (0..Self::MAX_LOADS)
                     .map(|_| random.below(1 << 32))
                     .collect()
             })

@@ -102,7 +102,7 @@ pub(super) struct Agreement {
 /// different kinds agree.
 pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
     const MIN_MIXES: usize = 2;
-    const FEWEST: usize = 4;
+    const MIN_CLIFFS: usize = 4;
     const MIN_RESOURCES: usize = 3;
     let mut candidates: Vec<&FillerCliff> = cliffs
         .iter()
@@ -135,7 +135,7 @@ pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
                 .collect();
             let all = distinct(sets.iter().flatten());
             let in_every = |what: &Resource| sets.iter().all(|set| set.contains(what));
-            let enough = members.len() >= FEWEST
+            let enough = members.len() >= MIN_CLIFFS
                 && members.iter().copied().filter(|it| is_mix(it)).count() >= MIN_MIXES
                 && all.len() >= MIN_RESOURCES
                 && !all.iter().any(in_every);

@@ -28,7 +28,7 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// Minimum bytes of a buffer that can be chased through.
-    pub(super) const LEAST_BYTES: u64 = 1 << 20;
+    pub(super) const MIN_BYTES: u64 = 1 << 20;
     /// Batches per visit.
     const BATCHES: usize = 5;
     /// Length of a batch in nanoseconds.
@@ -52,7 +52,7 @@ impl Buffer {
         let bytes = config
             .bytes
             .min(room - scratch)
-            .max(Self::LEAST_BYTES)
+            .max(Self::MIN_BYTES)
             .next_multiple_of(4096);
         let chain_bytes = bytes as usize;
         let region = Region::new(

@@ -24,7 +24,7 @@ impl PatternMemory {
     const BATCHES: usize = 5;
     /// Number of batches for which an order is long enough: perturbed ones are repeated further on,
     /// never by a second pass.
-    const ROOM: u64 = 2 * Self::BATCHES as u64;
+    const BATCHES_PER_ORDER: u64 = 2 * Self::BATCHES as u64;
     /// Loads before the first batch, from which a prefetcher may learn the pattern.
     const LEAD_IN: u64 = 64;
     /// Minimum bytes under the patterns; with fewer, the orders are too short to be timed.
@@ -107,7 +107,7 @@ impl PatternMemory {
         let order = self.field.order(walk, 0x7072_6566 ^ round << 32);
         let per_iteration = self.follower.loads_per_iteration();
         let room = (order.len() as u64).saturating_sub(Self::LEAD_IN);
-        let iterations = (room / Self::ROOM / per_iteration).max(1);
+        let iterations = (room / Self::BATCHES_PER_ORDER / per_iteration).max(1);
         let mut ring = Ring::link(&mut self.region, &self.follower, &order);
         // Linking wrote every line of the order, so the caches are emptied after it.
         hint::read_through(&self.scratch, 0, self.scratch.len());

@@ -72,11 +72,11 @@ pub(super) fn page_local(lines: u64, seed: u64) -> Vec<u64> {
 
 /// Numbers of pages from 4 to `most`, `per_octave` per octave.
 pub(super) fn grid(most: u64, per_octave: u32) -> Vec<u64> {
-    const LEAST: f64 = 4.0;
+    const MIN_PAGES: f64 = 4.0;
     let per_octave = f64::from(per_octave.max(1));
-    let steps = ((most as f64 / LEAST).log2().max(0.0) * per_octave + 1e-9).floor() as u32;
+    let steps = ((most as f64 / MIN_PAGES).log2().max(0.0) * per_octave + 1e-9).floor() as u32;
     let mut grid: Vec<u64> = (0..=steps)
-        .map(|step| (LEAST * (f64::from(step) / per_octave).exp2()).round() as u64)
+        .map(|step| (MIN_PAGES * (f64::from(step) / per_octave).exp2()).round() as u64)
         .chain([most])
         .filter(|pages| *pages <= most)
         .collect();

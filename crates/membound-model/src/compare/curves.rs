@@ -7,7 +7,7 @@ use membound_types::{
 };
 
 use super::noise::Z95;
-use super::relation::{Common, LEAST_PLACES, Pair, relate};
+use super::relation::{Common, MIN_PLACES, Pair, relate};
 use super::table::Cells;
 use super::view::ProfileView;
 use crate::stats::median;
@@ -305,7 +305,7 @@ fn against(curve: &NamedCurve, pairs: &[Pair], profile: &str) -> ComparedCurve {
     let missing = || {
         Outcome::missing_with(
             format!(
-                "{} places are common, a line with errors needs {LEAST_PLACES}",
+                "{} places are common, a line with errors needs {MIN_PLACES}",
                 pairs.len()
             ),
             "measure the same sizes in both",

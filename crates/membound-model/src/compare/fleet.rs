@@ -18,9 +18,9 @@ use super::view::ProfileView;
 use crate::stats::{median, quantile, robust_sigma};
 
 /// Fewest profiles of a processor for reporting outliers.
-const LEAST_PROFILES: usize = 5;
+const MIN_PROFILES: usize = 5;
 /// Fewest robust standard deviations of an outlier.
-const LEAST_SIGMAS: f64 = 5.0;
+const MIN_SIGMAS: f64 = 5.0;
 /// Probability of naming an outlier in a fleet without any, if its figures are normal.
 const FALSE_ALARM: f64 = 0.05;
 /// Number of profiles from which their own spread measures the scatter of a figure; the stated
@@ -504,12 +504,12 @@ impl Fleet {
 /// outlier: five, more if that many values reach five by chance, and more in small fleets
 /// whose spread is itself uncertain. `None` with too few profiles.
 fn limit_sigmas(profiles: usize, figures: usize) -> Option<f64> {
-    if profiles < LEAST_PROFILES {
+    if profiles < MIN_PROFILES {
         return None;
     }
     let values = (profiles * figures.max(1)) as f64;
     let by_chance = std::f64::consts::SQRT_2 * erfc_inv(FALSE_ALARM / values);
-    Some(by_chance.max(LEAST_SIGMAS) * (1.0 + 8.0 / profiles as f64).sqrt())
+    Some(by_chance.max(MIN_SIGMAS) * (1.0 + 8.0 / profiles as f64).sqrt())
 }
 
 /// Conditions that more than half of the members have in common.

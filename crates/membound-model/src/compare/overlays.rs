@@ -208,11 +208,11 @@ fn by_mix(view: &ProfileView) -> Vec<(&str, Vec<OverlayPoint>)> {
 }
 
 /// Condition of a plain chase: page kind, node, stride in bytes.
-type Place = (PageKind, NodePolicy, u64);
+type ChaseSetting = (PageKind, NodePolicy, u64);
 
 /// Random clean chases of one copy; for each page kind and node the stride with most points.
-fn plain_chases(view: &ProfileView) -> BTreeMap<Place, Vec<OverlayPoint>> {
-    let mut found: BTreeMap<Place, Vec<OverlayPoint>> = BTreeMap::new();
+fn plain_chases(view: &ProfileView) -> BTreeMap<ChaseSetting, Vec<OverlayPoint>> {
+    let mut found: BTreeMap<ChaseSetting, Vec<OverlayPoint>> = BTreeMap::new();
     for point in &view.latency.points {
         let plain = point.pattern == Pattern::Random
             && point.access == Access::Clean

@@ -12,7 +12,7 @@ use super::noise::Z95;
 use crate::stats::{MAD_TO_SIGMA, median};
 
 /// Fewest common points for a line with errors in both values.
-pub const LEAST_PLACES: usize = 4;
+pub const MIN_PLACES: usize = 4;
 /// Significance level of each test. It is low because several hypotheses are tested in
 /// turn.
 const SIGNIFICANCE_LEVEL: f64 = 0.01;
@@ -129,7 +129,7 @@ enum Form {
     Both,
 }
 
-/// Compares two curves. `None` with fewer than [`LEAST_PLACES`] usable pairs.
+/// Compares two curves. `None` with fewer than [`MIN_PLACES`] usable pairs.
 ///
 /// The verdict, with tests at the 1 % level:
 ///
@@ -144,7 +144,7 @@ enum Form {
 #[must_use]
 pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     let pairs: Vec<Pair> = pairs.iter().copied().filter(Pair::usable).collect();
-    if pairs.len() < LEAST_PLACES {
+    if pairs.len() < MIN_PLACES {
         return None;
     }
     let line = fit(&pairs, Form::Both)?;

@@ -183,7 +183,7 @@ pub(super) struct Design<'a> {
 
 /// The part of memory that the accesses of one row cover.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct AccessPosition<'a> {
     /// Window size in bytes; `None` for a load.
     pub(super) window: Option<f64>,
     /// Share of the accesses that each level serves.
@@ -220,7 +220,7 @@ impl<'a> Design<'a> {
     }
 
     /// Factor of the parameter `term` in the row of `place`.
-    pub(super) fn entry(&self, term: &Term, place: &Place<'_>) -> f64 {
+    pub(super) fn entry(&self, term: &Term, place: &AccessPosition<'_>) -> f64 {
         match term.column {
             Column::Once(component) => self.expected_passes(component, place.shares),
             Column::Line(component) => {
@@ -251,7 +251,7 @@ impl<'a> Design<'a> {
     /// The whole row for windows or loads spread evenly over an area.
     pub(super) fn row(&self, edges: &Edges, window: Option<f64>, area: f64) -> Vec<f64> {
         let shares = shares((0..edges.reach.len()).map(|level| edges.hits(level, area)));
-        let place = Place {
+        let place = AccessPosition {
             window,
             shares: &shares,
             span: area,
@@ -272,7 +272,7 @@ impl<'a> Design<'a> {
             .iter()
             .map(|term| match term.column {
                 Column::Once(_) | Column::Line(_) => {
-                    let place = Place {
+                    let place = AccessPosition {
                         window,
                         shares: &shares,
                         span: 1.0,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use super::error::TopologyError;
-use super::topology::{Flaw, Part, Place, check, is_symbol, number, one_line};
+use super::topology::{ErrorLocation, Flaw, Part, check, is_symbol, number, one_line};
 use crate::declared::bytes;
 
 /// Names of the topologies included in the program.
@@ -68,29 +68,29 @@ pub fn parse_topology(file_name: &str, text: &str) -> Result<Topology, TopologyE
 
 /// Byte ranges of a topology's parts in the text.
 #[derive(Default)]
-struct Spans(BTreeMap<Place, Range<usize>>);
+struct Spans(BTreeMap<ErrorLocation, Range<usize>>);
 
 impl Spans {
     /// Unwraps a value and records its span under `place`.
-    fn take<T>(&mut self, place: Place, spanned: Spanned<T>) -> T {
+    fn take<T>(&mut self, place: ErrorLocation, spanned: Spanned<T>) -> T {
         self.0.insert(place, spanned.span());
         spanned.into_inner()
     }
 
     /// [`Self::take`] for an optional key.
-    fn maybe<T>(&mut self, place: Place, spanned: Option<Spanned<T>>) -> Option<T> {
+    fn maybe<T>(&mut self, place: ErrorLocation, spanned: Option<Spanned<T>>) -> Option<T> {
         spanned.map(|spanned| self.take(place, spanned))
     }
 
     /// Byte offset of `place`; of the part that contains it when `place` is not in the text, else 0.
-    fn start(&self, place: &Place) -> usize {
+    fn start(&self, place: &ErrorLocation) -> usize {
         let around = match place {
-            Place::Whole(_) => Place::Whole(Part::All),
-            Place::Component(index, _) => Place::Component(*index, Part::All),
-            Place::Level(index, _) => Place::Level(*index, Part::All),
-            Place::PathTerm(index, _) => Place::Level(*index, Part::Path),
-            Place::Tlb(index, _) => Place::Tlb(*index, Part::All),
-            Place::PageTable(_) => Place::PageTable(Part::All),
+            ErrorLocation::Whole(_) => ErrorLocation::Whole(Part::All),
+            ErrorLocation::Component(index, _) => ErrorLocation::Component(*index, Part::All),
+            ErrorLocation::Level(index, _) => ErrorLocation::Level(*index, Part::All),
+            ErrorLocation::PathTerm(index, _) => ErrorLocation::Level(*index, Part::Path),
+            ErrorLocation::Tlb(index, _) => ErrorLocation::Tlb(*index, Part::All),
+            ErrorLocation::PageTable(_) => ErrorLocation::PageTable(Part::All),
         };
         let span = self.0.get(place).or_else(|| self.0.get(&around));
         span.map_or(0, |span| span.start)
@@ -157,7 +157,7 @@ struct PageTableTable {
 
 impl File {
     fn into_topology(self, default_name: &str, spans: &mut Spans) -> Result<Topology, Flaw> {
-        let whole = Place::Whole;
+        let whole = ErrorLocation::Whole;
         let operation = spans.maybe(whole(Part::Operation), self.bytes_per_operation);
         let bytes_per_operation = operation.map_or(Ok(DOUBLE_BYTES), |size| {
             small(size, "bytes_per_operation").map_err(|error| (whole(Part::Operation), error))
@@ -165,20 +165,20 @@ impl File {
         let name = spans.maybe(whole(Part::Name), self.name);
         let mut components = Vec::new();
         for (index, table) in self.component.into_iter().enumerate() {
-            let place = Place::Component(index, Part::All);
+            let place = ErrorLocation::Component(index, Part::All);
             components.push(spans.take(place, table).into_component(index, spans)?);
         }
         let mut levels = Vec::new();
         for (index, table) in self.level.into_iter().enumerate() {
-            let place = Place::Level(index, Part::All);
+            let place = ErrorLocation::Level(index, Part::All);
             levels.push(spans.take(place, table).into_level(index, spans)?);
         }
         let mut tlb = Vec::new();
         for (index, table) in self.tlb.into_iter().enumerate() {
-            let place = Place::Tlb(index, Part::All);
+            let place = ErrorLocation::Tlb(index, Part::All);
             tlb.push(spans.take(place, table).into_term(index, spans));
         }
-        let page_table = spans.maybe(Place::PageTable(Part::All), self.page_table);
+        let page_table = spans.maybe(ErrorLocation::PageTable(Part::All), self.page_table);
         Ok(Topology {
             name: name.unwrap_or_else(|| default_name.to_owned()),
             description: self.description,
@@ -194,7 +194,7 @@ impl File {
 
 impl ComponentTable {
     fn into_component(self, index: usize, spans: &mut Spans) -> Result<Component, Flaw> {
-        let at = |part| Place::Component(index, part);
+        let at = |part| ErrorLocation::Component(index, part);
         let symbol = spans.take(at(Part::Symbol), self.symbol);
         let line = spans.take(at(Part::Line), self.line);
         let line_bytes = small(line, &format!("the line of component {}", index + 1))
@@ -213,7 +213,7 @@ impl ComponentTable {
 
 impl LevelTable {
     fn into_level(self, index: usize, spans: &mut Spans) -> Result<TopologyLevel, Flaw> {
-        let at = |part| Place::Level(index, part);
+        let at = |part| ErrorLocation::Level(index, part);
         let name = spans.take(at(Part::Name), self.name);
         let mut path = BTreeMap::new();
         for term in spans.take(at(Part::Path), self.path) {
@@ -223,11 +223,11 @@ impl LevelTable {
                     level: one_line(&name),
                     term: one_line(term.get_ref()),
                 };
-                let place = Place::PathTerm(index, term.get_ref().clone());
+                let place = ErrorLocation::PathTerm(index, term.get_ref().clone());
                 spans.0.insert(place.clone(), start.clone());
                 (place, error)
             })?;
-            let place = Place::PathTerm(index, symbol.to_owned());
+            let place = ErrorLocation::PathTerm(index, symbol.to_owned());
             spans.0.insert(place.clone(), start);
             if path.insert(symbol.to_owned(), times).is_some() {
                 let error = TopologyError::PathTwice {
@@ -251,7 +251,7 @@ impl LevelTable {
 
 impl TlbTable {
     fn into_term(self, index: usize, spans: &mut Spans) -> TlbTerm {
-        let at = |part| Place::Tlb(index, part);
+        let at = |part| ErrorLocation::Tlb(index, part);
         TlbTerm {
             symbol: spans.take(at(Part::Symbol), self.symbol),
             entries: spans.take(at(Part::Entries), self.entries),
@@ -263,7 +263,7 @@ impl TlbTable {
 
 impl PageTableTable {
     fn into_term(self, spans: &mut Spans) -> PageTableTerm {
-        let at = Place::PageTable;
+        let at = ErrorLocation::PageTable;
         PageTableTerm {
             symbol: spans.take(at(Part::Symbol), self.symbol),
             start_bytes: spans.take(at(Part::Start), self.start).0,

@@ -25,7 +25,7 @@ const FOLDS: usize = 5;
 
 /// Distinct areas below which there is no cross-validation: leaving out a fifth would say more
 /// about the choice of areas than about the model.
-const LEAST_AREAS: usize = 10;
+const MIN_AREAS: usize = 10;
 
 /// The points and the options of a fit; `windows`, `areas` and `measured` have one entry per point.
 pub(super) struct Problem<'a> {
@@ -270,12 +270,12 @@ impl<'a> Problem<'a> {
         median(&errors)
     }
 
-    /// Indices of the points in five parts by area; `None` with fewer than [`LEAST_AREAS`] areas.
+    /// Indices of the points in five parts by area; `None` with fewer than [`MIN_AREAS`] areas.
     pub(super) fn folds(&self) -> Option<Vec<Vec<usize>>> {
         let mut areas = self.areas.clone();
         areas.sort_by(f64::total_cmp);
         areas.dedup();
-        if areas.len() < LEAST_AREAS {
+        if areas.len() < MIN_AREAS {
             return None;
         }
         let mut folds = vec![Vec::new(); FOLDS];

@@ -19,13 +19,13 @@ use super::options::{FitError, Start, Steepness};
 use super::solve::{Triangle, lengths, scaled, spectrum};
 
 /// Most steps of one descent.
-const MOST_STEPS: usize = 60;
+const MAX_STEPS: usize = 60;
 
 /// Factors on all reaches at the start of a descent, besides a scan of each reach.
 const START_REACH_FACTORS: [f64; 3] = [1.0, 0.75, 1.35];
 
 /// Most rounds in which kinks are crossed.
-const MOST_CROSSINGS: usize = 4;
+const MAX_CROSSINGS: usize = 4;
 
 /// Relative change of weights below which a trial fit counts as settled.
 const TRIAL_WEIGHT_TOLERANCE: f64 = 1e-6;
@@ -46,14 +46,14 @@ const RELATIVE_KINK_OVERSHOOT: f64 = 1e-6;
 const STEEPNESS_SCAN_FACTORS: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
 
 /// Least ratio of the reach of a level to that of the next inner level.
-const LEAST_RATIO: f64 = 1.001;
+const MIN_RATIO: f64 = 1.001;
 
 /// Range of exponents: a cyclic chase never hits more often than independent draws do (1), and an
 /// exponent above the upper limit is a step at any resolution of areas.
 const EXPONENTS: (f64, f64) = (1.0, 200.0);
 
 /// Largest change of one logarithm in a step.
-const LONGEST_STEP: f64 = 0.7;
+const MAX_STEP: f64 = 0.7;
 
 /// Squared relative residual per value that is rounding error.
 const ROUNDING: f64 = 1e-26;
@@ -103,24 +103,24 @@ pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, Fi
         return finished(problem, best, steps, &rows);
     }
     let scanned = scan(problem, scan(problem, given, &rows), &rows);
-    let (mut best, mut iterations) = descend(problem, scanned, &rows, MOST_STEPS);
+    let (mut best, mut iterations) = descend(problem, scanned, &rows, MAX_STEPS);
     for factor in START_REACH_FACTORS {
         let Some(first) = first(factor) else {
             continue;
         };
-        let (found, steps) = descend(problem, first, &rows, MOST_STEPS);
+        let (found, steps) = descend(problem, first, &rows, MAX_STEPS);
         iterations += steps;
         if found.merit < best.merit {
             best = found;
         }
     }
-    for _ in 0..MOST_CROSSINGS {
+    for _ in 0..MAX_CROSSINGS {
         let before = best.merit;
         if before <= ROUNDING * rows.len() as f64 {
             break;
         }
         let crossed = cross(problem, best, &rows);
-        let (found, steps) = descend(problem, crossed, &rows, MOST_STEPS);
+        let (found, steps) = descend(problem, crossed, &rows, MAX_STEPS);
         best = found;
         iterations += steps;
         if best.merit >= before * (1.0 - 1e-9) {
@@ -173,7 +173,7 @@ pub(super) fn errors_without(
         TRIAL_WEIGHT_TOLERANCE,
     )?;
     let most = match problem.options.start {
-        Start::Wide => MOST_STEPS,
+        Start::Wide => MAX_STEPS,
         Start::Near => MAX_SHORT_DESCENT_STEPS,
     };
     let (found, _) = descend(problem, first, kept, most);
@@ -239,7 +239,7 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
             wanted.reach[level] = from;
         }
         if level > 0 {
-            wanted.reach[level] = wanted.reach[level].max(wanted.reach[level - 1] * LEAST_RATIO);
+            wanted.reach[level] = wanted.reach[level].max(wanted.reach[level - 1] * MIN_RATIO);
         }
         wanted.steepness[level] = wanted.steepness[level].clamp(EXPONENTS.0, EXPONENTS.1);
     }
@@ -249,7 +249,7 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
         let inside = &mut wanted.reach[..level];
         let mut most = edges.reach[level];
         for reach in inside.iter_mut().rev() {
-            most /= LEAST_RATIO;
+            most /= MIN_RATIO;
             *reach = reach.min(most);
         }
     }
@@ -440,7 +440,7 @@ impl Projected {
             change.axpy(along, &self.spectrum.vectors.column(place), 1.0);
         }
         for (change, length) in change.iter_mut().zip(&self.lengths) {
-            *change = (*change / length).clamp(-LONGEST_STEP, LONGEST_STEP);
+            *change = (*change / length).clamp(-MAX_STEP, MAX_STEP);
         }
         change
     }

@@ -15,13 +15,13 @@ use super::solve::{lengths, nearest_non_negative, scaled, spectrum};
 const ROUNDING: f64 = 1e-13;
 
 /// Entries of null vectors up to this are zero, however well separated the spectrum is.
-const LEAST_LEAK: f64 = 1e-9;
+const MIN_LEAK: f64 = 1e-9;
 
 /// Entries of null vectors above this are not zero, however badly separated the spectrum is.
-const MOST_LEAK: f64 = 1e-4;
+const MAX_LEAK: f64 = 1e-4;
 
 /// Largest denominator of a factor that is rounded to a fraction.
-const MOST_PARTS: u32 = 16;
+const MAX_PARTS: u32 = 16;
 
 /// Parameters whose changes can compensate each other.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ pub(super) fn identify(triangle: &DMatrix<f64>, rows: usize) -> Identified {
         return identified;
     }
     // The smaller the gap in the spectrum, the less exact are the null vectors.
-    let leak = (100.0 * tolerance * identified.condition).clamp(LEAST_LEAK, MOST_LEAK);
+    let leak = (100.0 * tolerance * identified.condition).clamp(MIN_LEAK, MAX_LEAK);
     let null = spectrum
         .vectors
         .columns(rank, live.len() - rank)
@@ -224,7 +224,7 @@ fn last_independent(rows: &[DVector<f64>], leak: f64) -> (Vec<usize>, Vec<DVecto
 
 /// `value`, or the simple fraction that equals it within `tolerance`.
 fn fraction(value: f64, tolerance: f64) -> f64 {
-    (1..=MOST_PARTS)
+    (1..=MAX_PARTS)
         .map(|parts| (value * f64::from(parts)).round() / f64::from(parts))
         .find(|simple| {
             *simple != 0.0 && (simple - value).abs() <= tolerance * value.abs().max(1e-3)

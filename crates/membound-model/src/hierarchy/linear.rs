@@ -14,7 +14,7 @@ use super::identify::rank_tolerance;
 use super::solve::{Triangle, lengths, non_negative, scaled, spectrum};
 
 /// Most iterations of the weights before the fit is returned as not settled.
-const MOST_ITERATIONS: usize = 100;
+const MAX_ITERATIONS: usize = 100;
 
 /// Iterations after which the step of the weights is halved (on a logarithmic scale): outliers can
 /// make the weights oscillate.
@@ -25,7 +25,7 @@ pub(super) const WEIGHT_TOLERANCE: f64 = 1e-12;
 
 /// Least modelled value used for a weight, as a share of the measured value, so that a modelled
 /// value near zero in an early iteration does not outweigh all others.
-const LEAST_MODEL: f64 = 1e-3;
+const MIN_MODEL: f64 = 1e-3;
 
 /// Measured values and the columns on which they depend linearly.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Solved {
     pub(super) triangle: Triangle,
     /// Number of iterations.
     pub(super) iterations: usize,
-    /// True if the weights settled before [`MOST_ITERATIONS`].
+    /// True if the weights settled before [`MAX_ITERATIONS`].
     pub(super) settled: bool,
 }
 
@@ -100,7 +100,7 @@ impl Linear {
             let mut next = scale.clone();
             if weights == Weights::Model {
                 for &row in rows {
-                    let floor = LEAST_MODEL * self.measured[row];
+                    let floor = MIN_MODEL * self.measured[row];
                     let new = 1.0 / model[row].max(floor);
                     change = change.max((scale[row] / new - 1.0).abs());
                     next[row] = if iterations > DAMPED_AFTER_ITERATIONS {
@@ -110,7 +110,7 @@ impl Linear {
                     };
                 }
             }
-            if change < still || iterations >= MOST_ITERATIONS {
+            if change < still || iterations >= MAX_ITERATIONS {
                 return Some(Solved {
                     values: found,
                     model,

@@ -25,10 +25,10 @@ const ANY_CACHE: u64 = 1 << 62;
 
 /// Least relative change of the time at the end of a level from which the values determine where
 /// that end is.
-const LEAST_STEP: f64 = 0.05;
+const MIN_STEP: f64 = 0.05;
 
 /// Number of values from which sizes are first fitted to a thinned set.
-const MANY: usize = 2000;
+const MIN_VALUES_FOR_COARSE_FIT: usize = 2000;
 
 /// Most that the residuals with levels from the values may be, as a share of those with known
 /// levels, to replace the known levels.
@@ -160,7 +160,7 @@ fn nearer(
     observations: &[Observation],
     options: FitOptions,
 ) -> (Topology, FitOptions) {
-    if observations.len() < MANY {
+    if observations.len() < MIN_VALUES_FOR_COARSE_FIT {
         return (topology, options);
     }
     let thinned = match data {
@@ -293,7 +293,7 @@ fn levels_hidden_in_windows(
     let times: Vec<f64> = topology.levels.iter().map(time).collect();
     let pairs = times.windows(2).enumerate();
     Ok(pairs
-        .filter(|(_, pair)| pair[1] <= pair[0] * (1.0 + LEAST_STEP))
+        .filter(|(_, pair)| pair[1] <= pair[0] * (1.0 + MIN_STEP))
         .map(|(index, _)| index)
         .collect())
 }

@@ -8,7 +8,7 @@ const MAX_UNREPORTED_RESIDUAL: f64 = 0.04;
 /// Correlation of neighbouring residuals above which they are not noise.
 const MIN_RESIDUAL_CORRELATION: f64 = 0.4;
 /// Fewest pairs of neighbours for a verdict.
-const LEAST_PAIRS: usize = 5;
+const MIN_PAIRS: usize = 5;
 /// Robust standard deviations at which a residual is cut.
 const CUT_SIGMAS: f64 = 3.0;
 
@@ -45,7 +45,7 @@ pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
         apart += (one * one + other * other) / 2.0;
         count += 1;
     }
-    (count >= LEAST_PAIRS && together > MIN_RESIDUAL_CORRELATION * apart).then_some(typical)
+    (count >= MIN_PAIRS && together > MIN_RESIDUAL_CORRELATION * apart).then_some(typical)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use membound_types::{
     SizeMeaning, Weights,
 };
 
-use super::design::{Design, Edges, Place, shares};
+use super::design::{AccessPosition, Design, Edges, shares};
 use super::stride::{HitShare, ReplacementAssumption, Spread, hit_share};
 use crate::declared::bytes;
 use crate::stats::student_95;
@@ -286,7 +286,7 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
                 })
                 .collect();
         }
-        let place = Place {
+        let place = AccessPosition {
             window,
             shares: &shares,
             span: spread.span,
@@ -315,7 +315,7 @@ fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
 fn figure(
     model: &Model,
     design: &Design<'_>,
-    place: &Place<'_>,
+    place: &AccessPosition<'_>,
     hit_shares: &[HitShare],
 ) -> Outcome<Figure> {
     let mut row = vec![0.0; model.parameters.len()];

@@ -12,14 +12,14 @@ use crate::stats::robust_sigma;
 const FAR_SIGMAS: f64 = 6.0;
 /// Least share by which an outlier exceeds the range between its neighbours. A wrong model is wrong
 /// for several values in a row, and a value on a steep rise lies between its neighbours.
-const LEAST_SHARE: f64 = 0.1;
+const MIN_SHARE: f64 = 0.1;
 /// Robust standard deviations at which a residual is cut in the criterion.
 const CUT_SIGMAS: f64 = 3.0;
 /// Largest share of the values that may be excluded.
-const MOST_SHARE: f64 = 0.05;
+const MAX_SHARE: f64 = 0.05;
 
 /// Most excluded areas that the note lists.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// Fits `observations` without single outliers; exponents are free if the criterion prefers that.
 /// The excluded areas are listed in the model's notes.
@@ -46,11 +46,11 @@ pub(super) fn fit_robustly(
     let mut model = preferred(topology, data, &kept, options)?;
     let mut places: Vec<String> = isolated
         .iter()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .map(|&index| bytes(observations[index].area_bytes))
         .collect();
-    if isolated.len() > MOST_NAMED {
-        places.push(format!("and {} more", isolated.len() - MOST_NAMED));
+    if isolated.len() > MAX_NAMED {
+        places.push(format!("and {} more", isolated.len() - MAX_NAMED));
     }
     model.notes.push(format!(
         "{} of {} values stand far off the curve while their neighbours do not, and were left \
@@ -140,7 +140,7 @@ fn grouped(model: &Model, order: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// Indices of isolated outliers: values far above or far below both of their neighbours.
-/// Empty when more than [`MOST_SHARE`] of the values would be outliers.
+/// Empty when more than [`MAX_SHARE`] of the values would be outliers.
 fn isolated_outliers(model: &Model) -> Vec<usize> {
     let residuals = residuals(model);
     let Some(sigma) = robust_sigma(&residuals).filter(|sigma| *sigma > 0.0) else {
@@ -175,15 +175,15 @@ fn isolated_outliers(model: &Model) -> Vec<usize> {
             };
             pair.is_some_and(|(one, other)| {
                 let offs = [one, other].map(|near| residuals[index] - residuals[near]);
-                let above = ns(index) > ns(one).max(ns(other)) * (1.0 + LEAST_SHARE);
-                let below = ns(index) < ns(one).min(ns(other)) / (1.0 + LEAST_SHARE);
+                let above = ns(index) > ns(one).max(ns(other)) * (1.0 + MIN_SHARE);
+                let below = ns(index) < ns(one).min(ns(other)) / (1.0 + MIN_SHARE);
                 above && offs.iter().all(|off| *off > FAR_SIGMAS * sigma)
                     || below && offs.iter().all(|off| *off < -FAR_SIGMAS * sigma)
             })
         })
         .flat_map(|(place, _)| groups[place].iter().copied())
         .collect();
-    if found.len() as f64 > (MOST_SHARE * residuals.len() as f64).max(1.0) {
+    if found.len() as f64 > (MAX_SHARE * residuals.len() as f64).max(1.0) {
         found.clear();
     }
     found.sort_unstable();

@@ -11,7 +11,7 @@ use nalgebra::{DMatrix, DVector};
 const BLOCK: usize = 256;
 
 /// Most sweeps of the Jacobi method; matrices of 20 columns take six to eight.
-const MOST_SWEEPS: usize = 60;
+const MAX_SWEEPS: usize = 60;
 
 /// Upper triangle R and right-hand side Qᵀb of a least-squares problem.
 #[derive(Clone, Debug)]
@@ -171,7 +171,7 @@ pub(super) fn spectrum(matrix: &DMatrix<f64>) -> Spectrum {
     let count = matrix.ncols();
     let mut images = matrix.clone();
     let mut vectors = DMatrix::identity(count, count);
-    for _ in 0..MOST_SWEEPS {
+    for _ in 0..MAX_SWEEPS {
         let mut turned = false;
         for first in 0..count {
             for second in first + 1..count {

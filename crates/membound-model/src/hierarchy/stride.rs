@@ -19,7 +19,7 @@ const BASE_PAGE_BYTES: f64 = 4096.0;
 
 /// Least share of lines outside a level that is used in a derivative, which diverges at 0 for a
 /// power below 1.
-const LEAST_OUTSIDE: f64 = 0.01;
+const MIN_OUTSIDE: f64 = 0.01;
 
 /// Assumption about which lines a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ fn shared_lines(ratio: f64, span: f64, alone: f64) -> HitShare {
     let outside = 1.0 - ratio;
     HitShare {
         hits: 1.0 - outside.powf(power),
-        by_reach: power * outside.max(LEAST_OUTSIDE).powf(power - 1.0) / span,
+        by_reach: power * outside.max(MIN_OUTSIDE).powf(power - 1.0) / span,
         by_steepness: 0.0,
     }
 }

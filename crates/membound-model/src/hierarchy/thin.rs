@@ -8,17 +8,17 @@ use membound_types::Observation;
 use crate::stats::median;
 
 /// Most sizes of a latency curve in a search for levels.
-const MOST_SIZES: usize = 250;
+const MAX_SIZES: usize = 250;
 
 /// Most areas of each window size in a search for levels.
-const MOST_AREAS: usize = 100;
+const MAX_AREAS: usize = 100;
 
-/// Merges a latency curve to at most [`MOST_SIZES`] sizes.
+/// Merges a latency curve to at most [`MAX_SIZES`] sizes.
 pub(super) fn thin_curve(observations: &[Observation]) -> Vec<Observation> {
-    thin(observations, MOST_SIZES)
+    thin(observations, MAX_SIZES)
 }
 
-/// Merges windows to at most [`MOST_AREAS`] distinct areas per window size.
+/// Merges windows to at most [`MAX_AREAS`] distinct areas per window size.
 pub(super) fn thin_windows(observations: &[Observation]) -> Vec<Observation> {
     let mut by_window: BTreeMap<Option<u64>, Vec<Observation>> = BTreeMap::new();
     for point in observations {
@@ -28,9 +28,7 @@ pub(super) fn thin_windows(observations: &[Observation]) -> Vec<Observation> {
             .push(*point);
     }
     let windows = by_window.values();
-    windows
-        .flat_map(|points| thin(points, MOST_AREAS))
-        .collect()
+    windows.flat_map(|points| thin(points, MAX_AREAS)).collect()
 }
 
 /// Merges `observations` to at most `most` values, in bins of equal width in ln(area).

@@ -12,13 +12,13 @@ use crate::declared::bytes;
 
 /// Most components, levels and TLB terms of a topology, each: far beyond any machine,
 /// and small enough that a file of nonsense is refused at once.
-const MOST_PARTS: usize = 256;
+const MAX_PARTS: usize = 256;
 /// Longest time in nanoseconds, a thousand seconds: sums of known times stay finite.
-const LONGEST_NS: f64 = 1e12;
+const MAX_TIME_NS: f64 = 1e12;
 
 /// The part of a topology that an error is about, from which [`super::parse_topology`] finds the line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum ErrorLocation {
     Whole(Part),
     Component(usize, Part),
     Level(usize, Part),
@@ -50,7 +50,7 @@ pub(super) enum Part {
 }
 
 /// An error with the part of the topology that it is about.
-pub(super) type Flaw = (Place, TopologyError);
+pub(super) type Flaw = (ErrorLocation, TopologyError);
 
 /// Checks a topology; the result holds warnings.
 ///
@@ -67,26 +67,27 @@ pub fn validate(topology: &Topology) -> Result<Vec<String>, TopologyError> {
 /// [`validate`], with the position of the flaw.
 pub(super) fn check(topology: &Topology) -> Result<Vec<String>, Flaw> {
     if topology.components.is_empty() {
-        return Err((Place::Whole(Part::All), TopologyError::NoComponents));
+        return Err((ErrorLocation::Whole(Part::All), TopologyError::NoComponents));
     }
     if topology.levels.is_empty() {
-        return Err((Place::Whole(Part::All), TopologyError::NoLevels));
+        return Err((ErrorLocation::Whole(Part::All), TopologyError::NoLevels));
     }
     for (what, parts) in [
         ("components", topology.components.len()),
         ("levels", topology.levels.len()),
         ("TLB terms", topology.tlb.len()),
     ] {
-        if parts > MOST_PARTS {
+        if parts > MAX_PARTS {
             let what = format!("the number of {what}");
             let error = number(&what, parts, "at most 256");
-            return Err((Place::Whole(Part::All), error));
+            return Err((ErrorLocation::Whole(Part::All), error));
         }
     }
-    name("the topology", &topology.name).map_err(|error| (Place::Whole(Part::Name), error))?;
+    name("the topology", &topology.name)
+        .map_err(|error| (ErrorLocation::Whole(Part::Name), error))?;
     if topology.bytes_per_operation == 0 {
         return Err((
-            Place::Whole(Part::Operation),
+            ErrorLocation::Whole(Part::Operation),
             number("bytes_per_operation", 0, "at least 1"),
         ));
     }
@@ -157,7 +158,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     for (index, component) in topology.components.iter().enumerate() {
         let what = format!("component {}", index + 1);
-        let place = Place::Component(index, Part::Symbol);
+        let place = ErrorLocation::Component(index, Part::Symbol);
         claim(&mut seen, place.clone(), &what, &component.symbol)?;
         let constant = format!("the constant part of component {}", index + 1);
         claim(
@@ -171,13 +172,13 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
         let what = format!("TLB term {}", index + 1);
         claim(
             &mut seen,
-            Place::Tlb(index, Part::Symbol),
+            ErrorLocation::Tlb(index, Part::Symbol),
             &what,
             &term.symbol,
         )?;
     }
     if let Some(term) = &topology.page_table {
-        let place = Place::PageTable(Part::Symbol);
+        let place = ErrorLocation::PageTable(Part::Symbol);
         claim(&mut seen, place, "the page-table term", &term.symbol)?;
     }
     Ok(())
@@ -186,7 +187,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
 /// Records that `symbol` belongs to `what`; an error if it is no symbol or already used.
 fn claim(
     seen: &mut BTreeMap<String, String>,
-    place: Place,
+    place: ErrorLocation,
     what: &str,
     symbol: &str,
 ) -> Result<(), Flaw> {
@@ -223,7 +224,7 @@ pub(super) fn is_symbol(text: &str) -> bool {
 
 fn check_components(topology: &Topology) -> Result<(), Flaw> {
     for (index, component) in topology.components.iter().enumerate() {
-        let at = |part| Place::Component(index, part);
+        let at = |part| ErrorLocation::Component(index, part);
         let symbol = &component.symbol;
         name(&format!("component `{symbol}`"), &component.name)
             .map_err(|error| (at(Part::Name), error))?;
@@ -254,10 +255,10 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
     let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, level) in topology.levels.iter().enumerate() {
         name(&format!("level {}", index + 1), &level.name)
-            .map_err(|error| (Place::Level(index, Part::Name), error))?;
+            .map_err(|error| (ErrorLocation::Level(index, Part::Name), error))?;
         if let Some(first) = numbers.insert(&level.name, index + 1) {
             return Err((
-                Place::Level(index, Part::Name),
+                ErrorLocation::Level(index, Part::Name),
                 TopologyError::LevelTwice {
                     name: level.name.clone(),
                     first,
@@ -267,7 +268,7 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
         }
         if level.path.is_empty() {
             return Err((
-                Place::Level(index, Part::Path),
+                ErrorLocation::Level(index, Part::Path),
                 TopologyError::EmptyPath {
                     level: index + 1,
                     name: level.name.clone(),
@@ -275,7 +276,7 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
             ));
         }
         for (symbol, &times) in &level.path {
-            let place = || Place::PathTerm(index, symbol.clone());
+            let place = || ErrorLocation::PathTerm(index, symbol.clone());
             let mut components = topology.components.iter();
             if !components.any(|component| component.symbol == *symbol) {
                 return Err((
@@ -298,7 +299,7 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
         if !(level.steepness.is_finite() && level.steepness > 0.0) {
             let what = format!("the steepness of level `{}`", level.name);
             return Err((
-                Place::Level(index, Part::Steepness),
+                ErrorLocation::Level(index, Part::Steepness),
                 number(&what, level.steepness, "a number above 0"),
             ));
         }
@@ -308,7 +309,7 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
 
 fn check_terms(topology: &Topology) -> Result<(), Flaw> {
     for (index, term) in topology.tlb.iter().enumerate() {
-        let at = |part| Place::Tlb(index, part);
+        let at = |part| ErrorLocation::Tlb(index, part);
         let symbol = &term.symbol;
         if term.entries == 0 {
             let what = format!("the number of entries of TLB `{symbol}`");
@@ -331,7 +332,7 @@ fn check_terms(topology: &Topology) -> Result<(), Flaw> {
     };
     if term.reference_bytes < 2 {
         return Err((
-            Place::PageTable(Part::Reference),
+            ErrorLocation::PageTable(Part::Reference),
             number(
                 "the reference of the page-table term",
                 term.reference_bytes,
@@ -341,7 +342,7 @@ fn check_terms(topology: &Topology) -> Result<(), Flaw> {
     }
     if term.start_bytes < term.reference_bytes {
         return Err((
-            Place::PageTable(Part::Start),
+            ErrorLocation::PageTable(Part::Start),
             number(
                 "the start of the page-table term",
                 bytes(term.start_bytes),
@@ -350,7 +351,7 @@ fn check_terms(topology: &Topology) -> Result<(), Flaw> {
         ));
     }
     time("factor_ns of the page-table term", term.factor_ns)
-        .map_err(|error| (Place::PageTable(Part::Factor), error))
+        .map_err(|error| (ErrorLocation::PageTable(Part::Factor), error))
 }
 
 fn check_sizes(topology: &Topology) -> Result<Vec<String>, Flaw> {
@@ -362,7 +363,7 @@ fn check_sizes(topology: &Topology) -> Result<Vec<String>, Flaw> {
         let Some(size) = level.size_bytes else {
             continue;
         };
-        let place = || Place::Level(index, Part::Size);
+        let place = || ErrorLocation::Level(index, Part::Size);
         if size == 0 {
             let what = format!("the size of level {} `{}`", index + 1, level.name);
             return Err((place(), number(&what, 0, "at least 1 byte")));
@@ -475,7 +476,7 @@ pub(super) fn one_line(text: &str) -> String {
 
 fn time(what: &str, value: Option<f64>) -> Result<(), TopologyError> {
     match value {
-        Some(value) if !(0.0..=LONGEST_NS).contains(&value) => {
+        Some(value) if !(0.0..=MAX_TIME_NS).contains(&value) => {
             Err(number(what, value, "from 0 to 1e12 nanoseconds"))
         }
         _ => Ok(()),

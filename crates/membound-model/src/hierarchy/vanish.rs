@@ -9,10 +9,10 @@ use super::identify::identify;
 use super::linear::solution;
 
 /// p-value up to which the constants count as different from zero.
-const LEAST_PROBABILITY: f64 = 0.05;
+const MIN_PROBABILITY: f64 = 0.05;
 
 /// Share of every modelled time below which the constants do not matter even if they exist.
-const LEAST_SHARE: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// Tests the constants of all components except the application's together: an F test of the
 /// fit without them against the fit with them, both with the weights of the latter and
@@ -94,6 +94,6 @@ pub(super) fn vanishing(
         f,
         p_value,
         largest_share,
-        vanish: p_value > LEAST_PROBABILITY || largest_share < LEAST_SHARE,
+        vanish: p_value > MIN_PROBABILITY || largest_share < MIN_SHARE,
     })
 }

@@ -21,10 +21,10 @@ use super::thin::thin_windows;
 use crate::stats::{median, robust_sigma};
 
 /// Most level ends of one machine: seven levels inside the last, which has no end.
-const MOST_ENDS: usize = 7;
+const MAX_ENDS: usize = 7;
 
 /// Least ratio of neighbouring ends: half an octave.
-const LEAST_RATIO: f64 = std::f64::consts::SQRT_2;
+const MIN_RATIO: f64 = std::f64::consts::SQRT_2;
 
 /// Fewest distinct areas between two ends, so that a level's time is more than a guess.
 const AREAS_INSIDE: usize = 2;
@@ -33,10 +33,10 @@ const AREAS_INSIDE: usize = 2;
 const AREAS_BEYOND: usize = 3;
 
 /// Least step at the end of a level, as a share of the time of the levels inside.
-const LEAST_STEP: f64 = 0.03;
+const MIN_STEP: f64 = 0.03;
 
 /// Lower limit of the relative scatter in the criterion: rounding of times and the model's own form.
-const LEAST_SCATTER: f64 = 1e-3;
+const MIN_SCATTER: f64 = 1e-3;
 
 /// Robust standard deviations at which a residual is cut.
 const CUT_SIGMAS: f64 = 3.0;
@@ -56,7 +56,7 @@ const FITTED_CANDIDATES: usize = 6;
 const MOVES: [f64; 4] = [0.17, 0.06, 0.02, 0.007];
 
 /// Most rounds over all ends with one step length.
-const MOST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 4;
 
 /// Text in the model: how this search chose the number of levels.
 pub(super) const SELECTION: &str = "sums of steps over all windows at once (equation 5), one end \
@@ -165,7 +165,7 @@ impl Search {
     /// Adds ends as long as they lower the criterion; true if it added one.
     fn forward(&self, best: &mut Trial) -> bool {
         let mut added = false;
-        while best.ends.len() < MOST_ENDS {
+        while best.ends.len() < MAX_ENDS {
             let scale = self.scale(best);
             let found = self
                 .promising(best, &scale)
@@ -265,7 +265,7 @@ impl Search {
         let mut before = 0;
         for (place, &end) in ends.iter().enumerate() {
             let inside = upto(end);
-            if inside < before + AREAS_INSIDE || place > 0 && end < ends[place - 1] * LEAST_RATIO {
+            if inside < before + AREAS_INSIDE || place > 0 && end < ends[place - 1] * MIN_RATIO {
                 return false;
             }
             before = inside;
@@ -273,14 +273,14 @@ impl Search {
         ends.is_empty() || self.distinct.len() >= before + AREAS_BEYOND
     }
 
-    /// True if every step is at least [`LEAST_STEP`] of the time inside.
+    /// True if every step is at least [`MIN_STEP`] of the time inside.
     fn is_sound(&self, trial: &Trial) -> bool {
         let mut inside = trial.values[0] + trial.values[1];
         trial.values[2..2 + 2 * trial.ends.len()]
             .chunks_exact(2)
             .all(|step| {
                 let step = step[0] + step[1];
-                let large = step >= LEAST_STEP * inside;
+                let large = step >= MIN_STEP * inside;
                 inside += step;
                 large
             })
@@ -292,7 +292,7 @@ impl Search {
         for length in MOVES {
             let scale = self.scale(&best);
             best = self.fitted(best.ends, &scale)?;
-            for _ in 0..MOST_ROUNDS {
+            for _ in 0..MAX_ROUNDS {
                 let before = best.squares;
                 for place in 0..best.ends.len() {
                     for factor in [length.exp(), (-length).exp()] {
@@ -512,7 +512,7 @@ fn schwarz(residuals: &[f64], parameters: usize) -> f64 {
         .iter()
         .map(|residual| residual.abs().min(cut).powi(2))
         .sum();
-    count * (squares / count + LEAST_SCATTER * LEAST_SCATTER).ln() + parameters as f64 * count.ln()
+    count * (squares / count + MIN_SCATTER * MIN_SCATTER).ln() + parameters as f64 * count.ln()
 }
 
 /// Adds to `basis` the unit vector of the part of `column` that `basis` does not span, if any.

@@ -5,14 +5,14 @@ use crate::stats::{MAD_TO_SIGMA, median};
 use super::CurvePoint;
 
 /// Least error of ln(ns): buffers of neighbouring sizes lie differently in sets and pages.
-const LEAST_SIGMA: f64 = 0.01;
+const MIN_SIGMA: f64 = 0.01;
 
 /// Least scatter of ln(ns): sizes are whole bytes and times have few digits.
-const LEAST_SCATTER: f64 = 0.003;
+const MIN_SCATTER: f64 = 0.003;
 
 /// Largest error of ln(ns): a point with a larger one is wrong rather than noisy, and must not turn
 /// the points around it into a plateau.
-const MOST_SIGMA: f64 = 0.08;
+const MAX_SIGMA: f64 = 0.08;
 
 /// Least rise above the following points that makes a point an outlier, in ln(ns).
 const MIN_OUTLIER_RISE_LN: f64 = 0.10;
@@ -64,7 +64,7 @@ pub(crate) fn prepare(curve: &[CurvePoint]) -> Curve {
     let scatter = scatter(&points);
     let rough = roughness(&points);
     for (point, rough) in points.iter_mut().zip(rough) {
-        point.sigma = point.sigma.max(rough).clamp(LEAST_SIGMA, MOST_SIGMA);
+        point.sigma = point.sigma.max(rough).clamp(MIN_SIGMA, MAX_SIGMA);
     }
     Curve {
         points,
@@ -84,7 +84,7 @@ fn half_width(point: &CurvePoint) -> f64 {
 /// outliers in a row are found as well.
 fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     let rough = median(&roughness(points)).unwrap_or(0.0);
-    let limit = MIN_OUTLIER_RISE_LN.max(5.0 * rough.min(MOST_SIGMA));
+    let limit = MIN_OUTLIER_RISE_LN.max(5.0 * rough.min(MAX_SIGMA));
     let of = |range: &[Prepared]| {
         let logs: Vec<f64> = range.iter().map(|point| point.log_ns).collect();
         median(&logs)
@@ -115,7 +115,7 @@ fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     dropped
 }
 
-/// Scatter over the whole curve, at least [`LEAST_SCATTER`]. A refined curve has many points at its
+/// Scatter over the whole curve, at least [`MIN_SCATTER`]. A refined curve has many points at its
 /// bends, so each point is weighted by the octaves between its neighbours.
 fn scatter(points: &[Prepared]) -> f64 {
     let mut known: Vec<(f64, f64)> = deviations(points)
@@ -137,7 +137,7 @@ fn scatter(points: &[Prepared]) -> f64 {
             sum >= half
         })
         .map_or(0.0, |(deviation, _)| *deviation);
-    (middle * MAD_TO_SIGMA).max(LEAST_SCATTER)
+    (middle * MAD_TO_SIGMA).max(MIN_SCATTER)
 }
 
 /// Distance of each point from the line between its neighbours, as the standard deviation of a

@@ -7,20 +7,20 @@
 use nalgebra::DMatrix;
 
 use super::leaving::MissShape;
-use super::steps::{MOST_DEVIATION, Search, Step, Sum};
+use super::steps::{MAX_DEVIATION, Search, Step, Sum};
 use super::{Interval, Knee};
 
 /// Steps per octave of the grid of sizes for the final interval.
 const FINE_STEPS_PER_OCTAVE: f64 = 24.0;
 
 /// Largest slope at the flattest point between two steps, as a share of the second's steepest slope.
-const MOST_FLATTEST: f64 = 0.6;
+const MAX_FLATTEST: f64 = 0.6;
 
 /// Share of misses from which a point shows the latency of the next level.
 const REACHED_SHARE: f64 = 0.6;
 
 /// Fewest points that must show the latency of the last level.
-const LEAST_REACHING: usize = 2;
+const MIN_REACHING: usize = 2;
 
 /// Penalty of another shape than the chosen one in the likelihood for a size's interval.
 const OTHER_SHAPE_COST: f64 = 2.0;
@@ -64,7 +64,7 @@ impl Search<'_> {
             let (inner, outer) = (pair[0].octave, pair[1].octave);
             let flattest = slopes(inner, outer).fold(f64::INFINITY, f64::min);
             let steepest = slopes(outer - 2.0 * EIGHTH, outer + 1.0).fold(0.0, f64::max);
-            flattest <= MOST_FLATTEST * steepest
+            flattest <= MAX_FLATTEST * steepest
         })
     }
 
@@ -108,7 +108,7 @@ impl Search<'_> {
                 .iter()
                 .filter(|octave| shape.misses(*octave - step.octave) >= REACHED_SHARE)
                 .count()
-                >= LEAST_REACHING
+                >= MIN_REACHING
         })
     }
 
@@ -146,7 +146,7 @@ impl Search<'_> {
         let mut row = vec![0.0; columns];
         for (point, &model) in sum.model.iter().enumerate() {
             let off = (self.logs[point] - model.ln()) / self.sigma;
-            if off * off > MOST_DEVIATION {
+            if off * off > MAX_DEVIATION {
                 continue;
             }
             let scale = (model * self.sigma).recip();

@@ -205,10 +205,10 @@ fn coloured(fading: Fading, ways: u32, filled: f64) -> f64 {
 fn random_replacement(filled: f64) -> f64 {
     /// Steps of the table per unit of `filled`, and the largest `filled` in it.
     const STEPS: f64 = 64.0;
-    const MOST: f64 = 8.0;
+    const MAX_TABULATED_FILLED: f64 = 8.0;
     static TABLE: LazyLock<Vec<f64>> = LazyLock::new(|| {
         let mut misses = 0.0_f64;
-        (0..=((MOST - 1.0) * STEPS) as usize)
+        (0..=((MAX_TABULATED_FILLED - 1.0) * STEPS) as usize)
             .map(|step| {
                 let filled = 1.0 + step as f64 / STEPS;
                 // Newton's method on m = 1 − exp(−m·x), started above the root, where it converges.

@@ -42,7 +42,7 @@ const PLATEAU_OCTAVES: f64 = 2.0;
 const TLB_REACH_STEPS_PER_OCTAVE: f64 = 4.0;
 
 /// Most that one point can contribute to the cost of a climb.
-const MOST_DEVIATION: f64 = 9.0;
+const MAX_DEVIATION: f64 = 9.0;
 
 /// Excess of the cost over the best in the first pass, beyond which a climb does not widen the second.
 const MAX_WIDENING_EXCESS: f64 = 9.0;
@@ -54,7 +54,7 @@ const MODEL_SIGMA: f64 = 0.03;
 const TLB_COST: f64 = 6.0;
 
 /// Most that a TLB can tilt a plateau, as a share of its latency (t/a).
-const MOST_TILT: f64 = 0.8;
+const MAX_TILT: f64 = 0.8;
 
 /// The points of one climb, and its ends.
 struct Climb<'a> {
@@ -253,8 +253,8 @@ impl Climb<'_> {
             let expected = (model.ln() + gain * drawn).min(ceiling);
             let deviation = point.log_ns.min(ceiling) - expected;
             let weighed = deviation * deviation / spread;
-            cost += weighed.min(MOST_DEVIATION) + (spread / known).ln();
-            if weighed < MOST_DEVIATION && expected < ceiling {
+            cost += weighed.min(MAX_DEVIATION) + (spread / known).ln();
+            if weighed < MAX_DEVIATION && expected < ceiling {
                 let share = variance * gain / spread;
                 drawn += share * deviation;
                 variance *= 1.0 - share * gain;
@@ -292,11 +292,11 @@ impl Climb<'_> {
             0.0
         };
         let base = (ay - tilt * at) / aa;
-        if tilt <= MOST_TILT * base {
+        if tilt <= MAX_TILT * base {
             return Some((base, tilt));
         }
-        let base = (ay + MOST_TILT * ty) / (aa + 2.0 * MOST_TILT * at + MOST_TILT * MOST_TILT * tt);
-        Some((base, MOST_TILT * base))
+        let base = (ay + MAX_TILT * ty) / (aa + 2.0 * MAX_TILT * at + MAX_TILT * MAX_TILT * tt);
+        Some((base, MAX_TILT * base))
     }
 }
 

@@ -6,7 +6,7 @@ use super::CurvePoint;
 const MAX_NEIGHBOUR_RATIO: f64 = 1.04;
 
 /// Least difference between neighbours for another point between them, in ln(ns).
-const LEAST_RISE: f64 = 0.03;
+const MIN_RISE: f64 = 0.03;
 
 /// Suggested sizes are multiples of this number of bytes: no known line is smaller, and part of a
 /// line measures nothing new.
@@ -41,7 +41,7 @@ pub fn suggest_refinement(curve: &[CurvePoint], max_new: usize) -> Vec<u64> {
         let (low, high) = (pair[0], pair[1]);
         let rise = (high.ns / low.ns).ln();
         let noise = relative_width(low).hypot(relative_width(high));
-        if rise <= LEAST_RISE.max(noise) {
+        if rise <= MIN_RISE.max(noise) {
             climb += 1;
             continue;
         }

@@ -23,14 +23,14 @@ const PLATEAU_COST: f64 = 6.0;
 const CLIMB_COST: f64 = 4.0;
 
 /// Most that one point can add to the cost of a plateau.
-const MOST_DEVIATION: f64 = 9.0;
+const MAX_DEVIATION: f64 = 9.0;
 
 /// Octaves from which a plateau may have the steepest tilt; for shorter ones the limit is lower in
 /// proportion, because a short tilted run would be a piece of a ramp.
 const FULL_TILT_OCTAVES: f64 = 1.5;
 
 /// Fewest points of a plateau.
-const LEAST_POINTS: usize = 4;
+const MIN_POINTS: usize = 4;
 
 /// A plateau as a range of points.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
     best.push((0.0, None));
     for end in 1..=points.len() {
         let mut cheapest = (best[end - 1].0 + CLIMB_COST, None);
-        for first in 0..end.saturating_sub(LEAST_POINTS - 1) {
+        for first in 0..end.saturating_sub(MIN_POINTS - 1) {
             let last = end - 1;
             if points[last].octave - points[first].octave < options.least_span_octaves {
                 break;
@@ -119,7 +119,7 @@ fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> Option<
         .iter()
         .map(|point| {
             let deviation = (point.log_ns - level - tilt * (point.octave - middle)) / point.sigma;
-            (deviation * deviation).min(MOST_DEVIATION)
+            (deviation * deviation).min(MAX_DEVIATION)
         })
         .sum();
     let flat = Flat {

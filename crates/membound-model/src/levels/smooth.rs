@@ -10,7 +10,7 @@ use nalgebra::{DMatrix, DVector};
 const MAX_DEGREE: usize = 5;
 
 /// Most that one point can cost, in squared standard deviations, as in `steps`.
-const MOST_DEVIATION: f64 = 9.0;
+const MAX_DEVIATION: f64 = 9.0;
 
 /// A smooth curve through the points.
 pub(crate) struct Smooth {
@@ -83,7 +83,7 @@ fn cost(octaves: &[f64], logs: &[f64], sigma: f64, degree: usize, linear: bool) 
     let cost = logs
         .iter()
         .zip(&model)
-        .map(|(log, fitted)| ((log - fitted) / sigma).powi(2).min(MOST_DEVIATION))
+        .map(|(log, fitted)| ((log - fitted) / sigma).powi(2).min(MAX_DEVIATION))
         .sum();
     Some(cost)
 }

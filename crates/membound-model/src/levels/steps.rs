@@ -35,32 +35,32 @@ const GRID_STEPS_PER_OCTAVE: f64 = 12.0;
 const COARSE_STRIDE: usize = 2;
 
 /// Most steps of a sum.
-const MOST_STEPS: usize = 10;
+const MAX_STEPS: usize = 10;
 
 /// Least distance between the sizes of neighbouring levels, in octaves. Caches differ by a
 /// factor of four and more; steps within a factor of three are parts of one climb.
-const LEAST_SEPARATION: f64 = 1.6;
+const MIN_SEPARATION: f64 = 1.6;
 
 /// Most that one point can cost, in squared standard deviations.
-pub(super) const MOST_DEVIATION: f64 = 9.0;
+pub(super) const MAX_DEVIATION: f64 = 9.0;
 
 /// Fewest points to which the model is applied.
-const LEAST_POINTS: usize = 12;
+const MIN_POINTS: usize = 12;
 
 /// Fewest points below the first size and beyond the last.
-const LEAST_BESIDE: usize = 4;
+const MIN_BESIDE: usize = 4;
 
 /// Fewest points per octave: with fewer the scatter is not known, and every bend looks like a step.
-const LEAST_DENSITY: f64 = 3.0;
+const MIN_DENSITY: f64 = 3.0;
 
 /// Cost of a step with another shape than the first step has, besides its parameters.
 const OTHER_SHAPE_COST: f64 = 6.0;
 
-/// Like [`MOST_EXCESS`], before shapes are chosen per step: above it other shapes do not help.
-const MOST_EXCESS_COMMON: f64 = 5.0;
+/// Like [`MAX_EXCESS`], before shapes are chosen per step: above it other shapes do not help.
+const MAX_EXCESS_COMMON: f64 = 5.0;
 
 /// Largest ratio of the residuals' variance to the scatter's variance.
-const MOST_EXCESS: f64 = 1.6;
+const MAX_EXCESS: f64 = 1.6;
 
 /// One step of a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,8 +113,8 @@ pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> An
     let Some((first, last)) = points.first().zip(points.last()) else {
         return Answer::Neither;
     };
-    let needed = LEAST_DENSITY * (last.octave - first.octave);
-    if points.len() < LEAST_POINTS || (points.len() as f64) < needed {
+    let needed = MIN_DENSITY * (last.octave - first.octave);
+    if points.len() < MIN_POINTS || (points.len() as f64) < needed {
         return Answer::Neither;
     }
     let search = Search {
@@ -125,7 +125,7 @@ pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> An
         options,
         price: (points.len() as f64).ln(),
     };
-    let most = MOST_EXCESS * points.len() as f64;
+    let most = MAX_EXCESS * points.len() as f64;
     let best = search.best();
     let least = best.as_ref().map_or(f64::INFINITY, |sum| sum.criterion);
     if let Some(smooth) = super::smooth::fit(&search.octaves, &search.logs, sigma)
@@ -157,7 +157,7 @@ impl Search<'_> {
             .collect();
         common.sort_by(by_criterion);
         common.truncate(2);
-        common.retain(|sum| sum.cost <= MOST_EXCESS_COMMON * self.ns.len() as f64);
+        common.retain(|sum| sum.cost <= MAX_EXCESS_COMMON * self.ns.len() as f64);
         common
             .into_iter()
             .filter_map(|sum| self.polish(sum))
@@ -169,7 +169,7 @@ impl Search<'_> {
         let mut sum = self.solve(Vec::new(), None)?;
         let mut best = sum.clone();
         let mut worse = 0;
-        while sum.steps.len() < MOST_STEPS && worse < 2 {
+        while sum.steps.len() < MAX_STEPS && worse < 2 {
             let Some(next) = self.with_another(&sum, &[shape]) else {
                 break;
             };
@@ -218,7 +218,7 @@ impl Search<'_> {
                 || sum
                     .steps
                     .iter()
-                    .any(|step| (step.octave - octave).abs() < LEAST_SEPARATION)
+                    .any(|step| (step.octave - octave).abs() < MIN_SEPARATION)
             {
                 continue;
             }
@@ -240,8 +240,8 @@ impl Search<'_> {
 
     /// True if a size leaves enough points on either side.
     fn within(&self, octave: f64) -> bool {
-        octave >= self.octaves[LEAST_BESIDE - 1]
-            && octave <= self.octaves[self.octaves.len() - LEAST_BESIDE]
+        octave >= self.octaves[MIN_BESIDE - 1]
+            && octave <= self.octaves[self.octaves.len() - MIN_BESIDE]
     }
 
     /// Moves one size after the other to where it explains most, at most `rounds` times.
@@ -281,7 +281,7 @@ impl Search<'_> {
         for cell in -9_i32..=9 {
             let octave = here.octave + f64::from(cell) / GRID_STEPS_PER_OCTAVE;
             let crowded = sum.steps.iter().enumerate().any(|(other, step)| {
-                other != index && (step.octave - octave).abs() < LEAST_SEPARATION
+                other != index && (step.octave - octave).abs() < MIN_SEPARATION
             });
             if crowded || !self.within(octave) {
                 continue;
@@ -428,11 +428,7 @@ impl Search<'_> {
             .logs
             .iter()
             .zip(&model)
-            .map(|(log, model)| {
-                ((log - model.ln()) / self.sigma)
-                    .powi(2)
-                    .min(MOST_DEVIATION)
-            })
+            .map(|(log, model)| ((log - model.ln()) / self.sigma).powi(2).min(MAX_DEVIATION))
             .sum();
         let first = steps.first().map_or(0, |step| step.shape);
         let others = steps.iter().filter(|step| step.shape != first).count();
@@ -553,7 +549,7 @@ impl Basis {
         };
         let (from, to) = (place(shape.from), place(shape.to));
         // From `to` on everything misses, and the sums are precomputed.
-        let mut sums = [0.0; MOST_STEPS + 4];
+        let mut sums = [0.0; MAX_STEPS + 4];
         let sums = &mut sums[..self.width];
         sums.copy_from_slice(&self.behind[to * self.width..(to + 1) * self.width]);
         for point in from..to {

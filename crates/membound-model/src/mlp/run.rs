@@ -9,7 +9,7 @@ use crate::stats::median;
 
 /// Least time of two sequential loads, as a multiple of the time of one. The costs of an execution
 /// that do not depend on its loads keep the ratio below two.
-const LEAST_SEQUENCE: f64 = 1.5;
+const MIN_SEQUENCE: f64 = 1.5;
 
 /// Cells measured with the same pages on the same node, in core clock cycles.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
             return Outcome::missing("the time of two sequential loads is not known");
         };
         let single = median(&self.sequential(1, |cell| cell.cycles));
-        if let Some(single) = single.filter(|single| pair < LEAST_SEQUENCE * single) {
+        if let Some(single) = single.filter(|single| pair < MIN_SEQUENCE * single) {
             return Outcome::missing_with(
                 format!(
                     "two loads meant to be sequential take {pair:.0} cycles, one {single:.0}: \

@@ -18,12 +18,12 @@ pub struct Advance {
 }
 
 /// Fewest non-zero steps for a verdict.
-const FEWEST: usize = 8;
+const MIN_STEPS: usize = 8;
 /// Least share of the steps in one direction. Random addresses have half in each.
 const MIN_ONE_DIRECTION_SHARE: f64 = 0.75;
 /// Largest ratio of a step to the median step that counts as advance: the executions between
 /// samples are uniformly distributed from 1 to twice their mean.
-const LONGEST: f64 = 4.0;
+const MAX_STEP_RATIO: f64 = 4.0;
 
 /// How `addresses` advance; `None` if they are too few or follow no order.
 ///
@@ -36,7 +36,7 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
         .map(|pair| pair[1].wrapping_sub(pair[0]).cast_signed() as f64)
         .filter(|step| *step != 0.0)
         .collect();
-    if steps.len() < FEWEST || period <= 0.0 {
+    if steps.len() < MIN_STEPS || period <= 0.0 {
         return None;
     }
     let upward = steps.iter().filter(|step| **step > 0.0).count();
@@ -51,7 +51,7 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
     }
     along.sort_by(f64::total_cmp);
     let usual = along[along.len() / 2];
-    let fitting = along.partition_point(|step| *step <= LONGEST * usual);
+    let fitting = along.partition_point(|step| *step <= MAX_STEP_RATIO * usual);
     // Pauses between sampling windows make single steps long; the mean of the other steps is more
     // precise than the median.
     let mean = along[..fitting].iter().sum::<f64>() / fitting as f64;

@@ -8,7 +8,7 @@
 use membound_types::TickCount;
 
 /// Most bins of the calibrated range.
-const MOST: usize = 48;
+const MAX_BINS: usize = 48;
 /// Share of a level's own timed loads that may lie beyond the calibrated range, because of
 /// interrupts and the like.
 const MAX_OUTLIER_SHARE: f64 = 0.002;
@@ -48,7 +48,7 @@ impl Bins {
         while let Some(value) = values.next() {
             filled += value.iter().map(|(_, share)| share).sum::<f64>();
             let last = values.peek().is_none();
-            if filled >= 1.0 / MOST as f64 || last {
+            if filled >= 1.0 / MAX_BINS as f64 || last {
                 // Values between two calibrated ones belong to the nearer one.
                 let top = match values.peek() {
                     Some(next) => value[0].0.midpoint(next[0].0),
@@ -220,7 +220,7 @@ mod tests {
         let narrow = histogram(&[(50, 500), (51, 500)]);
         let wide: Vec<(u32, u64)> = (400..1400).map(|ticks| (ticks, 1)).collect();
         let bins = Bins::of(&[&narrow, &histogram(&wide)]);
-        assert!(bins.len() <= MOST + 2, "{}", bins.len());
+        assert!(bins.len() <= MAX_BINS + 2, "{}", bins.len());
         assert_ne!(bins.of_ticks(50), bins.of_ticks(51));
     }
 }

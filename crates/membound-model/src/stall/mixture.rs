@@ -86,7 +86,7 @@ const MAX_RESAMPLED_ROUNDS: usize = 60;
 const RESAMPLES: usize = 48;
 /// Most timed loads that a calibrated histogram counts as: sites differ from the
 /// calibration's loop by more than chance.
-const WORTH: f64 = 4000.0;
+const MAX_CALIBRATION_WEIGHT_LOADS: f64 = 4000.0;
 /// Share of a calibrated bin that is moved to its neighbours, because a site's code differs.
 const BLURRED_BIN_SHARE: f64 = 0.02;
 /// Multiple of the calibrated range at which ticks are cut: a timed access that was
@@ -99,7 +99,7 @@ const INTERRUPTED_RANGE_FACTOR: f64 = 2.0;
 const MIN_STEP_SHARE: f64 = 0.25;
 const MIN_SLOWDOWN: f64 = 1.5;
 /// Least initial share in resampling: a share that starts at zero can never grow.
-const LEAST: f64 = 1e-3;
+const MIN_INITIAL_SHARE: f64 = 1e-3;
 
 /// A calibration, prepared for fitting many histograms.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ struct Level {
     name: String,
     served: Served,
     latency_ns: f64,
-    /// Timed loads per bin, limited to [`WORTH`] in all.
+    /// Timed loads per bin, limited to [`MAX_CALIBRATION_WEIGHT_LOADS`] in all.
     counts: Vec<f64>,
     /// Probability of each bin for a load from this level.
     density: Vec<f64>,
@@ -177,7 +177,7 @@ impl Mixer {
                 let mut counts = bins.counts(ticks);
                 let total: f64 = counts.iter().sum();
                 for count in &mut counts {
-                    *count *= (WORTH / total).min(1.0);
+                    *count *= (MAX_CALIBRATION_WEIGHT_LOADS / total).min(1.0);
                 }
                 Level {
                     name: level.name.clone(),
@@ -461,7 +461,10 @@ impl Mixer {
     ) -> Spread {
         let mut resampler = Resampler::new();
         let error = self.shift_error(timing.error);
-        let start: Vec<f64> = shares.iter().map(|share| share.max(LEAST)).collect();
+        let start: Vec<f64> = shares
+            .iter()
+            .map(|share| share.max(MIN_INITIAL_SHARE))
+            .collect();
         let sum: f64 = start.iter().sum();
         let start: Vec<f64> = start.iter().map(|share| share / sum).collect();
         let draws = (0..RESAMPLES)

@@ -10,7 +10,7 @@ pub enum Observed {
 }
 
 /// Fewest observations at risk for a step of the estimate, or a quarter of all if that is fewer.
-const FEWEST: usize = 16;
+const MIN_OBSERVATIONS_AT_RISK: usize = 16;
 
 /// The probability that a reuse time exceeds a number of touches.
 ///
@@ -36,7 +36,7 @@ impl Survival {
             Observed::Beyond(time) => (*time, 1),
         });
         let count = observed.len();
-        let fewest = FEWEST.min(count.div_ceil(4)).max(1);
+        let fewest = MIN_OBSERVATIONS_AT_RISK.min(count.div_ceil(4)).max(1);
         let mut survival = Self {
             observed: count,
             ..Self::default()

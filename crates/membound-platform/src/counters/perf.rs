@@ -258,11 +258,11 @@ pub fn software_clock() -> Result<(), NotMeasured> {
 /// # Errors
 /// Why it can have none, and what would change that.
 pub fn breakpoints() -> Result<u32, NotMeasured> {
-    const MOST: u32 = 16;
+    const MAX_BREAKPOINTS: u32 = 16;
     const BP_WRITE: u32 = 2;
     let watched = 0u64;
     let mut open_ones = Vec::new();
-    while (open_ones.len() as u32) < MOST {
+    while (open_ones.len() as u32) < MAX_BREAKPOINTS {
         let attr = Attr {
             type_number: TYPE_BREAKPOINT,
             size: SIZE,

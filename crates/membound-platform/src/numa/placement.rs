@@ -15,7 +15,7 @@ const MPOL_INTERLEAVE: libc::c_int = 3;
 const MPOL_MODE_FLAGS: libc::c_int = 0xe000;
 
 /// Maximum number of pages that [`placed_share`] examines.
-const MOST_SAMPLES: usize = 1024;
+const MAX_SAMPLES: usize = 1024;
 
 /// Sets the nodes from which the pages of `len` bytes at `start` will come when they are first
 /// touched. `start` is the beginning of a page; pages that are already present stay.
@@ -97,16 +97,16 @@ pub fn permitted() -> Result<(), Error> {
 #[must_use]
 pub fn inherited() -> Option<NodePolicy> {
     /// Maximum number of nodes of any kernel.
-    const MOST_NODES: usize = 1024;
+    const MAX_NODES: usize = 1024;
     let mut mode: libc::c_int = 0;
-    let mut mask = [0_u64; MOST_NODES / 64];
-    // SAFETY: the kernel writes the mode and at most `MOST_NODES` bits of the mask.
+    let mut mask = [0_u64; MAX_NODES / 64];
+    // SAFETY: the kernel writes the mode and at most `MAX_NODES` bits of the mask.
     let result = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
             &raw mut mode,
             mask.as_mut_ptr(),
-            MOST_NODES,
+            MAX_NODES,
             std::ptr::null_mut::<libc::c_void>(),
             0,
         )
@@ -166,11 +166,11 @@ pub fn placed_share(
     share(&status, wanted).ok_or(Error::NotResident { pages: pages.len() })
 }
 
-/// Addresses of up to [`MOST_SAMPLES`] pages, evenly spread, the first among them.
+/// Addresses of up to [`MAX_SAMPLES`] pages, evenly spread, the first among them.
 fn sample(start: *const u8, len: usize, page_bytes: usize) -> Vec<*const u8> {
     let page_bytes = page_bytes.max(1);
     let pages = len.div_ceil(page_bytes).max(1);
-    let samples = pages.min(MOST_SAMPLES);
+    let samples = pages.min(MAX_SAMPLES);
     (0..samples)
         .map(|index| start.wrapping_add(index * pages / samples * page_bytes))
         .collect()
@@ -323,10 +323,10 @@ mod tests {
     fn samples_are_pages_inside_the_range() {
         let start = 0x10_0000 as *const u8;
         let pages = sample(start, 4096 * 5000, 4096);
-        assert_eq!(pages.len(), MOST_SAMPLES);
+        assert_eq!(pages.len(), MAX_SAMPLES);
         assert_eq!(pages[0], start);
         assert!(pages.is_sorted());
-        let last = pages[MOST_SAMPLES - 1] as usize - start as usize;
+        let last = pages[MAX_SAMPLES - 1] as usize - start as usize;
         assert!(last < 4096 * 5000 && last.is_multiple_of(4096), "{last}");
         assert_eq!(sample(start, 100, 4096).len(), 1);
     }

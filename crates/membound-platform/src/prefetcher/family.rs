@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use membound_types::{Cpu, CpuId, Dscr, NotMeasured, PrefetchState};
 
-use super::guard::Place;
+use super::guard::ValueLocation;
 use crate::Root;
 
 const INTEL_MISC_FEATURE_CONTROL: u32 = 0x1a4;
@@ -161,12 +161,12 @@ impl Family {
     }
 
     /// Location of the switches of a CPU.
-    pub(super) fn place(self, root: &Root, cpu: CpuId) -> Place {
-        let register = |number: u32| Place::Register {
+    pub(super) fn place(self, root: &Root, cpu: CpuId) -> ValueLocation {
+        let register = |number: u32| ValueLocation::Register {
             path: root.path(format!("dev/cpu/{cpu}/msr")),
             offset: u64::from(number),
         };
-        let attribute = |path: PathBuf| Place::HexAttribute { path };
+        let attribute = |path: PathBuf| ValueLocation::HexAttribute { path };
         match self {
             Self::Intel => register(INTEL_MISC_FEATURE_CONTROL),
             Self::Amd => register(AMD_PREFETCH_CONTROL),

@@ -22,7 +22,7 @@ use crate::{Error, msr};
 const READY: &str = "ready";
 
 /// Maximum bytes of a plan: a line for each CPU of a very large machine.
-const MOST_PLAN_BYTES: u64 = 64 << 20;
+const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// How to start the guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl GuardCommand {
 /// Where a value is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub(super) enum Place {
+pub(super) enum ValueLocation {
     /// Eight bytes at an offset of a register file.
     Register {
         /// The file.
@@ -64,7 +64,7 @@ pub(super) enum Place {
     },
 }
 
-impl Place {
+impl ValueLocation {
     pub(super) fn read(&self) -> Result<u64, Error> {
         match self {
             Self::Register { path, offset } => msr::read_at(path, *offset),
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// Opens the file for writing as [`Place::write`] does, without writing.
+    /// Opens the file for writing as [`ValueLocation::write`] does, without writing.
     pub(super) fn may_write(&self) -> Result<(), Error> {
         let (Self::Register { path, .. } | Self::HexAttribute { path }) = self;
         match fs::OpenOptions::new().write(true).open(path) {
@@ -120,7 +120,7 @@ fn write_attribute(path: &Path, text: &str) -> Result<(), Error> {
 /// A value that is changed temporarily.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Change {
-    pub(super) place: Place,
+    pub(super) place: ValueLocation,
     /// The bits that membound changes; the others keep the values that they have at the time.
     pub(super) mask: u64,
     pub(super) former: u64,
@@ -146,7 +146,8 @@ impl Change {
         }
         let after = self.place.read()?;
         if after & self.mask != value {
-            let (Place::Register { path, .. } | Place::HexAttribute { path }) = &self.place;
+            let (ValueLocation::Register { path, .. } | ValueLocation::HexAttribute { path }) =
+                &self.place;
             return Err(Error::NotKept {
                 path: path.clone(),
                 written: value,
@@ -270,7 +271,7 @@ pub fn restore_main(input: impl Read, mut output: impl Write) -> i32 {
     outlive_the_terminal();
     let mut changes: Vec<Change> = Vec::new();
     let mut armed = false;
-    let mut lines = BufReader::new(input.take(MOST_PLAN_BYTES));
+    let mut lines = BufReader::new(input.take(MAX_PLAN_BYTES));
     let mut text = String::new();
     loop {
         text.clear();

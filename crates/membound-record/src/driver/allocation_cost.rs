@@ -18,14 +18,14 @@ impl Default for AllocationCost {
 
 impl AllocationCost {
     /// Events below which an iteration gives no estimate.
-    const LEAST_EVENTS: usize = 1000;
+    const MIN_EVENTS: usize = 1000;
     /// Share of an iteration's events that must be allocations.
     const NEARLY_ALL: f64 = 0.99;
 
     /// Nanoseconds that `allocations` cost, in an iteration with `events` events in all that took `spent_ns`.
     pub(super) fn of(&mut self, allocations: usize, events: usize, spent_ns: f64) -> f64 {
         let nearly_all = allocations as f64 >= Self::NEARLY_ALL * events as f64;
-        if events >= Self::LEAST_EVENTS && nearly_all {
+        if events >= Self::MIN_EVENTS && nearly_all {
             self.each_ns = spent_ns / events as f64;
         }
         (self.each_ns * allocations as f64).min(spent_ns)

@@ -135,7 +135,7 @@ impl Driver {
         self.told(told, now_ns);
         self.look_at_all();
         self.settle(u64::MAX, usize::MAX);
-        self.laps.end(&self.sites, &mut self.rows.laps);
+        self.iterations.end(&self.sites, &mut self.rows.laps);
         if self.sampled_interval_bytes > 0 {
             let wanted = self.options.objects.unwrap_or(u64::MAX);
             let from = membound_launch::certain_from_bytes(self.sampled_interval_bytes, wanted);

@@ -11,9 +11,9 @@ const FIRST_LOOK_NS: u64 = 80_000_000;
 /// Time from which on samples are examined even if the program has hardly run.
 const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// Samples that are held back at most, whatever examining them costs.
-const MOST_SAMPLES: usize = 50_000;
+const MAX_SAMPLES: usize = 50_000;
 /// The same for other events, which are held back behind the samples.
-const MOST_EVENTS: usize = 200_000;
+const MAX_EVENTS: usize = 200_000;
 /// CPU time for which samples are examined in one iteration.
 const TURN_NS: u64 = 20_000_000;
 
@@ -56,8 +56,8 @@ impl Driver {
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         self.over
             || self.beside.may_go_on(own_ns)
-            || self.unseen.len() > MOST_SAMPLES
-            || self.pending.len() > MOST_EVENTS
+            || self.unseen.len() > MAX_SAMPLES
+            || self.pending.len() > MAX_EVENTS
     }
 
     /// Updates the programs' loss to the recorder, and holds the launcher's planning back where it is too

@@ -10,8 +10,8 @@ use membound_run::{ProcessId, Sample, SiteId, ThreadId};
 use super::{Driver, Happened};
 use crate::bursts::Recorded;
 use crate::dilation::Inside;
-use crate::laps;
-use crate::sampling::{Patched, Taken, Whose};
+use crate::iterations;
+use crate::sampling::{Owner, Patched, Taken};
 use crate::watch::Wrote;
 
 /// How long windows wait for their samples at most.
@@ -98,7 +98,7 @@ impl Driver {
         }
         let waited = self.sites.likeliest(taken.leaf);
         // The agent's own thread takes no time from the program's threads.
-        if taken.whose == Whose::Program {
+        if taken.owner == Owner::Program {
             if inside == Inside::Hook {
                 self.in_hooks_ns += taken.weight_ns as f64;
             }
@@ -123,7 +123,7 @@ impl Driver {
     /// up: the thread was inside the same loop meanwhile.
     fn count_laps(&mut self, taken: &Taken, clear_since_ns: Option<u64>) {
         if let Some((module, address, _)) = &taken.code {
-            let seen = laps::Seen {
+            let seen = iterations::Seen {
                 t_ns: taken.t_ns,
                 thread: taken.thread,
                 weight_ns: taken.weight_ns,
@@ -133,9 +133,10 @@ impl Driver {
                 registers: taken.registers.x86_64(),
                 clear_since_ns: clear_since_ns.filter(|_| taken.patched == Patched::No),
             };
-            self.laps.sample(&seen, &self.sites, &mut self.rows.laps);
+            self.iterations
+                .sample(&seen, &self.sites, &mut self.rows.laps);
         } else if taken.patched == Patched::No {
-            self.laps.in_kernel(taken.thread, taken.weight_ns);
+            self.iterations.in_kernel(taken.thread, taken.weight_ns);
         }
     }
 
@@ -164,7 +165,7 @@ impl Driver {
             return;
         }
         let object = self.objects.at(&self.world, process, access.address, t_ns);
-        let cpu = self.stays.cpu(thread, t_ns);
+        let cpu = self.residencies.cpu(thread, t_ns);
         let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
         let wrote = if access.store { Wrote::Yes } else { Wrote::No };
         self.may_hold(process, thread, access.address, wrote);

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use super::{Driver, Happened};
 use crate::inbox::Told;
 use crate::sampler::Batch;
-use crate::sampling::{Patched, Taken, Whose};
+use crate::sampling::{Owner, Patched, Taken};
 use crate::sites;
 
 impl Driver {
@@ -79,16 +79,16 @@ impl Driver {
     /// Accepts a sample.
     pub(super) fn sampled(&mut self, taken: Taken) {
         // What scavengers inside the process do is not part of the command's profile.
-        if self.elapsed_ns.is_some() || taken.whose == Whose::Guest {
+        if self.elapsed_ns.is_some() || taken.owner == Owner::Scavenger {
             return;
         }
         self.sampled_ns += taken.weight_ns;
         // The agent's thread executes no patches, so no count races with it.
-        if taken.whose == Whose::Program {
+        if taken.owner == Owner::Program {
             self.recent
                 .insert(taken.thread, (taken.t_ns, taken.process));
             if let Some(cpu) = taken.cpu {
-                self.stays.seen(taken.thread, taken.t_ns, cpu);
+                self.residencies.seen(taken.thread, taken.t_ns, cpu);
             }
         }
         let clear_since_ns = self.windows.clear_since_ns(taken.t_ns);

@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 use crate::space::Space;
 
 /// Mappings kept for one process: as many as the kernel permits.
-const MOST_MAPS: usize = 65_530;
+const MAX_MAPS: usize = 65_530;
 /// Mappings copied for forked children at most, in all. Only a file that is made to waste time has more.
-const MOST_COPIED: usize = 16 << 20;
+const MAX_COPIED: usize = 16 << 20;
 
 /// A mapping of code.
 #[derive(Clone, Debug)]
@@ -152,10 +152,10 @@ impl Images {
                 image.row.path.clone_from(&told.path);
             }
         }
-        if told.maps.len() < MOST_MAPS {
+        if told.maps.len() < MAX_MAPS {
             let shared = Arc::strong_count(&told.maps) > 1;
             self.copied += if shared { told.maps.len() } else { 0 };
-            if !shared || self.copied < MOST_COPIED {
+            if !shared || self.copied < MAX_COPIED {
                 Arc::make_mut(&mut told.maps).push(map.clone());
             }
         }

@@ -15,14 +15,14 @@ use membound_rewrite::stall::{Bases, CodeFunction, Effective};
 use membound_run::{FrameId, ModuleId};
 use rayon::prelude::*;
 
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::sites::Studied;
 
 /// A sampled instruction.
 #[derive(Debug)]
 pub(super) struct Leaf {
     pub(super) frame: FrameId,
-    pub(super) module: Arc<Module>,
+    pub(super) module: Arc<CodeModule>,
     /// Address in the module's file.
     pub(super) address: u64,
     /// Samples of it from which the accessed address can be computed.
@@ -42,7 +42,7 @@ pub(super) struct Telling {
 /// Results of decoding a sampled function.
 #[derive(Debug)]
 pub(super) struct OfFunction {
-    pub(super) module: Arc<Module>,
+    pub(super) module: Arc<CodeModule>,
     pub(super) range: Range<u64>,
     /// Frame and address of each sampled instruction, with what it waited for.
     pub(super) leaves: Vec<(FrameId, u64, Studied)>,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::modules::Modules;
 
-    fn leaf(frame: u32, module: &Arc<Module>, address: u64) -> Leaf {
+    fn leaf(frame: u32, module: &Arc<CodeModule>, address: u64) -> Leaf {
         Leaf {
             frame: FrameId(frame),
             module: Arc::clone(module),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     /// This test's own file, and the address of a function in it.
-    fn own_code() -> (Arc<Module>, u64) {
+    fn own_code() -> (Arc<CodeModule>, u64) {
         let mut modules = Modules::default();
         let here = own_code as *const () as u64;
         let maps = membound_launch::maps_of(std::process::id()).unwrap();

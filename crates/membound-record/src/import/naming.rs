@@ -8,12 +8,12 @@ use std::thread::{self, JoinHandle};
 
 use super::output::Writing;
 use crate::gaps::Gaps;
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::names::{self, Places};
 
 /// Handle of the thread.
 pub(super) struct Naming {
-    jobs: Sender<(Arc<Module>, Places)>,
+    jobs: Sender<(Arc<CodeModule>, Places)>,
     thread: JoinHandle<Gaps>,
 }
 
@@ -23,7 +23,7 @@ impl Naming {
     /// # Errors
     /// When no thread can be started.
     pub(super) fn new(file: Writing) -> io::Result<Self> {
-        let (jobs, waiting) = channel::<(Arc<Module>, Places)>();
+        let (jobs, waiting) = channel::<(Arc<CodeModule>, Places)>();
         let find = move || {
             let mut gaps = Gaps::default();
             for (module, frames) in waiting {
@@ -39,7 +39,7 @@ impl Naming {
     }
 
     /// Queues frames of a module to be named; not for code that was made at run time.
-    pub(super) fn name(&self, module: Arc<Module>, frames: Places) {
+    pub(super) fn name(&self, module: Arc<CodeModule>, frames: Places) {
         // The receiver is gone only if the thread has panicked, which `end` then propagates.
         let _ = self.jobs.send((module, frames));
     }

@@ -10,7 +10,7 @@ use membound_run::{Gap, Meta, RunData, Writer};
 use crate::file::RunFile;
 
 /// Jobs that are queued at most, about two batches, so that a slow disk does not fill the memory.
-const MOST_WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// A write to be done.
 type Job = Box<dyn FnOnce(&mut Writer) -> Result<(), membound_run::Error> + Send>;
@@ -42,7 +42,7 @@ impl Output {
     /// # Errors
     /// When no thread can be started.
     pub(super) fn new(writer: Writer) -> std::io::Result<Self> {
-        let (jobs, waiting) = sync_channel::<Job>(MOST_WAITING);
+        let (jobs, waiting) = sync_channel::<Job>(MAX_WAITING);
         let write = move || {
             let mut file = RunFile::new(writer);
             for job in waiting {

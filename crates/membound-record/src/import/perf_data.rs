@@ -17,13 +17,13 @@ use super::leaves::{self, Leaf, Telling};
 use super::rate::Timer;
 use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::Error;
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::perf::RegisterSet;
 use crate::sampling::word;
 use crate::space::Space;
 
 /// Samples that wait at most until their accessed addresses are computed.
-const MOST_WAITING: usize = 500_000;
+const MAX_WAITING: usize = 500_000;
 
 /// Writes a run with the contents of a recording.
 ///
@@ -113,7 +113,7 @@ struct Reader {
     left_out: Vec<u64>,
     idle: u64,
     /// Modules by name of the file: each is mapped in many processes.
-    files: FxHashMap<OsString, Arc<Module>>,
+    files: FxHashMap<OsString, Arc<CodeModule>>,
     /// Return addresses; kept so that its memory is reused.
     chain: Vec<u64>,
     /// Sampled instructions that were not decoded yet.
@@ -125,10 +125,10 @@ struct Reader {
 }
 
 /// Module, address in its file, and bias: address in the process minus address in the file.
-type CodePlace = (Arc<Module>, u64, u64);
+type CodePlace = (Arc<CodeModule>, u64, u64);
 
 /// Where a sample was taken.
-struct Place {
+struct SamplePosition {
     thread: ThreadId,
     stack: StackId,
     leaf: FrameId,
@@ -300,7 +300,7 @@ impl Reader {
             return;
         }
         self.waiting.push(row);
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() >= MAX_WAITING {
             self.study();
         }
     }
@@ -354,7 +354,7 @@ impl Reader {
         set.by_number(|register| found.get(register))
     }
 
-    fn place(&mut self, sample: &PerfSample<'_>, t_ns: u64) -> Place {
+    fn place(&mut self, sample: &PerfSample<'_>, t_ns: u64) -> SamplePosition {
         let tid = sample.tid.or(sample.pid).unwrap_or(-1);
         let pid = sample
             .pid
@@ -393,7 +393,7 @@ impl Reader {
         }
         let stack = interner.stack(&frames);
         self.importer.images.put_space(image, space);
-        Place {
+        SamplePosition {
             thread,
             stack: stack.expect("a chain with a leaf is not empty"),
             leaf: frames[0],

@@ -77,7 +77,7 @@ impl Timer {
 }
 
 /// Pairs of samples from which on the core clock is computed from them.
-const ENOUGH: usize = 20;
+const MIN_SAMPLE_PAIRS: usize = 20;
 /// Quantile of the pairs' rates that is used as the core clock: in slower pairs, part of the time between the
 /// two samples was not counted.
 const FASTEST: f64 = 0.9;
@@ -105,7 +105,7 @@ fn clock(data: &PerfData<'_>, events: &[usize]) -> (f64, &'static str) {
             rates.extend(POSSIBLE_HZ.contains(&hz).then_some(hz));
         }
     }
-    if rates.len() >= ENOUGH {
+    if rates.len() >= MIN_SAMPLE_PAIRS {
         let at = (rates.len() as f64 * FASTEST) as usize;
         let (_, rate, _) = rates.select_nth_unstable_by(at, f64::total_cmp);
         return (*rate, "as samples of one thread after the other show it");

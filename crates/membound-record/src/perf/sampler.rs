@@ -16,13 +16,13 @@ use super::parse::{Record, SAMPLE};
 use super::{Attr, Config, Error, Event, Layout, PerfEvent, RegisterSet, Ring, Target};
 
 /// Smallest useful ring, in bytes: it has room for some samples of each size.
-const LEAST_RING_BYTES: usize = 64 << 10;
+const MIN_RING_BYTES: usize = 64 << 10;
 /// The thread number that means the calling thread.
 const CALLING_THREAD: u32 = 0;
 /// More samples than the probe can take, so that the event stays enabled.
 const SAMPLES_WITHOUT_END: u32 = 1 << 20;
 /// Bytes of the rings of all processors together, at most.
-const MOST_RINGS_BYTES: usize = 64 << 20;
+const MAX_RINGS_BYTES: usize = 64 << 20;
 /// How often a new thread is searched for among the events of its parent.
 const LOOKS: u32 = 5;
 /// Pause between two such searches.
@@ -143,8 +143,8 @@ impl Sampler {
         let mut ring_bytes = sampler.ring_bytes(config);
         loop {
             match follow(&mut sampler, ring_bytes) {
-                Err(Error::Locked) if ring_bytes > LEAST_RING_BYTES => {
-                    ring_bytes = (ring_bytes / 2).max(LEAST_RING_BYTES);
+                Err(Error::Locked) if ring_bytes > MIN_RING_BYTES => {
+                    ring_bytes = (ring_bytes / 2).max(MIN_RING_BYTES);
                     sampler = Self::new(&attrs, kernel);
                 }
                 Err(error) => return Err(error),
@@ -157,8 +157,8 @@ impl Sampler {
     }
 
     fn ring_bytes(&self, config: &Config) -> usize {
-        let most = MOST_RINGS_BYTES / self.cpus.len().max(1);
-        config.ring_bytes.min(most).max(LEAST_RING_BYTES)
+        let most = MAX_RINGS_BYTES / self.cpus.len().max(1);
+        config.ring_bytes.min(most).max(MIN_RING_BYTES)
     }
 
     fn new(attrs: &Attrs, kernel: Kernel) -> Self {
@@ -364,7 +364,7 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
     };
     let event = Event::open(&attr.probe(), own).ok()?;
     // A ring, so that samples are written as usual; a small one, as locked memory is limited.
-    let _ring = Ring::map(&event, LEAST_RING_BYTES).ok()?;
+    let _ring = Ring::map(&event, MIN_RING_BYTES).ok()?;
     let progress = || {
         let begun_ns = super::now_ns();
         let mut steps = 0_u32;
@@ -528,7 +528,7 @@ mod tests {
         };
         let pid = std::process::id();
         let sampler = Sampler::begin(pid, &config, attrs, kernel, |sampler, _| {
-            sampler.follow(pid, CALLING_THREAD, &attrs, LEAST_RING_BYTES)
+            sampler.follow(pid, CALLING_THREAD, &attrs, MIN_RING_BYTES)
         });
         let sampler = sampler.unwrap();
         // A sample takes 8 KiB of the 64.

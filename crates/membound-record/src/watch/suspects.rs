@@ -5,13 +5,13 @@ use super::Point;
 use rustc_hash::FxHashMap;
 
 /// Lines remembered at most; of more, those with the fewest accesses are forgotten.
-const MOST_LINES: usize = 4096;
+const MAX_LINES: usize = 4096;
 /// Threads remembered for one line.
-const MOST_KNOWN_THREADS: usize = 64;
+const MAX_KNOWN_THREADS: usize = 64;
 /// Threads watched for one line.
-const MOST_THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 /// Positions in a line remembered for each thread.
-const MOST_PLACES: usize = 16;
+const MAX_PLACES: usize = 16;
 
 /// Whether an access wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Suspects {
     /// Notes an access.
     pub fn note(&mut self, seen: Seen) {
         let key = (seen.pid, seen.address & !(self.line_bytes - 1));
-        if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
+        if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&key) {
             self.forget();
         }
         let line = self.lines.entry(key).or_default();
@@ -102,7 +102,7 @@ impl Suspects {
             .find(|(address, bytes, _)| (*address, *bytes) == (seen.address, seen.bytes));
         if let Some((.., count)) = known {
             *count += 1;
-        } else if thread.places.len() < MOST_PLACES {
+        } else if thread.places.len() < MAX_PLACES {
             thread.places.push((seen.address, seen.bytes, 1));
         }
     }
@@ -123,7 +123,7 @@ impl Suspects {
         line.watched += 1;
         line.threads
             .sort_by_key(|thread| std::cmp::Reverse(thread.seen));
-        let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
+        let threads = &line.threads[..line.threads.len().min(MAX_THREADS)];
         // Rank positions within each thread first: there are few watchpoints, and contention has two sides.
         let mut places: Vec<(usize, u64, u32, u64)> = Vec::new();
         for thread in threads {
@@ -172,7 +172,7 @@ impl Line {
     /// The counts of a thread; `None` when the line has too many threads already.
     fn thread(&mut self, tid: u32) -> Option<&mut Thread> {
         let known = self.threads.iter().position(|thread| thread.tid == tid);
-        if known.is_none() && self.threads.len() < MOST_KNOWN_THREADS {
+        if known.is_none() && self.threads.len() < MAX_KNOWN_THREADS {
             self.threads.push(Thread {
                 tid,
                 seen: 0,
@@ -265,10 +265,10 @@ mod tests {
     #[test]
     fn processes_that_end_are_forgotten_and_lines_are_bounded() {
         let mut suspects = suspects(&[(1, 64, Wrote::Yes), (2, 72, Wrote::No)]);
-        for number in 0..3 * MOST_LINES as u64 {
+        for number in 0..3 * MAX_LINES as u64 {
             suspects.note(seen(1, 4096 + number * 64, Wrote::Yes));
         }
-        assert!(suspects.lines.len() <= MOST_LINES);
+        assert!(suspects.lines.len() <= MAX_LINES);
         assert!(
             suspects.next_plan().is_some(),
             "what was seen more often stays"

@@ -10,7 +10,7 @@ use crate::groups::{COUNT_NS, FIRST_NS, USUAL_NS, Wanted};
 use crate::patcher::Patcher;
 
 /// Shortest window that is opened, in nanoseconds of CPU time.
-const LEAST_NS: u64 = 4_000_000;
+const MIN_WINDOW_NS: u64 = 4_000_000;
 /// Length of a burst, in which every access is recorded.
 const BURST_NS: u64 = 5_000_000;
 /// CPU time of the programs before the first burst. Shorter programs have the other windows only.
@@ -163,7 +163,7 @@ impl Windows {
                 unknown
             };
             let with = cost + more.unwrap_or(0.0).min(UNKNOWN_COST);
-            if !chosen.is_empty() && (with + unknown_with) * LEAST_NS as f64 > left_ns {
+            if !chosen.is_empty() && (with + unknown_with) * MIN_WINDOW_NS as f64 > left_ns {
                 continue;
             }
             (cost, unknown) = (with, unknown_with);
@@ -178,6 +178,6 @@ impl Windows {
             Work::Time | Work::Record => USUAL_NS,
         };
         let length_ns = (left_ns / (cost + unknown).max(1e-9)).min(usual as f64) as u64;
-        (length_ns >= LEAST_NS).then_some((work, chosen, length_ns))
+        (length_ns >= MIN_WINDOW_NS).then_some((work, chosen, length_ns))
     }
 }

@@ -8,7 +8,7 @@ const STUCK_PART: f64 = 0.25;
 const STUCK_NS: u64 = 40_000_000;
 /// Programs that used less of a processor than this without patches are never called stuck: they wait for
 /// other things.
-const LEAST_BUSY: f64 = 0.3;
+const MIN_BUSY: f64 = 0.3;
 /// Wall time over which the CPU use without patches is measured.
 const BUSY_OVER_NS: u64 = 100_000_000;
 
@@ -43,7 +43,7 @@ impl Progress {
             self.busy = busy;
             return false;
         }
-        self.busy >= LEAST_BUSY && busy < STUCK_PART * self.busy
+        self.busy >= MIN_BUSY && busy < STUCK_PART * self.busy
     }
 }
 

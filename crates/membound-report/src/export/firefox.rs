@@ -185,7 +185,7 @@ impl Modules {
 /// Name, file and module of a function, as positions in the names.
 type Function = (u32, Option<u32>, u32);
 /// Position of a frame, its category, and its depth among inlined frames.
-type Frame = (u32, usize, u32);
+type FrameKey = (u32, usize, u32);
 
 /// Tables of one thread.
 struct Thread<'a> {
@@ -196,8 +196,8 @@ struct Thread<'a> {
     string_ids: BTreeMap<&'a str, usize>,
     functions: Vec<Function>,
     function_ids: BTreeMap<Function, usize>,
-    frames: Vec<(Frame, usize)>,
-    frame_ids: BTreeMap<Frame, usize>,
+    frames: Vec<(FrameKey, usize)>,
+    frame_ids: BTreeMap<FrameKey, usize>,
     stacks: Vec<(Option<usize>, usize)>,
     stack_ids: BTreeMap<(Option<usize>, usize), usize>,
     known: BTreeMap<(u32, usize), Option<usize>>,
@@ -256,7 +256,7 @@ impl<'a> Thread<'a> {
         prefix
     }
 
-    fn frame(&mut self, frame: Frame) -> usize {
+    fn frame(&mut self, frame: FrameKey) -> usize {
         if let Some(&known) = self.frame_ids.get(&frame) {
             return known;
         }

@@ -53,12 +53,12 @@ fn operator<'a>(before: &str, rest: &'a str) -> Option<&'a str> {
 /// True if a bracket after `before` opens the arguments of a name.
 fn belongs(before: &str) -> bool {
     /// Length of the longest operator's name, with a space behind it.
-    const LONGEST: usize = 4;
+    const MAX_OPERATOR_CHARS: usize = 4;
     if before.ends_with(|c: char| c.is_alphanumeric() || "_:}>)]".contains(c)) {
         return true;
     }
     let mut word = before;
-    for _ in 0..LONGEST {
+    for _ in 0..MAX_OPERATOR_CHARS {
         let is_sign = |c: char| c == ' ' || (c.is_ascii_punctuation() && c != '_');
         word = word.strip_suffix(is_sign).unwrap_or(word);
     }

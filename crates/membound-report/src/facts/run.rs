@@ -133,14 +133,14 @@ pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
 
 /// Share of CPU time in code that could not be attributed, by reason; `None` if it is negligible.
 pub(crate) fn unseen(profile: &Profile) -> Option<String> {
-    const WORTH_A_WORD: f64 = 0.005;
-    if profile.memory_bound.unseen < WORTH_A_WORD {
+    const MIN_MENTIONED_SHARE: f64 = 0.005;
+    if profile.memory_bound.unseen < MIN_MENTIONED_SHARE {
         return None;
     }
     let reasons: Vec<String> = profile
         .unseen
         .iter()
-        .filter(|unseen| unseen.fraction >= WORTH_A_WORD)
+        .filter(|unseen| unseen.fraction >= MIN_MENTIONED_SHARE)
         .map(|unseen| format!("{} {}", unseen.reason, units::percent(unseen.fraction)))
         .collect();
     Some(format!(
@@ -400,11 +400,11 @@ pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
             format!("the machine's most: {}", super::missing_text(not_measured))
         }
     };
-    if domain.average_gb_s < LEAST_GB_S {
+    if domain.average_gb_s < MIN_GB_S {
         return format!(
             "{} traffic: less than {} on average ({})",
             domain.domain,
-            units::gb_s(LEAST_GB_S),
+            units::gb_s(MIN_GB_S),
             domain.basis
         );
     }
@@ -461,7 +461,7 @@ pub(crate) fn node_memory(node: &PlatformNode) -> String {
 }
 
 /// Smallest rate that is shown; a smaller one would be printed as 0.
-pub(crate) const LEAST_GB_S: f64 = 0.01;
+pub(crate) const MIN_GB_S: f64 = 0.01;
 
 /// Prediction for another machine, as a sentence.
 pub(crate) fn elsewhere(other: &Elsewhere) -> String {

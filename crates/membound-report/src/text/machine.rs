@@ -8,7 +8,7 @@ use super::{Detail, bandwidth, calibration, latency, mlp, tlb, topology, window}
 use crate::{facts, units};
 
 /// Most notes of one kind; the rest is only counted.
-const MOST_NOTES: usize = 6;
+const MAX_NOTES: usize = 6;
 
 pub(super) fn write(out: &mut Out, profile: &MachineProfile) {
     write_machine(out, &profile.machine);
@@ -186,11 +186,11 @@ fn write_gaps(out: &mut Out, profile: &MachineProfile) {
         return;
     }
     out.heading("not measured", "");
-    for gap in gaps.iter().take(2 * MOST_NOTES) {
+    for gap in gaps.iter().take(2 * MAX_NOTES) {
         let text = gap.text.strip_prefix("not measured: ").unwrap_or(&gap.text);
         out.note(&format!("{}: {text}", gap.part));
     }
-    more(out, gaps.len(), 2 * MOST_NOTES);
+    more(out, gaps.len(), 2 * MAX_NOTES);
 }
 
 fn write_disturbed(out: &mut Out, profile: &MachineProfile) {
@@ -210,7 +210,7 @@ fn write_disturbed(out: &mut Out, profile: &MachineProfile) {
         ),
     );
     let slow: Vec<_> = facts::two_modes(&found).collect();
-    for point in slow.iter().take(MOST_NOTES) {
+    for point in slow.iter().take(MAX_NOTES) {
         if let Some((fast, slow)) = &point.modes {
             out.note(&format!(
                 "slow phase: {} {}: {fast}, and {slow} in {} of the samples",
@@ -223,7 +223,7 @@ fn write_disturbed(out: &mut Out, profile: &MachineProfile) {
             ));
         }
     }
-    more(out, slow.len(), MOST_NOTES);
+    more(out, slow.len(), MAX_NOTES);
     let steal: f64 = found.iter().map(|point| point.disturbance.steal_ms).sum();
     if steal > 0.0 {
         out.note(&format!(

@@ -19,9 +19,9 @@ use crate::units;
 /// Most points in the list of the worst.
 const MAX_WORST_POINTS: usize = 5;
 /// Most curves in the picture; more would hide each other.
-const MOST_CURVES: usize = 4;
+const MAX_CURVES: usize = 4;
 /// Fewest columns for the name of a component.
-const LEAST_NAME: usize = 16;
+const MIN_NAME: usize = 16;
 /// Approximate width of a column title, and the gap after a column, in columns.
 const TITLE: usize = 5;
 const GAP: usize = 2;
@@ -117,7 +117,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
         })
         .iter()
         .sum();
-    let room = out.width().saturating_sub(other_columns).max(LEAST_NAME);
+    let room = out.width().saturating_sub(other_columns).max(MIN_NAME);
     let mut table = Table::new()
         .words("symbol")
         .figures("value")
@@ -362,7 +362,7 @@ fn terms(out: &mut Out, topology: &Topology) {
 fn picture(out: &mut Out, model: &Model) {
     let curves = facts::fitted_curves(&model.points);
     // Of many window sizes show the smallest, the largest and some between.
-    let step = curves.len().div_ceil(MOST_CURVES).max(1);
+    let step = curves.len().div_ceil(MAX_CURVES).max(1);
     let shown: Vec<_> = curves.iter().step_by(step).collect();
     let mut drawn = Vec::new();
     for (ink, curve) in shown.iter().enumerate() {

@@ -9,11 +9,11 @@ use crate::units;
 
 const ROWS: usize = 10;
 const MARGIN: usize = 8;
-const MOST_COLUMNS: usize = 110;
+const MAX_COLUMNS: usize = 110;
 /// Fewest columns of a picture beside the names of its curves.
-const FEWEST_COLUMNS: usize = 24;
+const MIN_COLUMNS: usize = 24;
 /// Fewest values of a curve for a picture.
-const FEWEST: usize = 4;
+const MIN_POINTS: usize = 4;
 
 /// Horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         Up::Logarithmic => (low, high),
     };
     let names = names_width(picture, out.width());
-    let columns = (out.width() - MARGIN - 2 - names).min(MOST_COLUMNS);
+    let columns = (out.width() - MARGIN - 2 - names).min(MAX_COLUMNS);
     let place = |p: &(f64, f64)| ((p.0 - first) / (last - first), (p.1 - low) / (high - low));
     let mut plot = Plot::new(columns, ROWS);
     for rule in &rules {
@@ -163,7 +163,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
 
 /// True if a curve with one of these numbers of values makes a picture.
 pub(super) fn is_worth_drawing(mut lengths: impl Iterator<Item = usize>) -> bool {
-    lengths.any(|length| length >= FEWEST)
+    lengths.any(|length| length >= MIN_POINTS)
 }
 
 /// Points in the coordinates of the picture's axes.
@@ -201,7 +201,7 @@ fn names_width(picture: &Picture<'_>, width: usize) -> usize {
         .map(|curve| display_width(&clean(&curve.name)))
         .max()
         .unwrap_or(0);
-    let fits = longest > 0 && longest + 1 + MARGIN + 2 + FEWEST_COLUMNS <= width;
+    let fits = longest > 0 && longest + 1 + MARGIN + 2 + MIN_COLUMNS <= width;
     if fits { longest + 1 } else { 0 }
 }
 

@@ -8,14 +8,14 @@ use crate::facts::model as facts;
 use crate::units;
 
 /// Smallest share of a level that is listed.
-const LEAST_SHARE: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 /// Most cautions that are written; the rest is counted. Each caution names its subject, so the points need
 /// not be listed beside it.
-const MOST_CAUTIONS: usize = 6;
+const MAX_CAUTIONS: usize = 6;
 const STRIDES: &str = "at strides other than a cache line, brackets also hold what differs \
                        between ways that caches may place and replace lines";
 /// Most points that are named beside a reason; the rest is counted.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 pub(super) fn write(out: &mut Out, prediction: &Prediction) {
     let source = facts::source_words(&prediction.source);
@@ -82,10 +82,10 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         return;
     }
     out.table(&table);
-    for caution in cautions.iter().take(MOST_CAUTIONS) {
+    for caution in cautions.iter().take(MAX_CAUTIONS) {
         out.warning(caution);
     }
-    if let Some(rest @ 1..) = cautions.len().checked_sub(MOST_CAUTIONS) {
+    if let Some(rest @ 1..) = cautions.len().checked_sub(MAX_CAUTIONS) {
         out.warning(&format!("and {rest} more of the kind: see the JSON"));
     }
     if prediction.points.iter().any(|p| p.stride_bytes.is_some()) {
@@ -100,7 +100,7 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
 fn served_by(expected: &[ExpectedHits]) -> String {
     let words: Vec<String> = expected
         .iter()
-        .filter(|hits| hits.share >= LEAST_SHARE)
+        .filter(|hits| hits.share >= MIN_SHARE)
         .map(|hits| format!("{} {}", hits.level, units::percent(hits.share)))
         .collect();
     words.join(", ")
@@ -115,8 +115,8 @@ fn gather<T: PartialEq>(found: &mut Vec<(T, Vec<String>)>, text: T, place: Strin
 }
 
 fn named(places: &[String]) -> String {
-    let mut words: Vec<&str> = places.iter().take(MOST_NAMED).map(String::as_str).collect();
-    let rest = places.len().saturating_sub(MOST_NAMED);
+    let mut words: Vec<&str> = places.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let rest = places.len().saturating_sub(MAX_NAMED);
     let more = format!("{rest} more");
     if rest > 0 {
         words.push(&more);

@@ -7,12 +7,12 @@ use rustc_hash::FxHashMap;
 
 use super::descent::{Descent, Flow, flow};
 use super::table::Resolution;
-use super::{Block, BlockEnd, BlockId, Successors};
+use super::{BasicBlock, BlockEnd, BlockId, Successors};
 
 /// A function's instructions in order of address, and its blocks.
 pub(super) struct Graph {
     pub(super) instructions: Vec<Instruction>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<BasicBlock>,
     /// True if an exception thrown by a call is caught outside the function.
     pub(super) caught_elsewhere: bool,
     /// Computed on demand: only jump tables need them.
@@ -37,7 +37,7 @@ impl Graph {
 }
 
 impl Predecessors {
-    fn of(blocks: &[Block]) -> Self {
+    fn of(blocks: &[BasicBlock]) -> Self {
         let mut first = vec![0_u32; blocks.len() + 1];
         let targets = blocks.iter().flat_map(|block| &block.successors);
         for target in targets {
@@ -71,7 +71,7 @@ const NONE: u32 = u32::MAX;
 pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Resolution>) -> Graph {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(descent.instructions.len());
     instructions.extend(descent.in_order());
-    let mut blocks: Vec<Block> = Vec::with_capacity(instructions.len() / 3);
+    let mut blocks: Vec<BasicBlock> = Vec::with_capacity(instructions.len() / 3);
     // For each byte of the function, the block that begins there.
     let length = usize::try_from(descent.end() - descent.start()).expect("it is in memory");
     let mut begins = vec![NONE; length];
@@ -88,7 +88,7 @@ pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Reso
                 if let Some(offset) = descent.offset(ip) {
                     begins[offset] = block_id(blocks.len()).0;
                 }
-                blocks.push(Block {
+                blocks.push(BasicBlock {
                     first: index,
                     end: index + 1,
                     leaves_by: BlockEnd::Stops,

@@ -8,7 +8,7 @@ use crate::image::{FunctionBounds, Image, leading_padding};
 
 /// Largest function that is decoded, in bytes: more than any real one has, and small enough that the per-byte
 /// maps of a hostile file's functions need little memory.
-const LONGEST_FUNCTION: usize = 16 << 20;
+const MAX_FUNCTION_BYTES: usize = 16 << 20;
 
 /// Bytes that are searched backward for known code.
 const MAX_BACKWARD_BYTES: usize = 4096;
@@ -139,7 +139,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         bounds: &'a FunctionBounds,
     ) -> Self {
         let start = bounds.range.start;
-        let too_long = bytes.len() > LONGEST_FUNCTION;
+        let too_long = bytes.len() > MAX_FUNCTION_BYTES;
         let bytes = if too_long { &[] } else { bytes };
         Self {
             surroundings,

@@ -299,7 +299,7 @@ impl ImageFacts {
 
     /// The parts of `range` that must not be changed.
     pub(super) fn untouchable(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let nearest = range.start.saturating_sub(rseq::LONGEST);
+        let nearest = range.start.saturating_sub(rseq::MAX_SEQUENCE_BYTES);
         let first = self
             .untouchable
             .partition_point(|part| part.start < nearest);

@@ -93,7 +93,7 @@ impl BlockEnd {
 
 /// A basic block: instructions that follow each other, of which only the first is a branch target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BasicBlock {
     /// Index of the block's first instruction in [`Function::instructions`].
     pub first: u32,
     /// Index after its last instruction.
@@ -142,7 +142,7 @@ pub struct Function {
     /// The function's instructions; `ip()` is the address in the file.
     pub instructions: Vec<Instruction>,
     /// The function's basic blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BasicBlock>,
     /// Why not all branches into its instructions are known; `None` if they are.
     pub unresolved: Option<Unresolved>,
     /// Address ranges that must stay as they are: rseq critical sections and the
@@ -163,7 +163,7 @@ const MAX_INDIRECT_JUMPS: usize = 4096;
 impl Function {
     /// The instructions of a block.
     #[must_use]
-    pub fn block_instructions(&self, block: &Block) -> &[Instruction] {
+    pub fn block_instructions(&self, block: &BasicBlock) -> &[Instruction] {
         &self.instructions[block.first as usize..block.end as usize]
     }
 

@@ -12,7 +12,7 @@ const SIGNATURE: [u8; 4] = 0x5305_3053_u32.to_le_bytes();
 const DESCRIPTOR: u64 = 32;
 /// Longest plausible sequence in bytes: it must run within a time slice of the kernel's scheduler, and real
 /// ones have a few dozen bytes.
-pub(super) const LONGEST: u64 = 0x1_0000;
+pub(super) const MAX_SEQUENCE_BYTES: u64 = 0x1_0000;
 
 /// A sequence as its descriptor names it to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn descriptor(image: &Image<'_>, at: u64) -> Option<Sequence> {
     let length = word(16)?;
     let abort = address(24)?;
     let plausible = word(0)? == 0
-        && (1..LONGEST).contains(&length)
+        && (1..MAX_SEQUENCE_BYTES).contains(&length)
         && image.is_text(start)
         && image.is_text(abort);
     plausible.then(|| Sequence {

@@ -4,7 +4,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 use super::Analyst;
 use super::effects::State;
-use crate::code::{Block, BlockEnd, Function};
+use crate::code::{BasicBlock, BlockEnd, Function};
 use crate::{Gpr, RegisterSet};
 
 /// Assumptions where control leaves a block for code that is not analysed.
@@ -14,7 +14,7 @@ pub(super) trait Boundary {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet>;
 
     /// State that the callee of a block's last instruction reads, and state that it certainly overwrites.
-    fn callee(&self, block: &Block) -> Callee;
+    fn callee(&self, block: &BasicBlock) -> Callee;
 }
 
 /// The effect of a called function on state.
@@ -314,7 +314,7 @@ impl Scratch {
 
 /// True if the call has the form of a call of a thread-local storage descriptor, `call [rax]`: its resolver
 /// preserves everything but rax.
-pub(super) fn may_call_descriptor(function: &Function, block: &Block) -> bool {
+pub(super) fn may_call_descriptor(function: &Function, block: &BasicBlock) -> bool {
     let Some(call) = function.block_instructions(block).last() else {
         return true;
     };

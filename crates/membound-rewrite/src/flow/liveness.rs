@@ -26,7 +26,7 @@ use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, alive_at_return};
 use super::stack::Stack;
 use super::{Analyst, Conventions};
 use crate::RegisterSet;
-use crate::code::{Block, BlockEnd, Function};
+use crate::code::{BasicBlock, BlockEnd, Function};
 use crate::image::Convention;
 
 /// State that is alive before each instruction of a function.
@@ -131,7 +131,7 @@ impl Boundary for SystemV<'_> {
         })
     }
 
-    fn callee(&self, block: &Block) -> Callee {
+    fn callee(&self, block: &BasicBlock) -> Callee {
         let BlockEnd::Call { target, .. } = block.leaves_by else {
             return Callee {
                 reads: RegisterSet::ALL,
@@ -173,7 +173,7 @@ impl Boundary for Opaque {
         (!leaves_by.stays_inside()).then_some(RegisterSet::ALL)
     }
 
-    fn callee(&self, _: &Block) -> Callee {
+    fn callee(&self, _: &BasicBlock) -> Callee {
         Callee {
             reads: RegisterSet::ALL,
             kills: RegisterSet::EMPTY,

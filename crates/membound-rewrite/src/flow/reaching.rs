@@ -7,7 +7,7 @@ use super::convention::CALLER_SAVED;
 use super::graph::Graph;
 use super::liveness::SystemV;
 use super::{Analyst, Conventions};
-use crate::code::{Block, BlockEnd, Function};
+use crate::code::{BasicBlock, BlockEnd, Function};
 use crate::image::Convention;
 use crate::{Gpr, RegisterSet};
 
@@ -85,7 +85,7 @@ impl<'a> Reaching<'a> {
     }
 
     /// Adds the effect of the function that a block's last instruction calls.
-    fn call(&self, block: &Block, writes: &mut RegisterSet, kills: &mut RegisterSet) {
+    fn call(&self, block: &BasicBlock, writes: &mut RegisterSet, kills: &mut RegisterSet) {
         let Self {
             function,
             conventions,

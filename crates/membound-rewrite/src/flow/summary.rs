@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Analyst;
 use super::backward::{Boundary, Callee, Scratch};
 use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, SCRATCH};
-use crate::code::{Block, BlockEnd, Function, Unresolved};
+use crate::code::{BasicBlock, BlockEnd, Function, Unresolved};
 use crate::image::Convention;
 use crate::{RegisterSet, VectorPart};
 
@@ -99,7 +99,7 @@ impl Boundary for EntryBoundary {
         })
     }
 
-    fn callee(&self, _: &Block) -> Callee {
+    fn callee(&self, _: &BasicBlock) -> Callee {
         Callee {
             reads: ARGUMENTS,
             kills: RegisterSet::EMPTY,
@@ -108,14 +108,14 @@ impl Boundary for EntryBoundary {
 }
 
 /// The addresses that `of` finds in a function's blocks, sorted, each once.
-fn targets(function: &Function, of: impl Fn(&Block) -> Option<u64>) -> Box<[u64]> {
+fn targets(function: &Function, of: impl Fn(&BasicBlock) -> Option<u64>) -> Box<[u64]> {
     let mut targets: Vec<u64> = function.blocks.iter().filter_map(of).collect();
     targets.sort_unstable();
     targets.dedup();
     targets.into()
 }
 
-fn direct_callee(block: &Block) -> Option<u64> {
+fn direct_callee(block: &BasicBlock) -> Option<u64> {
     match block.leaves_by {
         BlockEnd::Call {
             target,
@@ -154,7 +154,7 @@ impl Boundary for OwnReadsBoundary {
         (!leaves_by.stays_inside()).then_some(RegisterSet::EMPTY)
     }
 
-    fn callee(&self, _: &Block) -> Callee {
+    fn callee(&self, _: &BasicBlock) -> Callee {
         Callee {
             reads: RegisterSet::EMPTY,
             kills: CALLER_SAVED,

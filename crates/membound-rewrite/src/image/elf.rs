@@ -17,14 +17,14 @@ use super::{Error, Kind, Unsupported};
 const LARGEST_SPAN: u64 = 1 << 30;
 
 /// Longest name of a section or symbol in bytes; longer ones are taken for damage.
-pub(super) const LONGEST_NAME: usize = 1 << 14;
+pub(super) const MAX_NAME_BYTES: usize = 1 << 14;
 /// Most note segments that are read; files have one or two.
 const NOTE_SEGMENTS: usize = 16;
 
 /// The string at offset `at` of a string table, without its terminator.
 pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
     let rest = table.get(at as usize..)?;
-    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
     let end = rest.iter().position(|&byte| byte == 0)?;
     Some(&rest[..end])
 }

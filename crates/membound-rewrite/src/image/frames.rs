@@ -12,7 +12,7 @@ use super::elf::{Layout, range_holding};
 
 /// The contents of a frame description entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameDescription {
     pub(super) range: Range<u64>,
     /// Address of the function's exception table, if it has one.
     pub(super) exception_table: Option<u64>,
@@ -95,7 +95,7 @@ impl<'data> FrameSection<'data> {
     }
 
     /// The depth of the stack before the instruction at an address that `frame` covers.
-    pub(super) fn depth(&self, frame: &Frame, address: u64) -> Option<Depth> {
+    pub(super) fn depth(&self, frame: &FrameDescription, address: u64) -> Option<Depth> {
         let section = EhFrame::new(self.bytes, LittleEndian);
         let bases = self.bases();
         let entry = section
@@ -130,7 +130,7 @@ struct Visited {
 }
 
 /// Every entry whose extent lies in `text`, sorted and disjoint.
-pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Frame> {
+pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<FrameDescription> {
     let mut found = Vec::new();
     section.each(|entry| {
         // Unwinders recognize signal frames by their code, and their entries begin one byte early, within the
@@ -143,7 +143,7 @@ pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Fra
         if range.is_empty() || !inside {
             return;
         }
-        found.push(Frame {
+        found.push(FrameDescription {
             range,
             offset: entry.offset,
             exception_table: entry.exception_table,

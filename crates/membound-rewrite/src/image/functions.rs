@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::elf::{Layout, range_holding};
-use super::frames::Frame;
+use super::frames::FrameDescription;
 use super::padding::leading_padding;
 use super::relocations::Relocations;
 use super::symbols::{Symbol, SymbolKind};
@@ -36,7 +36,7 @@ struct Candidate {
 pub(super) fn find(
     layout: &Layout<'_>,
     text: &[Range<u64>],
-    frames: &[Frame],
+    frames: &[FrameDescription],
     symbols: &[Symbol<'_>],
     relocations: &Relocations<'_>,
     undescribed: Undescribed,
@@ -254,13 +254,13 @@ struct Pieces {
 
 impl Pieces {
     const SHIFT: u32 = 6;
-    const MOST: u64 = 1 << 26;
+    const MAX_PIECES: u64 = 1 << 26;
 
     /// Builds the map from sorted gaps.
     fn of(gaps: &[Range<u64>]) -> Self {
         let first = gaps.first().map_or(0, |gap| gap.start >> Self::SHIFT);
         let end = gaps.last().map_or(0, |gap| (gap.end >> Self::SHIFT) + 1);
-        if end - first > Self::MOST {
+        if end - first > Self::MAX_PIECES {
             return Self {
                 first,
                 has_gap: None,

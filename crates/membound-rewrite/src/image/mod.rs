@@ -109,7 +109,7 @@ pub struct Image<'data> {
     text: Vec<Range<u64>>,
     functions: Vec<FunctionBounds>,
     inner_symbols: Vec<u64>,
-    frames: Vec<frames::Frame>,
+    frames: Vec<frames::FrameDescription>,
     frame_section: Option<frames::FrameSection<'data>>,
     relocations: relocations::Relocations<'data>,
     identity: Identity,

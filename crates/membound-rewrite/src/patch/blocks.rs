@@ -11,7 +11,7 @@ use super::companions::Companions;
 use super::function::{self, Subject};
 use super::surroundings::Surroundings;
 use super::{EDIT, Options};
-use crate::code::Block;
+use crate::code::BasicBlock;
 use crate::flow::access;
 
 /// A chosen instruction and its block.
@@ -58,7 +58,7 @@ pub(super) fn choose(
 
 fn merit(
     subject: &Subject<'_>,
-    block: &Block,
+    block: &BasicBlock,
     index: usize,
     options: &Options,
     origin: u64,
@@ -81,7 +81,7 @@ fn merit(
     let impossible = Suitability {
         impossible: true,
         cramped: true,
-        cost: Cost::MOST,
+        cost: Cost::MAX,
     };
     // System calls are patched as hooks, not here.
     let free = instruction.code() != Code::Syscall && movable(index);

@@ -13,9 +13,9 @@ use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::rubbish;
 use super::surroundings::Surroundings;
-use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
+use super::table::{DraftStep, FlagsKept, Kept, RegisterOffsets, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
-use super::yields::{Laps, PrefetchTarget, SettledYield};
+use super::yields::{CountedIterations, PrefetchTarget, SettledYield};
 use super::{Body, Options, Refusal, VectorLevel, Yield, YieldPart};
 use crate::flow::{Access, Segment};
 use crate::{Flag, Gpr, RegisterSet};
@@ -64,7 +64,7 @@ pub(super) struct Cost(u8);
 
 impl Cost {
     /// A cost above that of any body.
-    pub(super) const MOST: Self = Self(u8::MAX);
+    pub(super) const MAX: Self = Self(u8::MAX);
 }
 
 /// A slow path that has been written.
@@ -110,7 +110,7 @@ impl BodyContext<'_> {
             steps,
             frame: saves
                 .filter(|_| !self.is_head)
-                .map_or_else(Frame::default, LoopSaves::frame),
+                .map_or_else(RegisterOffsets::default, LoopSaves::frame),
             resume: Resume::Start,
         };
         writer.begin();
@@ -280,9 +280,9 @@ impl SettledBody {
     }
 
     /// The iterations that a yield at a loop's head charges at once.
-    pub(super) fn laps(&self, trampoline_loop: &TrampolineLoop) -> Option<Laps> {
+    pub(super) fn iterations(&self, trampoline_loop: &TrampolineLoop) -> Option<CountedIterations> {
         match self.action {
-            Action::Yield(what) => what.laps(&self.around, trampoline_loop),
+            Action::Yield(what) => what.iterations(&self.around, trampoline_loop),
             _ => None,
         }
     }
@@ -312,7 +312,7 @@ impl SettledBody {
         }
         let start = out.at();
         let first = draft.slow_steps.len();
-        let mut frame = Frame::default();
+        let mut frame = RegisterOffsets::default();
         self.enter(&mut Quiet, &mut frame);
         let mut writer = Writer {
             out,
@@ -423,7 +423,7 @@ impl SettledBody {
         slow: Option<SlowPath>,
         tables: &mut Tables,
         draft: &Draft,
-    ) -> Option<membound_wire::Place> {
+    ) -> Option<membound_wire::TrampolineEntry> {
         tables.place(code, original, displaced, &draft.steps);
         let slow = slow?;
         let steps = &draft.slow_steps[slow.steps.0..slow.steps.1];
@@ -435,7 +435,7 @@ impl SettledBody {
     }
 
     /// Writes the code before the test: saves the flags if they are needed.
-    fn enter(&self, out: &mut impl Marker, frame: &mut Frame) {
+    fn enter(&self, out: &mut impl Marker, frame: &mut RegisterOffsets) {
         if let ScratchMethod::SavedFlags(keep) = self.method {
             match keep {
                 Keep::Nowhere => {}

@@ -134,8 +134,9 @@ fn is_aside(found: &str, name: &str) -> bool {
 
 /// True if a jump inside the function leads to the instruction `entry`.
 fn comes_back(function: &Function, entry: usize) -> bool {
-    let holds =
-        |block: &crate::code::Block| (block.first as usize..block.end as usize).contains(&entry);
+    let holds = |block: &crate::code::BasicBlock| {
+        (block.first as usize..block.end as usize).contains(&entry)
+    };
     let Some(first) = function.blocks.iter().position(holds) else {
         return true;
     };

@@ -15,12 +15,12 @@ use crate::{Gpr, RegisterSet};
 /// Number of instructions after the load that are examined.
 const MAX_INSTRUCTIONS_APART: usize = 32;
 /// Most lines prefetched besides the load's own.
-const MOST: usize = 3;
+const MAX_COMPANION_LINES: usize = 3;
 /// Lines prefetched for an access to an array element, whose index is not known here.
 const ARRAY_LINES: i64 = 2;
 
 /// Operands to prefetch besides that of the load.
-pub(super) type Companions = [Option<Operand>; MOST];
+pub(super) type Companions = [Option<Operand>; MAX_COMPANION_LINES];
 
 /// Lines other than that of `operand`, the operand of the instruction at `index`, that the following
 /// instructions access through the same base register; in the order of the text, up to the first call or
@@ -32,7 +32,7 @@ pub(super) fn of(
     analyst: &mut Analyst,
 ) -> Companions {
     let mut companions = Companions::default();
-    let Some(own) = Place::of(&operand) else {
+    let Some(own) = OperandAddress::of(&operand) else {
         return companions;
     };
     let mut known = vec![own.displacement];
@@ -41,11 +41,11 @@ pub(super) fn of(
         let accessed = access(instruction)
             .filter(|access| behind > 0 && access.segment == operand.segment)
             .and_then(|access| Operand::of(instruction, &access))
-            .and_then(|other| Place::of(&other))
+            .and_then(|other| OperandAddress::of(&other))
             .map_or(0..0, |other| own.lines(&other));
         for displacement in accessed.step_by(LINE_BYTES as usize) {
             let apart = |it: &i64| (it - displacement).abs() >= LINE_BYTES;
-            if known.len() <= MOST && known.iter().all(apart) {
+            if known.len() <= MAX_COMPANION_LINES && known.iter().all(apart) {
                 companions[known.len() - 1] = operand.further(displacement - own.displacement);
                 known.push(displacement);
             }
@@ -68,14 +68,14 @@ pub(super) fn of(
 
 /// An operand that is reached through a pointer in a register.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct OperandAddress {
     base: Gpr,
     /// Index register and the logarithm of its scale.
     index: Option<(Gpr, u8)>,
     displacement: i64,
 }
 
-impl Place {
+impl OperandAddress {
     /// `None` for operands on the stack or in the module.
     fn of(operand: &Operand) -> Option<Self> {
         let (base, index, displacement) = operand.address.parts()?;

@@ -28,7 +28,7 @@ pub(super) struct TrampolineLoop {
     /// Index in the function after the loop's last instruction; the loop begins at the trampoline's first.
     pub end: usize,
     /// The iteration counter: a register that every iteration changes by the same amount.
-    pub beat: Option<Beat>,
+    pub iteration_counter: Option<IterationCounter>,
     /// The memory that the loop reads in constant steps.
     pub streams: Vec<Stream>,
     /// Registers and rounding mode that are saved once around the loop.
@@ -41,7 +41,7 @@ pub(super) struct TrampolineLoop {
 /// same odd number to the bits above. Within 2 to the power of n iterations, the next n bits take each value
 /// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Beat {
+pub(super) struct IterationCounter {
     pub register: Gpr,
     pub shift: u32,
 }
@@ -92,7 +92,7 @@ impl TrampolineLoop {
         }
         Some(Self {
             end,
-            beat: steps.beat(),
+            iteration_counter: steps.iteration_counter(),
             streams,
             saves: None,
             copies: 0,
@@ -123,41 +123,43 @@ impl TrampolineLoop {
         (COPIED_BYTES / bytes).checked_ilog2().unwrap_or(0)
     }
 
-    /// The operands of the next `laps` iterations, one per cache line, without the line that is read now.
-    pub(super) fn prefetch_window(&self, laps: i64) -> Vec<Operand> {
+    /// The operands of the next `iterations` iterations, one per cache line, without the line that is read
+    /// now.
+    pub(super) fn prefetch_window(&self, iterations: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
-        let lines = streams.flat_map(|stream| stream.lines(1..=self.lines_ahead(stream, laps)));
+        let lines =
+            streams.flat_map(|stream| stream.lines(1..=self.lines_ahead(stream, iterations)));
         lines.collect()
     }
 
     /// The lines after [`Self::prefetch_window`] that `more` further iterations bring within reach, at least
     /// one per stream.
-    pub(super) fn next_prefetches(&self, laps: i64, more: i64) -> Vec<Operand> {
+    pub(super) fn next_prefetches(&self, iterations: i64, more: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let lines = streams.flat_map(|stream| {
-            let from = self.lines_ahead(stream, laps) + 1;
+            let from = self.lines_ahead(stream, iterations) + 1;
             let count = (more * stream.stride / stream.step()).max(1);
             stream.lines(from..=from + count - 1)
         });
         lines.collect()
     }
 
-    /// One operand per dense stream, `laps` iterations after [`Self::prefetch_window`]: the page's
+    /// One operand per dense stream, `iterations` iterations after [`Self::prefetch_window`]: the page's
     /// translation is then known when its lines are prefetched.
-    pub(super) fn page_prefetches(&self, laps: i64) -> Vec<Operand> {
+    pub(super) fn page_prefetches(&self, iterations: i64) -> Vec<Operand> {
         let streams = self.streams.iter();
         let dense = streams.filter(|stream| stream.stride.abs() <= LINE_BYTES);
         let far = dense.filter_map(|stream| {
-            let ahead = self.lines_ahead(stream, laps) * stream.step();
-            stream.operand.further(ahead + laps * stream.stride)
+            let ahead = self.lines_ahead(stream, iterations) * stream.step();
+            stream.operand.further(ahead + iterations * stream.stride)
         });
         far.collect()
     }
 
     /// How many lines of a stream are prefetched before they are read.
-    fn lines_ahead(&self, stream: &Stream, laps: i64) -> i64 {
+    fn lines_ahead(&self, stream: &Stream, iterations: i64) -> i64 {
         let streams = i64::try_from(self.streams.len()).unwrap_or(MAX_PREFETCHED_LINES);
-        (laps * stream.stride / stream.step()).min(MAX_PREFETCHED_LINES / streams.max(1))
+        (iterations * stream.stride / stream.step()).min(MAX_PREFETCHED_LINES / streams.max(1))
     }
 }
 
@@ -210,13 +212,13 @@ impl Steps {
         self.0[usize::from(register.number())]
     }
 
-    fn beat(&self) -> Option<Beat> {
+    fn iteration_counter(&self) -> Option<IterationCounter> {
         let stepped = Gpr::all().filter_map(|register| {
             let by = self.by(register).filter(|by| *by != 0)?;
             let shift = by.trailing_zeros();
-            Some(Beat { register, shift })
+            Some(IterationCounter { register, shift })
         });
-        stepped.min_by_key(|beat| beat.shift)
+        stepped.min_by_key(|iteration_counter| iteration_counter.shift)
     }
 
     fn stream(&self, instruction: &Instruction, access: &Access) -> Option<Stream> {
@@ -295,7 +297,10 @@ mod tests {
         ];
         let trampoline_loop = trampoline_loop(&code).unwrap();
         let (register, shift) = (Gpr::RDI, 3);
-        assert_eq!(trampoline_loop.beat, Some(Beat { register, shift }));
+        assert_eq!(
+            trampoline_loop.iteration_counter,
+            Some(IterationCounter { register, shift })
+        );
         assert_eq!(trampoline_loop.streams.len(), 1);
         assert_eq!(trampoline_loop.streams[0].stride, 8);
         assert_eq!(places(&trampoline_loop.prefetch_window(24)), [64, 128, 192]);
@@ -317,7 +322,12 @@ mod tests {
             0xf1, 0xc3,
         ];
         let trampoline_loop = trampoline_loop(&code).unwrap();
-        assert_eq!(trampoline_loop.beat.map(|beat| beat.shift), Some(5));
+        assert_eq!(
+            trampoline_loop
+                .iteration_counter
+                .map(|iteration_counter| iteration_counter.shift),
+            Some(5)
+        );
         assert_eq!(trampoline_loop.streams.len(), 1);
         assert_eq!(trampoline_loop.streams[0].stride, -128);
         assert_eq!(places(&trampoline_loop.prefetch_window(2)), [-128, -256]);
@@ -325,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_followed_is_no_stream_and_has_no_beat() {
+    fn what_is_followed_is_no_stream_and_has_no_iteration_counter() {
         // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
         let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
         assert_eq!(trampoline_loop(&code), plain(3));
     }
 
     #[test]
-    fn a_step_that_some_laps_leave_out_is_none() {
+    fn a_step_that_some_iterations_leave_out_is_none() {
         // 1: add rax,[rdi]; jc 1b; add rdi,8; cmp rdi,rdx; jne 1b; ret
         let code = [
             0x48, 0x03, 0x07, 0x72, 0xfb, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf2,

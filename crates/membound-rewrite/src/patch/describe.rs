@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use super::function::{self, Subject};
-use super::planner::{Module, bytes_of, origin_of};
+use super::planner::{ModuleKnowledge, bytes_of, origin_of};
 use super::trampoline::Chunk;
 use super::{Options, Plan, Refusal};
 use crate::RegisterSet;
@@ -92,7 +92,7 @@ pub fn describe(
     wanted: impl Fn(&FunctionBounds) -> bool + Sync,
     detail: Detail,
 ) -> Vec<FunctionReport> {
-    let module = Module::of(image, options);
+    let module = ModuleKnowledge::of(image, options);
     let conventions = module.conventions(image);
     let refused: FxHashMap<u64, Refusal> = plan
         .sites()

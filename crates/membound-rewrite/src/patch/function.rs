@@ -243,9 +243,9 @@ fn trampoline_loop_of(
     trampoline_loop.saves = LoopSaves::of(instructions, forms, settled, options, analyst);
     if let (Some(_), [(index, body)]) = (trampoline_loop.saves, &bodies[..])
         && *index == group.first
-        && let Some(laps) = body.laps(&trampoline_loop)
+        && let Some(iterations) = body.iterations(&trampoline_loop)
     {
-        trampoline_loop.copies = laps
+        trampoline_loop.copies = iterations
             .most_copies()
             .min(TrampolineLoop::most_copies(instructions));
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::function::{self, Subject};
 use super::plan::{FunctionView, identity_bytes};
-use super::planner::{Assembly, Module, Part, bytes_of, origin_of};
+use super::planner::{Assembly, ModuleKnowledge, Part, bytes_of, origin_of};
 use super::trampoline::Chunk;
 use super::{Hooks, Options, Plan, wraps};
 use crate::code::{Function, ImageFacts, Tables};
@@ -23,7 +23,7 @@ const FUNCTIONS_PER_TASK: usize = 16;
 /// The facts about an image that its plans share.
 pub struct Groundwork {
     tables: Tables,
-    module: Module,
+    module: ModuleKnowledge,
 }
 
 /// The serialized form of [`Groundwork`].
@@ -46,7 +46,7 @@ impl Groundwork {
     pub fn of(image: &Image<'_>, options: &Options) -> Self {
         Self {
             tables: options.tables,
-            module: Module::of(image, options),
+            module: ModuleKnowledge::of(image, options),
         }
     }
 
@@ -68,7 +68,7 @@ impl Groundwork {
         let kept: Kept<ImageFacts, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
         Some(Self {
             tables: kept.tables,
-            module: Module {
+            module: ModuleKnowledge {
                 knowledge: kept.knowledge,
                 summaries: kept.summaries.into_iter().collect(),
             },

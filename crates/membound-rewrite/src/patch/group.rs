@@ -18,7 +18,7 @@ use crate::code::{BlockEnd, Function, Unresolved};
 const MAX_BRIDGED_INSTRUCTIONS: usize = 3;
 /// Most instructions of a group. All bytes of a group are compared before it is patched, so one changed byte
 /// loses every site in it.
-const LONGEST: usize = 48;
+const MAX_GROUP_INSTRUCTIONS: usize = 48;
 
 /// What is known of an instruction before groups are formed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,7 +123,7 @@ impl FunctionContext<'_> {
         if !self.closes_loops {
             return None;
         }
-        let within = run.start..run.end.min(run.start + LONGEST);
+        let within = run.start..run.end.min(run.start + MAX_GROUP_INSTRUCTIONS);
         cycle::end(&self.function.instructions, within)
             .filter(|end| self.length(run.start..*end) >= EDIT)
     }
@@ -329,7 +329,7 @@ fn group(first: usize, end: usize, tail: bool, room: usize) -> Group {
 fn add(context: &FunctionContext<'_>, groups: &mut Groups, floor: usize, new: Group) {
     if let Some(last) = groups.groups[floor..].last_mut() {
         let overlap = new.first < last.end;
-        let short = new.end - last.first <= LONGEST;
+        let short = new.end - last.first <= MAX_GROUP_INSTRUCTIONS;
         if overlap || short && new.first <= last.end + MAX_BRIDGED_INSTRUCTIONS {
             last.first = last.first.min(new.first);
             last.end = last.end.max(new.end);

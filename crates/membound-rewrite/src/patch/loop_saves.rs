@@ -15,17 +15,17 @@ use iced_x86::{FlowControl, Instruction};
 use super::Yield;
 use super::body::SettledBody;
 use super::emit::Address;
-use super::lane::{self, at, load};
 use super::relocate::Form;
+use super::run_queue::{self, at, load};
 use super::surroundings::Surroundings;
-use super::table::{Frame, Kept, KeptVectors};
+use super::table::{Kept, KeptVectors, RegisterOffsets};
 use super::vectors;
 use super::writer::{RED_ZONE, Writer};
 use super::{Options, VectorLevel, YieldPart};
 use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet, VectorPart};
 
-/// Bytes of MXCSR and the x87 control word, in the layout of lanes and contexts.
+/// Bytes of MXCSR and the x87 control word, in the layout of run queues and contexts.
 const ROUNDING_BYTES: i32 = 8;
 
 /// What is on the stack while a loop runs, from the highest address down: the red zone, registers that are
@@ -118,8 +118,8 @@ impl LoopSaves {
     }
 
     /// The frame of a thread that runs in the loop.
-    pub(super) fn frame(self) -> Frame {
-        let mut frame = Frame::lowered_by(self.bytes());
+    pub(super) fn frame(self) -> RegisterOffsets {
+        let mut frame = RegisterOffsets::lowered_by(self.bytes());
         for (register, depth) in self.untouched() {
             frame.keep(register, Kept::Below(depth));
         }
@@ -143,7 +143,7 @@ impl LoopSaves {
         }
         if self.rounding {
             writer.lower(ROUNDING_BYTES);
-            lane::store_rounding(writer.out, &[], at(Gpr::RSP, 0));
+            run_queue::store_rounding(writer.out, &[], at(Gpr::RSP, 0));
         }
         // Registers that are only read are still unchanged, so the frame does not list them.
         writer.frame = self.frame();
@@ -189,7 +189,7 @@ impl LoopSaves {
     }
 
     /// Address of the saved rounding mode, in this frame; `None` if it is not saved.
-    pub(super) fn rounding(self, frame: &Frame) -> Option<Address> {
+    pub(super) fn rounding(self, frame: &RegisterOffsets) -> Option<Address> {
         let above = frame.lowered - self.bytes();
         self.rounding.then(|| at(Gpr::RSP, above as usize))
     }

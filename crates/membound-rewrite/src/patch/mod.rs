@@ -18,7 +18,6 @@ mod format;
 mod function;
 mod groundwork;
 mod group;
-mod lane;
 mod loop_saves;
 mod operand;
 mod options;
@@ -28,6 +27,7 @@ mod planner;
 mod pun;
 mod relocate;
 mod rubbish;
+mod run_queue;
 mod standalone;
 mod surroundings;
 mod syscalls;
@@ -82,7 +82,7 @@ pub enum Body {
     Record,
     /// Prefetches the operand and calls the agent's yield entry point.
     PrefetchYield,
-    /// Switches to another context of the thread's run queue ([`membound_wire::Lane`]).
+    /// Switches to another context of the thread's run queue ([`membound_wire::RunQueue`]).
     Yield(Yield),
     /// Reports to the agent that a request begins or ends.
     Mark(Mark),

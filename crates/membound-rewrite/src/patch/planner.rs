@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use membound_wire::{Call, LINE_BYTES, Place, SLOTS_BYTES, TableHeader};
+use membound_wire::{Call, LINE_BYTES, SLOTS_BYTES, TableHeader, TrampolineEntry};
 use rayon::prelude::*;
 
 use super::emit::{DataField, DataTarget};
@@ -38,14 +38,14 @@ const PAGE: usize = 4096;
 const MAX_KEPT_INSTRUCTIONS: usize = 6 << 20;
 
 /// What is known of the whole module before its functions are planned.
-pub(super) struct Module {
+pub(super) struct ModuleKnowledge {
     /// What the decoder of one function has to know of others.
     pub knowledge: ImageFacts,
     /// Which registers each function reads and writes.
     pub summaries: Summaries,
 }
 
-impl Module {
+impl ModuleKnowledge {
     pub(super) fn of(image: &Image<'_>, options: &Options) -> Self {
         Self::with_functions(image, options, 0).0
     }
@@ -145,7 +145,8 @@ impl Plan {
 
     /// Plans every function.
     fn parts(image: &Image<'_>, options: &Options, wrapped: &Arc<[(u64, u32)]>) -> Vec<Part> {
-        let (module, decoded) = Module::with_functions(image, options, MAX_KEPT_INSTRUCTIONS);
+        let (module, decoded) =
+            ModuleKnowledge::with_functions(image, options, MAX_KEPT_INSTRUCTIONS);
         let mut decoded = decoded.into_iter();
         let chunks: Vec<(usize, Vec<Option<Function>>)> = chunks(image)
             .into_iter()
@@ -189,7 +190,7 @@ fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
 /// Plans the functions from number `first` on into `chunk`; `decoded` has an entry for each of them.
 fn part(
     image: &Image<'_>,
-    module: &Module,
+    module: &ModuleKnowledge,
     options: &Options,
     mut chunk: Chunk,
     first: usize,
@@ -367,7 +368,8 @@ impl Assembly<'_> {
             hooks: u64::from(self.options.hooks != Hooks::LeaveOut),
             ..TableHeader::default()
         };
-        header.shapes_offset = header.places_offset + size_of::<Place>() as u64 * header.places;
+        header.shapes_offset =
+            header.places_offset + size_of::<TrampolineEntry>() as u64 * header.places;
         header.shapes_offset = header.shapes_offset.next_multiple_of(8);
         header.steps_offset = header.shapes_offset + 8 * header.shapes;
         header.undos_offset = header.steps_offset + 8 * header.steps;

@@ -2,7 +2,7 @@
 //!
 //! Equal sequences are stored once. Each worker collects its own tables; they are joined at the end.
 
-use membound_wire::{AS_FOUND, Place, Shape, Step, Undo, UndoKind};
+use membound_wire::{AS_FOUND, Shape, Step, TrampolineEntry, Undo, UndoKind};
 use rustc_hash::FxHashMap;
 
 use crate::Gpr;
@@ -18,7 +18,7 @@ pub(super) enum Kept {
 
 /// How the registers of a thread differ from the original program's at one point of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct RegisterOffsets {
     /// Bytes by which the stack pointer is below its original value.
     pub lowered: i32,
     /// Where the arithmetic flags are kept, in the form of `lahf; seto al`; `None` if the flags are
@@ -58,7 +58,7 @@ pub(super) enum FlagsKept {
     Below(i32),
 }
 
-impl Frame {
+impl RegisterOffsets {
     /// A frame that differs only in the stack pointer, which is `bytes` below the original.
     pub(super) fn lowered_by(bytes: i32) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl DraftStep {
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// Places, sorted by code offset.
-    pub places: Vec<Place>,
+    pub places: Vec<TrampolineEntry>,
     shapes: Vec<Shape>,
     steps: Vec<Step>,
     undos: Vec<Undo>,
@@ -179,8 +179,8 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    fn undo_list(&mut self, frame: &Frame) -> (u16, u16) {
-        if *frame == Frame::default() {
+    fn undo_list(&mut self, frame: &RegisterOffsets) -> (u16, u16) {
+        if *frame == RegisterOffsets::default() {
             return (0, 0);
         }
         let mut list = std::mem::take(&mut self.list);
@@ -214,7 +214,7 @@ impl Tables {
         &mut self,
         steps: &mut Vec<DraftStep>,
         at: u32,
-        frame: &Frame,
+        frame: &RegisterOffsets,
         resume: Resume,
     ) {
         let (undo, undos) = self.undo_list(frame);
@@ -231,7 +231,7 @@ impl Tables {
         &mut self,
         steps: &mut Vec<DraftStep>,
         at: u32,
-        frame: &Frame,
+        frame: &RegisterOffsets,
         resume: Resume,
     ) {
         let (undo, undos) = self.undo_list(frame);
@@ -262,7 +262,7 @@ impl Tables {
                 shape
             }
         };
-        self.places.push(Place {
+        self.places.push(TrampolineEntry {
             code,
             original,
             shape,
@@ -296,7 +296,7 @@ impl Tables {
         }
         let shape = self.shape(&list);
         self.final_steps = list;
-        self.places.push(Place {
+        self.places.push(TrampolineEntry {
             code,
             original,
             shape,
@@ -355,16 +355,16 @@ mod tests {
 
     #[test]
     fn equal_sequences_are_stored_once_also_after_joining() {
-        let mut frame = Frame {
+        let mut frame = RegisterOffsets {
             lowered: 136,
-            ..Frame::default()
+            ..RegisterOffsets::default()
         };
         frame.keep(Gpr::RAX, Kept::Below(136));
         let mut tables = Tables::default();
         for place in 0..3_u32 {
             let mut steps = Vec::new();
             let code = place * 100;
-            tables.mark(&mut steps, code, &Frame::default(), Resume::Start);
+            tables.mark(&mut steps, code, &RegisterOffsets::default(), Resume::Start);
             tables.mark(&mut steps, code + 5, &frame, Resume::Start);
             tables.mark(&mut steps, code + 9, &frame, Resume::Displaced);
             tables.place(code, 7 * place, code + 20, &steps);
@@ -381,10 +381,10 @@ mod tests {
 
     #[test]
     fn undos_come_in_the_order_in_which_they_hold() {
-        let mut frame = Frame {
+        let mut frame = RegisterOffsets {
             lowered: 16,
             flags: Some(FlagsKept::Below(16)),
-            ..Frame::default()
+            ..RegisterOffsets::default()
         };
         frame.keep(Gpr::RAX, Kept::Below(8));
         let mut undos = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use membound_wire::{Place, fingerprint};
+use membound_wire::{TrampolineEntry, fingerprint};
 
 use super::body::{BodyContext, Draft, SettledBody, SlowPath};
 use super::cycle::{self, TrampolineLoop};
@@ -151,8 +151,8 @@ impl Chunk {
                 trampoline_loop.filter(|trampoline_loop| index < trampoline_loop.end);
             let around =
                 trampoline_loop.map(|trampoline_loop| (trampoline_loop, index == group.first));
-            let lap = self.body(part, around);
-            let again = again.get_or_insert(lap.unwrap_or(code));
+            let iteration = self.body(part, around);
+            let again = again.get_or_insert(iteration.unwrap_or(code));
             let displaced = self.out.at();
             if trampoline_loop.is_none() || !self.go_back(context, group, index, *again) {
                 self.displace(context, index);
@@ -200,7 +200,7 @@ impl Chunk {
             } = self;
             let slow = work.body.slow_path(number, out, tables, draft).map(|slow| {
                 // A placeholder until the place that the slow path belongs to is closed.
-                tables.places.push(Place::default());
+                tables.places.push(TrampolineEntry::default());
                 (slow, tables.places.len() - 1)
             });
             parts.push(Part {

@@ -19,7 +19,7 @@ use membound_wire::Entry;
 
 use super::emit::Emitter;
 use super::group::Item;
-use super::table::{Frame, Resume, Tables};
+use super::table::{RegisterOffsets, Resume, Tables};
 use super::writer::Writer;
 use super::{HookState, Refusal};
 use crate::Gpr;
@@ -124,7 +124,7 @@ pub(super) fn write(number: u32, original: u32, out: &mut Emitter, tables: &mut 
         out,
         tables,
         steps: &mut steps,
-        frame: Frame::default(),
+        frame: RegisterOffsets::default(),
         resume: Resume::Start,
     };
     writer.begin();

@@ -1,7 +1,7 @@
 //! Writes a body's code and, for every instruction boundary, how to restore the program's state there.
 
 use super::emit::{Address, Emitter, Width};
-use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
+use super::table::{DraftStep, FlagsKept, Kept, RegisterOffsets, Resume, Tables};
 use crate::Gpr;
 
 /// Bytes below the stack pointer that a leaf function may use without moving it.
@@ -23,7 +23,7 @@ pub(super) struct Writer<'a> {
     pub(super) out: &'a mut Emitter,
     pub(super) tables: &'a mut Tables,
     pub(super) steps: &'a mut Vec<DraftStep>,
-    pub(super) frame: Frame,
+    pub(super) frame: RegisterOffsets,
     pub(super) resume: Resume,
 }
 
@@ -130,14 +130,14 @@ impl Writer<'_> {
 /// where only the resulting frame is needed.
 pub(super) trait Marker {
     fn emit(&mut self, code: impl FnOnce(&mut Emitter));
-    fn mark(&mut self, frame: &Frame);
+    fn mark(&mut self, frame: &RegisterOffsets);
 }
 
 pub(super) struct Quiet;
 
 impl Marker for Quiet {
     fn emit(&mut self, _: impl FnOnce(&mut Emitter)) {}
-    fn mark(&mut self, _: &Frame) {}
+    fn mark(&mut self, _: &RegisterOffsets) {}
 }
 
 impl Marker for Writer<'_> {
@@ -145,7 +145,7 @@ impl Marker for Writer<'_> {
         code(self.out);
     }
 
-    fn mark(&mut self, frame: &Frame) {
+    fn mark(&mut self, frame: &RegisterOffsets) {
         self.frame = *frame;
         Writer::mark(self);
     }

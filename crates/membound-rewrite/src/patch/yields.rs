@@ -4,11 +4,11 @@
 //! resumes only the stack pointer has a defined value. So a switch saves what is alive at its own place and
 //! nothing else, and need not know what the other side saved.
 //!
-//! A signal may arrive between any two stores (see [`membound_wire::Lane`]), so their order matters. Before
-//! the store of `current`, a yield of the primary is restarted after the signal, because the values it read
-//! from the ring may be out of date when the handler returns. After that store the thread counts as suspended
-//! until it clears `current` itself. A scavenger's context is parked as soon as its `resume` is set. Once the
-//! stack pointer has been exchanged, nothing on the stack belongs to the context that left.
+//! A signal may arrive between any two stores (see [`membound_wire::RunQueue`]), so their order matters.
+//! Before the store of `current`, a yield of the primary is restarted after the signal, because the values it
+//! read from the ring may be out of date when the handler returns. After that store the thread counts as
+//! suspended until it clears `current` itself. A scavenger's context is parked as soon as its `resume` is
+//! set. Once the stack pointer has been exchanged, nothing on the stack belongs to the context that left.
 //!
 //! The side that leaves restores the rounding mode the resumed context had when it yielded; usually the modes
 //! are equal and this costs one comparison. Every other piece of code that continues at a `resume` must
@@ -18,24 +18,24 @@ use std::mem::offset_of;
 
 use iced_x86::{Code, FlowControl, Instruction};
 use membound_wire::{
-    CREDIT_UNITS_PER_NS, Context, Entry, LINE_BYTES, Lane, RECENT_FACTOR, RECENT_LINES,
-    RECENT_OFFSET,
+    CREDIT_UNITS_PER_NS, Context, Entry, LINE_BYTES, RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET,
+    RunQueue,
 };
 
 use super::body::BodyContext;
 use super::companions::Companions;
-use super::cycle::{Beat, TrampolineLoop};
+use super::cycle::{IterationCounter, TrampolineLoop};
 use super::emit::{Address, Condition, Emitter, Width};
-use super::lane::{
-    self, FS, GS, absolute, at, change_rounding, clear, compare_byte_with_zero, compare_with_zero,
-    count_down, give_base_back, increment, increment_at, load, load_lane, set_selector, store,
-    store_lane,
-};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::options::Prefetch;
+use super::run_queue::{
+    self, FS, GS, absolute, at, change_rounding, clear, compare_byte_with_zero, compare_with_zero,
+    count_down, give_base_back, increment, increment_at, load, load_run_queue, set_selector, store,
+    store_run_queue,
+};
 use super::surroundings::Surroundings;
-use super::table::{FlagsKept, Frame, Resume};
+use super::table::{FlagsKept, RegisterOffsets, Resume};
 use super::writer::{RED_ZONE, Writer};
 use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
 use crate::flow::{Analyst, Segment};
@@ -45,8 +45,8 @@ use crate::{Gpr, RegisterSet};
 const MAX_NS_PER_CHARGE: i32 = 10;
 /// How far ahead a scavenger prefetches, in nanoseconds: about one time slice.
 const PREFETCH_DISTANCE_NS: i32 = 100;
-/// Where the thread that owns the lane has stored its rounding mode.
-const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
+/// Where the thread that owns the run queue has stored its rounding mode.
+const THREAD_ROUNDING: Address = absolute(offset_of!(RunQueue, rounding));
 
 /// The access that a yield is installed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ struct Charge {
     units: u16,
     /// Set if the charge covers several iterations. It is made when the loop is entered and then again after
     /// each such number of iterations, so that the credit never runs out too late.
-    beat: Option<Laps>,
+    iteration_counter: Option<CountedIterations>,
     /// Operands to prefetch whenever several iterations are charged.
     ahead: Vec<Operand>,
     /// Operands to prefetch when the context leaves, for when it resumes: the operand the yield stands
@@ -135,20 +135,20 @@ struct Charge {
 /// which the tested bits above the counter's shift are 0. If 2 to the power of `apart` copies of the
 /// iteration stand in a row, only the first of them tests, and the lowest `apart` bits are not tested.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Laps {
-    beat: Beat,
+pub(super) struct CountedIterations {
+    iteration_counter: IterationCounter,
     together: u32,
     apart: u32,
 }
 
-impl Laps {
+impl CountedIterations {
     /// How many copies of an iteration may stand in a row with one test among them, as a power of two.
     pub(super) const fn most_copies(self) -> u32 {
         self.together - 1
     }
 
     const fn mask(self) -> u32 {
-        ((1 << self.together) - (1 << self.apart)) << self.beat.shift
+        ((1 << self.together) - (1 << self.apart)) << self.iteration_counter.shift
     }
 }
 
@@ -156,7 +156,7 @@ impl Charge {
     const fn of(units: u16) -> Self {
         Self {
             units,
-            beat: None,
+            iteration_counter: None,
             ahead: Vec::new(),
             leaving: Vec::new(),
         }
@@ -221,20 +221,22 @@ impl SettledYield {
 
     /// The iterations that a bound yield at the head of a loop charges at once; `None` if it charges each by
     /// itself.
-    pub(super) fn laps(
+    pub(super) fn iterations(
         &self,
         around: &Surroundings,
         trampoline_loop: &TrampolineLoop,
-    ) -> Option<Laps> {
+    ) -> Option<CountedIterations> {
         let Yield::Bound { cost, .. } = self.what else {
             return None;
         };
         let at_once = MAX_NS_PER_CHARGE * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
         let together = at_once.max(1).ilog2();
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
-        let tells = |beat: &Beat| self.passes && flags_dead && together > 0 && beat.shift < 16;
-        Some(Laps {
-            beat: trampoline_loop.beat.filter(tells)?,
+        let tells = |iteration_counter: &IterationCounter| {
+            self.passes && flags_dead && together > 0 && iteration_counter.shift < 16
+        };
+        Some(CountedIterations {
+            iteration_counter: trampoline_loop.iteration_counter.filter(tells)?,
             together,
             apart: trampoline_loop.copies,
         })
@@ -252,16 +254,17 @@ impl SettledYield {
                 ..Charge::of(cost)
             };
         };
-        let laps = i64::from(PREFETCH_DISTANCE_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
-        let beat = self
-            .laps(around, trampoline_loop)
+        let iterations =
+            i64::from(PREFETCH_DISTANCE_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
+        let iteration_counter = self
+            .iterations(around, trampoline_loop)
             .filter(|_| within.is_head);
-        let (ahead, mut leaving) = match beat {
+        let (ahead, mut leaving) = match iteration_counter {
             _ if !self.prefetches_streams => (Vec::new(), Vec::new()),
-            None => (Vec::new(), trampoline_loop.prefetch_window(laps)),
+            None => (Vec::new(), trampoline_loop.prefetch_window(iterations)),
             Some(counted) => (
-                trampoline_loop.next_prefetches(laps, 1 << counted.together),
-                trampoline_loop.page_prefetches(laps),
+                trampoline_loop.next_prefetches(iterations, 1 << counted.together),
+                trampoline_loop.page_prefetches(iterations),
             ),
         };
         // Operands that are read in steps were prefetched iterations ago.
@@ -273,8 +276,8 @@ impl SettledYield {
                 .any(|it| it.operand == *operand)
         }));
         Charge {
-            units: beat.map_or(cost, |counted| cost << counted.together),
-            beat,
+            units: iteration_counter.map_or(cost, |counted| cost << counted.together),
+            iteration_counter,
             ahead,
             leaving,
         }
@@ -295,7 +298,7 @@ impl SettledYield {
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         // With dead flags, an empty run queue costs only a comparison and a jump.
         let nobody = flags_dead.then(|| {
-            compare_with_zero(writer.out, offset_of!(Lane, next));
+            compare_with_zero(writer.out, offset_of!(RunQueue, next));
             writer.out.jump_if_ahead(Condition::ZERO)
         });
         let recent = flags_dead
@@ -303,7 +306,7 @@ impl SettledYield {
             .flatten();
         self.prefetch_adjacent(writer.out);
         let saved = Saved::save(around, writer);
-        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
+        load_run_queue(writer.out, Gpr::RAX, offset_of!(RunQueue, next));
         // No second test is needed where the flags are dead: only the thread itself, and the agent while it
         // finds the thread in the kernel, set `next` to 0.
         let nobody_now = (!flags_dead).then(|| {
@@ -315,32 +318,32 @@ impl SettledYield {
         writer
             .out
             .with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
-        let owner = absolute(offset_of!(Lane, owner));
+        let owner = absolute(offset_of!(RunQueue, owner));
         writer
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
-        let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
+        let foreign = writer.out.jump_if_ahead(Condition::NOT_ZERO);
         // A late request may leave `ASK` in `next` after the thread has answered it: `cmp rax, ASK`.
         writer
             .out
             .raw(&[0x48, 0x83, 0xf8, membound_wire::ASK as u8]);
         let answered = writer.out.jump_if_ahead(Condition::ZERO);
         let room = vectors::save(around, self.vectors, writer);
-        store_lane(writer.out, offset_of!(Lane, stack), Gpr::RSP);
+        store_run_queue(writer.out, offset_of!(RunQueue, stack), Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RCX);
-        store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
-        store_lane(writer.out, offset_of!(Lane, first), Gpr::RAX);
+        store_run_queue(writer.out, offset_of!(RunQueue, resume), Gpr::RCX);
+        store_run_queue(writer.out, offset_of!(RunQueue, first), Gpr::RAX);
         store_rounding(around, writer, (GS, THREAD_ROUNDING));
-        let span = absolute(offset_of!(Lane, span));
-        let credit = absolute(offset_of!(Lane, credit));
+        let span = absolute(offset_of!(RunQueue, span));
+        let credit = absolute(offset_of!(RunQueue, credit));
         writer
             .out
             .with_operand(GS, Width::Default, &[0x8b], Gpr::RCX.number(), span);
         writer
             .out
             .with_operand(GS, Width::Default, &[0x89], Gpr::RCX.number(), credit);
-        increment(writer.out, offset_of!(Lane, turns));
-        store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
+        increment(writer.out, offset_of!(RunQueue, turns));
+        store_run_queue(writer.out, offset_of!(RunQueue, current), Gpr::RAX);
         writer.resume = Resume::AsFound;
         writer.mark();
         set_selector(writer.out, 1);
@@ -351,10 +354,10 @@ impl SettledYield {
         // The selector is cleared first: once `current` is 0, the program's signal handlers run on this
         // thread, and their system calls must reach the kernel.
         set_selector(writer.out, 0);
-        clear(writer.out, offset_of!(Lane, current));
+        clear(writer.out, offset_of!(RunQueue, current));
         vectors::restore(around, self.vectors, room, writer);
         let over = writer.out.jump_ahead();
-        writer.out.land(stranger);
+        writer.out.land(foreign);
         writer.resume = Resume::Start;
         writer.mark();
         writer.out.call_entry(Entry::Yield);
@@ -470,7 +473,7 @@ impl SettledYield {
         writer.resume = Resume::AsFound;
         writer.mark();
         if self.what.gives_base() {
-            lane::borrow_base(writer.out);
+            run_queue::borrow_base(writer.out);
         }
         if let Some(field) = slow {
             writer.out.land(field);
@@ -478,14 +481,16 @@ impl SettledYield {
         saved.restore(writer);
         writer.resume = Resume::Displaced;
         writer.mark();
-        let again = charge.beat.map(|laps| {
+        let again = charge.iteration_counter.map(|iterations| {
             // A context that resumes has been charged for these iterations before: skip the test.
             let counted = writer.out.jump_ahead();
             // Nearly all iterations of a tight loop consist of this test and the loop's instructions alone:
             // one more cache line takes some processors as long as the iteration itself.
             writer.out.begin_line();
             let again = writer.out.at();
-            writer.out.test_bits(laps.beat.register, laps.mask());
+            writer
+                .out
+                .test_bits(iterations.iteration_counter.register, iterations.mask());
             writer.out.jump_if_back(Condition::ZERO, entry);
             writer.out.land(counted);
             again
@@ -521,19 +526,19 @@ impl SettledYield {
     /// already parked, takes a jump whose field is returned. The ring is read only after parking: before that
     /// the context may be moved to its home thread, where `next` is not the next of this ring.
     fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> PendingJumps {
-        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        load_run_queue(writer.out, Gpr::RAX, offset_of!(RunQueue, current));
         let parked = self.park(around, writer);
         load(
             writer.out,
             Gpr::RCX,
             at(Gpr::RAX, offset_of!(Context, next)),
         );
-        let first = absolute(offset_of!(Lane, first));
+        let first = absolute(offset_of!(RunQueue, first));
         writer
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
-        store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
+        store_run_queue(writer.out, offset_of!(RunQueue, current), Gpr::RCX);
         let of_next = at(Gpr::RCX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_next));
         if self.prefetches_next_stack {
@@ -552,14 +557,14 @@ impl SettledYield {
         }
     }
 
-    /// Leaves for the thread that owns the lane.
+    /// Leaves for the thread that owns the run queue.
     fn leave_for_thread(
         &self,
         around: &Surroundings,
         writer: &mut Writer<'_>,
         ahead: Option<PendingJumps>,
     ) {
-        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        load_run_queue(writer.out, Gpr::RAX, offset_of!(RunQueue, current));
         let parked = self.park(around, writer);
         if let Some(ahead) = &ahead {
             writer.out.land(ahead.back);
@@ -571,11 +576,11 @@ impl SettledYield {
             Gpr::RCX,
             at(Gpr::RAX, offset_of!(Context, next)),
         );
-        store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
+        store_run_queue(writer.out, offset_of!(RunQueue, next), Gpr::RCX);
         change_rounding(writer.out, (GS, THREAD_ROUNDING));
         give_base_back(writer.out);
-        load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
-        load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
+        load_run_queue(writer.out, Gpr::RCX, offset_of!(RunQueue, resume));
+        load_run_queue(writer.out, Gpr::RSP, offset_of!(RunQueue, stack));
         let here = mark_stack_switched(writer);
         writer.out.jump_to(Gpr::RCX);
         writer.frame = here;
@@ -595,25 +600,25 @@ impl SettledYield {
 /// Emits a jump, whose field is returned, that is taken if the scavenger runs on its home thread and no other
 /// context is to run instead. Changes flags.
 fn pass_alone(out: &mut Emitter) -> u32 {
-    compare_byte_with_zero(out, offset_of!(Lane, alone));
+    compare_byte_with_zero(out, offset_of!(RunQueue, alone));
     let in_company = out.jump_if_ahead(Condition::ZERO);
-    increment(out, offset_of!(Lane, turns));
+    increment(out, offset_of!(RunQueue, turns));
     let alone = out.jump_ahead();
     out.land(in_company);
     alone
 }
 
-/// Emitted where a context resumes after it has prefetched: while slices are to be skipped ([`Lane::skips`]),
-/// parks the context again, to resume right here, and leaves at `leaves` with the context in rax and its
-/// rounding mode in rdx. Changes rcx.
+/// Emitted where a context resumes after it has prefetched: while slices are to be skipped
+/// ([`RunQueue::skips`]), parks the context again, to resume right here, and leaves at `leaves` with the
+/// context in rax and its rounding mode in rdx. Changes rcx.
 fn skip(leaves: u32, out: &mut Emitter) {
     let again = out.at();
-    let skips = absolute(offset_of!(Lane, skips));
+    let skips = absolute(offset_of!(RunQueue, skips));
     // `cmp dword gs:[skips], 0`
     out.with_operand(GS, Width::Default, &[0x83], 7, skips);
     out.raw(&[0]);
     let none = out.jump_if_ahead(Condition::ZERO);
-    load_lane(out, Gpr::RAX, offset_of!(Lane, current));
+    load_run_queue(out, Gpr::RAX, offset_of!(RunQueue, current));
     let skipped = at(Gpr::RAX, offset_of!(Context, skipped));
     let rcx = Gpr::RCX.number();
     // `mov`, `inc`, `cmp skips, ecx`
@@ -622,10 +627,10 @@ fn skip(leaves: u32, out: &mut Emitter) {
     out.with_operand(GS, Width::Default, &[0x39], rcx, skips);
     let enough = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
     // If other contexts ran earlier in this time slice, it is timed as theirs: `cmp gs:[first], rax`.
-    let first = absolute(offset_of!(Lane, first));
+    let first = absolute(offset_of!(RunQueue, first));
     out.with_operand(GS, Width::Quad, &[0x39], Gpr::RAX.number(), first);
     let of_others = out.jump_if_ahead(Condition::NOT_ZERO);
-    clear(out, offset_of!(Lane, begun));
+    clear(out, offset_of!(RunQueue, begun));
     out.land(of_others);
     let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
     load(out, Gpr::RDX, rounding);
@@ -696,7 +701,7 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     // would conclude that `fs` has the context's base already.
     writer.resume = Resume::AsFound;
     writer.mark();
-    lane::borrow_base(writer.out);
+    run_queue::borrow_base(writer.out);
     writer.resume = Resume::Displaced;
     writer.mark();
     saved.restore(writer);
@@ -718,8 +723,8 @@ fn store_rounding(
                 .with_operand(segment, Width::Quad, &[0x89], rdx, place);
         }
         None => {
-            lane::store_rounding(writer.out, segment, place);
-            lane::take_rounding(writer.out, segment, place);
+            run_queue::store_rounding(writer.out, segment, place);
+            run_queue::take_rounding(writer.out, segment, place);
         }
     }
 }
@@ -742,7 +747,7 @@ fn resume_context(writer: &mut Writer<'_>, context: Gpr) {
 
 /// Marks that the stack is the other side's from here on, so that saved values are no longer looked for below
 /// the stack pointer. Returns the frame of this side, for code that follows the switch.
-fn mark_stack_switched(writer: &mut Writer<'_>) -> Frame {
+fn mark_stack_switched(writer: &mut Writer<'_>) -> RegisterOffsets {
     let here = std::mem::take(&mut writer.frame);
     writer.resume = Resume::AsFound;
     writer.mark();

@@ -10,7 +10,7 @@ use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
 use super::function::{CodeFunction, SiteInfo};
-use super::laps::{CodeLoop, LoopNest};
+use super::iterations::{CodeLoop, LoopNest};
 use super::waits::Wait;
 use crate::code::{Function, ImageFacts, Tables};
 use crate::flow;

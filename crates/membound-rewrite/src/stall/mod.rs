@@ -6,11 +6,11 @@
 mod address;
 mod code;
 mod function;
-mod laps;
+mod iterations;
 mod waits;
 
 pub use address::{Bases, Effective};
 pub use code::{Code, CodeBlock};
 pub use function::{CodeFunction, SiteInfo, SiteKind};
-pub use laps::{CodeLoop, LapRegister};
+pub use iterations::{CodeLoop, IterationRegister};
 pub use waits::Wait;

@@ -38,7 +38,7 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
 
 use super::function::{CodeFunction, SiteKind, index_of, kind};
 use crate::Gpr;
-use crate::code::{Block, BlockEnd, BlockId, Function};
+use crate::code::{BasicBlock, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
 
 /// An access that a sampled instruction may have waited for.
@@ -243,7 +243,7 @@ fn candidates(code: &CodeFunction, index: usize) -> Vec<Candidate> {
     found
 }
 
-fn leads_to(block: &Block, to: BlockId) -> bool {
+fn leads_to(block: &BasicBlock, to: BlockId) -> bool {
     block.successors.contains(&to) || block.landing_pad == Some(to)
 }
 

@@ -137,7 +137,7 @@ pub(crate) struct Fault(pub(crate) i32);
 
 /// The data that the entry and the exit use.
 #[repr(C, align(64))]
-struct Frame {
+struct MachineFrame {
     state: State,
     host_rsp: u64,
     host_mxcsr: u32,
@@ -146,7 +146,7 @@ struct Frame {
 /// Code with an entry and an exit around it.
 pub(crate) struct Machine {
     buffer: CodeBuffer,
-    frame: Box<Frame>,
+    frame: Box<MachineFrame>,
     pub(crate) arena: Arena,
     recovery: u64,
     entry: Option<extern "sysv64" fn()>,
@@ -201,7 +201,7 @@ fn listen() {
 impl Machine {
     pub(crate) fn new() -> Self {
         listen();
-        let frame = Frame {
+        let frame = MachineFrame {
             state: State {
                 x87: [0; 512],
                 vectors: [[0; 64]; 32],
@@ -292,8 +292,8 @@ fn zmm(number: u8) -> AsmRegisterZmm {
 
 fn enter(a: &mut CodeAssembler, frame: u64) {
     let flags = std::mem::offset_of!(State, flags) as i32;
-    let host_rsp = std::mem::offset_of!(Frame, host_rsp) as i32;
-    let host_mxcsr = std::mem::offset_of!(Frame, host_mxcsr) as i32;
+    let host_rsp = std::mem::offset_of!(MachineFrame, host_rsp) as i32;
+    let host_mxcsr = std::mem::offset_of!(MachineFrame, host_mxcsr) as i32;
     for register in SAVED {
         a.push(register).unwrap();
     }
@@ -327,8 +327,8 @@ fn enter(a: &mut CodeAssembler, frame: u64) {
 
 fn leave(a: &mut CodeAssembler, frame: u64, recovery: &mut CodeLabel, done: &mut CodeLabel) {
     let flags = std::mem::offset_of!(State, flags) as i32;
-    let host_rsp = std::mem::offset_of!(Frame, host_rsp) as i32;
-    let host_mxcsr = std::mem::offset_of!(Frame, host_mxcsr) as i32;
+    let host_rsp = std::mem::offset_of!(MachineFrame, host_rsp) as i32;
+    let host_mxcsr = std::mem::offset_of!(MachineFrame, host_mxcsr) as i32;
     store_rax(a, frame + offset_of_gpr(0) as u64);
     a.mov(rax, frame).unwrap();
     for (number, register) in GPRS.into_iter().enumerate().skip(1) {

@@ -43,7 +43,7 @@ impl Thread {
     /// its program until it is given another, so these are names that no command has.
     const AGENTS: [&'static str; 2] = ["membound-agent", "membound-lanes"];
     /// Name of the thread of a scavenger inside a primary.
-    const GUESTS: &'static str = "membound-guest";
+    const SCAVENGERS: &'static str = "membound-guest";
 
     /// True if this is a thread of the agent, in a process with number `pid`. The first thread of a process
     /// is never the agent's, whatever its name.
@@ -54,8 +54,8 @@ impl Thread {
 
     /// True if this is the thread of a scavenger, in a process with number `pid`.
     #[must_use]
-    pub fn is_guests(&self, pid: u32) -> bool {
-        self.tid != pid && self.name == Self::GUESTS
+    pub fn is_scavengers(&self, pid: u32) -> bool {
+        self.tid != pid && self.name == Self::SCAVENGERS
     }
 }
 

@@ -7,7 +7,7 @@ use gimli::{AttributeValue, ColumnType, DebugLineOffset, Dwarf, Reader as _};
 use super::{Budget, R};
 
 /// Longest path that is shown, in bytes: the kernel opens none as long.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 
 /// A position in a source file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,13 +161,13 @@ fn path(
     let file = header.file(file)?;
     let text = |value: AttributeValue<R>| -> Option<String> {
         let text = dwarf.attr_string(unit, value).ok()?;
-        if text.len() > LONGEST_PATH {
+        if text.len() > MAX_PATH_BYTES {
             return None;
         }
         Some(text.to_string_lossy().ok()?.into_owned())
     };
     let mut path = match &unit.comp_dir {
-        Some(directory) if directory.len() <= LONGEST_PATH => {
+        Some(directory) if directory.len() <= MAX_PATH_BYTES => {
             directory.to_string_lossy().ok()?.into_owned()
         }
         _ => String::new(),

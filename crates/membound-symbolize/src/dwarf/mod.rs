@@ -30,13 +30,13 @@ use crate::elf::Elf;
 type R = EndianArcSlice<LittleEndian>;
 
 /// Units that are listed, at most. The largest programs have a twentieth of that.
-const MOST_UNITS: usize = 1 << 20;
+const MAX_UNITS: usize = 1 << 20;
 
 /// Units examined for one address, at most: units of one file overlap only by mistake.
-const MOST_OVERLAPPING: usize = 16;
+const MAX_OVERLAPPING: usize = 16;
 
 /// Ranges before an address that are searched for one that reaches over it, at most.
-const MOST_COVERED: usize = 4096;
+const MAX_COVERED: usize = 4096;
 
 /// Number of entries, rows and ranges that may still be read.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Budget {
 
 /// A function at an address: an inlined one, or the outermost one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Frame {
+pub(crate) struct InlineFrame {
     pub(crate) name: Option<Name>,
     pub(crate) file: Option<Arc<str>>,
     pub(crate) line: Option<u32>,
@@ -86,7 +86,7 @@ pub(crate) struct Name {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Located {
     /// Innermost first; empty if nothing is known.
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Vec<InlineFrame>,
     /// The part of the outermost function that contains the address.
     pub(crate) function: Option<std::ops::Range<u64>>,
 }
@@ -215,8 +215,8 @@ impl Debug {
             .partition_point(|(start, _, _)| *start <= address);
         let mut found = Vec::new();
         // Units that begin nearest to the address come first.
-        let last = at.saturating_sub(MOST_COVERED);
-        while at > last && self.farthest[at - 1] > address && found.len() < MOST_OVERLAPPING {
+        let last = at.saturating_sub(MAX_COVERED);
+        while at > last && self.farthest[at - 1] > address && found.len() < MAX_OVERLAPPING {
             at -= 1;
             let (_, end, unit) = self.ranges[at];
             let unit = unit as usize;
@@ -254,9 +254,9 @@ impl Debug {
     }
 }
 
-fn frame(name: Option<Name>, at: Option<FileLine>) -> Frame {
+fn frame(name: Option<Name>, at: Option<FileLine>) -> InlineFrame {
     let at = at.unwrap_or_default();
-    Frame {
+    InlineFrame {
         name,
         file: at.file,
         line: at.line,
@@ -324,7 +324,7 @@ fn all_units(
     let mut iterator = dwarf.units();
     let ended = loop {
         match iterator.next() {
-            Ok(Some(header)) if headers.len() < MOST_UNITS => headers.push(header),
+            Ok(Some(header)) if headers.len() < MAX_UNITS => headers.push(header),
             Ok(_) => break Ok(()),
             Err(error) => break Err(error),
         }

@@ -8,10 +8,10 @@ use super::scopes::Scopes;
 use super::{Budget, Debug, Name, R, unit_holding};
 
 /// Entries followed for one name, at most: an inlined call, the function, its declaration, and some reserve.
-const MOST_ENTRIES: usize = 16;
+const MAX_ENTRIES: usize = 16;
 
 /// Longest name, in bytes.
-const LONGEST: usize = 64 << 10;
+const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// The file and unit that an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ impl Debug {
         let mut plain = None;
         // The last entry reached is the declaration, which is inside its scope.
         let mut declared = (file, entry);
-        for _ in 0..MOST_ENTRIES {
+        for _ in 0..MAX_ENTRIES {
             self.budget.spend(1).ok()?;
             let (dwarf, unit) = self.sections(file)?;
             let next = match said(dwarf, unit, entry).ok()? {
@@ -146,7 +146,7 @@ fn said(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, entry: UnitOffset) -> Result<Sa
     };
     let text = |value| -> Option<String> {
         let text = dwarf.attr_string(unit, value).ok()?;
-        if text.len() > LONGEST {
+        if text.len() > MAX_NAME_BYTES {
             return None;
         }
         Some(text.to_string_lossy().ok()?.into_owned())

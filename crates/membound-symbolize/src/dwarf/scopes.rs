@@ -10,7 +10,7 @@ use super::{Budget, R};
 const DEEPEST: usize = 32;
 
 /// Longest name of a scope, in bytes.
-const LONGEST: usize = 4096;
+const MAX_SCOPE_NAME_BYTES: usize = 4096;
 
 /// The scopes of a unit's functions.
 #[derive(Debug, Default)]
@@ -167,7 +167,7 @@ impl Scopes {
 
 fn text(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, value: AttributeValue<R>) -> Option<String> {
     let text = dwarf.attr_string(unit, value).ok()?;
-    if text.len() > LONGEST {
+    if text.len() > MAX_SCOPE_NAME_BYTES {
         return None;
     }
     Some(text.to_string_lossy().ok()?.into_owned())

@@ -10,7 +10,7 @@ use super::{Budget, R, load};
 use crate::elf::Elf;
 
 /// Files opened for one program, at most.
-const MOST_FILES: usize = 1 << 14;
+const MAX_FILES: usize = 1 << 14;
 
 /// Finds the split parts of units.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Split {
         budget: &mut Budget,
         notes: &mut Vec<String>,
     ) -> Option<Half> {
-        if self.opened == MOST_FILES {
+        if self.opened == MAX_FILES {
             return None;
         }
         let elf = Elf::open(path).ok()?;
@@ -167,8 +167,8 @@ fn matching(mut sections: Dwarf<R>, skeleton: &gimli::Unit<R>) -> Option<Half> {
 }
 
 fn text(reader: &R) -> Option<String> {
-    const LONGEST: usize = 4096;
-    if reader.len() > LONGEST {
+    const MAX_PATH_BYTES: usize = 4096;
+    if reader.len() > MAX_PATH_BYTES {
         return None;
     }
     Some(reader.to_string_lossy().ok()?.into_owned())

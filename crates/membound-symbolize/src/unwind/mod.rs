@@ -35,9 +35,9 @@ const KEPT: std::ops::RangeInclusive<usize> = 256..=8192;
 /// A module's call frame information, and its code where that has none. Cheap to clone; one value
 /// serves all processes.
 #[derive(Clone, Debug)]
-pub struct Frames(Arc<Module>);
+pub struct Frames(Arc<UnwindModule>);
 
-struct Module {
+struct UnwindModule {
     machine: Machine,
     /// Finds most rules. `None` within if the file has none.
     search: OnceLock<Option<SearchTable>>,
@@ -53,7 +53,7 @@ struct Tables {
     gaps: Gaps,
 }
 
-impl fmt::Debug for Module {
+impl fmt::Debug for UnwindModule {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = out.debug_struct("Module");
         shown.field("machine", &self.machine);
@@ -87,7 +87,7 @@ impl Frames {
         name: &str,
     ) -> Result<Self, Error> {
         let machine = Elf::of_borrowed(bytes.as_ref(), name)?.machine;
-        Ok(Self(Arc::new(Module {
+        Ok(Self(Arc::new(UnwindModule {
             machine,
             search: OnceLock::new(),
             tables: OnceLock::new(),
@@ -105,7 +105,7 @@ impl Frames {
     }
 
     fn with(machine: Machine, tables: Tables) -> Self {
-        Self(Arc::new(Module {
+        Self(Arc::new(UnwindModule {
             machine,
             search: OnceLock::from(None),
             tables: tables.into(),

@@ -8,10 +8,10 @@ use crate::cfi::{Kind, Row, Signal, Slice};
 use crate::machine::{Machine, SIGNED_RETURN};
 
 /// Steps of evaluating an expression, more than those of any that compilers write. Expressions can loop.
-const MOST_STEPS: u32 = 1000;
+const MAX_STEPS: u32 = 1000;
 
 /// Length of [`Machine::usual`], at most.
-const MOST_USUAL: usize = 11;
+const MAX_USUAL: usize = 11;
 
 /// How to compute a caller's registers.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Plain {
     /// Offset of the return address; `None`: it is still in the link register.
     return_address: Option<i32>,
     /// Offsets for [`Machine::usual`]; `None` if the function has not changed the register.
-    saved: [Option<i32>; MOST_USUAL],
+    saved: [Option<i32>; MAX_USUAL],
     signal: Signal,
 }
 
@@ -106,7 +106,7 @@ impl Plain {
             base: machine.hardware(register.0)?,
             cfa: i32::try_from(*offset).ok()?,
             return_address: None,
-            saved: [None; MOST_USUAL],
+            saved: [None; MAX_USUAL],
             signal: row.signal,
         };
         for (register, rule) in &row.registers {
@@ -211,7 +211,7 @@ impl Odd {
         }
         .map_err(|_| Stop::Unknown)?;
         let mut evaluation = expression.evaluation(self.encoding);
-        evaluation.set_max_iterations(MOST_STEPS);
+        evaluation.set_max_iterations(MAX_STEPS);
         if let Some(first) = first {
             evaluation.set_initial_value(first);
         }

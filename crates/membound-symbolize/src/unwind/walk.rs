@@ -27,11 +27,11 @@ const RBP: u8 = Machine::X86_64.frame_pointer();
 const FARTHEST: usize = 1024;
 
 /// Branches remembered for a second path.
-const MOST_BRANCHES: usize = 32;
+const MAX_BRANCHES: usize = 32;
 
 /// Shortest piece of code that is kept, in bytes: shorter ones without a return are padding between
 /// functions.
-const SHORTEST: usize = 16;
+const MIN_CODE_BYTES: usize = 16;
 const RET: u8 = 0xc3;
 
 /// Code that the kernel makes signal handlers return to: `rt_sigreturn` as C libraries and the vdso write it,
@@ -113,7 +113,7 @@ impl Gaps {
             return;
         };
         let may_return = self.machine != Machine::X86_64 || bytes.contains(&RET);
-        let code = bytes.len() >= SHORTEST || may_return;
+        let code = bytes.len() >= MIN_CODE_BYTES || may_return;
         if code && bytes.iter().any(|byte| !is_padding(*byte)) {
             self.pieces.push((start, bytes.into()));
         }
@@ -174,7 +174,7 @@ impl Gaps {
                 Next::Following => continue,
                 Next::Returned => return Some(walk.state),
                 Next::Either(target) => {
-                    if others.len() < MOST_BRANCHES && !seen.contains(&target) {
+                    if others.len() < MAX_BRANCHES && !seen.contains(&target) {
                         seen.push(target);
                         others.push((target, walk.clone()));
                     }
@@ -205,11 +205,11 @@ impl Gaps {
     /// there, while the link register still has the return address.
     fn through_stub(&self, address: u64, state: &State) -> Option<State> {
         /// Instructions of the longest stub.
-        const LONGEST: usize = 6;
+        const MAX_STUB_INSTRUCTIONS: usize = 6;
         let link = state.machine.link_register()?;
         let words = self.code(address)?.as_chunks::<4>().0;
         let words = words.iter().map(|word| u32::from_le_bytes(*word));
-        for word in words.take(LONGEST) {
+        for word in words.take(MAX_STUB_INSTRUCTIONS) {
             // br; ret
             if word & 0xffff_fc1f == 0xd61f_0000 || word == 0xd65f_03c0 {
                 let mut caller = *state;

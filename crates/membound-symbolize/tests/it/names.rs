@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use membound_symbolize::{DebugPaths, Place, Symbols};
+use membound_symbolize::{DebugPaths, SourceLine, Symbols};
 use object::{Object as _, ObjectSymbol as _};
 
 use crate::build::{Workshop, source};
@@ -32,7 +32,7 @@ fn line(fixture: &str, mark: &str) -> u32 {
 }
 
 /// Functions and lines, innermost first.
-fn chain(places: &[Place]) -> Vec<(&str, u32)> {
+fn chain(places: &[SourceLine]) -> Vec<(&str, u32)> {
     places
         .iter()
         .map(|place| (place.function.as_str(), place.line.unwrap_or(0)))

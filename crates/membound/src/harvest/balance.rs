@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use membound_launch::GuestPlace;
+use membound_launch::ScavengerPlacement;
 
 /// Length of an interval of a trial, and the wait before it in which scavengers move to their places.
 const TRIAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ const MIN_PREPARED_LOADS: u64 = 2000;
 /// Minimum progress of a member in its interval alone for its ratio to count.
 const MIN_LOADS_ALONE: f64 = 500.0;
 /// Minimum worth for scavengers to interleave.
-const PAYS: f64 = 1.03;
+const MIN_SPEEDUP: f64 = 1.03;
 /// Time until the second trial, doubled after each trial with the same result, and its maximum.
 const FIRST_TRIAL_PAUSE: Duration = Duration::from_secs(1);
 const MAX_TRIAL_PAUSE: Duration = Duration::from_secs(30);
@@ -118,7 +118,7 @@ impl Balance {
     }
 
     /// Takes a poll and returns the place of each scavenger from now on.
-    pub(super) fn step(&mut self, sample: ProgressSample<'_>) -> Vec<GuestPlace> {
+    pub(super) fn step(&mut self, sample: ProgressSample<'_>) -> Vec<ScavengerPlacement> {
         let passed = sample.now.saturating_sub(self.last);
         self.last = sample.now;
         if self.were_together {
@@ -127,11 +127,11 @@ impl Balance {
             self.found.apart += passed;
         }
         let places = self.places(sample);
-        self.were_together = places.contains(&GuestPlace::Lanes);
+        self.were_together = places.contains(&ScavengerPlacement::RunQueues);
         places
     }
 
-    fn places(&mut self, sample: ProgressSample<'_>) -> Vec<GuestPlace> {
+    fn places(&mut self, sample: ProgressSample<'_>) -> Vec<ScavengerPlacement> {
         let alive: Vec<usize> = (0..sample.progress.len())
             .filter(|&index| sample.progress[index].is_some())
             .collect();
@@ -183,7 +183,7 @@ impl Balance {
         self.found.trials += 1;
         if let Some(worth) = worth {
             self.found.worth = Some(worth);
-            let pays = worth >= PAYS;
+            let pays = worth >= MIN_SPEEDUP;
             self.pause = if pays == self.pays {
                 (self.pause * 2).min(MAX_TRIAL_PAUSE)
             } else {
@@ -256,7 +256,7 @@ impl Trial {
         (!ratios.is_empty()).then(|| mean * self.members.len() as f64 / processors as f64)
     }
 
-    fn places(&self, count: usize, processors: usize) -> Vec<GuestPlace> {
+    fn places(&self, count: usize, processors: usize) -> Vec<ScavengerPlacement> {
         if self.is_interleaved_measured {
             alone(count, &self.members[self.alone..], processors)
         } else {
@@ -266,19 +266,19 @@ impl Trial {
 }
 
 /// The first of `these` run alone, one on each processor; all other scavengers are held.
-fn alone(count: usize, these: &[usize], processors: usize) -> Vec<GuestPlace> {
-    let mut places = vec![GuestPlace::Held; count];
+fn alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlacement> {
+    let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these.iter().take(processors) {
-        places[index] = GuestPlace::Own;
+        places[index] = ScavengerPlacement::Own;
     }
     places
 }
 
 /// All of `these` interleave; all other scavengers are held.
-fn together(count: usize, these: &[usize]) -> Vec<GuestPlace> {
-    let mut places = vec![GuestPlace::Held; count];
+fn together(count: usize, these: &[usize]) -> Vec<ScavengerPlacement> {
+    let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these {
-        places[index] = GuestPlace::Lanes;
+        places[index] = ScavengerPlacement::RunQueues;
     }
     places
 }
@@ -317,11 +317,15 @@ mod tests {
                 progress: &progress,
             });
             assert!(
-                places.iter().filter(|it| **it == GuestPlace::Own).count() <= processors,
+                places
+                    .iter()
+                    .filter(|it| **it == ScavengerPlacement::Own)
+                    .count()
+                    <= processors,
                 "{places:?}"
             );
             for (index, program) in programs.iter().enumerate() {
-                if ends[index] > 0 || places[index] == GuestPlace::Held {
+                if ends[index] > 0 || places[index] == ScavengerPlacement::Held {
                     continue;
                 }
                 if prepared[index] < program.prepares_ms {
@@ -330,7 +334,7 @@ mod tests {
                 }
                 loads[index] += STEP_MS
                     * match places[index] {
-                        GuestPlace::Lanes => program.interleaved_rate,
+                        ScavengerPlacement::RunQueues => program.interleaved_rate,
                         _ => program.alone,
                     };
                 if loads[index] >= program.loads {

@@ -7,7 +7,6 @@
 
 pub(crate) mod args;
 mod engine;
-mod guests;
 mod halt;
 mod joblog;
 mod known;
@@ -18,6 +17,7 @@ mod pace;
 mod processes;
 mod queue;
 mod record;
+mod scavengers;
 mod sets;
 mod told;
 
@@ -138,7 +138,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     let is_known = expected.iter().any(|it| it.wall_s.is_some());
     let can_harvest = jobs.iter().any(|job| job.plan.is_some());
     let machine = if args.machine.is_some() || (can_harvest && args.harvest != BatchHarvest::Off) {
-        guests::machine(args.machine.as_deref())?.filter(|_| can_harvest)
+        scavengers::machine(args.machine.as_deref())?.filter(|_| can_harvest)
     } else {
         None
     };

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use membound_launch::{GuestPlace, GuestState, Harvested, Remote};
+use membound_launch::{Harvested, Remote, ScavengerPlacement, ScavengerProcessState};
 use membound_platform::threads::{self, Thread};
 use membound_platform::{Root, affinity};
 use membound_types::CpuId;
@@ -40,7 +40,7 @@ pub(super) struct Beside {
     /// Threads of the command, by thread ID.
     ran: BTreeMap<u32, Ran>,
     /// One for each scavenger.
-    places: Vec<Place>,
+    places: Vec<CpuBinding>,
     looked: Option<Instant>,
     /// The use and the time for which threads are polled again.
     due: Option<(Use, Instant)>,
@@ -69,7 +69,7 @@ struct Ran {
 
 /// Where a scavenger runs.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct CpuBinding {
     /// The SMT sibling of the command's that it has.
     beside: Option<CpuId>,
     /// The CPUs that it is bound to; empty if its affinity was never changed.
@@ -114,7 +114,8 @@ impl Beside {
         own_s: &[f64],
         to: Use,
     ) {
-        self.places.resize(harvested.guests.len(), Place::default());
+        self.places
+            .resize(harvested.scavengers.len(), CpuBinding::default());
         self.count(own_s);
         let begun = Instant::now();
         if self.due.is_some_and(|(was, due)| was == to && begun < due) {
@@ -123,9 +124,12 @@ impl Beside {
         let runs = self.runs_on(&threads::of(&Root::system(), pid), harvested);
         self.due = Some((to, begun + begun.elapsed() * ELAPSED_PER_POLL_TIME));
         let free = beside(&self.cores, &runs);
-        let lives = harvested.guests.iter().map(|guest| {
-            let lives = matches!(guest.state, Some(GuestState::Starting | GuestState::Runs));
-            lives && guest.thread != 0
+        let lives = harvested.scavengers.iter().map(|scavenger| {
+            let lives = matches!(
+                scavenger.state,
+                Some(ScavengerProcessState::Starting | ScavengerProcessState::Runs)
+            );
+            lives && scavenger.thread != 0
         });
         let lives: Vec<bool> = lives.collect();
         let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
@@ -141,7 +145,7 @@ impl Beside {
             let is_new = place.bound != bound && !(place.bound.is_empty() && bound == self.allowed);
             if lives[index] && is_new {
                 // A thread that has ended meanwhile cannot be bound, and needs not be.
-                let done = affinity::bind(harvested.guests[index].thread, &bound);
+                let done = affinity::bind(harvested.scavengers[index].thread, &bound);
                 place.beside = has[index].filter(|_| done.is_ok());
                 place.bound = bound;
             }
@@ -150,10 +154,10 @@ impl Beside {
         self.given.cpus.extend(has.iter().flatten());
         if has != had {
             let place = |has: &Option<CpuId>| match has {
-                Some(_) => GuestPlace::Own,
-                None => GuestPlace::Lanes,
+                Some(_) => ScavengerPlacement::Own,
+                None => ScavengerPlacement::RunQueues,
             };
-            let places: Vec<GuestPlace> = has.iter().map(place).collect();
+            let places: Vec<ScavengerPlacement> = has.iter().map(place).collect();
             remote.set_places(&places);
         }
     }
@@ -187,10 +191,15 @@ impl Beside {
 
     /// The CPUs on which threads of the command ran lately.
     fn runs_on(&mut self, threads: &[Thread], harvested: &Harvested) -> BTreeSet<CpuId> {
-        let is_guest = |id: u32| harvested.guests.iter().any(|guest| guest.thread == id);
+        let is_scavenger = |id: u32| {
+            harvested
+                .scavengers
+                .iter()
+                .any(|scavenger| scavenger.thread == id)
+        };
         let before = std::mem::take(&mut self.ran);
         for thread in threads {
-            if is_guest(thread.id) || AGENTS.contains(&thread.name.as_str()) {
+            if is_scavenger(thread.id) || AGENTS.contains(&thread.name.as_str()) {
                 continue;
             }
             let known = before.get(&thread.id);
@@ -259,7 +268,7 @@ fn assigned(
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::GuestStatus;
+    use membound_launch::ScavengerStatus;
 
     use super::*;
 
@@ -315,8 +324,8 @@ mod tests {
     #[test]
     fn a_thread_counts_for_a_while_after_it_ran_and_scavengers_never_do() {
         let mut beside = Beside::new(Vec::new(), cpus(&[0, 1]), 1);
-        let guest = GuestStatus {
-            state: Some(GuestState::Runs),
+        let scavenger = ScavengerStatus {
+            state: Some(ScavengerProcessState::Runs),
             code: 0,
             thread: 8,
             cpu_ns: 0,
@@ -326,7 +335,7 @@ mod tests {
             progress: 0,
         };
         let harvested = Harvested {
-            guests: vec![guest],
+            scavengers: vec![scavenger],
             ..Harvested::default()
         };
         let mut seen = vec![

@@ -95,7 +95,7 @@ impl RoleAssignment {
         alike: usize,
         rehearses: bool,
     ) {
-        if let Some(why) = &scavenger.no_guest {
+        if let Some(why) = &scavenger.no_scavenger {
             return self.run_ordinary(copies, why);
         }
         // Another scavenger with the same words may be profiled already.
@@ -103,7 +103,7 @@ impl RoleAssignment {
         if self
             .ordinary
             .iter()
-            .any(|it| it.task.is_some() && it.guest.arguments == *words)
+            .any(|it| it.task.is_some() && it.scavenger.arguments == *words)
         {
             return self.hold(copies);
         }
@@ -244,7 +244,7 @@ impl RoleAssignment {
         let held = std::mem::take(&mut self.held);
         let (mut these, others): (Vec<Member>, Vec<Member>) = held
             .into_iter()
-            .partition(|(guest, _)| guest.arguments == task.plan_request.words);
+            .partition(|(scavenger, _)| scavenger.arguments == task.plan_request.words);
         self.held = others;
         let why = match learned {
             Observation::CpuTimes(cpu_times)
@@ -277,13 +277,13 @@ impl RoleAssignment {
 }
 
 /// The copy that is timed or profiled.
-fn first((guest, copy_request): Member, task: ObservationTask) -> Ordinary {
+fn first((scavenger, copy_request): Member, task: ObservationTask) -> Ordinary {
     let why = match task.subject {
         Subject::CpuTime => IS_TIMED,
         Subject::Plan => IS_LEARNED,
     };
     Ordinary {
-        guest,
+        scavenger,
         copy_request,
         why: why.to_owned(),
         task: Some(task),
@@ -295,9 +295,9 @@ fn too_short(cpu_s: f64) -> String {
 }
 
 /// A scavenger as an ordinary process, for the reason given.
-pub(super) fn ordinary((guest, copy_request): Member, why: &str) -> Ordinary {
+pub(super) fn ordinary((scavenger, copy_request): Member, why: &str) -> Ordinary {
     Ordinary {
-        guest,
+        scavenger,
         copy_request,
         why: why.to_owned(),
         task: None,

@@ -1,7 +1,7 @@
 //! The copies of scavengers, and their output files.
 
 use anyhow::Context;
-use membound_launch::{Guest, environment};
+use membound_launch::{ScavengerCommand, environment};
 
 use super::args::RunArgs;
 use super::programs::{CopyRequest, Program, texts};
@@ -12,7 +12,7 @@ const MEMORY_BYTES: u64 = 1 << 40;
 const STACK_BYTES: u64 = 8 << 20;
 
 /// A copy of a scavenger with everything that its start needs, and the request for it.
-pub(super) type Member = (Guest, CopyRequest);
+pub(super) type Member = (ScavengerCommand, CopyRequest);
 
 /// Creates the output directory, and checks that all output files of `scavengers` scavengers are writable.
 pub(super) fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Result<()> {
@@ -59,7 +59,7 @@ pub(super) fn copies(args: &RunArgs, scavenger: &Program) -> anyhow::Result<Vec<
             copy,
             output: output.as_ref().map(|path| path.display().to_string()),
         };
-        let guest = Guest {
+        let scavenger = ScavengerCommand {
             path: scavenger.path.clone(),
             arguments: scavenger.words.clone(),
             environment: environment(),
@@ -68,7 +68,7 @@ pub(super) fn copies(args: &RunArgs, scavenger: &Program) -> anyhow::Result<Vec<
             memory_bytes: MEMORY_BYTES,
             stack_bytes: STACK_BYTES,
         };
-        (guest, copy_request)
+        (scavenger, copy_request)
     };
     Ok((0..args.copies).map(copy).collect())
 }

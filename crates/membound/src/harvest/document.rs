@@ -1,6 +1,6 @@
 //! Builds the document of a harvest from everything that was observed.
 
-use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
+use membound_launch::{Harvested, RequestsBy, ScavengerProcessState, ScavengerStatus};
 use membound_types::{
     HarvestBalance, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary,
     HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
@@ -144,13 +144,17 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         End::Exited(code) => (Some(code), None),
         End::Killed(signal) => (None, Some(signal)),
     };
-    let away_ns: u64 = harvested.guests.iter().map(|guest| guest.away_ns).sum();
+    let away_ns: u64 = harvested
+        .scavengers
+        .iter()
+        .map(|status| status.away_ns)
+        .sum();
     let scavengers = facts
         .scavengers
         .iter()
-        .zip(&harvested.guests)
+        .zip(&harvested.scavengers)
         .enumerate()
-        .map(|(index, (copy_request, guest))| {
+        .map(|(index, (copy_request, status))| {
             let own_thread_s = facts
                 .observed
                 .own_thread_s
@@ -161,7 +165,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             let share = if away_ns == 0 {
                 1.0 / facts.scavengers.len().max(1) as f64
             } else {
-                guest.away_ns as f64 / away_ns as f64
+                status.away_ns as f64 / away_ns as f64
             };
             let in_stalls_s = turns_s.map(|turns_s| turns_s * share);
             let had = Had {
@@ -169,7 +173,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
                 in_waits_s: waits_s * share,
                 own_thread_s,
             };
-            scavenger(copy_request, guest, &had)
+            scavenger(copy_request, status, &had)
         })
         .chain(facts.ordinary.iter().cloned())
         .collect();
@@ -266,21 +270,21 @@ struct Had {
     own_thread_s: f64,
 }
 
-fn scavenger(copy_request: &CopyRequest, guest: &GuestStatus, had: &Had) -> Scavenger {
-    let code = i32::try_from(guest.code).ok();
-    let (state, exit_code, signal, reason) = match guest.state {
-        Some(GuestState::Exited) => (ScavengerState::Finished, code, None, None),
-        Some(GuestState::Killed) => (
+fn scavenger(copy_request: &CopyRequest, status: &ScavengerStatus, had: &Had) -> Scavenger {
+    let code = i32::try_from(status.code).ok();
+    let (state, exit_code, signal, reason) = match status.state {
+        Some(ScavengerProcessState::Exited) => (ScavengerState::Finished, code, None, None),
+        Some(ScavengerProcessState::Killed) => (
             ScavengerState::Crashed,
             None,
             code,
-            Some(format!("it died of signal {}", guest.code)),
+            Some(format!("it died of signal {}", status.code)),
         ),
-        Some(GuestState::Failed) => {
+        Some(ScavengerProcessState::Failed) => {
             let error = std::io::Error::from_raw_os_error(code.unwrap_or(0));
             (ScavengerState::Refused, None, None, Some(refusal(&error)))
         }
-        Some(GuestState::Starting | GuestState::Runs) => {
+        Some(ScavengerProcessState::Starting | ScavengerProcessState::Runs) => {
             (ScavengerState::Unfinished, None, None, None)
         }
         None => (
@@ -302,8 +306,8 @@ fn scavenger(copy_request: &CopyRequest, guest: &GuestStatus, had: &Had) -> Scav
         in_stalls_s: had.in_stalls_s.filter(|_| state != ScavengerState::Refused),
         in_waits_s: had.in_waits_s,
         own_thread_s: had.own_thread_s,
-        calls: guest.calls,
-        turns: guest.parks,
+        calls: status.calls,
+        turns: status.parks,
         output: copy_request.output.clone(),
     }
 }

@@ -356,7 +356,7 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
 /// harvest did not begin in time, so their figures do not describe the setting.
 fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
     /// Share of the largest number of slices in a run below which a run had hardly any.
-    const FEW: f64 = 0.001;
+    const MIN_TURN_SHARE: f64 = 0.001;
     let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
     let told = |row: &ExploreRow| -> Vec<u64> {
         let turns = row.runs.iter().filter_map(|run| run.turns);
@@ -366,7 +366,9 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
     let mut notes = Vec::new();
     for row in rows() {
         let turns = told(row);
-        let few = turns.iter().filter(|turns| (**turns as f64) < most * FEW);
+        let few = turns
+            .iter()
+            .filter(|turns| (**turns as f64) < most * MIN_TURN_SHARE);
         let count = few.count();
         // A row in which no run had a time slice ran without scavengers, so none of them came too late.
         if count > 0 && turns.iter().any(|turns| *turns > 0) {

@@ -6,7 +6,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use membound_launch::{GuestPlace, GuestState, GuestStatus, Harvested, Remote, RequestDurations};
+use membound_launch::{
+    Harvested, Remote, RequestDurations, ScavengerPlacement, ScavengerProcessState, ScavengerStatus,
+};
 use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
@@ -29,10 +31,10 @@ const TRIAL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const FIRST_SLICE_WATCH: Duration = Duration::from_secs(2);
 /// Consecutive idle polls before the poll interval doubles, and the maximum number of doublings: each poll
 /// costs some fifty microseconds of a thread that shares the processor.
-const ENOUGH: u32 = 8;
+const IDLE_POLLS_BEFORE_BACK_OFF: u32 = 8;
 const MAX_INTERVAL_DOUBLINGS: u32 = 3;
 /// Polls between two decisions on the slowdown.
-const LOOKS: u32 = 5;
+const POLLS_PER_DECISION: u32 = 5;
 /// Maximum number of decisions skipped while a change of yields is pending: a program that was stopped never
 /// completes it.
 const MAX_SKIPPED_DECISIONS: u32 = 20;
@@ -150,7 +152,7 @@ impl Follower {
                     continue;
                 }
                 looks += 1;
-                let decides = looks.is_multiple_of(LOOKS);
+                let decides = looks.is_multiple_of(POLLS_PER_DECISION);
                 let held = guard.as_ref().is_some_and(Guard::holds_back);
                 let beside = decides && slots.decide(&observed.harvested, held);
                 slots.poll(&remote, pid, &observed.harvested, &observed.own_thread_s);
@@ -202,7 +204,7 @@ pub(super) struct OtherProcesses {
     balance: Option<Balance>,
     processes: Processes,
     processors: usize,
-    places: Vec<GuestPlace>,
+    places: Vec<ScavengerPlacement>,
     begun: Instant,
 }
 
@@ -252,12 +254,12 @@ impl Observed {
         if self.first_turn.is_none() && harvested.with.count + harvested.waits.count > 0 {
             self.first_turn = Some(begun.elapsed());
         }
-        self.own_thread_s.resize(harvested.guests.len(), 0.0);
-        for (guest, seconds) in harvested.guests.iter().zip(&mut self.own_thread_s) {
-            let own = if guest.cpu_ns > 0 {
-                Some(guest.cpu_ns as f64 * 1e-9)
+        self.own_thread_s.resize(harvested.scavengers.len(), 0.0);
+        for (scavenger, seconds) in harvested.scavengers.iter().zip(&mut self.own_thread_s) {
+            let own = if scavenger.cpu_ns > 0 {
+                Some(scavenger.cpu_ns as f64 * 1e-9)
             } else {
-                thread_cpu_s(pid, guest.thread)
+                thread_cpu_s(pid, scavenger.thread)
             };
             // A scavenger that has ended keeps its last value.
             *seconds = own.unwrap_or(*seconds).max(*seconds);
@@ -284,7 +286,7 @@ impl IdlePolls {
 
     /// Time until the next poll.
     fn poll_interval(&self) -> Duration {
-        POLL_INTERVAL * (1 << (self.0 / ENOUGH).min(MAX_INTERVAL_DOUBLINGS))
+        POLL_INTERVAL * (1 << (self.0 / IDLE_POLLS_BEFORE_BACK_OFF).min(MAX_INTERVAL_DOUBLINGS))
     }
 }
 
@@ -350,10 +352,11 @@ fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
 /// For each scavenger, the number of loads with a yield that it has executed; `None` if it has not begun or
 /// has ended.
 fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
-    let guests = harvested.guests.iter();
-    let of =
-        |guest: &GuestStatus| (guest.state == Some(GuestState::Runs)).then_some(guest.progress);
-    guests.map(of).collect()
+    let scavengers = harvested.scavengers.iter();
+    let of = |scavenger: &ScavengerStatus| {
+        (scavenger.state == Some(ScavengerProcessState::Runs)).then_some(scavenger.progress)
+    };
+    scavengers.map(of).collect()
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use super::worth::{Change, Pace, PlannedYield, Yields};
 
 /// Maximum share of the time in which scavengers are admitted: the rest shows how fast the command is without
 /// them.
-pub(super) const MOST: f64 = 0.95;
+pub(super) const MAX_LET_IN_SHARE: f64 = 0.95;
 /// Minimum share of the time in which scavengers are admitted: without any, their effect could not be
 /// measured.
-const LEAST: f64 = 0.02;
+const MIN_LET_IN_SHARE: f64 = 0.02;
 /// Target share of the requests within their limit: 95 in 100 are required, and the share of some hundred
 /// requests is noisy.
 const TARGET_SHARE_WITHIN_LIMIT: f64 = 0.96;
@@ -84,19 +84,19 @@ impl Guard {
             most,
             yields: Yields::new(yields),
             last: Span::default(),
-            target_share: MOST,
+            target_share: MAX_LET_IN_SHARE,
         });
         let latency = limits.slo_p95_ns.map(|bound_ns| LatencyLimit {
             bound_ns,
             kept: [RequestsWithinLimit::default(); 2],
-            target_share: MOST,
+            target_share: MAX_LET_IN_SHARE,
         });
         (slowdown.is_some() || latency.is_some()).then(|| Self {
             slowdown,
             latency,
-            share: MOST,
+            share: MAX_LET_IN_SHARE,
             report: SlowdownGuard {
-                final_share: MOST,
+                final_share: MAX_LET_IN_SHARE,
                 ..SlowdownGuard::default()
             },
         })
@@ -125,7 +125,7 @@ impl Guard {
     /// Whether the guard admits scavengers less than the maximum, or has removed yields.
     pub(super) fn holds_back(&self) -> bool {
         let out = |limit: &SlowdownLimit| !limit.yields.removed().is_empty();
-        self.target_share() < MOST || self.slowdown.as_ref().is_some_and(out)
+        self.target_share() < MAX_LET_IN_SHARE || self.slowdown.as_ref().is_some_and(out)
     }
 
     /// Decides from what was measured since the last decision.
@@ -159,7 +159,10 @@ impl Guard {
             self.slowdown.as_ref().map(|it| it.target_share),
             self.latency.as_ref().map(|it| it.target_share),
         ];
-        target_shares.into_iter().flatten().fold(MOST, f64::min)
+        target_shares
+            .into_iter()
+            .flatten()
+            .fold(MAX_LET_IN_SHARE, f64::min)
     }
 
     /// The next share, or `None` if it stays as it is.
@@ -204,15 +207,15 @@ impl SlowdownLimit {
         let pace = Pace {
             slower,
             overhead: self.yields.overhead(span.turns_per_s_without()),
-            max_admitted_share: MOST,
+            max_admitted_share: MAX_LET_IN_SHARE,
         };
         let change = self.yields.judge(pace, self.most);
         // The slowdown over all time is that with scavengers, times the share of the time in which they are
         // admitted.
         let target_share = if slower <= 0.0 {
-            MOST
+            MAX_LET_IN_SHARE
         } else {
-            ((self.most - pace.overhead) / slower).clamp(LEAST, MOST)
+            ((self.most - pace.overhead) / slower).clamp(MIN_LET_IN_SHARE, MAX_LET_IN_SHARE)
         };
         // Yields are removed before scavengers are admitted less.
         if change.is_none() && !self.yields.may_remove(pace, self.most) {
@@ -252,12 +255,11 @@ impl LatencyLimit {
             return false;
         };
         self.target_share = match without.share {
-            _ if kept >= TARGET_SHARE_WITHIN_LIMIT => MOST,
-            None => (self.target_share / 2.0).max(LEAST),
-            Some(alone) if alone <= TARGET_SHARE_WITHIN_LIMIT => LEAST,
-            Some(alone) => {
-                ((alone - TARGET_SHARE_WITHIN_LIMIT) / (alone - kept)).clamp(LEAST, MOST)
-            }
+            _ if kept >= TARGET_SHARE_WITHIN_LIMIT => MAX_LET_IN_SHARE,
+            None => (self.target_share / 2.0).max(MIN_LET_IN_SHARE),
+            Some(alone) if alone <= TARGET_SHARE_WITHIN_LIMIT => MIN_LET_IN_SHARE,
+            Some(alone) => ((alone - TARGET_SHARE_WITHIN_LIMIT) / (alone - kept))
+                .clamp(MIN_LET_IN_SHARE, MAX_LET_IN_SHARE),
         };
         true
     }
@@ -306,7 +308,7 @@ mod tests {
         let mut guard = Guard::new(limits, Vec::new()).unwrap();
         // Twice as slow while they are admitted: they get a twentieth of the time.
         let mut now = Harvested::default();
-        let mut share = MOST;
+        let mut share = MAX_LET_IN_SHARE;
         for _ in 0..20 {
             now.with.count += 10_000;
             now.with.cpu_ns += 2_000_000;
@@ -359,7 +361,7 @@ mod tests {
         );
         // With the other yield it is still too slow: that yield stays, for less of the time.
         guard.begin_anew(&now);
-        let mut share = MOST;
+        let mut share = MAX_LET_IN_SHARE;
         for _ in 0..20 {
             let decision = decide(&mut guard, &mut now, 200);
             assert_eq!(decision.withdrawn, None);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use membound_launch::{GuestPlace, Live, Remote};
+use membound_launch::{Live, Remote, ScavengerPlacement};
 use membound_platform::cpu_time;
 use membound_record::CutOff;
 use membound_run::RunData;
@@ -24,7 +24,7 @@ use crate::output;
 /// Time from the start of the command to the first attempt at its plan.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(400);
 /// Minimum time from the end of one attempt to the start of the next.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// Wall time between two attempts per second of CPU time that the first of them took: attempts take at most a
 /// fifth of a processor. The wall time of an attempt does not tell its cost: beside a load, 3 ms of CPU time
 /// take some tenths of a second.
@@ -34,15 +34,15 @@ const ELAPSED_PER_PAUSE: u32 = 5;
 /// Share of the stall so far that a plan must cover, and share of the CPU time that the stall must be, for
 /// the plan to be adopted before the recording is complete: a command that still prepares its data has other
 /// loads to wait for.
-const ENOUGH_COVERED: f64 = 0.5;
-const ENOUGH_STALL: f64 = 0.1;
+const MIN_COVERED_SHARE: f64 = 0.5;
+const MIN_STALL_SHARE: f64 = 0.1;
 /// A recording is complete when it holds as much CPU time of the command as a profile needs, or after this
 /// many times as much wall time: a command that waits, or has little of a processor, yields fewer samples.
-const MOST_DURATIONS: u32 = 4;
+const MAX_DURATIONS: u32 = 4;
 /// Share of a profile's CPU time from which on a recording without yields proves that there are none.
-const ENOUGH_RECORDED: f64 = 0.5;
+const MIN_RECORDED_SHARE: f64 = 0.5;
 /// How long to wait for a command in whose text the yields are not installed, in wall time.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of making a command's plan while the command runs.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(super) struct InPlace {
     without: Vec<HarvestPart>,
     live: Live,
     cut_off: CutOff,
-    guests: usize,
+    scavengers: usize,
     begun: Instant,
     next_attempt: Instant,
     stage: Stage,
@@ -119,7 +119,7 @@ impl InPlace {
         task: ObservationTask,
         without: Vec<HarvestPart>,
         live: Live,
-        guests: usize,
+        scavengers: usize,
     ) -> std::io::Result<Self> {
         let begun = Instant::now();
         Ok(Self {
@@ -128,7 +128,7 @@ impl InPlace {
             without,
             live,
             cut_off: CutOff::default(),
-            guests,
+            scavengers,
             begun,
             next_attempt: begun + FIRST_ATTEMPT,
             stage: Stage::Recording,
@@ -181,7 +181,7 @@ impl InPlace {
                 };
             }
             Stage::Planting(ready, exchange, since) => {
-                if !remote.settled(exchange) && since.elapsed() < PATIENCE {
+                if !remote.settled(exchange) && since.elapsed() < TEXT_CHANGE_TIMEOUT {
                     self.stage = Stage::Planting(ready, exchange, since);
                     return None;
                 }
@@ -206,9 +206,9 @@ impl InPlace {
             ready,
         } = attempt;
         let wanted = maker.duration;
-        let is_known = cpu_s >= ENOUGH_RECORDED * wanted.as_secs_f64();
+        let is_known = cpu_s >= MIN_RECORDED_SHARE * wanted.as_secs_f64();
         let is_over =
-            cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MOST_DURATIONS;
+            cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MAX_DURATIONS;
         match ready {
             Ok(ready) if is_enough(&ready) || is_over && (is_known || ready.has_yields()) => {
                 maker.keep(plan_request, &ready.followed.plan);
@@ -239,7 +239,7 @@ impl InPlace {
     /// the command executes its first one.
     fn end_recording(&self, remote: &Remote) {
         self.cut_off.cut();
-        remote.set_places(&vec![GuestPlace::Lanes; self.guests]);
+        remote.set_places(&vec![ScavengerPlacement::RunQueues; self.scavengers]);
     }
 
     /// Makes a plan from what is recorded so far, in a thread beside the programs that run.
@@ -277,7 +277,7 @@ impl InPlace {
 fn pause(own_cpu: Duration, elapsed: Duration) -> Duration {
     (own_cpu * PAUSE_PER_ATTEMPT_CPU)
         .max(elapsed / ELAPSED_PER_PAUSE)
-        .max(SHORTEST_PAUSE)
+        .max(MIN_PAUSE)
 }
 
 /// Whether a plan is adopted although more could be recorded.
@@ -286,8 +286,8 @@ fn is_enough(ready: &Ready) -> bool {
     let totals = &plan.totals;
     plan.role == HarvestRole::Primary
         && ready.has_yields()
-        && totals.stall_fraction >= ENOUGH_STALL
-        && totals.covered_fraction >= ENOUGH_COVERED * totals.stall_fraction
+        && totals.stall_fraction >= MIN_STALL_SHARE
+        && totals.covered_fraction >= MIN_COVERED_SHARE * totals.stall_fraction
 }
 
 #[cfg(test)]
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn attempts_come_by_their_cpu_time_and_become_rarer() {
         let ms = Duration::from_millis;
-        assert_eq!(pause(ms(3), ms(430)), SHORTEST_PAUSE);
+        assert_eq!(pause(ms(3), ms(430)), MIN_PAUSE);
         assert_eq!(pause(ms(3), ms(1000)), ms(200));
         assert_eq!(pause(ms(3), ms(10_000)), ms(2000));
         // A large program takes a fifth of a processor at most.

@@ -29,9 +29,9 @@ pub(super) const PLANNING_NICENESS: i32 = 5;
 /// How long to wait for plans in the making after all programs have ended; `elapsed` is how long the programs
 /// took.
 pub(super) fn planning_time(elapsed: Duration) -> Duration {
-    const SHORTEST: Duration = Duration::from_millis(50);
-    const LONGEST: Duration = Duration::from_secs(2);
-    (elapsed / 30 + SHORTEST).min(LONGEST)
+    const MIN_WAIT: Duration = Duration::from_millis(50);
+    const MAX_WAIT: Duration = Duration::from_secs(2);
+    (elapsed / 30 + MIN_WAIT).min(MAX_WAIT)
 }
 
 /// Minimum CPU time of one copy of a program for it to be profiled, in seconds.
@@ -39,7 +39,7 @@ const MIN_COPY_CPU_S: f64 = 0.3;
 /// Cost of profiling: a share of the program's time, and a fixed part in seconds for planning the agent's
 /// changes and the plan itself.
 const PROFILING_COST_SHARE: f64 = 0.08;
-const PROFILED_LEAST_S: f64 = 0.1;
+const MIN_PROFILED_S: f64 = 0.1;
 /// Cost of profiling per byte of the program's file, in seconds: the whole file is decoded and analysed.
 const PROFILING_COST_PER_BYTE_S: f64 = 0.12e-6;
 /// Share of the time of all runs so far that profiling may cost where no other copy gains by it.
@@ -51,7 +51,7 @@ const MAX_COST_SHARE_WITH_COPIES: f64 = 0.1;
 /// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
 /// time of all runs.
 pub(super) fn is_worth_profiling(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
-    let cost_s = PROFILED_LEAST_S
+    let cost_s = MIN_PROFILED_S
         + PROFILING_COST_SHARE * cpu_times.cpu_s
         + PROFILING_COST_PER_BYTE_S * file_bytes as f64;
     let may_cost_s = match copies {

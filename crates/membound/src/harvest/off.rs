@@ -7,7 +7,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use membound_launch::{GuestPlace, Remote, YieldPlace};
+use membound_launch::{Remote, ScavengerPlacement, YieldPlace};
 use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
 
@@ -15,7 +15,7 @@ use super::args::RunArgs;
 use super::worth::PlannedYield;
 
 /// How long to wait for a command that does not complete the removal of its yields.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Listens for the signal, which no longer kills the process from then on.
 #[derive(Debug)]
@@ -61,19 +61,19 @@ impl Listening {
 #[derive(Debug)]
 pub(super) struct Off {
     yields: Vec<YieldPlace>,
-    guests: usize,
-    place: GuestPlace,
+    scavengers: usize,
+    place: ScavengerPlacement,
     begun: Instant,
 }
 
 impl Off {
-    pub(super) fn new(args: &RunArgs, yields: &[PlannedYield], guests: usize) -> Self {
+    pub(super) fn new(args: &RunArgs, yields: &[PlannedYield], scavengers: usize) -> Self {
         Self {
             yields: yields.iter().map(|planned| planned.place.clone()).collect(),
-            guests,
+            scavengers,
             place: match args.finish || args.no_primary {
-                true => GuestPlace::Own,
-                false => GuestPlace::Held,
+                true => ScavengerPlacement::Own,
+                false => ScavengerPlacement::Held,
             },
             begun: Instant::now(),
         }
@@ -88,10 +88,10 @@ impl Off {
     pub(super) fn take_away(&self, remote: &Remote) -> String {
         let begun = Instant::now();
         remote.set_admitted_share(0.0);
-        remote.set_places(&vec![self.place; self.guests]);
+        remote.set_places(&vec![self.place; self.scavengers]);
         let after_s = (begun - self.begun).as_secs_f64();
         let told = match self.place {
-            GuestPlace::Held => "scavengers waited from then on",
+            ScavengerPlacement::Held => "scavengers waited from then on",
             _ => "scavengers went on each on its own thread",
         };
         let told = format!("harvest: it was switched off after {after_s:.1} s: {told}");
@@ -99,7 +99,7 @@ impl Off {
             return told;
         }
         let exchange = remote.withdraw(self.yields.clone());
-        while !remote.settled(exchange) && begun.elapsed() < PATIENCE {
+        while !remote.settled(exchange) && begun.elapsed() < TEXT_CHANGE_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
         let harvested = remote.harvested();

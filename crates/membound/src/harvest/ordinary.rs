@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use membound_launch::Guest;
+use membound_launch::ScavengerCommand;
 use membound_platform::disturb::ThreadUsage;
 use membound_types::{Scavenger, ScavengerState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,12 +23,12 @@ const MAX_POLL_INTERVAL_NS: i64 = 20_000_000;
 /// Time between two checks whether a process starts others.
 const CHILD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Niceness of a process beside a command: the lowest priority.
-const LEAST: i32 = 19;
+const LOWEST_PRIORITY_NICENESS: i32 = 19;
 
 /// A scavenger without time slices.
 #[derive(Debug)]
 pub(super) struct Ordinary {
-    pub(super) guest: Guest,
+    pub(super) scavenger: ScavengerCommand,
     pub(super) copy_request: CopyRequest,
     /// Why it has none.
     pub(super) why: String,
@@ -211,7 +211,7 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     let task = ordinary.task.clone();
     let task = task.filter(|task| task.subject == Subject::Plan);
     let mut learning = task.and_then(|task| Learning::begin(task).ok());
-    let child = start(&ordinary.guest, learning.as_ref()).map_err(|error| error.to_string());
+    let child = start(&ordinary.scavenger, learning.as_ref()).map_err(|error| error.to_string());
     if child.is_err() {
         learning = None;
     }
@@ -219,7 +219,7 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     if pid.is_some() && beside_command {
         // If this is refused, the process keeps its niceness.
-        let _ = rustix::process::setpriority_process(pid, LEAST);
+        let _ = rustix::process::setpriority_process(pid, LOWEST_PRIORITY_NICENESS);
     }
     Started {
         child,
@@ -336,18 +336,18 @@ impl Started {
     }
 }
 
-/// Starts a program, under the profiler if `learning` is given; its output goes to the files of `guest`.
-fn start(guest: &Guest, learning: Option<&Learning>) -> std::io::Result<Child> {
-    let stdout = guest.output.as_deref().map(File::create).transpose()?;
-    let stderr = match &guest.errors {
-        Some(path) if guest.errors != guest.output => Some(File::create(path)?),
+/// Starts a program, under the profiler if `learning` is given; its output goes to the files of `scavenger`.
+fn start(scavenger: &ScavengerCommand, learning: Option<&Learning>) -> std::io::Result<Child> {
+    let stdout = scavenger.output.as_deref().map(File::create).transpose()?;
+    let stderr = match &scavenger.errors {
+        Some(path) if scavenger.errors != scavenger.output => Some(File::create(path)?),
         Some(_) => stdout.as_ref().map(File::try_clone).transpose()?,
         None => None,
     };
     let to = |file: Option<File>| file.map_or_else(Stdio::null, Stdio::from);
     let mut command = match learning {
-        Some(learning) => learning.command(&guest.arguments)?,
-        None => as_it_is(guest),
+        Some(learning) => learning.command(&scavenger.arguments)?,
+        None => as_it_is(scavenger),
     };
     command
         .stdin(Stdio::null())
@@ -356,12 +356,12 @@ fn start(guest: &Guest, learning: Option<&Learning>) -> std::io::Result<Child> {
         .spawn()
 }
 
-fn as_it_is(guest: &Guest) -> Command {
-    let mut command = Command::new(&guest.path);
-    if let Some(name) = guest.arguments.first() {
+fn as_it_is(scavenger: &ScavengerCommand) -> Command {
+    let mut command = Command::new(&scavenger.path);
+    if let Some(name) = scavenger.arguments.first() {
         command.arg0(name);
     }
-    command.args(guest.arguments.get(1..).unwrap_or_default());
+    command.args(scavenger.arguments.get(1..).unwrap_or_default());
     command
 }
 
@@ -371,7 +371,7 @@ mod tests {
 
     fn ordinary(words: &[&str], output: Option<&std::path::Path>) -> Ordinary {
         Ordinary {
-            guest: Guest {
+            scavenger: ScavengerCommand {
                 path: "/bin/sh".into(),
                 arguments: words.iter().map(|word| word.into()).collect(),
                 environment: Vec::new(),
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn who_is_not_to_finish_is_ended_and_who_is_not_there_is_refused() {
         let mut absent = ordinary(&["sh"], None);
-        absent.guest.path = "/nowhere/at/all".into();
+        absent.scavenger.path = "/nowhere/at/all".into();
         let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];
         let ended = Processes::start(all, 9, true).end(false, 9);
         let states: Vec<_> = ended.iter().map(|it| it.state).collect();

@@ -24,7 +24,7 @@ pub(super) struct Program {
     pub(super) number: usize,
     /// Why it cannot run in another program's process, where its file tells; it then runs as an ordinary
     /// process.
-    pub(super) no_guest: Option<String>,
+    pub(super) no_scavenger: Option<String>,
 }
 
 /// The request for one copy of a scavenger, as the document records it.
@@ -43,7 +43,7 @@ pub(super) fn primary(args: &RunArgs) -> Result<Program, membound_launch::Cannot
             code: path.clone(),
             words: vec![path.clone().into_os_string(), "__harvest-host".into()],
             number: 0,
-            no_guest: None,
+            no_scavenger: None,
             path,
         });
     }
@@ -59,7 +59,7 @@ pub(super) fn command(words: &[OsString]) -> Result<Program, membound_launch::Ca
         path,
         words: words.to_vec(),
         number: 0,
-        no_guest: None,
+        no_scavenger: None,
     })
 }
 
@@ -79,7 +79,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Program>, String> {
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
             let path = find(&given)?;
-            let no_guest = why_no_guest(&path)?;
+            let no_scavenger = why_no_scavenger(&path)?;
             if is_object(&path) {
                 let host = std::env::current_exe().map_err(|error| error.to_string())?;
                 let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
@@ -91,7 +91,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Program>, String> {
                     code: object,
                     words,
                     number,
-                    no_guest,
+                    no_scavenger,
                 });
             }
             Ok(Program {
@@ -99,7 +99,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Program>, String> {
                 path,
                 words,
                 number,
-                no_guest,
+                no_scavenger,
             })
         })
         .collect()
@@ -119,7 +119,7 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
 /// Why a program cannot run in another program's process, as far as its file tells: then it runs as an
 /// ordinary process, and the kernel refuses it if it is no program for this machine. A file that no kernel
 /// executes is an error.
-fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
+fn why_no_scavenger(path: &Path) -> Result<Option<String>, String> {
     let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -6,7 +6,7 @@ use membound_types::{HarvestPlan, YieldKind};
 const MIN_GAIN_SHARE: f64 = 0.1;
 /// Maximum mean time between two miss yields of a scavenger, in nanoseconds, beside a command where no bound
 /// was requested: the command waits that long.
-const LONGEST_NS: f64 = 1000.0;
+const MAX_INTER_YIELD_NS: f64 = 1000.0;
 
 /// Why a scavenger with this plan runs as an ordinary process; `None` if it has time slices. A plan with a
 /// bound always has them: its yields end slices in time, as requested.
@@ -23,7 +23,7 @@ pub(super) fn why_without_slices(plan: &HarvestPlan, beside_command: bool) -> Op
         ));
     }
     let each_ns = plan.totals.cpu_s * 1e9 / yields(plan).max(1.0);
-    (beside_command && each_ns > LONGEST_NS).then(|| {
+    (beside_command && each_ns > MAX_INTER_YIELD_NS).then(|| {
         format!(
             "by its plan a turn of it takes {each_ns:.0} ns, which the command would wait for (--bound-ns \
              ends turns sooner)"

@@ -47,7 +47,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|path| plans::read(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let planned = scavengers.iter().filter(|it| it.no_guest.is_none());
+    let planned = scavengers.iter().filter(|it| it.no_scavenger.is_none());
     for program in std::iter::once(&command).chain(planned) {
         // A plan of a file that has changed since is refused before anything runs.
         for known in &given {

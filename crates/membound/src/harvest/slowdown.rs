@@ -7,7 +7,7 @@ use membound_model::stats::student_95;
 /// Minimum number of time slices with scavengers, and without, for a slowdown.
 const MIN_SLICES: u64 = 1000;
 /// Maximum number of spans that are kept.
-const MOST_SPANS: usize = 128;
+const MAX_SPANS: usize = 128;
 
 /// Time slices in a part of the run, with scavengers and without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct Span {
 
 /// The run in consecutive spans of equally many polls; spans without time slices are left out.
 ///
-/// There are never more than [`MOST_SPANS`]: when as many are full, each two are merged. Thus a disturbance
+/// There are never more than [`MAX_SPANS`]: when as many are full, each two are merged. Thus a disturbance
 /// that lasts longer than a poll, so that consecutive polls are alike, lies in one span for the most part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans {
@@ -112,7 +112,7 @@ impl Spans {
         match self.spans.last_mut() {
             Some(last) if self.looks < 1 << self.doublings => *last = last.and(span),
             _ => {
-                if self.spans.len() == MOST_SPANS {
+                if self.spans.len() == MAX_SPANS {
                     self.spans = self
                         .spans
                         .chunks(2)

@@ -21,12 +21,12 @@ const TARGET_SHARE_WITHIN_BOUND: f64 = 0.99;
 const MAX_EXTRA_EXCESS_SHARE: f64 = 0.02;
 /// Share of the slices beyond the bound that one more skip must bring within it to be worth while, and its
 /// lower limit.
-const WORTH: f64 = 0.5;
-const LEAST_WORTH: f64 = 0.001;
+const MIN_GAIN_OF_SKIP: f64 = 0.5;
+const MIN_GAIN_OF_SKIP_IN_ALL: f64 = 0.001;
 /// Probes of the shortest slices between two trials of another number of skips, after a trial that failed;
 /// doubled after each failure, up to the maximum.
-const REST: u32 = 8;
-const LONGEST_REST: u32 = 64;
+const FIRST_BACK_OFF_SOUNDINGS: u32 = 8;
+const MAX_BACK_OFF_SOUNDINGS: u32 = 64;
 /// Differences between shares smaller than this are noise.
 const SHARE_NOISE: f64 = 0.004;
 /// If fewer of the shortest slices than this keep to the bound, all slices end at the first yield.
@@ -36,22 +36,22 @@ const DECISIONS_PER_PROBE: u32 = 12;
 /// Decisions for which no longer span is tried after a span that was too long.
 const DECISIONS_BEFORE_LENGTHENING: u32 = 8;
 /// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
-const LEAST_TURNS: u64 = 200;
-const ENOUGH_TURNS: u64 = 4000;
+const MIN_TIMED_TURNS: u64 = 200;
+const SUFFICIENT_TIMED_TURNS: u64 = 4000;
 /// Polls after which a decision is made with the slices that there are.
-const MOST_LOOKS: u32 = 32;
+const MAX_POLLS_PER_DECISION: u32 = 32;
 /// Standard errors by which a share must differ from its target to count as different.
-const SURE: f64 = 2.0;
+const STANDARD_ERRORS: f64 = 2.0;
 /// Steps to a longer span, largest first: the share of the margin between the target and the best share that
 /// must be exceeded, and the factor by which the span then grows.
 const LENGTHENING_STEPS: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
 /// A shorter span makes no difference, so 0 is used instead: slices end at the first yield.
-const LEAST_NS: f64 = 2.0;
+const MIN_SPAN_NS: f64 = 2.0;
 
 /// Share of the slices that may last longer than the load that they hide, and the share up to which longer
 /// spans are tried.
-const OVERLONG: f64 = 0.5;
-const LONG: f64 = 0.25;
+const MAX_OVERLONG_SHARE: f64 = 0.5;
+const MAX_LONG_SHARE: f64 = 0.25;
 
 /// Limits of time slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,7 +130,7 @@ impl SpanControl {
             max_skips: 0,
             trial: None,
             rest: 0,
-            next_rest: REST,
+            next_rest: FIRST_BACK_OFF_SOUNDINGS,
             decisions: 0,
             kept_ns: max_ns / 4.0,
             patience: 0,
@@ -152,13 +152,16 @@ impl SpanControl {
             hidden: times::within(&now.times, self.hidden_ns),
         };
         let turns = so_far.timed.saturating_sub(self.last.timed);
-        if turns < LEAST_TURNS {
+        if turns < MIN_TIMED_TURNS {
             return None;
         }
         let share = (so_far.kept - self.last.kept) / turns as f64;
         let long = 1.0 - (so_far.hidden - self.last.hidden) / turns as f64;
         self.looks += 1;
-        if turns < ENOUGH_TURNS && self.looks < MOST_LOOKS && self.may_be_chance(share, turns) {
+        if turns < SUFFICIENT_TIMED_TURNS
+            && self.looks < MAX_POLLS_PER_DECISION
+            && self.may_be_chance(share, turns)
+        {
             return None;
         }
         self.last = so_far;
@@ -222,7 +225,7 @@ impl SpanControl {
         self.skips = skips;
         self.best_share = Some(share);
         self.rest = self.next_rest;
-        self.next_rest = (2 * self.next_rest).min(LONGEST_REST);
+        self.next_rest = (2 * self.next_rest).min(MAX_BACK_OFF_SOUNDINGS);
         false
     }
 
@@ -240,7 +243,7 @@ impl SpanControl {
         } else {
             (share - Self::target(self.max_share())).abs()
         };
-        away < SURE * error
+        away < STANDARD_ERRORS * error
     }
 
     /// The largest share of slices that can keep to the bound.
@@ -263,7 +266,7 @@ impl SpanControl {
         }
         let target = Self::target(best);
         let beyond = (best - target).max(SHARE_NOISE);
-        let wanted = if share >= target && long > OVERLONG {
+        let wanted = if share >= target && long > MAX_OVERLONG_SHARE {
             self.patience = DECISIONS_BEFORE_LENGTHENING;
             self.span_ns * 0.8
         } else if share >= target {
@@ -272,8 +275,8 @@ impl SpanControl {
             let mut longer = LENGTHENING_STEPS.iter();
             let longer = longer.find(|(part, _)| share > target + part * beyond);
             match longer {
-                Some((_, times)) if long <= LONG && self.patience == 0 => {
-                    (self.span_ns * times).max(LEAST_NS)
+                Some((_, times)) if long <= MAX_LONG_SHARE && self.patience == 0 => {
+                    (self.span_ns * times).max(MIN_SPAN_NS)
                 }
                 _ => self.span_ns,
             }
@@ -287,7 +290,7 @@ impl SpanControl {
                 self.span_ns * 0.8
             }
         };
-        if wanted < LEAST_NS {
+        if wanted < MIN_SPAN_NS {
             0.0
         } else {
             wanted.min(self.max_ns)
@@ -297,7 +300,7 @@ impl SpanControl {
 
 /// By how much one more skip must raise the share that keeps to the bound.
 fn least_worth(share: f64) -> f64 {
-    ((TARGET_SHARE_WITHIN_BOUND - share) * WORTH).max(LEAST_WORTH)
+    ((TARGET_SHARE_WITHIN_BOUND - share) * MIN_GAIN_OF_SKIP).max(MIN_GAIN_OF_SKIP_IN_ALL)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use membound_launch::{GuestPlace, Harvest, Idle, Live, Report, Session};
+use membound_launch::{Harvest, Idle, Live, Report, ScavengerPlacement, Session};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
 use membound_record::{CutOff, Recorder};
@@ -43,7 +43,7 @@ use crate::profile::{self, Recorded};
 use crate::{launching, output};
 
 /// How long the command waits for its scavengers to reach their first yield before it begins.
-const PATIENCE: Duration = Duration::from_secs(20);
+const FIRST_YIELD_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two polls of the ordinary processes beside a command that is profiled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -56,7 +56,7 @@ const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_p
 const TOO_LARGE: &str = "its file is so large that it would have to wait for the patches";
 /// Size of a command's file above which it is not planned while it runs, in bytes: the command would be held
 /// for some tenths of a second until all its text is analysed.
-const MOST_BYTES: u64 = 8 << 20;
+const MAX_BYTES: u64 = 8 << 20;
 
 /// Document of the run and how the command ended, or an exit code whose reason was already printed.
 pub(super) type Done = Result<(HarvestRun, job::End), ExitCode>;
@@ -222,7 +222,7 @@ impl<'a> Stage<'a> {
         if in_place.is_some() {
             // Until there is a plan, scavengers run as ordinary processes would, and the command does not
             // wait for them.
-            harvest.begins = GuestPlace::Own;
+            harvest.begins = ScavengerPlacement::Own;
             harvest.patience = Duration::ZERO;
         }
         let arguments = command.words.get(1..).unwrap_or_default();
@@ -345,9 +345,12 @@ impl<'a> Stage<'a> {
     fn wanted(&self, turns: &[Member], choices: &mut Choices, per_thread: u32) -> Harvest {
         let args = self.args;
         Harvest {
-            guests: turns.iter().map(|(guest, _)| guest.clone()).collect(),
+            scavengers: turns
+                .iter()
+                .map(|(scavenger, _)| scavenger.clone())
+                .collect(),
             primary: std::mem::take(&mut choices.primary),
-            scavengers: std::mem::take(&mut choices.scavengers),
+            scavenger_yields: std::mem::take(&mut choices.scavengers),
             span_ns: match args.bound_ns {
                 Some(_) => SpanControl::FIRST,
                 None => self.timing.span_ns,
@@ -362,12 +365,16 @@ impl<'a> Stage<'a> {
             },
             waits: !args.without.contains(&HarvestPart::Waits),
             // Phases without scavengers show how fast the command is without them.
-            share: if args.no_primary { 1.0 } else { guard::MOST },
+            share: if args.no_primary {
+                1.0
+            } else {
+                guard::MAX_LET_IN_SHARE
+            },
             peers: args.no_primary,
             // Without a command to wait for, the follower decides which scavengers run first.
             begins: match args.no_primary {
-                true => GuestPlace::Held,
-                false => GuestPlace::Lanes,
+                true => ScavengerPlacement::Held,
+                false => ScavengerPlacement::RunQueues,
             },
             // Memory that scavengers use is not available to the command, and where memory runs out the
             // kernel would end the command together with its scavengers.
@@ -377,7 +384,7 @@ impl<'a> Stage<'a> {
                 .max(1),
             ticks_per_ns: ticks_per_ns(self.maker.machine.as_ref()),
             requests: args.requests.clone(),
-            patience: PATIENCE,
+            patience: FIRST_YIELD_TIMEOUT,
         }
     }
 
@@ -428,7 +435,7 @@ impl<'a> Stage<'a> {
         if !profile::can_sample() {
             return self.profiled_run(command, assignment, task, NO_SAMPLES);
         }
-        if file_bytes(&command.path) > MOST_BYTES {
+        if file_bytes(&command.path) > MAX_BYTES {
             return self.profiled_run(command, assignment, task, TOO_LARGE);
         }
         let without = self.args.without.clone();

@@ -27,7 +27,7 @@ pub(crate) const PROGRAM: &str = "__chase";
 /// second-level cache, and large enough for an iteration to take longer than handing the area over.
 const MODIFIED_BYTES: u64 = 1 << 20;
 /// Time beyond the requested one after which the program counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(60);
 
 /// Arguments of the program.
 #[derive(Args, Debug)]
@@ -110,7 +110,7 @@ pub(super) fn measure(
             .iter()
             .map(|area| (area.name.clone(), area.bytes))
             .collect(),
-        limit: PATIENCE + 8 * each * u32::try_from(areas.len()).unwrap_or(u32::MAX),
+        limit: TIMEOUT_MARGIN + 8 * each * u32::try_from(areas.len()).unwrap_or(u32::MAX),
         cache: launching::cache(),
         revision: launching::revision(),
         directory: launching::directory(),
@@ -238,9 +238,9 @@ fn caches(profile: &MachineProfile) -> Vec<(String, u64)> {
 
 /// Size of the area in memory, in bytes: four times the largest cache, within limits.
 fn memory_bytes(profile: &MachineProfile, caches: &[(String, u64)]) -> u64 {
-    const LEAST: u64 = 64 << 20;
-    const MOST: u64 = 512 << 20;
+    const MIN_MEMORY_BYTES: u64 = 64 << 20;
+    const MAX_MEMORY_BYTES: u64 = 512 << 20;
     let declared = profile.machine.caches.iter().map(|cache| cache.size_bytes);
     let largest = declared.chain(caches.iter().map(|(_, bytes)| *bytes)).max();
-    (4 * largest.unwrap_or(LEAST)).clamp(LEAST, MOST)
+    (4 * largest.unwrap_or(MIN_MEMORY_BYTES)).clamp(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES)
 }

@@ -314,9 +314,9 @@ pub(super) fn bandwidth(
 
 /// Shrinks sets to the available memory: with all threads together they may still exceed the caches.
 fn fitting(mut sets: Vec<u64>, room_bytes: u64) -> Vec<u64> {
-    const LEAST_BYTES: u64 = 64 << 10;
+    const MIN_BYTES: u64 = 64 << 10;
     for set in &mut sets {
-        *set = (*set).min(room_bytes.max(LEAST_BYTES));
+        *set = (*set).min(room_bytes.max(MIN_BYTES));
     }
     sets.dedup();
     sets

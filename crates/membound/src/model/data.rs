@@ -10,7 +10,7 @@ use membound_model::hierarchy::{Known, tlb_terms};
 use membound_types::{FitData, MachineProfile, Model, ModelSource, Observation};
 
 /// Maximum size of a file; a profile of a large machine has a few tens of megabytes.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 /// A file that was read.
 pub(super) struct Loaded {
@@ -43,13 +43,13 @@ impl Loaded {
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let (name, mut bytes) = (path.display().to_string(), Vec::new());
         let read = if path == Path::new("-") {
-            io::stdin().lock().take(MOST_BYTES).read_to_end(&mut bytes)
+            io::stdin().lock().take(MAX_BYTES).read_to_end(&mut bytes)
         } else {
             let open = File::open(path);
-            open.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
+            open.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
         };
         read.with_context(|| format!("cannot read {name}"))?;
-        if bytes.len() as u64 == MOST_BYTES {
+        if bytes.len() as u64 == MAX_BYTES {
             bail!("{name}: larger than 1 GiB, which no file of measurements is");
         }
         let content = membound_input::read(&name, &bytes)?;

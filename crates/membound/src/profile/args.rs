@@ -104,12 +104,12 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
-    const SHORTEST: Duration = Duration::from_micros(50);
-    const LONGEST: Duration = Duration::from_secs(10);
+    const MIN_DURATION: Duration = Duration::from_micros(50);
+    const MAX_DURATION: Duration = Duration::from_secs(10);
     let parsed = text.parse::<f64>().ok();
     parsed
         .and_then(|number| Duration::try_from_secs_f64(number / 1000.0).ok())
-        .filter(|period| (SHORTEST..=LONGEST).contains(period))
+        .filter(|period| (MIN_DURATION..=MAX_DURATION).contains(period))
         .ok_or_else(|| format!("`{text}` is no period: use 0.05 to 10000 milliseconds"))
 }
 

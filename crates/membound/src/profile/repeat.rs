@@ -22,14 +22,14 @@ use crate::output::{self, Target};
 use crate::report;
 
 /// Default maximum number of runs for `--until`.
-const USUAL_MOST: u32 = 20;
+const DEFAULT_MAX_RUNS: u32 = 20;
 
 /// Minimum number of runs for `--until`: two may agree by chance.
-const FEWEST: usize = 3;
+const MIN_RUNS: usize = 3;
 
 /// Records the command as often as requested; returns the exit code of its last run.
 pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
-    let most = args.repeat.unwrap_or(USUAL_MOST);
+    let most = args.repeat.unwrap_or(DEFAULT_MAX_RUNS);
     let (name, arguments) = args
         .command
         .split_first()
@@ -108,7 +108,7 @@ fn half(side: &RunSide) -> f64 {
 }
 
 fn is_narrow(runs: &[(String, Profile)], asked: f64) -> bool {
-    runs.len() >= FEWEST && together(runs).is_some_and(|side| half(&side) <= asked)
+    runs.len() >= MIN_RUNS && together(runs).is_some_and(|side| half(&side) <= asked)
 }
 
 fn progress(number: u32, runs: &[(String, Profile)]) -> String {

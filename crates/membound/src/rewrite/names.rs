@@ -71,7 +71,7 @@ fn without_parameters(name: &str) -> &str {
 
 /// Up to three of `names` that `wanted` may be a misspelling or a part of, nearest first.
 pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    const MOST: usize = 3;
+    const MAX_SUGGESTIONS: usize = 3;
     let mut found: Vec<(usize, String)> = names
         .filter_map(|name| {
             let shown = demangle(name);
@@ -88,15 +88,19 @@ pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Ve
         .collect();
     found.sort();
     found.dedup();
-    found.into_iter().map(|(_, name)| name).take(MOST).collect()
+    found
+        .into_iter()
+        .map(|(_, name)| name)
+        .take(MAX_SUGGESTIONS)
+        .collect()
 }
 
 /// Edit distance of two names; `None` if it exceeds a third of the length of `one`, or 3.
 fn distance(one: &str, other: &str) -> Option<usize> {
-    const LONGEST: usize = 64;
+    const MAX_NAME_CHARS: usize = 64;
     let most = (one.len() / 3).clamp(1, 3);
     let (one, other) = (one.as_bytes(), other.as_bytes());
-    if one.len().abs_diff(other.len()) > most || one.len() > LONGEST {
+    if one.len().abs_diff(other.len()) > most || one.len() > MAX_NAME_CHARS {
         return None;
     }
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -15,7 +15,7 @@ mod explore;
 mod filters;
 mod guard;
 mod in_place;
-mod meddling;
+mod interference;
 mod off;
 mod plan;
 mod processes;

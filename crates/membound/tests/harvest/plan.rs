@@ -22,7 +22,7 @@ pub(crate) fn of(program: &Path, role: HarvestRole) -> HarvestPlan {
 }
 
 /// A marked site.
-struct Place {
+struct YieldPosition {
     address: u64,
     kind: YieldKind,
     /// Shares of the CPU time.
@@ -31,7 +31,7 @@ struct Place {
 }
 
 /// The marked sites, in the form that the fixture's macro `PLACE` writes.
-fn places(bytes: &[u8]) -> Vec<Place> {
+fn places(bytes: &[u8]) -> Vec<YieldPosition> {
     let file = object::File::parse(bytes).expect("it is an ELF file");
     let section = file.section_by_name(".membound_places");
     let data = section.map_or(&[][..], |section| {
@@ -53,7 +53,7 @@ fn places(bytes: &[u8]) -> Vec<Place> {
                 1 => (YieldKind::Scavenger, 0.0, 0.0),
                 _ => (YieldKind::Primary, 0.0, 0.002),
             };
-            Place {
+            YieldPosition {
                 address,
                 kind,
                 gain,

@@ -148,17 +148,17 @@ fn a_script_runs_as_an_ordinary_process() {
 /// A program that cannot be a scavenger, beside one that can: the first runs as an ordinary process, for a
 /// reason that contains `part`, and the harvest continues.
 #[track_caller]
-fn is_ordinary_beside_a_guest(program: &Path, words: &str, part: &str) {
-    let (Some(primary), Some(guest)) = (fixture("ends.c", "-O2"), scavenger()) else {
+fn is_ordinary_beside_a_scavenger(program: &Path, words: &str, part: &str) {
+    let (Some(primary), Some(other)) = (fixture("ends.c", "-O2"), scavenger()) else {
         return;
     };
     let alone = Harvest::of(program, words).alone();
     let harvest = Harvest::of(&primary, "outlast")
-        .with(&guest, "work")
+        .with(&other, "work")
         .with_unplanned(program, words)
         .options("--finish --idle steal");
     let harvested = harvest.check();
-    harvested.wrote(0, &output_of(&guest, "work"));
+    harvested.wrote(0, &output_of(&other, "work"));
     let ordinary = &harvested.document.scavengers[1];
     let end = (ordinary.exit_code, ordinary.signal);
     assert_eq!(ordinary.state, ScavengerState::Finished, "{ordinary:#?}");
@@ -173,7 +173,7 @@ fn is_ordinary_beside_a_guest(program: &Path, words: &str, part: &str) {
 #[test]
 fn a_go_program_runs_as_an_ordinary_process() {
     if let Some(program) = fixture_of(Compiler::Go, "ordinary.go", "") {
-        is_ordinary_beside_a_guest(&program, "one two", "it is a Go program");
+        is_ordinary_beside_a_scavenger(&program, "one two", "it is a Go program");
     }
 }
 
@@ -184,7 +184,7 @@ fn a_program_of_32_bits_runs_as_an_ordinary_process() {
         return;
     };
     if std::process::Command::new(&program).output().is_ok() {
-        return is_ordinary_beside_a_guest(&program, "", "it is not x86-64 code");
+        return is_ordinary_beside_a_scavenger(&program, "", "it is not x86-64 code");
     }
     // The kernel may not run such programs: then only this scavenger fails.
     let Some(primary) = fixture("ends.c", "-O2") else {
@@ -227,19 +227,19 @@ fn a_program_that_nobody_may_read_runs_as_an_ordinary_process() {
 
 #[test]
 fn a_go_program_as_the_command_runs_beside_a_scavenger_with_a_plan() {
-    let (Some(program), Some(guest)) = (fixture_of(Compiler::Go, "ordinary.go", ""), scavenger())
+    let (Some(program), Some(other)) = (fixture_of(Compiler::Go, "ordinary.go", ""), scavenger())
     else {
         return;
     };
     let harvest = Harvest::of(&program, "three")
-        .with(&guest, "work")
+        .with(&other, "work")
         .options("--finish")
         .unplanned();
     let (alone, harvested) = (harvest.alone(), harvest.run());
     assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
     let ended = &harvested.document.scavengers[0];
     assert_eq!(ended.state, ScavengerState::Finished, "{ended:#?}");
-    assert_eq!(harvested.outputs[0], output_of(&guest, "work"));
+    assert_eq!(harvested.outputs[0], output_of(&other, "work"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::plan;
 
 /// Time after which a program counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
     Fixtures::new(
@@ -327,7 +327,7 @@ pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
     };
     let (stdout, stderr) = (read(out), read(err));
     let Some(status) = status else {
-        panic!("{command:?}: it did not end within {PATIENCE:?}\n{stdout}\n{stderr}");
+        panic!("{command:?}: it did not end within {TIMEOUT:?}\n{stdout}\n{stderr}");
     };
     let signal = || status.signal().expect("it exited or was killed");
     Left {
@@ -340,7 +340,7 @@ pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
 /// Waits for `child`; kills its group when it takes too long, and returns `None`.
 fn wait(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         if let Some(status) = child.try_wait().expect("it is our child") {
             return Some(status);
         }

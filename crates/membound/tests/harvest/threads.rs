@@ -47,7 +47,7 @@ fn a_program_that_sleeps_before_its_first_yield_leaves_idle_time() {
 }
 
 #[test]
-fn threads_that_have_left_their_lane_call_the_kernel_themselves() {
+fn threads_that_have_left_their_run_queue_call_the_kernel_themselves() {
     check("relay", 4, "--idle steal");
 }
 
@@ -87,7 +87,7 @@ fn threads_that_block_leave_idle_time() {
 }
 
 #[test]
-fn ten_thousand_guests_are_stolen() {
+fn ten_thousand_scavengers_are_stolen() {
     const STEALS: u64 = 10_000;
     // How many a run has depends on scheduling: fewer on a busy machine.
     const RUNS: usize = 6;

@@ -12,7 +12,7 @@ use membound_types::{BatchOrder, HarvestBatch};
 use crate::command::{Finished, Membound};
 
 /// Time after which a command counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A batch, and the directory that it runs in.
 struct Batch {
@@ -108,7 +108,7 @@ impl Batch {
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}");
+        assert!(begun.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

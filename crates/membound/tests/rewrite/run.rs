@@ -13,7 +13,7 @@ use membound_types::{CheckedModule, MachineInfo, MachineProfile, Profile, Rewrit
 use tempfile::TempDir;
 
 /// Longer than any fixture takes on a busy machine; a program that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,10 +221,10 @@ pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let mut late = false;
     loop {
         if let Some(status) = child.try_wait().expect("it is our child") {
-            assert!(!late, "it was still running after {PATIENCE:?}");
+            assert!(!late, "it was still running after {TIMEOUT:?}");
             return status;
         }
-        if begun.elapsed() > PATIENCE && !late {
+        if begun.elapsed() > TIMEOUT && !late {
             late = true;
             let group = i32::try_from(child.id()).expect("process numbers fit");
             // SAFETY: the child leads this group and has not been waited for.

@@ -25,7 +25,7 @@ const TRIES: usize = 3;
 /// Relative difference that the latencies of the innermost cache in one machine profile may have.
 const APART: f64 = 0.05;
 /// Minimum number of conclusive repetitions for a verdict.
-const FEWEST: usize = 3;
+const MIN_REPETITIONS: usize = 3;
 
 /// How often a case is repeated.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +241,7 @@ fn rows(case: &Case, done: &[Repetition]) -> Vec<Row> {
                 .collect();
             let error = figure.tolerance.mean(&errors);
             let verdict = match &error {
-                Some(error) if readings.len() >= FEWEST => figure.tolerance.judge(error),
+                Some(error) if readings.len() >= MIN_REPETITIONS => figure.tolerance.judge(error),
                 _ => Verdict::Inconclusive,
             };
             Row {

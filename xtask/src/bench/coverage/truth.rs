@@ -8,7 +8,7 @@
 use std::fmt;
 
 use iced_x86::{FlowControl, Instruction};
-use membound_rewrite::code::{Block, BlockEnd, BlockId, Function};
+use membound_rewrite::code::{BasicBlock, BlockEnd, BlockId, Function};
 
 use super::callgrind::Object;
 
@@ -224,7 +224,7 @@ fn instruction(function: &Function, address: u64) -> Option<&Instruction> {
 }
 
 /// The block with the instruction that covers `address`.
-fn block_at(function: &Function, address: u64) -> Option<(BlockId, &Block)> {
+fn block_at(function: &Function, address: u64) -> Option<(BlockId, &BasicBlock)> {
     let index = function
         .instructions
         .partition_point(|one| one.ip() <= address)
@@ -264,7 +264,7 @@ mod tests {
     fn function(returns: bool) -> Function {
         let mut decoder = Decoder::with_ip(64, &CODE, 0x1000, DecoderOptions::NONE);
         let instructions = decoder.iter().collect();
-        let block = |first, end, leaves_by, successors: &[u32]| Block {
+        let block = |first, end, leaves_by, successors: &[u32]| BasicBlock {
             first,
             end,
             leaves_by,

@@ -28,7 +28,7 @@ const PROFILE_S: &str = "20";
 /// not come from the primary's stalls.
 const OWN_THREAD_SHARE: f64 = 0.05;
 /// Minimum share of the primary's time in which all programs must be working for a rate.
-const LEAST_SHARE: f64 = 0.2;
+const MIN_SHARE: f64 = 0.2;
 /// `--max-overhead` where the overhead is not measured: the command's own default.
 pub(super) const OVERHEAD: &str = "5%";
 
@@ -144,7 +144,7 @@ impl Ran {
         let from = from.max(began);
         let share = (ended - from) / (ended - began);
         ensure!(
-            share >= LEAST_SHARE,
+            share >= MIN_SHARE,
             "scavengers prepared themselves in {:.0} % of the primary's time",
             (1.0 - share) * 100.0
         );

@@ -141,7 +141,7 @@ const MODES: [(&str, End, bool); 19] = [
 ];
 
 /// Modes of a scavenger that interferes with its process; alone, it would really do so.
-const MEDDLING: [&str; 12] = [
+const INTERFERENCE: [&str; 12] = [
     "interval",
     "timer",
     "wait",
@@ -350,8 +350,8 @@ impl Scavenger {
                 }
             }
             2 => Self {
-                name: "meddling.c",
-                words: vec![(*random.pick(&MEDDLING)).to_owned()],
+                name: "interference.c",
+                words: vec![(*random.pick(&INTERFERENCE)).to_owned()],
                 is_object,
                 end: Some(Ok(0)),
                 is_known: false,

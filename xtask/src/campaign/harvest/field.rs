@@ -31,7 +31,7 @@ const FIXTURES: [(&str, bool); 10] = [
     ("filters.c", false),
     ("scavenger.c", true),
 ];
-const MEDDLING: &str = "meddling.c";
+const INTERFERENCE: &str = "interference.c";
 
 /// Names of lines whose values are known beforehand; the values of other lines are measurements.
 const KNOWN: [&str; 11] = [
@@ -75,7 +75,7 @@ impl Field {
         for (source, is_object) in
             FIXTURES
                 .into_iter()
-                .chain([(MEDDLING, true)])
+                .chain([(INTERFERENCE, true)])
                 .flat_map(|(source, both)| {
                     [(source, false), (source, true)]
                         .into_iter()

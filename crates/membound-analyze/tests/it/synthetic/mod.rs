@@ -85,7 +85,7 @@ impl Like {
 
 /// A site with its frames.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct AccessSite {
     pub site: SiteId,
     pub stack: StackId,
 }
@@ -205,7 +205,7 @@ impl Synthetic {
     }
 
     /// Adds a site at `at`, and the following instruction, on which its samples lie.
-    pub(crate) fn site(&mut self, at: At, kind: SiteKind, bytes: u32) -> Place {
+    pub(crate) fn site(&mut self, at: At, kind: SiteKind, bytes: u32) -> AccessSite {
         let frame = self.frame(&[at]);
         let behind = self.frame(&[(at.0, at.1, at.2 + 1)]);
         let main = self.frame(&[("main", "main.c", 10)]);
@@ -224,7 +224,7 @@ impl Synthetic {
             confidence: 0.95,
         });
         let parent = self.push_stack(None, main);
-        Place {
+        AccessSite {
             site,
             stack: self.push_stack(Some(parent), behind),
         }
@@ -293,7 +293,7 @@ impl Synthetic {
         &mut self,
         thread: ThreadId,
         cpu: u16,
-        place: Place,
+        place: AccessSite,
         span: Range<f64>,
         like: &Like,
     ) {

@@ -76,7 +76,7 @@ pub(super) struct MlpKernel {
 
 /// Parameters and results of the kernel, eight bytes each, which emitted code accesses by offset.
 #[repr(C)]
-struct Frame {
+struct KernelArguments {
     /// Lowest base address.
     area: *mut u8,
     /// Number of lines on which the base may lie.
@@ -146,8 +146,8 @@ impl MlpLoop for MlpKernel {
     ) -> f64 {
         let entry = self.buffer.address() as *const u8;
         // SAFETY: the loaded code is a function of one pointer to a frame.
-        let run: unsafe extern "C" fn(*mut Frame) = unsafe { std::mem::transmute(entry) };
-        let mut frame = Frame {
+        let run: unsafe extern "C" fn(*mut KernelArguments) = unsafe { std::mem::transmute(entry) };
+        let mut frame = KernelArguments {
             area,
             base_lines,
             seed: *seed,

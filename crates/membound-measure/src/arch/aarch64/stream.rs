@@ -145,10 +145,10 @@ mod tests {
     use super::*;
 
     /// An array and an offset into it.
-    type Place = (char, u32);
+    type ArrayOffset = (char, u32);
 
     /// Places that an iteration loads, and those that it stores.
-    fn accesses(kernel: BandwidthKernel) -> (Vec<Place>, Vec<Place>) {
+    fn accesses(kernel: BandwidthKernel) -> (Vec<ArrayOffset>, Vec<ArrayOffset>) {
         let mut assembler = Assembler::new();
         Stream::emit(&mut assembler, kernel);
         let array = |base: X| match base.0 {

@@ -25,7 +25,7 @@ pub(super) struct MlpKernel {
 
 /// Parameters and results of the kernel, which emitted code reads and writes by offset.
 #[repr(C)]
-struct Frame {
+struct KernelArguments {
     /// Lowest base address.
     area: *mut u8,
     /// Number of lines on which the base may lie.
@@ -101,7 +101,7 @@ impl MlpLoop for MlpKernel {
         seed: &mut u64,
         executions: u64,
     ) -> f64 {
-        let frame = Frame {
+        let frame = KernelArguments {
             area,
             base_lines,
             seed: *seed,
@@ -124,7 +124,7 @@ impl MlpLoop for MlpKernel {
         if ticks.is_empty() {
             return;
         }
-        let frame = Frame {
+        let frame = KernelArguments {
             area,
             base_lines,
             seed: *seed,
@@ -144,10 +144,11 @@ impl MlpKernel {
     /// # Safety
     /// As for [`MlpLoop::run`]; `frame.each` must have room for a value an execution where the
     /// kernel keeps them.
-    unsafe fn enter(&mut self, mut frame: Frame, seed: &mut u64) -> u64 {
+    unsafe fn enter(&mut self, mut frame: KernelArguments, seed: &mut u64) -> u64 {
         let entry = self.buffer.address() as *const u8;
         // SAFETY: the loaded code is a function of one pointer to a frame.
-        let run: unsafe extern "sysv64" fn(*mut Frame) = unsafe { std::mem::transmute(entry) };
+        let run: unsafe extern "sysv64" fn(*mut KernelArguments) =
+            unsafe { std::mem::transmute(entry) };
         // SAFETY: the caller promises the area and a loaded kernel; the frame is alive.
         unsafe { run(&raw mut frame) };
         *seed = frame.seed;

@@ -197,10 +197,13 @@ mod tests {
     use crate::arch::tests::check_stream;
 
     /// An array and an offset into it.
-    type Place = (char, u64);
+    type ArrayOffset = (char, u64);
 
     /// Places that an iteration reads, and those that it writes.
-    fn accesses(kernel: BandwidthKernel, vector: VectorWidth) -> (Vec<Place>, Vec<Place>) {
+    fn accesses(
+        kernel: BandwidthKernel,
+        vector: VectorWidth,
+    ) -> (Vec<ArrayOffset>, Vec<ArrayOffset>) {
         let mut assembler = CodeAssembler::new(64).unwrap();
         emit(&mut assembler, kernel, vector).unwrap();
         let (mut loads, mut stores) = (Vec::new(), Vec::new());
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn every_vector_of_every_array_is_loaded_or_stored_once_an_iteration() {
         for vector in VectorWidth::ALL {
-            let all = |array: char| -> Vec<Place> {
+            let all = |array: char| -> Vec<ArrayOffset> {
                 let width = bytes_of(vector);
                 (0..Stream::UNROLLED)
                     .map(|step| (array, (step * width) as u64))

@@ -13,7 +13,7 @@ use crate::{Error, stats};
 const OUTLIER_FACTOR: f64 = 3.0;
 
 /// Minimum number of placements; with fewer, there is no majority to compare one with.
-const FEWEST: usize = 3;
+const MIN_PLACEMENTS: usize = 3;
 
 /// What perturbed the thread while a placement was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,7 +31,7 @@ pub(super) fn set_apart(
     let usual = medians(&all);
     let far =
         |placement: &Placement| ratio(placement, &usual).filter(|ratio| *ratio > OUTLIER_FACTOR);
-    if all.len() < FEWEST {
+    if all.len() < MIN_PLACEMENTS {
         return Ok((all, Vec::new()));
     }
     let (mut kept, mut outliers) = (Vec::new(), Vec::new());

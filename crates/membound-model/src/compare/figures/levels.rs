@@ -14,8 +14,8 @@ use crate::compare::view::{LatencyPointView, ProfileView};
 const MEMORY_BUFFER_BYTES: u64 = 256 << 20;
 /// Most points that count for a plateau's error: neighbouring points have disturbances in common,
 /// so more of them do not make the median proportionally more certain.
-const MOST_PLATEAU_POINTS: usize = 12;
-const LEAST_PLATEAU_POINTS: usize = 3;
+const MAX_PLATEAU_POINTS: usize = 12;
+const MIN_PLATEAU_POINTS: usize = 3;
 
 pub(super) fn levels(profile: &ProfileView, out: &mut Figures) {
     let levels = &profile.levels;
@@ -161,8 +161,8 @@ fn plateau_points(profile: &ProfileView, inner: u64, size: Option<u64>) -> usize
     counts
         .into_values()
         .max()
-        .unwrap_or(LEAST_PLATEAU_POINTS)
-        .clamp(LEAST_PLATEAU_POINTS, MOST_PLATEAU_POINTS)
+        .unwrap_or(MIN_PLATEAU_POINTS)
+        .clamp(MIN_PLATEAU_POINTS, MAX_PLATEAU_POINTS)
 }
 
 /// Relative standard error of a plateau's latency. Its stated range holds nine tenths of

@@ -11,13 +11,13 @@ use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, 
 use crate::units;
 
 /// Most values with markers in a chart; of more, every nth is drawn.
-const MOST_POINTS: usize = 1600;
+const MAX_POINTS: usize = 1600;
 /// Most window sizes that are shown at first.
-const MOST_SHOWN: usize = 4;
+const MAX_SHOWN: usize = 4;
 /// Largest sigma in per cent that is drawn; a larger one says nothing and would flatten the residuals.
-const MOST_SIGMA: f64 = 500.0;
+const MAX_SIGMA: f64 = 500.0;
 /// Most characters of a level's name at its mark; the table has all.
-const MOST_LETTERS: usize = 24;
+const MAX_LETTERS: usize = 24;
 /// Explains the fit, in the profile and on the model's own page.
 pub(in crate::page) const READING: &str = "Dots are measured, lines are what the fitted hierarchy says: where a line leaves its dots, the model misses something that the machine does.";
 
@@ -67,7 +67,7 @@ fn tile(title: &str, value: &str, detail: &str) -> Markup {
 /// Charts of measured values with fitted curves, and of the residuals.
 pub(in crate::page) fn charts(model: &Model) -> Markup {
     let curves = facts::fitted_curves(&model.points);
-    let step = model.points.len().div_ceil(MOST_POINTS).max(1);
+    let step = model.points.len().div_ceil(MAX_POINTS).max(1);
     html! {
         @if model.points.is_empty() { p.missing { "not measured: the model holds no points" } }
         (fit_chart(model, &curves, step).markup())
@@ -116,7 +116,7 @@ fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Cha
         .residual
         .known()
         .map(|residual| residual.sigma * 100.0)
-        .filter(|s| (0.0..MOST_SIGMA).contains(s));
+        .filter(|s| (0.0..MAX_SIGMA).contains(s));
     let areas = || model.points.iter().map(|p| p.measured.area_bytes);
     let mut series = Vec::new();
     if let (Some(first), Some(last), Some(sigma)) = (areas().min(), areas().max(), sigma) {
@@ -188,7 +188,7 @@ fn drawn<'a>(
 
 /// True for a few of many window sizes, spread over the range.
 fn is_shown(index: usize, all: usize) -> bool {
-    index.is_multiple_of(all.div_ceil(MOST_SHOWN).max(1))
+    index.is_multiple_of(all.div_ceil(MAX_SHOWN).max(1))
 }
 
 fn area_axis(model: &Model) -> crate::page::svg::Axis {
@@ -233,7 +233,7 @@ fn marks(model: &Model) -> Vec<Mark> {
                 kind: MarkKind::Found,
                 x: reach as f64,
                 interval: facts::reach_interval(level, model.topology.sizes),
-                name: facts::shortened(&level.name, MOST_LETTERS),
+                name: facts::shortened(&level.name, MAX_LETTERS),
                 detail: units::bytes(reach),
             })
         })

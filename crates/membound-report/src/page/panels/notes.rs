@@ -10,7 +10,7 @@ use crate::facts::{self, Disturbed};
 use crate::units;
 
 /// Most slow phases that are listed by name; the hollow points show all.
-const MOST_NAMED: usize = 40;
+const MAX_NAMED: usize = 40;
 
 pub(super) fn disturbances(profile: &MachineProfile) -> Panel {
     let found = facts::disturbed_points(profile);
@@ -63,7 +63,7 @@ fn body(found: &[Disturbed]) -> Markup {
             details.data open[slow.len() <= 8] {
                 summary { "slow phases by name (" (slow.len()) ")" }
                 ul {
-                    @for point in slow.iter().take(MOST_NAMED) {
+                    @for point in slow.iter().take(MAX_NAMED) {
                         @if let Some((fast, slow)) = &point.modes {
                             li {
                                 (point.part) " " (point.point) ": " (fast) ", and " (slow) " in "
@@ -71,7 +71,7 @@ fn body(found: &[Disturbed]) -> Markup {
                             }
                         }
                     }
-                    @if slow.len() > MOST_NAMED { li { "and " (slow.len() - MOST_NAMED) " more, in the JSON" } }
+                    @if slow.len() > MAX_NAMED { li { "and " (slow.len() - MAX_NAMED) " more, in the JSON" } }
                 }
             }
         }

@@ -113,7 +113,7 @@ fn tiles(profile: &Profile) -> Markup {
             @for domain in profile.bandwidth.iter().take(1) {
                 div.tile {
                     span { (domain.domain) " traffic, " (domain.basis) }
-                    b { @if domain.average_gb_s < run::LEAST_GB_S { "< " (units::gb_s(run::LEAST_GB_S)) } @else { (units::gb_s(domain.average_gb_s)) } }
+                    b { @if domain.average_gb_s < run::MIN_GB_S { "< " (units::gb_s(run::MIN_GB_S)) } @else { (units::gb_s(domain.average_gb_s)) } }
                     @if let Outcome::Known(most) = &domain.machine_max_gb_s {
                         em { "of " (units::gb_s(*most)) " that the machine can do" }
                     }

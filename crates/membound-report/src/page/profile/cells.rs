@@ -12,7 +12,7 @@ use crate::units::positive;
 /// Fewest samples of a busy thread in a span: with fewer, the chance difference of a sample would be
 /// visible.
 const SAMPLES_A_BIN: f64 = 20.0;
-const FEWEST_BINS: u32 = 40;
+const MIN_BINS: u32 = 40;
 
 /// Properties that the samples of a group share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -202,11 +202,11 @@ const fn whole_periods(bins: u32, periods: u32) -> u32 {
 fn readable(detail: &Detail, duration_s: f64) -> u32 {
     let total: f64 = detail.samples.iter().map(|it| positive(it.weight_s)).sum();
     if total <= 0.0 {
-        return FEWEST_BINS;
+        return MIN_BINS;
     }
     let mean_s = total / detail.samples.len() as f64;
     let bins = duration_s / (mean_s * SAMPLES_A_BIN);
-    (bins as u32).clamp(FEWEST_BINS, u32::MAX)
+    (bins as u32).clamp(MIN_BINS, u32::MAX)
 }
 
 /// Keeps at most `most` cells: those that contain a multiple of an equal step along the sum of weights. A

@@ -18,11 +18,11 @@ use crate::page::json::escaped;
 use crate::units::positive;
 
 /// Most bytes of the JSON: the page may have eight million, and has other parts.
-const MOST_BYTES: usize = 6_800_000;
+const MAX_BYTES: usize = 6_800_000;
 /// Most bytes of all listings.
 const LISTING_BYTES: usize = 1_200_000;
 /// Most objects whose offsets and code are embedded.
-const MOST_INSIDES: usize = 400;
+const MAX_INSIDES: usize = 400;
 /// Units of weight in an average cell.
 const RESOLUTION: f64 = 200.0;
 const OFFSETS: usize = 24;
@@ -40,7 +40,7 @@ impl PageData {
         loop {
             let cells = Cells::of(profile, detail, grain);
             let json = escaped(&document(profile, detail, &cells, grain));
-            let excess = json.len() as f64 / MOST_BYTES as f64;
+            let excess = json.len() as f64 / MAX_BYTES as f64;
             match grain.coarser(cells.count(), excess) {
                 Some(coarser) if excess > 1.0 => grain = coarser,
                 _ => return Self { json, cells },
@@ -144,7 +144,7 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         .take(grain.rows)
         .enumerate()
         .map(|(index, row)| {
-            let mut value = object(row, index < MOST_INSIDES, &mut names);
+            let mut value = object(row, index < MAX_INSIDES, &mut names);
             insert(&mut value, periods.objects.get(&index));
             value
         })

@@ -4,12 +4,12 @@ use maud::{Markup, html};
 
 use super::axis::Ruler;
 use super::labels::{lanes, text_width, with_room};
-use super::{Axis, Extent, Frame, coordinate, labels_left, lines_across, pivot, steps};
+use super::{Axis, Extent, PlotArea, coordinate, labels_left, lines_across, pivot, steps};
 use crate::units;
 
 /// Most points with markers in one chart. Beyond this, curves that are not shown at first keep only the
 /// markers of every nth unperturbed point; their lines and the table keep all points.
-const MOST_MARKERS: usize = 4500;
+const MAX_MARKERS: usize = 4500;
 /// Number of curves beyond which markers are small, so that they do not cover the lines.
 const MAX_CURVES_WITH_LARGE_MARKERS: usize = 16;
 /// Number of curves up to which all intervals are drawn; more would hide each other.
@@ -17,7 +17,7 @@ const MAX_CURVES_WITH_INTERVALS: usize = 4;
 /// Most curves that are hidden at first and still listed without unfolding.
 const MAX_LISTED_HIDDEN_CURVES: usize = 6;
 /// Most keys in the legend of ordered curves.
-const MOST_KEYS: usize = 14;
+const MAX_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
 const LANE: f64 = 17.0;
 
@@ -200,7 +200,7 @@ impl Chart {
         let spans: Vec<(f64, f64)> = self.marks.iter().map(|mark| mark.span(&x, right)).collect();
         let lanes = lanes(&spans);
         let lane_count = lanes.iter().map(|lane| lane + 1).max().unwrap_or(0);
-        let frame = Frame {
+        let frame = PlotArea {
             left,
             right,
             top: 30.0 + LANE * lane_count as f64,
@@ -220,7 +220,7 @@ impl Chart {
             let curves = self.series.iter().filter(|curve| curve.shown == shown);
             curves.map(|curve| curve.points.len()).sum()
         };
-        let left_over = MOST_MARKERS.saturating_sub(count(true)).max(500);
+        let left_over = MAX_MARKERS.saturating_sub(count(true)).max(500);
         let drawing = Markers {
             thin: count(false).div_ceil(left_over).max(1),
             crowded: self.series.len() > MAX_CURVES_WITH_LARGE_MARKERS,
@@ -241,7 +241,7 @@ impl Chart {
         })
     }
 
-    fn grid(&self, frame: &Frame, x: &Ruler, y: &Ruler, height: f64) -> Markup {
+    fn grid(&self, frame: &PlotArea, x: &Ruler, y: &Ruler, height: f64) -> Markup {
         let (left, right) = (coordinate(frame.left), coordinate(frame.right));
         let (top, bottom) = (coordinate(frame.top), coordinate(frame.bottom));
         html! {
@@ -267,7 +267,7 @@ impl Chart {
 
     fn marks_markup(
         &self,
-        frame: &Frame,
+        frame: &PlotArea,
         x: &Ruler,
         spans: &[(f64, f64)],
         lanes: &[usize],
@@ -300,7 +300,7 @@ impl Chart {
     }
 
     /// Labels at the curves' ends, as many as fit.
-    fn ends(&self, frame: &Frame, x: &Ruler, y: &Ruler) -> Markup {
+    fn ends(&self, frame: &PlotArea, x: &Ruler, y: &Ruler) -> Markup {
         let mut ends: Vec<(f64, &str)> = self
             .series
             .iter()
@@ -332,7 +332,7 @@ impl Chart {
             .iter()
             .all(|curve| matches!(curve.look, Look::Ordinal(_)));
         let step = if ordered {
-            self.series.len().div_ceil(MOST_KEYS).max(1)
+            self.series.len().div_ceil(MAX_KEYS).max(1)
         } else {
             1
         };
@@ -467,7 +467,7 @@ impl Mark {
 }
 
 impl Rule {
-    fn line(&self, frame: &Frame, y: &Ruler) -> Markup {
+    fn line(&self, frame: &PlotArea, y: &Ruler) -> Markup {
         html! {
             @if let Some(at) = y.at(self.y) {
                 path.rule d=(format!("M{} {}H{}", coordinate(frame.left), coordinate(at), coordinate(frame.right))) {}
@@ -478,7 +478,7 @@ impl Rule {
     /// Label above the line, at the end where it collides with fewer points.
     fn label<'a>(
         &self,
-        frame: &Frame,
+        frame: &PlotArea,
         x: &Ruler,
         y: &Ruler,
         points: impl Iterator<Item = &'a Point>,

@@ -6,7 +6,7 @@ use super::{DataTable, coordinate};
 use crate::units;
 
 /// Most rows and columns that are drawn; a larger matrix is drawn in blocks.
-const MOST: usize = 48;
+const MAX_CELLS_PER_SIDE: usize = 48;
 /// Most rows and columns for which each cell shows its value.
 const MAX_SIDE_WITH_VALUES: usize = 16;
 
@@ -52,7 +52,7 @@ impl HeatMap {
             .rows
             .len()
             .max(self.columns.len())
-            .div_ceil(MOST)
+            .div_ceil(MAX_CELLS_PER_SIDE)
             .max(1);
         let blocks = self.in_blocks(block);
         html! {

@@ -49,7 +49,7 @@ impl Extent {
 
 /// Rectangle within the axes, in units of the view box.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct PlotArea {
     left: f64,
     right: f64,
     top: f64,
@@ -57,7 +57,7 @@ struct Frame {
 }
 
 /// Most cells of the table under a chart; larger tables are thinned.
-const MOST_CELLS: usize = 6000;
+const MAX_CELLS: usize = 6000;
 
 /// Values of a chart as a table that the reader can unfold.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ pub(super) struct DataTable {
 impl DataTable {
     fn markup(&self) -> Markup {
         let columns = self.head.len().max(1);
-        let step = (self.rows.len() * columns).div_ceil(MOST_CELLS).max(1);
+        let step = (self.rows.len() * columns).div_ceil(MAX_CELLS).max(1);
         html! {
             details.data {
                 summary { "data" }

@@ -9,7 +9,7 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 /// Smallest share of the weight of a branch that is shown.
-const LEAST: f64 = 0.005;
+const MIN_BRANCH_SHARE: f64 = 0.005;
 /// Most rows of a tree; folded stacks and the flame graph have all.
 const MAX_ROWS: usize = 80;
 /// Largest indentation in columns, so that names still have room.
@@ -22,7 +22,7 @@ pub(super) fn write(
     direction: Direction,
     weight: Weight,
 ) {
-    let calls = Calls::new(detail, direction, weight, LEAST);
+    let calls = Calls::new(detail, direction, weight, MIN_BRANCH_SHARE);
     let remark = format!(
         "shares of {} CPU time; memory bound {}",
         units::seconds(profile.time.cpu_s),
@@ -67,7 +67,7 @@ pub(super) fn write(
     }
     out.note(&format!(
         "Branches with less than {} of the {} are left out.",
-        units::percent(LEAST),
+        units::percent(MIN_BRANCH_SHARE),
         match weight {
             Weight::Stall => "stalled time",
             Weight::Time => "CPU time",

@@ -20,7 +20,7 @@ const MAX_GAPS_PER_TABLE: usize = 2;
 /// Smallest share that is shown.
 const MIN_SHARE: f64 = 0.0005;
 /// Smallest share of a row in the summary.
-const WORTH_A_ROW: f64 = 0.005;
+const MIN_ROW_SHARE: f64 = 0.005;
 
 pub(super) fn write(out: &mut Out, profile: &Profile) {
     header(out, profile);
@@ -161,7 +161,7 @@ fn write_hottest_code(out: &mut Out, profile: &Profile) {
         );
     let shown = rows
         .iter()
-        .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
+        .filter(|row| row.share.stall_fraction > MIN_ROW_SHARE);
     for row in shown.take(MAX_ROWS) {
         table.row([
             run::flagged_percent(row.share.stall_fraction, row.share.flagged),
@@ -196,7 +196,7 @@ fn objects(out: &mut Out, profile: &Profile) {
     let shown = profile
         .objects
         .iter()
-        .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
+        .filter(|row| row.share.stall_fraction > MIN_ROW_SHARE);
     for row in shown.take(MAX_ROWS) {
         table.row([
             run::flagged_percent(row.share.stall_fraction, row.share.flagged),

@@ -14,7 +14,7 @@ use super::page::hostile;
 use crate::dom::Page;
 
 /// Timeout of the browser, long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Helpers for the scripts of tests, and a list of the page's errors.
 const TOOLS: &str = r##"
@@ -75,10 +75,10 @@ fn shown(browser: &Path, folder: &Path, address: &str) -> String {
     });
     let start = Instant::now();
     while child.try_wait().expect("the browser is ours").is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             child.kill().expect("the browser is ours");
             child.wait().expect("the browser is ours");
-            panic!("the browser did not come to an end within {PATIENCE:?}");
+            panic!("the browser did not come to an end within {TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

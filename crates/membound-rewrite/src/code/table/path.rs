@@ -14,7 +14,7 @@ use crate::code::{BlockEnd, BlockId};
 use crate::image::Image;
 
 /// Most blocks of a path.
-const LONGEST: usize = 10;
+const MAX_PATH_BLOCKS: usize = 10;
 /// Most paths that are evaluated for one jump.
 const MAX_PATHS: usize = 96;
 /// Most paths if the target is a word read from memory without a visible index: almost always a method call
@@ -195,7 +195,7 @@ impl Search<'_, '_, '_> {
         let predecessors = self.context.graph.predecessors(head);
         let block = &self.context.graph.blocks[head.index()];
         if predecessors.is_empty()
-            || path.len() >= LONGEST
+            || path.len() >= MAX_PATH_BLOCKS
             || (block.end - block.first) as usize > MAX_INSTRUCTIONS_PER_BLOCK
         {
             return false;
@@ -330,7 +330,7 @@ impl<'a, 'data> Context<'a, 'data> {
     }
 
     /// The possible places of a loaded value.
-    fn place(&self, state: &State, head: PathStart, loaded: &Loaded) -> Option<Place> {
+    fn place(&self, state: &State, head: PathStart, loaded: &Loaded) -> Option<TableExtent> {
         let linear = state.values.linear(loaded.address);
         let mut index = None;
         let mut addresses = vec![linear.constant];
@@ -349,12 +349,12 @@ impl<'a, 'data> Context<'a, 'data> {
             return None;
         }
         Some(match index {
-            Some((index, stride)) => Place {
+            Some((index, stride)) => TableExtent {
                 addresses,
                 stride,
                 highest: self.highest(state, index),
             },
-            None => Place {
+            None => TableExtent {
                 addresses,
                 stride: u64::from(loaded.bits / 8),
                 highest: Some(0),
@@ -432,7 +432,7 @@ struct PathStart {
 }
 
 /// Possible start addresses of a table, bytes from one entry to the next, and the highest index.
-struct Place {
+struct TableExtent {
     addresses: Vec<u64>,
     stride: u64,
     highest: Option<u64>,

@@ -12,7 +12,7 @@ use super::super::emit::Emitter;
 use super::super::group::{FunctionContext, Group};
 use super::super::loop_saves::LoopSaves;
 use super::super::relocate;
-use super::super::table::{DraftStep, Frame, Resume};
+use super::super::table::{DraftStep, RegisterOffsets, Resume};
 use super::super::writer::Writer;
 use super::{Chunk, Part, falls_through};
 
@@ -54,12 +54,12 @@ impl Chunk {
         // follows directly.
         let mut ends = Vec::new();
         let mut again = None;
-        let laps = 1 << trampoline_loop.copies;
-        for lap in 0..laps {
+        let iterations = 1 << trampoline_loop.copies;
+        for iteration in 0..iterations {
             for index in group.first..trampoline_loop.end {
                 // Only the first copy of the iteration has bodies.
                 let part = parts.next_if(|part| part.instruction == index);
-                let is_head = lap == 0 && index == group.first;
+                let is_head = iteration == 0 && index == group.first;
                 let code = self.out.at();
                 let comes_in = match part {
                     Some(part) => self.body(Some(part), Some((trampoline_loop, is_head))),
@@ -67,7 +67,7 @@ impl Chunk {
                 };
                 let again = *again.get_or_insert(comes_in.unwrap_or(code));
                 let displaced = self.out.at();
-                if index + 1 == trampoline_loop.end && lap + 1 < laps {
+                if index + 1 == trampoline_loop.end && iteration + 1 < iterations {
                     ends.extend(self.leave_or_go_on(context, index));
                 } else if !self.go_back(context, group, index, again) {
                     exits.extend(self.leave_or_displace(context, index));
@@ -187,18 +187,23 @@ impl Chunk {
 
     /// Writes a stub that sets up the loop's frame and enters the loop at `to`.
     fn way_in(&mut self, saves: LoopSaves, original: u32, to: u32) -> OpenPlace {
-        self.stub(original, Frame::default(), Resume::Start, |writer| {
-            saves.enter(writer);
-            let displaced = writer.out.at();
-            writer.out.jump_back(to);
-            displaced
-        })
+        self.stub(
+            original,
+            RegisterOffsets::default(),
+            Resume::Start,
+            |writer| {
+                saves.enter(writer);
+                let displaced = writer.out.at();
+                writer.out.jump_back(to);
+                displaced
+            },
+        )
     }
 
     fn stub(
         &mut self,
         original: u32,
-        frame: Frame,
+        frame: RegisterOffsets,
         resume: Resume,
         write: impl FnOnce(&mut Writer<'_>) -> u32,
     ) -> OpenPlace {

@@ -60,8 +60,8 @@ fn count(lines: &[String], start: &str) -> usize {
 }
 
 #[test]
-fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
-    let credit = offset_of!(Lane, credit);
+fn iterations_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
+    let credit = offset_of!(RunQueue, credit);
     let lines = sum(4, true);
     // In one of 32 iterations, of a quarter of a nanosecond each, rdi is a multiple of 256. 400 iterations
     // read 50 lines, of which a core can have 16 outstanding, so the loop runs 16 lines ahead. Every charge
@@ -69,14 +69,14 @@ fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     let asks = ["440", "480", "4C0", "500"].map(|at| format!("prefetcht0 [rdi+{at}h]"));
     assert_eq!(lines[..4], asks, "{lines:#?}");
     assert_eq!(lines[4], format!("sub dword ptr gs:[{credit:X}h],80h"));
-    let lap = position(&lines, "test edi,0F8h");
-    assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
-    assert_eq!(lines[lap + 2], "add rax,[rdi]");
+    let iteration = position(&lines, "test edi,0F8h");
+    assert!(lines[iteration + 1].starts_with("je "), "{lines:#?}");
+    assert_eq!(lines[iteration + 2], "add rax,[rdi]");
     // When the context leaves, it also prefetches in the page that it will read the same distance further on.
     assert_eq!(count(&lines, "prefetcht0"), 5);
     assert_eq!(count(&lines, "prefetcht0 [rdi+1080h]"), 1, "{lines:#?}");
     // The code of such an iteration fits in one line of the instruction cache.
-    let back = lines[lap + 5].strip_prefix("jne ").unwrap();
+    let back = lines[iteration + 5].strip_prefix("jne ").unwrap();
     let begins = u64::from_str_radix(back.trim_end_matches('h'), 16).unwrap();
     assert!(begins.is_multiple_of(LINE_BYTES as u64), "{lines:#?}");
 }
@@ -114,14 +114,14 @@ fn who_leaves_before_a_load_asks_for_it() {
 }
 
 #[test]
-fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
+fn iterations_of_a_loop_that_lasts_stand_one_behind_the_other() {
     let lines = sum_that_lasts(4, true, true);
     // Four copies of the iteration: only the first tests, for every eighth group of four.
-    let lap = position(&lines, "test edi,0E0h");
-    assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
+    let iteration = position(&lines, "test edi,0E0h");
+    assert!(lines[iteration + 1].starts_with("je "), "{lines:#?}");
     let body = ["add rax,[rdi]", "add rdi,8", "cmp rdi,rdx"];
     for copy in 0..4 {
-        let first = lap + 2 + 4 * copy;
+        let first = iteration + 2 + 4 * copy;
         assert_eq!(lines[first..first + 3], body, "{lines:#?}");
         let end = if copy < 3 { "je " } else { "jne " };
         assert!(lines[first + 3].starts_with(end), "{lines:#?}");
@@ -133,8 +133,8 @@ fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
 }
 
 #[test]
-fn laps_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
-    let credit = offset_of!(Lane, credit);
+fn iterations_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
+    let credit = offset_of!(RunQueue, credit);
     let long = sum(100, true);
     assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
     assert_eq!(
@@ -211,9 +211,9 @@ fn what_a_chase_does_not_touch_is_saved_around_it() {
             ..Options::new(Body::Yield(Yield::Primary))
         };
         let lines = written_for(&code, options);
-        let lap = position(&lines, "prefetcht0 [rdi]");
+        let iteration = position(&lines, "prefetcht0 [rdi]");
         let load = position(&lines, "mov rdi,[rdi]");
-        [&lines[..lap], &lines[lap..load]].map(|part| {
+        [&lines[..iteration], &lines[iteration..load]].map(|part| {
             let registers = part.iter().filter_map(|line| line.strip_prefix("push "));
             registers.map(str::to_owned).collect::<Vec<_>>()
         })
@@ -256,7 +256,7 @@ fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds()
     ];
     for what in changes {
         let lines = written(what);
-        let compared = format!("test gs:[{:X}h],rdx", offset_of!(Lane, own_bits));
+        let compared = format!("test gs:[{:X}h],rdx", offset_of!(RunQueue, own_bits));
         let loads = lines.iter().enumerate();
         let loads: Vec<_> = loads.filter(|(_, it)| it.starts_with("ldmxcsr")).collect();
         assert!(!loads.is_empty(), "{lines:#?}");
@@ -272,7 +272,7 @@ fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds()
 
 #[test]
 fn the_thread_alone_says_that_it_is_back() {
-    let offset = offset_of!(Lane, current);
+    let offset = offset_of!(RunQueue, current);
     let cleared = format!("mov qword ptr gs:[{offset:X}h],0");
     let (cost, own_base) = (1, false);
     for what in [
@@ -283,7 +283,7 @@ fn the_thread_alone_says_that_it_is_back() {
         assert!(!lines.contains(&cleared), "{lines:#?}");
         let stack = position(
             &lines,
-            &format!("mov rsp,gs:[{:X}h]", offset_of!(Lane, stack)),
+            &format!("mov rsp,gs:[{:X}h]", offset_of!(RunQueue, stack)),
         );
         assert_eq!(lines[stack + 1], "jmp rcx", "{lines:#?}");
     }
@@ -291,7 +291,7 @@ fn the_thread_alone_says_that_it_is_back() {
     let away = position(&lines, &format!("mov gs:[{offset:X}h],rax"));
     assert!(away < position(&lines, "jmp rdx"));
     assert!(position(&lines, "jmp rdx") < position(&lines, &cleared));
-    let selector = offset_of!(Lane, selector);
+    let selector = offset_of!(RunQueue, selector);
     let own_calls = position(&lines, &format!("mov byte ptr gs:[{selector:X}h],0"));
     assert!(own_calls < position(&lines, &cleared));
 }
@@ -330,9 +330,9 @@ fn the_thread_gets_its_own_base_whatever_is_said_of_its_owner() {
     });
     let base = position(
         &lines,
-        &format!("mov rdx,gs:[{:X}h]", offset_of!(Lane, base)),
+        &format!("mov rdx,gs:[{:X}h]", offset_of!(RunQueue, base)),
     );
-    let borrowed = offset_of!(Lane, borrowed);
+    let borrowed = offset_of!(RunQueue, borrowed);
     assert_eq!(
         lines[base + 1..base + 3],
         [

@@ -12,7 +12,7 @@ use membound_rewrite::image::Image;
 use membound_testkit::skipped;
 
 /// Number of steps after which a fixture counts as stuck.
-const MOST_STEPS: u64 = 20_000_000;
+const MAX_STEPS: u64 = 20_000_000;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -44,7 +44,7 @@ pub(super) fn compile(directory: &Path, command: &[&str], source: &str) -> Optio
 }
 
 /// A mapped file, with the functions that have been executed so far.
-struct Module {
+struct ExecutedModule {
     image: Image<'static>,
     knowledge: ImageFacts,
     functions: HashMap<usize, Function>,
@@ -53,16 +53,16 @@ struct Module {
 /// Every module used by a test of this thread; libc is the same in all of them.
 #[derive(Default)]
 struct Modules {
-    by_path: HashMap<PathBuf, Option<Module>>,
+    by_path: HashMap<PathBuf, Option<ExecutedModule>>,
 }
 
 impl Modules {
-    fn get(&mut self, path: &Path) -> Option<&mut Module> {
+    fn get(&mut self, path: &Path) -> Option<&mut ExecutedModule> {
         let module = self.by_path.entry(path.to_owned()).or_insert_with(|| {
             let data: &'static [u8] = std::fs::read(path).ok()?.leak();
             let image = Image::parse(data).ok()?;
             let knowledge = ImageFacts::gather(&image, Tables::Resolve);
-            Some(Module {
+            Some(ExecutedModule {
                 image,
                 knowledge,
                 functions: HashMap::new(),
@@ -146,7 +146,7 @@ struct Spot {
     is_last: bool,
 }
 
-impl Module {
+impl ExecutedModule {
     fn function(&mut self, index: usize) -> &Function {
         let (image, knowledge) = (&self.image, &self.knowledge);
         self.functions
@@ -214,7 +214,7 @@ fn run(program: &Path, modules: &mut Modules) -> Option<Run> {
     let mut status = wait(pid);
     let mut known = mappings(pid, modules);
     let mut before: Option<(PathBuf, u64, Option<Spot>)> = None;
-    while libc::WIFSTOPPED(status) && run.steps < MOST_STEPS {
+    while libc::WIFSTOPPED(status) && run.steps < MAX_STEPS {
         run.steps += 1;
         let address = instruction_pointer(pid);
         let find = |known: &[Mapping]| {
@@ -270,7 +270,7 @@ fn run(program: &Path, modules: &mut Modules) -> Option<Run> {
 
 /// Checks one step to `here` against the blocks.
 fn step(
-    module: &mut Module,
+    module: &mut ExecutedModule,
     from: Option<(u64, Option<&Spot>)>,
     here: u64,
     spot: &Spot,
@@ -334,7 +334,7 @@ fn step(
 }
 
 /// True if a return may lead here: not after a call that never returns.
-fn returns(module: &mut Module, spot: &Spot, here: u64) -> bool {
+fn returns(module: &mut ExecutedModule, spot: &Spot, here: u64) -> bool {
     let function = module.function(spot.function);
     let behind = spot
         .block

@@ -9,7 +9,7 @@ use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
 use membound_rewrite::image::Convention;
 use membound_rewrite::{Gpr, RegisterSet, VectorPart};
 
-use super::programs::{self, Place, Pool, Program, Shape};
+use super::programs::{self, CodePosition, Pool, Program, Shape};
 use crate::machine::{Arena, FLAGS, Machine, Random, State, Unit, Width, load_rax, store_rax};
 
 /// Holds the arbitrary values, and keeps rax in the meantime.
@@ -146,7 +146,7 @@ fn check(
     let mut written = RegisterSet::EMPTY;
     machine.load(|a| {
         program.emit(a, |a, place| {
-            let Place::Before(step, instruction) = place else {
+            let CodePosition::Before(step, instruction) = place else {
                 return;
             };
             let dead = alive[step][instruction].complement();

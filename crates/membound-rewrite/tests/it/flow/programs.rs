@@ -27,7 +27,7 @@ pub(crate) enum Step {
 
 /// A place in a program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CodePosition {
     /// Before a step's instruction; jumps to the step skip this position.
     Before(usize, usize),
     /// After a step, on the path that continues with the next.
@@ -213,12 +213,12 @@ impl Program {
     pub(crate) fn emit(
         &self,
         a: &mut CodeAssembler,
-        mut visit: impl FnMut(&mut CodeAssembler, Place),
+        mut visit: impl FnMut(&mut CodeAssembler, CodePosition),
     ) {
         let mut labels: Vec<CodeLabel> = (0..=self.steps.len()).map(|_| a.create_label()).collect();
         for (at, step) in self.steps.iter().enumerate() {
             a.set_label(&mut labels[at]).unwrap();
-            visit(a, Place::Before(at, 0));
+            visit(a, CodePosition::Before(at, 0));
             match step {
                 Step::Plain(instruction) => a.add_instruction(*instruction).unwrap(),
                 Step::Always(target) => a.jmp(labels[*target]).unwrap(),
@@ -226,14 +226,14 @@ impl Program {
                 Step::Count(depth, count) => a.mov(counter(*depth), *count as i32).unwrap(),
                 Step::Repeat(depth, top) => {
                     a.dec(counter(*depth)).unwrap();
-                    visit(a, Place::Before(at, 1));
+                    visit(a, CodePosition::Before(at, 1));
                     a.jnz(labels[*top]).unwrap();
                 }
             }
-            visit(a, Place::After(at));
+            visit(a, CodePosition::After(at));
         }
         a.set_label(&mut labels[self.steps.len()]).unwrap();
-        visit(a, Place::Before(self.steps.len(), 0));
+        visit(a, CodePosition::Before(self.steps.len(), 0));
     }
 
     /// The program as a function that ends with a return, and for each step the index of its first

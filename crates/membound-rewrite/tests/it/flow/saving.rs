@@ -11,7 +11,7 @@ use membound_rewrite::flow::{
 use membound_rewrite::image::Convention;
 use membound_rewrite::{Gpr, RegisterSet};
 
-use super::programs::{self, Place, Pool, Program, Shape};
+use super::programs::{self, CodePosition, Pool, Program, Shape};
 use crate::machine::{Arena, Machine, Random, State, Unit, load_rax, store_rax};
 
 /// One slot for each general register; rax is kept separately while others are moved.
@@ -159,9 +159,9 @@ fn check(program: &Program, machine: &mut Machine, random: &mut Random) -> Optio
     machine.load(|a| {
         program.emit(a, |a, place| {
             let work = match place {
-                Place::Before(step, 0) => planned.before[step],
-                Place::Before(..) => return,
-                Place::After(step) => planned.after[step],
+                CodePosition::Before(step, 0) => planned.before[step],
+                CodePosition::Before(..) => return,
+                CodePosition::After(step) => planned.after[step],
             };
             // Where one loop ends and the next begins, the exit comes first.
             if !work.scramble {

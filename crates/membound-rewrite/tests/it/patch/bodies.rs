@@ -8,7 +8,7 @@ use membound_rewrite::patch::{Body, Mark, Options, YieldPart};
 use membound_wire::LEAD_IN;
 
 use super::lab::{self, Jumps, Lab};
-use crate::flow::programs::{Place, Pool, Program, Shape, Step};
+use crate::flow::programs::{CodePosition, Pool, Program, Shape, Step};
 use crate::machine::{Machine, Random};
 
 /// A program's code with short accesses inserted.
@@ -17,7 +17,7 @@ pub(crate) fn code_of(program: &Program, at: u64, random: &mut Random) -> Vec<u8
     let mut word = a.create_label();
     program.emit(&mut a, |a, place| {
         // Not between a loop's countdown and its jump.
-        if matches!(place, Place::Before(_, 0)) {
+        if matches!(place, CodePosition::Before(_, 0)) {
             strew(a, word, random);
         }
     });

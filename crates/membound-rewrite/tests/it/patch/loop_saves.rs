@@ -8,7 +8,7 @@ use membound_wire::{TableHeader, UndoKind};
 
 use super::lab::{Jumps, Lab};
 use super::stepping::{Alive, Beginning, Case, moved_in, undone};
-use super::yields::{COST, Stranger, Turns, as_context, as_thread};
+use super::yields::{COST, ClobberingCode, Turns, as_context, as_thread};
 use crate::machine::{Machine, Random};
 
 /// A loop with loads, sometimes with an early exit, followed by code that reads every register.
@@ -21,10 +21,10 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     let mut draw = || free.swap_remove(random.below(free.len() as u64) as usize);
     let [counter, sum, read, given] = [draw(), draw(), draw(), draw()];
     let mut a = CodeAssembler::new(64).unwrap();
-    let mut lap = a.create_label();
+    let mut iteration = a.create_label();
     let mut out = a.create_label();
     a.mov(counter, 1 + random.below(6)).unwrap();
-    a.set_label(&mut lap).unwrap();
+    a.set_label(&mut iteration).unwrap();
     if random.one_in(2) {
         a.add(sum, given).unwrap();
     }
@@ -49,7 +49,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     } else {
         a.dec(counter).unwrap();
     }
-    a.jnz(lap).unwrap();
+    a.jnz(iteration).unwrap();
     if random.one_in(2) {
         a.neg(sum).unwrap();
     }
@@ -122,23 +122,25 @@ fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
             .count()
             > 1
     }));
-    let laps = instructions().filter(|instruction| instruction.is_jcc_short_or_near());
-    let goes_on = laps.into_iter().any(|lap| {
-        let head = lap.near_branch_target();
+    let iterations = instructions().filter(|instruction| instruction.is_jcc_short_or_near());
+    let goes_on = iterations.into_iter().any(|iteration| {
+        let head = iteration.near_branch_target();
         let of_loop = with.edits.iter().find(|edit| edit.address == head);
-        of_loop.is_some_and(|edit| lap.ip() > head && lap.next_ip() < head + u64::from(edit.group))
+        of_loop.is_some_and(|edit| {
+            iteration.ip() > head && iteration.next_ip() < head + u64::from(edit.group)
+        })
     });
     counts.goes_on += usize::from(goes_on);
 }
 
-/// Steps through such programs with yields of `body`, on a lane that `prepare` sets up.
+/// Steps through such programs with yields of `body`, on a run queue that `prepare` sets up.
 fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Counts> {
     let mut turns = Turns::new()?;
     prepare(&mut turns);
     let mut machine = Machine::new();
     let mut random = Random::new(seed);
     let mut lab = Lab::new();
-    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
     let (mut inside, mut entered, mut counts) = (0, 0, Counts::default());
     for round in 0..24 {
         let code = program(lab.text(), &mut random);
@@ -161,10 +163,10 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<C
             let sites = lab.plan.as_ref().unwrap().sites();
             options.recalled = sites.map(|site| site.address).collect();
         }
-        *turns.lane = lane;
+        *turns.run_queue = run_queue;
         *turns.contexts = contexts;
         turns.forget();
-        turns.on_lane(|| {
+        turns.on_run_queue(|| {
             inside += undone(&case, &options, &mut machine, &mut lab, &mut random);
             entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);
         });
@@ -193,7 +195,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<C
 #[test]
 fn every_boundary_of_a_loop_with_saves_around_it_leads_back() {
     step_through(Body::Yield(Yield::Primary), 0x6c6f_6f70, |turns| {
-        let resume = turns.stranger(Stranger::Context);
+        let resume = turns.clobbering_code(ClobberingCode::Context);
         as_thread(turns, resume);
     });
 }
@@ -207,7 +209,7 @@ fn so_does_that_of_a_scavenger() {
     for (credit, skips) in [(0, 0), (i32::MAX / 2, 0), (0, 1), (i32::MAX / 2, 2)] {
         step_through(miss, 0x6d69_7373, |turns| {
             as_context(turns, credit);
-            turns.lane.skips = skips;
+            turns.run_queue.skips = skips;
         });
     }
 }
@@ -224,7 +226,7 @@ fn so_does_that_of_one_that_only_bounds_its_time() {
 
 /// The cost lets many iterations be charged together, so iterations are copied.
 #[test]
-fn so_does_that_of_laps_that_follow_each_other_at_once() {
+fn so_does_that_of_iterations_that_follow_each_other_at_once() {
     let (cost, own_base) = (4, false);
     let bound = Body::Yield(Yield::Bound { cost, own_base });
     if let Some(counts) = step_through(bound, 0x636f_7079, |turns| as_context(turns, 0)) {

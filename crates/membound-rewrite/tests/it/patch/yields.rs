@@ -13,7 +13,7 @@ use membound_jit::CodeBuffer;
 use membound_rewrite::Gpr;
 use membound_rewrite::patch::{Accesses, Body, Options, VectorLevel, Yield, YieldPart};
 use membound_testkit::skipped;
-use membound_wire::{Context, EVERY_BIT, Lane, RECENT_LINES, RECENT_OFFSET};
+use membound_wire::{Context, EVERY_BIT, RECENT_LINES, RECENT_OFFSET, RunQueue};
 
 use super::bodies::{code_of, options, program};
 use super::lab::{self, Jumps, Lab};
@@ -26,7 +26,7 @@ pub(super) const COST: u16 = 100;
 /// Foreign code on the other side of a yield: it overwrites every register and then continues as another
 /// context or the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum ClobberingCode {
     /// A scavenger's context that yields to the thread.
     Context,
     /// The thread of the primary. Its next time slice begins with the first context and with this credit.
@@ -35,34 +35,34 @@ pub(super) enum Stranger {
     Other,
 }
 
-/// A lane, followed by the entries of its recent-miss filter.
+/// A run queue, followed by the entries of its recent-miss filter.
 #[repr(C)]
 struct Ground {
-    lane: Lane,
-    rest: [u8; RECENT_OFFSET - size_of::<Lane>()],
+    run_queue: RunQueue,
+    rest: [u8; RECENT_OFFSET - size_of::<RunQueue>()],
     recent: [u16; RECENT_LINES],
 }
 
-/// A lane at a fixed address, where patched code finds it.
-pub(super) struct OwnLane(Box<Ground>);
+/// A run queue at a fixed address, where patched code finds it.
+pub(super) struct OwnRunQueue(Box<Ground>);
 
-impl Deref for OwnLane {
-    type Target = Lane;
+impl Deref for OwnRunQueue {
+    type Target = RunQueue;
 
-    fn deref(&self) -> &Lane {
-        &self.0.lane
+    fn deref(&self) -> &RunQueue {
+        &self.0.run_queue
     }
 }
 
-impl DerefMut for OwnLane {
-    fn deref_mut(&mut self) -> &mut Lane {
-        &mut self.0.lane
+impl DerefMut for OwnRunQueue {
+    fn deref_mut(&mut self) -> &mut RunQueue {
+        &mut self.0.run_queue
     }
 }
 
-/// A lane with foreign code on its other side, which exists as long as this value.
+/// A run queue with foreign code on its other side, which exists as long as this value.
 pub(super) struct Turns {
-    pub(super) lane: OwnLane,
+    pub(super) run_queue: OwnRunQueue,
     pub(super) contexts: Box<[Context; 2]>,
     /// Kept alive because they are executed or used as stacks.
     _code: Vec<CodeBuffer>,
@@ -71,7 +71,7 @@ pub(super) struct Turns {
     visits: Box<u64>,
     /// Number of programs in which foreign code ran.
     visited: u32,
-    /// Sum of the lane's `turns` over all programs.
+    /// Sum of the run queue's `turns` over all programs.
     counted: u64,
     /// Number of programs at whose end `fs` had a context's base, and how many of those ran foreign code.
     borrowed: (u32, u32),
@@ -88,12 +88,12 @@ impl Turns {
             return None;
         }
         Some(Self {
-            lane: OwnLane(Box::new(Ground {
-                lane: Lane {
+            run_queue: OwnRunQueue(Box::new(Ground {
+                run_queue: RunQueue {
                     own_bits: EVERY_BIT,
-                    ..Lane::default()
+                    ..RunQueue::default()
                 },
-                rest: [0; RECENT_OFFSET - size_of::<Lane>()],
+                rest: [0; RECENT_OFFSET - size_of::<RunQueue>()],
                 recent: [0; RECENT_LINES],
             })),
             contexts: Box::default(),
@@ -106,19 +106,19 @@ impl Turns {
         })
     }
 
-    fn lane(&self) -> *const Lane {
-        (&raw const *self.lane.0).cast()
+    fn run_queue(&self) -> *const RunQueue {
+        (&raw const *self.run_queue.0).cast()
     }
 
     /// Clears the recent-miss filter.
     pub(super) fn forget(&mut self) {
-        self.lane.0.recent.fill(0);
+        self.run_queue.0.recent.fill(0);
     }
 
-    /// The lane as patched code left it.
-    fn seen(&self) -> Lane {
+    /// The run queue as patched code left it.
+    fn seen(&self) -> RunQueue {
         // SAFETY: patched code writes the box behind the compiler's back.
-        unsafe { std::ptr::read_volatile(self.lane()) }
+        unsafe { std::ptr::read_volatile(self.run_queue()) }
     }
 
     pub(super) fn visits(&self) -> u64 {
@@ -135,13 +135,13 @@ impl Turns {
     }
 
     /// Emits the foreign code; returns its address.
-    pub(super) fn stranger(&mut self, stranger: Stranger) -> u64 {
+    pub(super) fn clobbering_code(&mut self, clobbering_code: ClobberingCode) -> u64 {
         let mut a = CodeAssembler::new(64).unwrap();
         // Parks the context again at once, so that it restarts here.
-        let own = match stranger {
-            Stranger::Context => Some(self.context(0)),
-            Stranger::Other => Some(self.context(1)),
-            Stranger::Thread(_) => None,
+        let own = match clobbering_code {
+            ClobberingCode::Context => Some(self.context(0)),
+            ClobberingCode::Other => Some(self.context(1)),
+            ClobberingCode::Thread(_) => None,
         };
         let mut begin = a.create_label();
         a.set_label(&mut begin).unwrap();
@@ -163,22 +163,22 @@ impl Turns {
         a.inc(qword_ptr(rax)).unwrap();
         a.set_label(&mut other).unwrap();
         ruin(&mut a);
-        let lane = |offset: usize| ptr(offset as u64).gs();
-        match stranger {
-            Stranger::Context => {
-                a.mov(rsp, lane(offset_of!(Lane, stack))).unwrap();
-                let rounding = offset_of!(Lane, rounding) as u64;
+        let run_queue = |offset: usize| ptr(offset as u64).gs();
+        match clobbering_code {
+            ClobberingCode::Context => {
+                a.mov(rsp, run_queue(offset_of!(RunQueue, stack))).unwrap();
+                let rounding = offset_of!(RunQueue, rounding) as u64;
                 a.ldmxcsr(dword_ptr(rounding).gs()).unwrap();
                 a.fldcw(word_ptr(rounding + 4).gs()).unwrap();
-                a.jmp(qword_ptr(offset_of!(Lane, resume) as u64).gs())
+                a.jmp(qword_ptr(offset_of!(RunQueue, resume) as u64).gs())
                     .unwrap();
             }
-            Stranger::Thread(credit) => {
-                a.mov(dword_ptr(offset_of!(Lane, credit) as u64).gs(), credit)
+            ClobberingCode::Thread(credit) => {
+                a.mov(dword_ptr(offset_of!(RunQueue, credit) as u64).gs(), credit)
                     .unwrap();
                 self.go_on(&mut a);
             }
-            Stranger::Other => self.go_on(&mut a),
+            ClobberingCode::Other => self.go_on(&mut a),
         }
         let code = a.assemble(0).unwrap();
         let mut buffer = CodeBuffer::new(code.len()).unwrap();
@@ -191,7 +191,7 @@ impl Turns {
     /// Emits code that continues as the first context.
     fn go_on(&self, a: &mut CodeAssembler) {
         a.mov(rax, self.context(0)).unwrap();
-        a.mov(qword_ptr(offset_of!(Lane, current) as u64).gs(), rax)
+        a.mov(qword_ptr(offset_of!(RunQueue, current) as u64).gs(), rax)
             .unwrap();
         a.mov(rsp, qword_ptr(rax + offset_of!(Context, stack)))
             .unwrap();
@@ -204,13 +204,13 @@ impl Turns {
         a.jmp(rdx).unwrap();
     }
 
-    /// Runs `work` with `gs` of this thread set to the lane.
-    pub(super) fn on_lane<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Runs `work` with `gs` of this thread set to the run queue.
+    pub(super) fn on_run_queue<T>(&self, work: impl FnOnce() -> T) -> T {
         let set = |base: u64| {
             // SAFETY: nothing else in this process uses gs.
             unsafe { asm!("wrgsbase {}", in(reg) base, options(nostack, preserves_flags)) };
         };
-        set(self.lane() as u64);
+        set(self.run_queue() as u64);
         let result = work();
         set(0);
         result
@@ -272,7 +272,7 @@ fn run_mixed(
     let mut lab = Lab::new();
     let mut turns = Turns::new()?;
     prepare(&mut turns);
-    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
     let mut planted = 0;
     for round in 0..150 {
         let length = 5 + random.below(40) as usize;
@@ -280,7 +280,7 @@ fn run_mixed(
         let code = code_of(&program, lab.text(), &mut random);
         let (state, memory) = lab::beginning(&machine, &mut random);
         lab.load(&code);
-        let expected = turns.on_lane(|| {
+        let expected = turns.on_run_queue(|| {
             // Some programs read the base of `gs`.
             lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
         });
@@ -300,16 +300,16 @@ fn run_mixed(
         }
         planted += lab.planted().iter().filter(|planted| **planted).count();
         let visits = turns.visits();
-        *turns.lane = lane;
+        *turns.run_queue = run_queue;
         *turns.contexts = contexts;
-        let after =
-            turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
+        let after = turns
+            .on_run_queue(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
         lab::assert_same(&expected, &after, &format!("{round} {body:?} {program:?}"));
         let seen = turns.seen();
         turns.visited += u32::from(turns.visits() > visits);
-        turns.counted += seen.turns.wrapping_sub(lane.turns);
-        assert_eq!(seen.owner, lane.owner);
-        if lane.current == 0 {
+        turns.counted += seen.turns.wrapping_sub(run_queue.turns);
+        assert_eq!(seen.owner, run_queue.owner);
+        if run_queue.current == 0 {
             assert_eq!((seen.current, seen.selector), (0, 0));
         }
         assert!([0, turns.context(0)].contains(&seen.borrowed));
@@ -323,7 +323,7 @@ fn run_mixed(
 }
 
 /// Number of times that foreign code ran.
-fn among_strangers(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<u64> {
+fn among_clobbering_contexts(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<u64> {
     run_among(body, seed, prepare).map(|turns| turns.visits())
 }
 
@@ -339,36 +339,36 @@ pub(super) fn thread_pointer() -> u64 {
 
 #[test]
 fn a_primary_is_the_same_after_each_turn() {
-    let visits = among_strangers(Body::Yield(Yield::Primary), 0x7969_656c, |turns| {
-        let resume = turns.stranger(Stranger::Context);
+    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x7969_656c, |turns| {
+        let resume = turns.clobbering_code(ClobberingCode::Context);
         as_thread(turns, resume);
-        turns.lane.span = 1234;
+        turns.run_queue.span = 1234;
     });
     assert!(visits.is_none_or(|visits| visits > 1000), "{visits:?}");
 }
 
 #[test]
 fn a_wish_that_came_after_its_answer_is_passed() {
-    let visits = among_strangers(Body::Yield(Yield::Primary), 0x6173_6b65, |turns| {
-        turns.lane.next = membound_wire::ASK;
-        turns.lane.owner = thread_pointer();
+    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6173_6b65, |turns| {
+        turns.run_queue.next = membound_wire::ASK;
+        turns.run_queue.owner = thread_pointer();
     });
     assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
 }
 
 #[test]
-fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
+fn an_empty_run_queue_and_another_thread_s_are_passed() {
     for (next, owner) in [(false, true), (true, false)] {
-        let visits = among_strangers(Body::Yield(Yield::Primary), 0x6e6f_626f, |turns| {
-            let resume = turns.stranger(Stranger::Context);
+        let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6e6f_626f, |turns| {
+            let resume = turns.clobbering_code(ClobberingCode::Context);
             turns.contexts[0] = Context {
                 stack: turns.stack(),
                 resume,
                 next: turns.context(0),
                 ..Context::default()
             };
-            turns.lane.next = if next { turns.context(0) } else { 0 };
-            turns.lane.owner = if owner { thread_pointer() } else { 1 };
+            turns.run_queue.next = if next { turns.context(0) } else { 0 };
+            turns.run_queue.owner = if owner { thread_pointer() } else { 1 };
         });
         assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
     }
@@ -379,7 +379,7 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
     let Some(mut turns) = Turns::new() else {
         return;
     };
-    let resume = turns.stranger(Stranger::Context);
+    let resume = turns.clobbering_code(ClobberingCode::Context);
     as_thread(&mut turns, resume);
     let mut machine = Machine::new();
     let mut random = Random::new(0x7265_6365);
@@ -397,7 +397,7 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
     let (mut state, memory) = lab::beginning(&machine, &mut random);
     let line = state.gpr(Gpr::RSP) & !63;
     state.set_gpr(Gpr::RDI, line);
-    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
     let mut visits = |turns: &mut Turns, without: &[YieldPart]| {
         let mut options = Options {
             accesses: Accesses::Loads,
@@ -408,11 +408,11 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
         let sites = lab.plan.as_ref().unwrap().sites();
         options.recalled = sites.map(|site| site.address).collect();
         lab.patch(&code, &options, Jumps::Planted);
-        *turns.lane = lane;
+        *turns.run_queue = run_queue;
         *turns.contexts = contexts;
         let before = turns.visits();
-        let ran =
-            turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
+        let ran = turns
+            .on_run_queue(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
         assert!(ran.0.is_ok(), "{ran:?}");
         turns.visits() - before
     };
@@ -435,14 +435,14 @@ pub(super) fn as_thread(turns: &mut Turns, resume: u64) {
         rounding: ROUNDING,
         ..Context::default()
     };
-    turns.lane.next = turns.context(0);
-    turns.lane.owner = thread_pointer();
+    turns.run_queue.next = turns.context(0);
+    turns.run_queue.owner = thread_pointer();
 }
 
 /// The program is a scavenger; the thread is foreign code that gives it this credit.
 pub(super) fn as_context(turns: &mut Turns, credit: i32) {
-    let thread = turns.stranger(Stranger::Thread(credit));
-    let other = turns.stranger(Stranger::Other);
+    let thread = turns.clobbering_code(ClobberingCode::Thread(credit));
+    let other = turns.clobbering_code(ClobberingCode::Other);
     turns.contexts[1] = Context {
         stack: turns.stack() - 4096,
         resume: other,
@@ -452,14 +452,14 @@ pub(super) fn as_context(turns: &mut Turns, credit: i32) {
     };
     turns.contexts[0].next = turns.context(1);
     turns.contexts[0].fs = thread_pointer();
-    turns.lane.current = turns.context(0);
+    turns.run_queue.current = turns.context(0);
     // 0, as when the agent wants the thread to call it; a scavenger's yields must ignore it.
-    turns.lane.owner = 0;
-    turns.lane.base = thread_pointer();
-    turns.lane.credit = credit;
-    turns.lane.stack = turns.stack();
-    turns.lane.resume = thread;
-    turns.lane.rounding = ROUNDING;
+    turns.run_queue.owner = 0;
+    turns.run_queue.base = thread_pointer();
+    turns.run_queue.credit = credit;
+    turns.run_queue.stack = turns.stack();
+    turns.run_queue.resume = thread;
+    turns.run_queue.rounding = ROUNDING;
 }
 
 #[test]
@@ -472,14 +472,14 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
             Yield::Bound { cost, own_base }
         };
         let body = Body::Yield(body);
-        let always = among_strangers(body, 0x626f_756e, |turns| {
+        let always = among_clobbering_contexts(body, 0x626f_756e, |turns| {
             as_context(turns, 0);
             // Every context had its turn, so the thread continues.
-            turns.lane.first = turns.context(1);
+            turns.run_queue.first = turns.context(1);
         });
-        let seldom = among_strangers(body, 0x626f_756e, |turns| {
+        let seldom = among_clobbering_contexts(body, 0x626f_756e, |turns| {
             as_context(turns, 4 * i32::from(COST));
-            turns.lane.first = turns.context(0);
+            turns.run_queue.first = turns.context(0);
             turns.contexts[0].next = turns.context(0);
         });
         let (Some(always), Some(seldom)) = (always, seldom) else {
@@ -501,9 +501,9 @@ fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
         cost: COST,
         own_base: false,
     });
-    let others = among_strangers(body, 0x6d69_7373, |turns| {
+    let others = among_clobbering_contexts(body, 0x6d69_7373, |turns| {
         as_context(turns, i32::MAX / 2);
-        turns.lane.resume = 0;
+        turns.run_queue.resume = 0;
     });
     assert!(others.is_none_or(|others| others > 1000), "{others:?}");
 }
@@ -516,7 +516,7 @@ fn a_context_alone_on_its_own_thread_counts_its_loads_and_goes_on() {
     });
     let turns = run_among(body, 0x616c_6f6e, |turns| {
         as_context(turns, 0);
-        turns.lane.alone = 1;
+        turns.run_queue.alone = 1;
     });
     let Some(turns) = turns else { return };
     assert_eq!(turns.visits(), 0);
@@ -531,15 +531,15 @@ fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
     let visits = [0, 1, 3].map(|skips| {
         let cost = COST;
         let body = Body::Yield(Yield::Miss { cost, own_base });
-        let visits = among_strangers(body, 0x736b_6970, |turns| {
+        let visits = among_clobbering_contexts(body, 0x736b_6970, |turns| {
             as_context(turns, 0);
-            turns.lane.skips = skips;
+            turns.run_queue.skips = skips;
         });
         // A bound yield before a load prefetches too.
         let body = Body::Yield(Yield::Bound { cost, own_base });
-        let bounds = among_strangers(body, 0x736b_6970, |turns| {
+        let bounds = among_clobbering_contexts(body, 0x736b_6970, |turns| {
             as_context(turns, 0);
-            turns.lane.skips = skips;
+            turns.run_queue.skips = skips;
         });
         (visits, bounds)
     });
@@ -569,9 +569,9 @@ fn a_turn_is_skipped_where_it_began_with_who_skips_it() {
     for index in [0, 1] {
         let turns = run_among(body, 0x6669_7273, |turns| {
             as_context(turns, 0);
-            turns.lane.skips = 1;
-            turns.lane.begun = 7;
-            turns.lane.first = turns.context(index);
+            turns.run_queue.skips = 1;
+            turns.run_queue.begun = 7;
+            turns.run_queue.first = turns.context(index);
         });
         let Some(turns) = turns else { return };
         assert!(turns.visits() > 1000);
@@ -600,7 +600,7 @@ fn the_thread_has_its_own_base_again_when_its_turn_comes() {
     });
     let turns = run_among(body, 0x6f77_6e65, |turns| {
         as_context(turns, 0);
-        turns.lane.borrowed = turns.context(0);
+        turns.run_queue.borrowed = turns.context(0);
     });
     if let Some(turns) = turns {
         assert!(turns.visits() > 1000);

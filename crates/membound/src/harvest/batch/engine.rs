@@ -12,7 +12,6 @@ use membound_types::{BatchHarvest, BatchJob, BatchSet, CpuId};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGTSTP};
 
-use super::guests::Harvest;
 use super::halt::{Halt, Stop};
 use super::joblog::JobLog;
 use super::known::Job;
@@ -23,6 +22,7 @@ use super::pace::{Line, Pace};
 use super::processes;
 use super::queue::{Next, Queue, RunningCounts};
 use super::record::Keeper;
+use super::scavengers::Harvest;
 use super::sets::{self, Candidate, Choice, Chosen};
 use crate::output;
 

@@ -169,17 +169,17 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
     let mut of_it: Vec<&Kept> = plans.iter().filter(is_of_it).collect();
     of_it.sort_by_key(has_other_arguments);
     let stall = of_it.first().map(|plan| plan.head.totals.stall_fraction);
-    let guest = of_it
+    let scavenger_plan = of_it
         .iter()
         .find(|plan| plan.head.role == HarvestRole::Scavenger);
-    let plan = guest.map(|plan| Plan {
+    let plan = scavenger_plan.map(|plan| Plan {
         path: plan.path.clone(),
         gain_fraction: plan.head.gain_fraction(),
     });
     // The harvest takes its commands as text, which cannot hold other bytes.
     let is_text = words.iter().all(|word| word.to_str().is_some());
-    let can_be_guest = is_text && !binary.raises_rights;
-    (plan.filter(|_| can_be_guest), stall)
+    let can_be_scavenger = is_text && !binary.raises_rights;
+    (plan.filter(|_| can_be_scavenger), stall)
 }
 
 /// Reads the plans in the cache.

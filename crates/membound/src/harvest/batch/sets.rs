@@ -39,7 +39,7 @@ pub(super) enum Choice {
 }
 
 /// Maximum number of jobs in a harvest.
-const MAX_GUESTS: usize = 16;
+const MAX_SCAVENGERS: usize = 16;
 /// Minimum gain share of a plan: a program with less would have no time slices in a harvest.
 const MIN_GAIN_FRACTION: f64 = 0.1;
 /// Minimum predicted ratio of ordinary to harvested time for a trial.
@@ -58,7 +58,7 @@ pub(super) fn choose(
     harvest: BatchHarvest,
     record: &Record,
 ) -> Choice {
-    let most = waiting.div_ceil(free.max(1)).min(MAX_GUESTS);
+    let most = waiting.div_ceil(free.max(1)).min(MAX_SCAVENGERS);
     let worth: Vec<&Candidate<'_>> = candidates
         .iter()
         .filter(|it| it.gain_fraction >= MIN_GAIN_FRACTION)

@@ -12,7 +12,7 @@ use crate::version;
 /// Exit code where the job log or outputs could not be written: GNU parallel's for other errors.
 const EXIT_CODE_WRITE_FAILED: u8 = 255;
 /// Exit code if more than 100 jobs failed.
-const MANY: u8 = 101;
+const EXIT_CODE_OVER_100_FAILURES: u8 = 101;
 /// Exit code with which a shell reports a command whose reader is gone (SIGPIPE).
 const EXIT_CODE_READER_GONE: u8 = 141;
 
@@ -37,8 +37,8 @@ pub(super) fn exit_code(outcome: &Outcome) -> u8 {
     }
     match outcome.failed {
         0 if outcome.is_unread => EXIT_CODE_READER_GONE,
-        failed @ 0..=100 => u8::try_from(failed).unwrap_or(MANY),
-        _ => MANY,
+        failed @ 0..=100 => u8::try_from(failed).unwrap_or(EXIT_CODE_OVER_100_FAILURES),
+        _ => EXIT_CODE_OVER_100_FAILURES,
     }
 }
 

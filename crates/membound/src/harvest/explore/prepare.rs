@@ -163,8 +163,8 @@ fn check(args: &ExploreArgs, primary: Program) -> anyhow::Result<Checked> {
     for path in &args.plan {
         let followed = plans::read(path)?;
         let mut fits = false;
-        let guests = scavengers.iter().filter(|it| it.no_guest.is_none());
-        for program in std::iter::once(&primary).chain(guests) {
+        let runnable = scavengers.iter().filter(|it| it.no_scavenger.is_none());
+        for program in std::iter::once(&primary).chain(runnable) {
             fits |= plans::is_for(&followed.plan, &program.code)?;
         }
         if !fits {
@@ -296,7 +296,7 @@ fn sources<'a>(
         cancel: bench.cancel,
     };
     let mut source = |role: HarvestRole, program: &Program| {
-        if let Some(why) = &program.no_guest {
+        if let Some(why) = &program.no_scavenger {
             let name = program.path.display();
             notes.push(format!("{name} runs as an ordinary process: {why}"));
             return Source::NotNeeded;

@@ -17,7 +17,7 @@ const POINTS: f64 = 4.0;
 /// Percent of the stall that may be attributed to other levels.
 const ELSEWHERE: f64 = 15.0;
 /// Share of the time below which the level of the stall is not checked.
-const LEAST: f64 = 0.1;
+const MIN_TIME_SHARE: f64 = 0.1;
 
 /// The cases of all levels, and the levels for which this machine has no case.
 pub(super) fn cases(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String)>) {
@@ -121,7 +121,7 @@ fn case(level: &'static str, area_bytes: u64, percent: u32) -> Case {
             format!("in {level}"),
             Tolerance::Short(ELSEWHERE),
             move |observed| {
-                if truth(observed, level)? <= LEAST {
+                if truth(observed, level)? <= MIN_TIME_SHARE {
                     return Ok(None);
                 }
                 let (_, stall, levels) = of_loops(observed);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use membound_types::{BatchJob, BatchSet};
 
 use super::{Batch, Engine, Running, What};
-use crate::harvest::batch::guests::{self, End, Harvest};
 use crate::harvest::batch::joblog::Entry;
 use crate::harvest::batch::processes::Ended;
+use crate::harvest::batch::scavengers::{self, End, Harvest};
 use crate::harvest::batch::sets::{self, Chosen};
 
 /// Exit code in the results for a scavenger whose end is not known.
@@ -163,7 +163,7 @@ impl Engine {
     fn take_outputs(&self, job: usize, stdout: &Path) {
         let number = self.number(job);
         let _ = std::fs::rename(stdout, self.batch.outputs.path(number, "out"));
-        let stderr = guests::stderr_beside(stdout);
+        let stderr = scavengers::stderr_beside(stdout);
         let _ = std::fs::rename(stderr, self.batch.outputs.path(number, "err"));
     }
 

@@ -7,10 +7,10 @@ use membound_types::CpuId;
 
 use super::ends::JobEnd;
 use super::{Engine, Running, Set, What, unix_s};
-use crate::harvest::batch::guests::{Guest, Harvest};
 use crate::harvest::batch::listing::Execution;
 use crate::harvest::batch::outputs::Pair;
 use crate::harvest::batch::processes::{self, Unstarted};
+use crate::harvest::batch::scavengers::{Harvest, ScavengerJob};
 use crate::harvest::batch::sets::Chosen;
 
 /// Exit code of a job that could not be started.
@@ -56,12 +56,16 @@ impl Engine {
     }
 
     pub(super) fn start_set(&mut self, set: Chosen) {
-        let guests: Option<Vec<Guest>> = set.jobs.iter().map(|job| self.guest(*job)).collect();
-        let prepared = guests.and_then(|guests| {
+        let scavenger_jobs: Option<Vec<ScavengerJob>> = set
+            .jobs
+            .iter()
+            .map(|job| self.scavenger_job(*job))
+            .collect();
+        let prepared = scavenger_jobs.and_then(|scavenger_jobs| {
             let mut harvest = Harvest::prepare(self.batch.outputs.directory()).ok()?;
             let membound = std::env::current_exe().ok()?;
             let machine = self.batch.machine.as_deref()?;
-            let mut command = harvest.command(&membound, machine, &guests)?;
+            let mut command = harvest.command(&membound, machine, &scavenger_jobs)?;
             let cpu = self.cpu_of_set()?;
             let pid = processes::spawned_on(&mut command, cpu).ok()?;
             Some((pid, harvest, cpu))
@@ -91,12 +95,12 @@ impl Engine {
         allowed().ok()?.into_iter().min_by_key(sets)
     }
 
-    fn guest(&self, job: usize) -> Option<Guest> {
+    fn scavenger_job(&self, job: usize) -> Option<ScavengerJob> {
         let Execution::Direct { words, .. } = &self.batch.listed[job].execution else {
             return None;
         };
         let words = words.iter().map(|word| word.to_str().map(str::to_owned));
-        Some(Guest {
+        Some(ScavengerJob {
             words: words.collect::<Option<_>>()?,
             plan: self.batch.jobs[job].plan.clone()?.path,
         })

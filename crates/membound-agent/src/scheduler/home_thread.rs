@@ -9,26 +9,26 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{GuestRequest, GuestState, Idle, Lane};
+use membound_wire::{Idle, RunQueue, ScavengerProcessState, ScavengerRequest};
 
-use super::block::{Block, Context, ROUNDING_AT_FIRST, Use, blocks, take_block};
-use super::ring::{ROOM, has_yielded};
-use super::{ending, finish, has_peers, here, idle, leave, overdue, soak, warden};
-use crate::guest::{self, Guest};
+use super::ring::{ROOM_EVENTS, has_yielded};
+use super::thread_slot::{Context, ROUNDING_AT_FIRST, ThreadSlot, Use, slots, take_slot};
+use super::{ending, finish, has_peers, here, idle, idle_time, leave, monitor, overdue};
+use crate::scavenger::{self, Scavenger};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
 
 /// Signals that a home thread blocks: signals sent to the process are for the program.
-pub(crate) const MASK: u64 = !trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::OF_CHANGES);
+pub(crate) const MASK: u64 = !trap::mask(&trap::OF_SCAVENGERS) & !trap::mask(&trap::OF_CHANGES);
 /// Credit of a scavenger that runs at home: it comes back to its home thread after about 50 µs of counted
 /// run time.
-const SOAKING: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
+const IDLE_TIME_CREDIT: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
 /// Longest wait for room, in nanoseconds, before the home thread tries again.
-const PATIENCE_NS: u64 = 100_000_000;
+const ROOM_TIMEOUT_NS: u64 = 100_000_000;
 /// Longest wait, in nanoseconds, for a thread whose run queue has room to come to a yield.
-const TAKING_NS: u64 = 5_000_000;
+const TAKE_TIMEOUT_NS: u64 = 5_000_000;
 /// Waits for room after which the scavenger runs at home although no thread of the program has yielded yet.
-const MOST_WAITS: u32 = 10;
+const MAX_WAITS_FOR_FIRST_YIELD: u32 = 10;
 
 /// State: the scavenger is on its home thread.
 const HOME: u32 = 0;
@@ -38,12 +38,12 @@ const AWAY: u32 = 1;
 const READY: u32 = 2;
 
 global_asm!(
-    ".pushsection .text.membound_berth, \"ax\", @progbits",
+    ".pushsection .text.membound_home_thread, \"ax\", @progbits",
     // rdi: the context; rsi: the address of its signal frame, from which it resumes, 0 if it is parked.
     // Returns when the context yields.
-    ".globl membound_lane_run",
-    ".hidden membound_lane_run",
-    "membound_lane_run:",
+    ".globl membound_run_queue_run",
+    ".hidden membound_run_queue_run",
+    "membound_run_queue_run:",
     "push rbp",
     "push rbx",
     "push r12",
@@ -67,7 +67,7 @@ global_asm!(
     "jmp rdx",
     "3:",
     "mov rsp, rsi",
-    "jmp membound_lane_return",
+    "jmp membound_run_queue_return",
     "2:",
     "mov byte ptr gs:[{selector}], 0",
     "mov qword ptr gs:[{current}], 0",
@@ -80,42 +80,42 @@ global_asm!(
     "pop rbp",
     "ret",
     ".popsection",
-    stack = const offset_of!(Lane, stack),
-    resume = const offset_of!(Lane, resume),
-    current = const offset_of!(Lane, current),
-    selector = const offset_of!(Lane, selector),
+    stack = const offset_of!(RunQueue, stack),
+    resume = const offset_of!(RunQueue, resume),
+    current = const offset_of!(RunQueue, current),
+    selector = const offset_of!(RunQueue, selector),
     context_resume = const offset_of!(membound_wire::Context, resume),
     context_stack = const offset_of!(membound_wire::Context, stack),
-    rounding = const offset_of!(Lane, rounding),
+    rounding = const offset_of!(RunQueue, rounding),
     context_rounding = const offset_of!(membound_wire::Context, rounding),
 );
 
 unsafe extern "C" {
-    fn membound_lane_run(context: &Context, frame: u64);
+    fn membound_run_queue_run(context: &Context, frame: u64);
 }
 
 /// Pending request: what the home thread does before the scavenger goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum PendingRequest {
     /// Nothing: run on.
     Run,
     /// Make the system call that the signal frame asks for.
     Call,
     /// Stay at home for the back-off time: the scavenger did not come back to a yield.
-    Rest,
+    BackOff,
     /// Stay at home for the shortest back-off time: the kernel used the time slice, for page faults.
-    Pause,
+    ShortBackOff,
     /// End with this signal.
     Die(u32),
 }
 
-impl Errand {
+impl PendingRequest {
     pub(super) const fn word(self) -> u32 {
         match self {
             Self::Run => 0,
             Self::Call => 1,
-            Self::Rest => 2,
-            Self::Pause => 3,
+            Self::BackOff => 2,
+            Self::ShortBackOff => 3,
             // Signals begin at 1.
             Self::Die(signal) => 3 + signal,
         }
@@ -125,8 +125,8 @@ impl Errand {
         match word {
             0 => Self::Run,
             1 => Self::Call,
-            2 => Self::Rest,
-            3 => Self::Pause,
+            2 => Self::BackOff,
+            3 => Self::ShortBackOff,
             _ => Self::Die(word - 3),
         }
     }
@@ -135,52 +135,52 @@ impl Errand {
 /// State with which a scavenger is handed over between its home thread and run queues.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Berth {
+pub(crate) struct HomeThread {
     pub(crate) context: Context,
     /// [`HOME`], [`AWAY`] or [`READY`].
     state: AtomicU32,
-    /// The pending request, an [`Errand`] as its word.
-    errand: AtomicU32,
+    /// The pending request, a [`PendingRequest`] as its word.
+    pending_request: AtomicU32,
     /// Address of the `ucontext` from which the scavenger resumes; 0: it is parked. The context itself
     /// cannot tell: the scavenger may have been interrupted while parking, with its stack pointer already
     /// written.
     frame: AtomicU64,
     /// Address of the home thread's slot; 0: none.
-    block: AtomicU64,
+    slot: AtomicU64,
     /// The home thread's alternate stack: address and bytes.
     alternate: [AtomicUsize; 2],
     /// 1 while it runs in idle time although it would rather be in a run queue.
-    soaks: AtomicU32,
+    in_idle_time: AtomicU32,
     /// 1: it is to run in idle time, and no run queue may have it.
     kept: AtomicU32,
     /// End of its back-off, in nanoseconds of `CLOCK_MONOTONIC`.
-    rests_until_ns: AtomicU64,
+    backs_off_until_ns: AtomicU64,
     /// [`Self::loads`] at the last poll of the monitor thread.
     seen_loads: AtomicU64,
     /// CPU time of its home thread when idle-time execution was last judged.
-    pub(super) judged: soak::Seen,
+    pub(super) judged: idle_time::Seen,
 }
 
-impl Berth {
+impl HomeThread {
     pub(crate) const fn new() -> Self {
         Self {
             context: Context::new(),
             state: AtomicU32::new(HOME),
-            errand: AtomicU32::new(0),
+            pending_request: AtomicU32::new(0),
             frame: AtomicU64::new(0),
-            block: AtomicU64::new(0),
+            slot: AtomicU64::new(0),
             alternate: [const { AtomicUsize::new(0) }; 2],
-            soaks: AtomicU32::new(0),
+            in_idle_time: AtomicU32::new(0),
             kept: AtomicU32::new(0),
-            rests_until_ns: AtomicU64::new(0),
+            backs_off_until_ns: AtomicU64::new(0),
             seen_loads: AtomicU64::new(0),
-            judged: soak::Seen::new(),
+            judged: idle_time::Seen::new(),
         }
     }
 
     fn of(context: &Context) -> &'static Self {
         let address = context.address() as usize - offset_of!(Self, context);
-        // SAFETY: every context that goes home is part of a `Berth`, and these are static.
+        // SAFETY: every context that goes home is part of a `HomeThread`, and these are static.
         unsafe { &*(address as *const Self) }
     }
 
@@ -191,17 +191,17 @@ impl Berth {
         length.store(bytes, Ordering::Relaxed);
     }
 
-    fn block(&self) -> Option<&'static Block> {
-        let address = self.block.load(Ordering::Relaxed);
-        // SAFETY: blocks are never unmapped.
-        (address != 0).then(|| unsafe { &*(address as *const Block) })
+    fn slot(&self) -> Option<&'static ThreadSlot> {
+        let address = self.slot.load(Ordering::Relaxed);
+        // SAFETY: thread slots are never unmapped.
+        (address != 0).then(|| unsafe { &*(address as *const ThreadSlot) })
     }
 
     /// The scavenger has set the base of its `fs`.
     pub(crate) fn set_fs(&self, base: u64) {
         self.context.fs.store(base, Ordering::Relaxed);
-        if let Some(block) = self.block() {
-            block.base.store(base, Ordering::Relaxed);
+        if let Some(slot) = self.slot() {
+            slot.base.store(base, Ordering::Relaxed);
         }
     }
 
@@ -231,17 +231,17 @@ impl Berth {
     /// The scavenger has ended: frees its thread slot.
     pub(crate) fn clear(&self) {
         self.kept.store(0, Ordering::Release);
-        if let Some(block) = self.block() {
+        if let Some(slot) = self.slot() {
             // Before the slot is free, since another home thread may take it at once.
-            self.block.store(0, Ordering::Relaxed);
-            block.used.store(Use::FreeHome as u32, Ordering::Release);
+            self.slot.store(0, Ordering::Relaxed);
+            slot.used.store(Use::FreeHome as u32, Ordering::Release);
         }
     }
 }
 
 /// The alternate stack of the context's home thread: address and bytes.
 pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
-    let [place, length] = &Berth::of(context).alternate;
+    let [place, length] = &HomeThread::of(context).alternate;
     [
         place.load(Ordering::Relaxed),
         length.load(Ordering::Relaxed),
@@ -249,125 +249,131 @@ pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
 }
 
 /// True if no run queue may have the scavenger of this context.
-pub(super) fn keeps_off_lanes(context: &Context) -> bool {
-    Guest::of(Berth::of(context)).keeps_off_lanes()
+pub(super) fn keeps_off_run_queues(context: &Context) -> bool {
+    Scavenger::of(HomeThread::of(context)).keeps_off_run_queues()
 }
 
 /// Gives a context, which must be in no ring any more, back to its home thread. `frame` is the address of
 /// its `ucontext` if a signal interrupted it, 0 if it is parked.
-pub(super) fn send_home(context: &Context, frame: u64, errand: Errand) {
-    let berth = Berth::of(context);
-    berth.frame.store(frame, Ordering::Relaxed);
-    berth.errand.store(errand.word(), Ordering::Relaxed);
-    // Last, with Release: the home thread reads `frame` and `errand` once it has loaded HOME with Acquire.
-    berth.state.store(HOME, Ordering::Release);
-    sys::wake_all(&berth.state);
+pub(super) fn send_home(context: &Context, frame: u64, pending_request: PendingRequest) {
+    let home_thread = HomeThread::of(context);
+    home_thread.frame.store(frame, Ordering::Relaxed);
+    home_thread
+        .pending_request
+        .store(pending_request.word(), Ordering::Relaxed);
+    // Last, with Release: the home thread reads `frame` and `pending_request` once it has loaded HOME with
+    // Acquire.
+    home_thread.state.store(HOME, Ordering::Release);
+    sys::wake_all(&home_thread.state);
 }
 
 /// Gets the calling home thread a slot, so that the scavenger's system calls are dispatched to the agent.
 /// Returns `false` in a process without run queues.
-pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
+pub(crate) fn settle(home_thread: &'static HomeThread) -> Result<bool, Errno> {
     if !here() {
         return Ok(false);
     }
-    let block = take_block(Use::FreeHome).ok_or(Errno::ENOSPC)?;
-    block.settle(sys::thread(), 0)?;
+    let slot = take_slot(Use::FreeHome).ok_or(Errno::ENOSPC)?;
+    slot.settle(sys::thread(), 0)?;
     // The state and the slot may have been another scavenger's.
-    berth
+    home_thread
         .seen_loads
-        .store(berth.loads(block), Ordering::Relaxed);
-    berth.rests_until_ns.store(0, Ordering::Relaxed);
-    berth.block.store(block.address(), Ordering::Relaxed);
-    block.used.store(Use::Home as u32, Ordering::Release);
+        .store(home_thread.loads(slot), Ordering::Relaxed);
+    home_thread.backs_off_until_ns.store(0, Ordering::Relaxed);
+    home_thread.slot.store(slot.address(), Ordering::Relaxed);
+    slot.used.store(Use::Home as u32, Ordering::Release);
     Ok(true)
 }
 
 /// Runs the scavenger, which begins at `resume` with this stack pointer, until it ends.
-pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
-    let berth = guest.berth();
-    let context = &berth.context;
+pub(crate) fn live(scavenger: &'static Scavenger, stack: u64, resume: u64) -> ! {
+    let home_thread = scavenger.home_thread();
+    let context = &home_thread.context;
     context.stack.store(stack, Ordering::Relaxed);
     context.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
     context.resume.store(resume, Ordering::Relaxed);
-    let mut soaks = false;
+    let mut in_idle_time = false;
     let mut is_beside = false;
-    let mut rests = Rests::default();
+    let mut back_offs = BackOffs::default();
     loop {
         if ending::is_near() {
-            guest::leave(guest);
+            scavenger::leave(scavenger);
         }
-        let errand = Errand::of_word(berth.errand.swap(0, Ordering::AcqRel));
-        let frame = berth.frame.swap(0, Ordering::AcqRel);
-        match errand {
-            Errand::Run => {}
-            Errand::Call => {
+        let pending_request =
+            PendingRequest::of_word(home_thread.pending_request.swap(0, Ordering::AcqRel));
+        let frame = home_thread.frame.swap(0, Ordering::AcqRel);
+        match pending_request {
+            PendingRequest::Run => {}
+            PendingRequest::Call => {
                 // In `SCHED_IDLE` the call would wait long for a busy processor.
                 schedule(0, SCHED_OTHER);
                 leave::in_frame(frame, |registers| {
-                    guest::make_call(guest, registers);
+                    scavenger::make_call(scavenger, registers);
                 });
             }
-            Errand::Rest | Errand::Pause => {
-                berth.rest(&mut rests, errand);
+            PendingRequest::BackOff | PendingRequest::ShortBackOff => {
+                home_thread.back_off(&mut back_offs, pending_request);
                 schedule(0, SCHED_IDLE);
-                soaks = idle() == Idle::Harvest;
+                in_idle_time = idle() == Idle::Harvest;
             }
-            Errand::Die(signal) => guest::die(guest, GuestState::Killed, signal),
+            PendingRequest::Die(signal) => {
+                scavenger::die(scavenger, ScavengerProcessState::Killed, signal)
+            }
         }
-        guest.wait_while_held();
-        if let Some(block) = berth.block() {
-            let credit = if soaks { SOAKING } else { 0 };
-            block.credit.store(credit, Ordering::Relaxed);
+        scavenger.wait_while_held();
+        if let Some(slot) = home_thread.slot() {
+            let credit = if in_idle_time { IDLE_TIME_CREDIT } else { 0 };
+            slot.credit.store(credit, Ordering::Relaxed);
             // The monitor thread clears `alone` and the credit to call the scavenger to a yield. One that
             // runs on another hardware thread of the primary's core returns by itself, to ask whether it
             // may go on.
-            let alone = soaks && (has_peers() || !guest.is_beside());
-            block.alone.store(u8::from(alone), Ordering::Relaxed);
+            let alone = in_idle_time && (has_peers() || !scavenger.is_beside());
+            slot.alone.store(u8::from(alone), Ordering::Relaxed);
             // A ring of one: at a miss the scavenger itself goes on, for as long as it has credit.
             context.next.store(context.address(), Ordering::Relaxed);
-            block.first.store(0, Ordering::Relaxed);
+            slot.first.store(0, Ordering::Relaxed);
         }
         // SAFETY: the context is parked or has its frame, and belongs to this thread alone.
-        unsafe { membound_lane_run(context, frame) };
-        guest.count(offset_of!(GuestRequest, parks));
+        unsafe { membound_run_queue_run(context, frame) };
+        scavenger.count(offset_of!(ScavengerRequest, parks));
         let before = sys::monotonic_ns();
-        let left_ns = berth.rest_left_ns(before);
-        berth.soaks.store(0, Ordering::Relaxed);
+        let left_ns = home_thread.back_off_left_ns(before);
+        home_thread.in_idle_time.store(0, Ordering::Relaxed);
         let was_beside = is_beside;
-        is_beside = guest.is_beside();
+        is_beside = scavenger.is_beside();
         if is_beside {
             if !was_beside {
                 schedule(0, SCHED_OTHER);
             }
-            warden::await_let_in();
-            soaks = true;
+            monitor::await_let_in();
+            in_idle_time = true;
             continue;
         }
-        if guest.is_held() {
-            soaks = true;
+        if scavenger.is_held() {
+            in_idle_time = true;
             continue;
         }
-        if berth.is_kept() {
+        if home_thread.is_kept() {
             schedule(0, SCHED_IDLE);
-            soaks = true;
+            in_idle_time = true;
             continue;
         }
         if left_ns > 0 && idle() == Idle::Harvest {
-            soaks = true;
+            in_idle_time = true;
             continue;
         }
         if left_ns > 0 {
             sys::nap(left_ns);
         }
         let before = before + left_ns;
-        soaks = !find_lane(berth, soaks);
-        if !soaks {
+        in_idle_time = !find_run_queue(home_thread, in_idle_time);
+        if !in_idle_time {
             let away_ns = sys::monotonic_ns().saturating_sub(before);
-            guest.add(offset_of!(GuestRequest, away_ns), away_ns);
+            scavenger.add(offset_of!(ScavengerRequest, away_ns), away_ns);
         }
-        if soaks {
+        if in_idle_time {
             schedule(0, SCHED_IDLE);
-            berth.soaks.store(1, Ordering::Relaxed);
+            home_thread.in_idle_time.store(1, Ordering::Relaxed);
         }
     }
 }
@@ -377,20 +383,22 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
 /// scavenger that must leave it.
 pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
     let mut leaves = false;
-    guest::each_berth(|_, berth| {
-        let Some(block) = berth.block() else { return };
-        let guest = Guest::of(berth);
-        let keeps_off = guest.keeps_off_lanes();
-        leaves |= keeps_off && berth.is_away();
-        let is_free = !keeps_off && berth.rest_left_ns(now_ns) == 0;
-        let is_called = takes && is_free || guest.is_held();
-        if is_called && block.alone.swap(0, Ordering::Relaxed) != 0 {
-            block.credit.store(0, Ordering::Relaxed);
+    scavenger::each_home_thread(|_, home_thread| {
+        let Some(slot) = home_thread.slot() else {
+            return;
+        };
+        let scavenger = Scavenger::of(home_thread);
+        let keeps_off = scavenger.keeps_off_run_queues();
+        leaves |= keeps_off && home_thread.is_away();
+        let is_free = !keeps_off && home_thread.back_off_left_ns(now_ns) == 0;
+        let is_called = takes && is_free || scavenger.is_held();
+        if is_called && slot.alone.swap(0, Ordering::Relaxed) != 0 {
+            slot.credit.store(0, Ordering::Relaxed);
         }
-        let loads = berth.loads(block);
-        let before = berth.seen_loads.swap(loads, Ordering::Relaxed);
-        let progress = offset_of!(GuestRequest, progress);
-        guest.add(progress, loads.wrapping_sub(before));
+        let loads = home_thread.loads(slot);
+        let before = home_thread.seen_loads.swap(loads, Ordering::Relaxed);
+        let progress = offset_of!(ScavengerRequest, progress);
+        scavenger.add(progress, loads.wrapping_sub(before));
     });
     leaves
 }
@@ -399,12 +407,14 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
 /// ready, and those that run alone for want of a run queue.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
-    guest::each_berth(|_, berth| {
-        let is_free = !Guest::of(berth).keeps_off_lanes() && berth.rest_left_ns(now_ns) == 0;
-        let runs_alone = berth
-            .block()
-            .is_some_and(|block| block.alone.load(Ordering::Relaxed) != 0);
-        count += u32::from(berth.is_away() || is_free && (berth.is_ready() || runs_alone));
+    scavenger::each_home_thread(|_, home_thread| {
+        let is_free = !Scavenger::of(home_thread).keeps_off_run_queues()
+            && home_thread.back_off_left_ns(now_ns) == 0;
+        let runs_alone = home_thread
+            .slot()
+            .is_some_and(|slot| slot.alone.load(Ordering::Relaxed) != 0);
+        count +=
+            u32::from(home_thread.is_away() || is_free && (home_thread.is_ready() || runs_alone));
     });
     count
 }
@@ -412,43 +422,43 @@ pub(super) fn candidates(now_ns: u64) -> u32 {
 /// Takes scavengers that run in idle time out of `SCHED_IDLE`, so that they come to their next yield: a run
 /// queue has room. Where the program keeps the processors busy there is no idle time, and they would not
 /// come to a yield for seconds.
-pub(super) fn call_soaking() {
-    guest::each_berth(|thread, berth| {
-        if berth.is_soaking() {
+pub(super) fn call_from_idle_time() {
+    scavenger::each_home_thread(|thread, home_thread| {
+        if home_thread.is_in_idle_time() {
             schedule(thread, SCHED_OTHER);
         }
     });
 }
 
 /// True if any scavenger runs in idle time for want of a run queue.
-pub(super) fn any_soaks() -> bool {
+pub(super) fn any_in_idle_time() -> bool {
     let mut any = false;
-    guest::each_berth(|_, berth| any |= berth.is_soaking());
+    scavenger::each_home_thread(|_, home_thread| any |= home_thread.is_in_idle_time());
     any
 }
 
 /// Number of recent back-offs, for slices that did not end.
 #[derive(Debug, Default)]
-struct Rests {
+struct BackOffs {
     times: u32,
 }
 
-impl Rests {
+impl BackOffs {
     /// Nanoseconds without a back-off after which the count starts again.
     const FORGOTTEN_NS: u64 = 60_000_000_000;
 
     /// Length of the next back-off in nanoseconds, `since_ns` after the last one ended. An
-    /// [`Errand::Pause`] is not the scavenger's fault: it lasts as long as a first back-off and is not
-    /// counted.
-    fn next_ns(&mut self, since_ns: u64, errand: Errand) -> u64 {
+    /// [`PendingRequest::ShortBackOff`] is not the scavenger's fault: it lasts as long as a first back-off
+    /// and is not counted.
+    fn next_ns(&mut self, since_ns: u64, pending_request: PendingRequest) -> u64 {
         if since_ns > Self::FORGOTTEN_NS {
             self.times = 0;
         }
-        if errand == Errand::Pause {
-            return overdue::rest_ns(0);
+        if pending_request == PendingRequest::ShortBackOff {
+            return overdue::back_off_ns(0);
         }
         self.times = self.times.saturating_add(1);
-        overdue::rest_ns(self.times - 1)
+        overdue::back_off_ns(self.times - 1)
     }
 }
 
@@ -456,7 +466,7 @@ impl Rests {
 ///
 /// Run queues take scavengers instead of being given them: on a busy processor this thread would not be
 /// scheduled in time to hand its scavenger over when a run queue has room.
-fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
+fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool {
     if finish::is_over() {
         // No thread is left that could yield to it.
         return false;
@@ -464,62 +474,70 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
     let mut waits = 0;
     loop {
         // Read before the offer: if a run queue gets room after this, the wait below returns at once.
-        let room = ROOM.load(Ordering::Acquire);
+        let room = ROOM_EVENTS.load(Ordering::Acquire);
         // SeqCst, as `open` in `refill`: either that thread finds READY, or `asked_to_take` finds its queue
         // open.
-        berth.state.store(READY, Ordering::SeqCst);
+        home_thread.state.store(READY, Ordering::SeqCst);
         let mut takers = 0;
-        for block in blocks() {
-            takers += u32::from(block.asked_to_take());
+        for slot in slots() {
+            takers += u32::from(slot.asked_to_take());
         }
         let harvests = idle() == Idle::Harvest;
-        if takers > 0 || !(harvests && (soaks || has_peers())) {
-            let patience = if takers > 0 { TAKING_NS } else { PATIENCE_NS };
-            sys::wait_while(&ROOM, room, patience);
+        if takers > 0 || !(harvests && (in_idle_time || has_peers())) {
+            let patience = if takers > 0 {
+                TAKE_TIMEOUT_NS
+            } else {
+                ROOM_TIMEOUT_NS
+            };
+            sys::wait_while(&ROOM_EVENTS, room, patience);
             waits += 1;
         }
-        if !berth.take_back() {
-            berth.await_return();
+        if !home_thread.take_back() {
+            home_thread.await_return();
             return true;
         }
         // A program that has not come to a yield in all these waits may never come to one.
-        let runs = soaks || has_peers() || berth.is_kept() || has_yielded() || waits > MOST_WAITS;
+        let runs = in_idle_time
+            || has_peers()
+            || home_thread.is_kept()
+            || has_yielded()
+            || waits > MAX_WAITS_FOR_FIRST_YIELD;
         if harvests && runs {
             return false;
         }
     }
 }
 
-impl Berth {
-    fn is_soaking(&self) -> bool {
-        self.soaks.load(Ordering::Relaxed) == 1
+impl HomeThread {
+    fn is_in_idle_time(&self) -> bool {
+        self.in_idle_time.load(Ordering::Relaxed) == 1
     }
 
     fn await_return(&self) {
         while self.state.load(Ordering::Acquire) != HOME {
-            sys::wait_while(&self.state, AWAY, PATIENCE_NS);
+            sys::wait_while(&self.state, AWAY, ROOM_TIMEOUT_NS);
         }
     }
 
-    /// Starts a back-off, whose length `rests` determines.
-    fn rest(&self, rests: &mut Rests, errand: Errand) {
+    /// Starts a back-off, whose length `back_offs` determines.
+    fn back_off(&self, back_offs: &mut BackOffs, pending_request: PendingRequest) {
         let now_ns = sys::monotonic_ns();
-        let last_ns = self.rests_until_ns.load(Ordering::Relaxed);
-        let rest_ns = rests.next_ns(now_ns.saturating_sub(last_ns), errand);
-        self.rests_until_ns
-            .store(now_ns.saturating_add(rest_ns), Ordering::Relaxed);
+        let last_ns = self.backs_off_until_ns.load(Ordering::Relaxed);
+        let back_off_ns = back_offs.next_ns(now_ns.saturating_sub(last_ns), pending_request);
+        self.backs_off_until_ns
+            .store(now_ns.saturating_add(back_off_ns), Ordering::Relaxed);
     }
 
     /// Nanoseconds of its back-off that are left.
-    fn rest_left_ns(&self, now_ns: u64) -> u64 {
-        let until_ns = self.rests_until_ns.load(Ordering::Relaxed);
+    fn back_off_left_ns(&self, now_ns: u64) -> u64 {
+        let until_ns = self.backs_off_until_ns.load(Ordering::Relaxed);
         until_ns.saturating_sub(now_ns)
     }
 
     /// Loads with a yield that the scavenger has executed, in run queues and alone on its home thread,
-    /// whose slot is `block`.
-    fn loads(&self, block: &Block) -> u64 {
-        let alone = block.turns.load(Ordering::Relaxed);
+    /// whose slot is `slot`.
+    fn loads(&self, slot: &ThreadSlot) -> u64 {
+        let alone = slot.turns.load(Ordering::Relaxed);
         alone.wrapping_add(self.context.yields.load(Ordering::Relaxed))
     }
 
@@ -561,10 +579,15 @@ pub(crate) fn stand_back() {
         return;
     }
     const SET_PRIORITY: usize = 141;
-    const LEAST: usize = 19;
-    guest::each_thread(|thread| {
+    const LOWEST_PRIORITY_NICENESS: usize = 19;
+    scavenger::each_thread(|thread| {
         // SAFETY: it touches no memory. Where it is refused, the thread's niceness stays.
-        let _ = unsafe { call(SET_PRIORITY, [0, thread as usize, LEAST, 0, 0, 0]) };
+        let _ = unsafe {
+            call(
+                SET_PRIORITY,
+                [0, thread as usize, LOWEST_PRIORITY_NICENESS, 0, 0, 0],
+            )
+        };
         schedule(thread, SCHED_IDLE);
     });
 }
@@ -572,7 +595,7 @@ pub(crate) fn stand_back() {
 /// Home threads are to end: they leave `SCHED_IDLE`, so that they can also where the program keeps
 /// processors busy.
 pub(super) fn step_forward() {
-    guest::each_thread(|thread| schedule(thread, SCHED_OTHER));
+    scavenger::each_thread(|thread| schedule(thread, SCHED_OTHER));
 }
 
 /// Sets the scheduling policy of a thread (0: the calling one). The kernel lets only a privileged thread leave

@@ -7,7 +7,7 @@ use crate::sys::{self, Descriptor, Errno, call, check, number};
 
 const HEADER_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 56;
-const MOST_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 const PAGE: u64 = 4096;
 /// The file is no executable for this machine.
 const ENOEXEC: Errno = Errno(8);
@@ -66,11 +66,11 @@ pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
         && half(18) == X86_64
         && [FIXED, ANYWHERE].contains(&half(16))
         && half(54) == SEGMENT_BYTES
-        && (1..=MOST_SEGMENTS).contains(&half(56));
+        && (1..=MAX_SEGMENTS).contains(&half(56));
     if !known {
         return Err(ENOEXEC);
     }
-    let mut room = [Segment::default(); MOST_SEGMENTS];
+    let mut room = [Segment::default(); MAX_SEGMENTS];
     let segments = room.get_mut(..half(56)).ok_or(ENOEXEC)?;
     for (index, segment) in segments.iter_mut().enumerate() {
         let mut bytes = [0; SEGMENT_BYTES];
@@ -126,7 +126,7 @@ fn reserve(segments: &[Segment], fixed: bool) -> Result<u64, Errno> {
     const NOTHING: usize = 0;
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
     const FIXED_NOREPLACE: usize = 0x10_0000;
-    const LONGEST: u64 = 1 << 40;
+    const MAX_IMAGE_BYTES: u64 = 1 << 40;
     let loads = || segments.iter().filter(|it| it.kind == LOAD);
     let begin = loads().map(|it| it.address).min().ok_or(ENOEXEC)? & !(PAGE - 1);
     let end = loads()
@@ -135,7 +135,7 @@ fn reserve(segments: &[Segment], fixed: bool) -> Result<u64, Errno> {
         .ok_or(ENOEXEC)?;
     let alignment = loads().map(|it| it.alignment).max().unwrap_or(0).max(PAGE);
     let length = end.saturating_sub(begin).next_multiple_of(PAGE);
-    if !alignment.is_power_of_two() || length == 0 || length.max(alignment) > LONGEST {
+    if !alignment.is_power_of_two() || length == 0 || length.max(alignment) > MAX_IMAGE_BYTES {
         return Err(ENOEXEC);
     }
     let (at, whole, place) = if fixed {

@@ -13,7 +13,7 @@ use crate::profile::machine;
 
 /// A job as a scavenger.
 #[derive(Clone, Debug)]
-pub(super) struct Guest {
+pub(super) struct ScavengerJob {
     /// Its program and arguments.
     pub(super) words: Vec<String>,
     /// Path of its plan.
@@ -69,32 +69,32 @@ impl Harvest {
         })
     }
 
-    /// The command that runs `guests` with this machine profile. `None` if a word cannot be quoted on a
-    /// command line.
+    /// The command that runs `scavenger_jobs` with this machine profile. `None` if a word cannot be quoted on
+    /// a command line.
     pub(super) fn command(
         &mut self,
         membound: &Path,
         machine: &Path,
-        guests: &[Guest],
+        scavenger_jobs: &[ScavengerJob],
     ) -> Option<Command> {
         let mut command = Command::new(membound);
         command.args(["harvest", "run", "--no-primary", "--quiet", "--machine"]);
         command.arg(machine);
-        let mut plans: Vec<&Path> = guests.iter().map(|it| it.plan.as_path()).collect();
+        let mut plans: Vec<&Path> = scavenger_jobs.iter().map(|it| it.plan.as_path()).collect();
         plans.sort_unstable();
         plans.dedup();
         for plan in plans {
             command.arg("--plan").arg(plan);
         }
-        for guest in guests {
-            let line = shlex::try_join(guest.words.iter().map(String::as_str)).ok()?;
+        for scavenger_job in scavenger_jobs {
+            let line = shlex::try_join(scavenger_job.words.iter().map(String::as_str)).ok()?;
             command.arg("--scavenger").arg(line);
         }
         command.arg("--output").arg(self.room.path());
         command.arg("--json").arg(self.document());
         let told = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
         command.stdout(Stdio::null()).stderr(told);
-        self.words = guests.iter().map(|it| it.words.clone()).collect();
+        self.words = scavenger_jobs.iter().map(|it| it.words.clone()).collect();
         Some(command)
     }
 
@@ -186,17 +186,17 @@ mod tests {
     fn the_command_line_names_each_plan_once_and_each_job() {
         let place = tempfile::tempdir().unwrap();
         let mut harvest = Harvest::prepare(place.path()).unwrap();
-        let guest = |words: &[&str], plan: &str| Guest {
+        let scavenger_job = |words: &[&str], plan: &str| ScavengerJob {
             words: words.iter().map(|it| (*it).to_owned()).collect(),
             plan: plan.into(),
         };
-        let guests = [
-            guest(&["chase", "a b"], "/p/2"),
-            guest(&["chase", "c"], "/p/1"),
-            guest(&["walk"], "/p/2"),
+        let scavenger_jobs = [
+            scavenger_job(&["chase", "a b"], "/p/2"),
+            scavenger_job(&["chase", "c"], "/p/1"),
+            scavenger_job(&["walk"], "/p/2"),
         ];
         let command = harvest
-            .command(Path::new("/m"), Path::new("/machine"), &guests)
+            .command(Path::new("/m"), Path::new("/machine"), &scavenger_jobs)
             .unwrap();
         let words: Vec<_> = command.get_args().map(|it| it.to_string_lossy()).collect();
         let expected = [
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_told_by_their_words_in_whatever_order() {
+    fn scavenger_jobs_are_told_by_their_words_in_whatever_order() {
         let words = [["chase", "1"], ["sort", "1"], ["chase", "1"], ["walk", "3"]]
             .map(|words| words.map(str::to_owned).to_vec());
         let told = [

@@ -5,21 +5,21 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use membound_wire::ASK;
 
-use super::berth::{self, Errand};
-use super::block::{Block, Context, Use};
-use super::{board, has_peers, warden};
-use crate::{guest, sys};
+use super::home_thread::{self, PendingRequest};
+use super::thread_slot::{Context, ThreadSlot, Use};
+use super::{control_page, has_peers, monitor};
+use crate::{scavenger, sys};
 
 /// 1 once a thread of the program has come to a yield.
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: counts the occasions on which a scavenger may find a run queue with room.
-pub(super) static ROOM: AtomicU32 = AtomicU32::new(0);
+pub(super) static ROOM_EVENTS: AtomicU32 = AtomicU32::new(0);
 
 /// Consecutive polls after which a context that is alone in a ring is sent home. More than one, since a
 /// neighbour may be away only for a system call.
 const LONELY_LOOKS: u32 = 2;
 
-/// Values of [`Block::changing`]: the thread is changing what its next slice is.
+/// Values of [`ThreadSlot::changing`]: the thread is changing what its next slice is.
 const CHANGES: u32 = 1;
 /// The same, and a handler has interrupted it.
 const INTERRUPTED: u32 = 2;
@@ -31,11 +31,11 @@ pub(super) fn has_yielded() -> bool {
 
 /// Wakes home threads that wait for a run queue with room.
 pub(super) fn announce_room() {
-    ROOM.fetch_add(1, Ordering::AcqRel);
-    sys::wake_all(&ROOM);
+    ROOM_EVENTS.fetch_add(1, Ordering::AcqRel);
+    sys::wake_all(&ROOM_EVENTS);
 }
 
-impl Block {
+impl ThreadSlot {
     /// True if this value of `next` or `current` is a context of the ring.
     pub(super) fn is_member(&self, context: u64) -> bool {
         context > ASK && context != self.stopwatch.address() && context != self.nobody.address()
@@ -51,7 +51,7 @@ impl Block {
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
         if YIELDED.swap(1, Ordering::AcqRel) == 0 {
-            warden::begin_phases();
+            monitor::begin_phases();
         }
         self.take_ready();
         let begin = self.begin();
@@ -66,7 +66,7 @@ impl Block {
         }
         self.ring.store(begin, Ordering::Relaxed);
         self.set_turns();
-        let before = if warden::lets_in() {
+        let before = if monitor::lets_in() {
             &self.stopwatch
         } else {
             &self.nobody
@@ -76,9 +76,9 @@ impl Block {
 
     /// Sets span and skips of the slices in stalls, as opposed to those in waits.
     pub(super) fn set_turns(&self) {
-        if let Some(board) = board() {
-            self.span.store(board.span, Ordering::Relaxed);
-            self.skips.store(board.skips, Ordering::Relaxed);
+        if let Some(control_page) = control_page() {
+            self.span.store(control_page.span, Ordering::Relaxed);
+            self.skips.store(control_page.skips, Ordering::Relaxed);
         }
     }
 
@@ -134,10 +134,10 @@ impl Block {
             }
             let context = Context::at(at);
             at = context.next.load(Ordering::Relaxed);
-            let goes = is_lonely || berth::keeps_off_lanes(context);
+            let goes = is_lonely || home_thread::keeps_off_run_queues(context);
             if goes && context.resume.load(Ordering::Relaxed) != 0 {
                 self.unlink(context);
-                berth::send_home(context, 0, Errand::Run);
+                home_thread::send_home(context, 0, PendingRequest::Run);
             }
         }
     }
@@ -164,11 +164,11 @@ impl Block {
 
     /// Takes contexts that lie ready, up to the limit of the run queue.
     fn take_ready(&self) {
-        if has_peers() && self.count.load(Ordering::Acquire) + guest::count_ready() < 2 {
+        if has_peers() && self.count.load(Ordering::Acquire) + scavenger::count_ready() < 2 {
             return;
         }
         while self.has_room()
-            && let Some(context) = guest::take_ready()
+            && let Some(context) = scavenger::take_ready()
         {
             self.count.fetch_add(1, Ordering::AcqRel);
             self.link(context);
@@ -176,7 +176,7 @@ impl Block {
     }
 
     fn has_room(&self) -> bool {
-        let most = board().map_or(0, |board| board.per_thread);
+        let most = control_page().map_or(0, |control_page| control_page.per_thread);
         self.count.load(Ordering::Acquire) < most
     }
 
@@ -245,7 +245,7 @@ impl Block {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
             && self.has_room()
-            && (!has_peers() || berth::candidates(sys::monotonic_ns()) > 1)
+            && (!has_peers() || home_thread::candidates(sys::monotonic_ns()) > 1)
     }
 
     /// As [`Self::takes`]; if true, asks the thread to look for a context.
@@ -266,30 +266,30 @@ mod tests {
 
     use super::*;
 
-    /// A block whose ring has these contexts.
-    fn ring_of(contexts: &[Context]) -> Box<Block> {
-        // SAFETY: a block that was never used is all zeroes.
-        let block: Box<Block> = unsafe { Box::new_zeroed().assume_init() };
+    /// A thread slot whose ring has these contexts.
+    fn ring_of(contexts: &[Context]) -> Box<ThreadSlot> {
+        // SAFETY: a thread slot that was never used is all zeroes.
+        let slot: Box<ThreadSlot> = unsafe { Box::new_zeroed().assume_init() };
         for context in contexts {
-            block.count.fetch_add(1, Ordering::Relaxed);
-            block.link(context);
+            slot.count.fetch_add(1, Ordering::Relaxed);
+            slot.link(context);
         }
-        block
+        slot
     }
 
     #[test]
     fn the_next_turn_is_that_of_a_context_of_the_ring() {
         let own = [const { Context::new() }; 3];
-        let stranger = Context::new();
-        stranger.next.store(stranger.address(), Ordering::Relaxed);
-        let block = ring_of(&own);
+        let foreign = Context::new();
+        foreign.next.store(foreign.address(), Ordering::Relaxed);
+        let slot = ring_of(&own);
         for context in &own {
-            block.next.store(context.address(), Ordering::Relaxed);
-            assert_eq!(block.begin(), context.address());
+            slot.next.store(context.address(), Ordering::Relaxed);
+            assert_eq!(slot.begin(), context.address());
         }
-        for next in [stranger.address(), block.stopwatch.address(), ASK, 0] {
-            block.next.store(next, Ordering::Relaxed);
-            assert_eq!(block.begin(), own[0].address());
+        for next in [foreign.address(), slot.stopwatch.address(), ASK, 0] {
+            slot.next.store(next, Ordering::Relaxed);
+            assert_eq!(slot.begin(), own[0].address());
         }
         assert_eq!(ring_of(&[]).begin(), 0);
     }
@@ -298,25 +298,25 @@ mod tests {
     #[test]
     fn a_thread_asks_when_a_handler_had_turns_while_it_changed_the_next_one() {
         let own = [const { Context::new() }; 2];
-        let block = ring_of(&own);
+        let slot = ring_of(&own);
         let base = 0x1000;
-        block.owner.store(base, Ordering::Relaxed);
-        block.change_next(|| {
+        slot.owner.store(base, Ordering::Relaxed);
+        slot.change_next(|| {
             let next = own[0].address();
-            block.interrupt_change();
-            assert_eq!(block.owner.load(Ordering::Relaxed), 0);
-            block.unlink(&own[0]);
+            slot.interrupt_change();
+            assert_eq!(slot.owner.load(Ordering::Relaxed), 0);
+            slot.unlink(&own[0]);
             // The handler asks at its first yield.
-            block.owner.store(base, Ordering::Relaxed);
-            block.change_next(|| block.next.store(own[1].address(), Ordering::Relaxed));
-            assert_eq!(block.next.load(Ordering::Relaxed), own[1].address());
-            block.next.store(next, Ordering::Relaxed);
+            slot.owner.store(base, Ordering::Relaxed);
+            slot.change_next(|| slot.next.store(own[1].address(), Ordering::Relaxed));
+            assert_eq!(slot.next.load(Ordering::Relaxed), own[1].address());
+            slot.next.store(next, Ordering::Relaxed);
         });
-        let found = [&block.next, &block.owner].map(|word| word.load(Ordering::Relaxed));
+        let found = [&slot.next, &slot.owner].map(|word| word.load(Ordering::Relaxed));
         assert_eq!(found, [ASK, 0]);
         // It does not ask without a handler, nor when a handler comes at another time.
-        block.change_next(|| block.next.store(own[1].address(), Ordering::Relaxed));
-        block.interrupt_change();
-        assert_eq!(block.next.load(Ordering::Relaxed), own[1].address());
+        slot.change_next(|| slot.next.store(own[1].address(), Ordering::Relaxed));
+        slot.interrupt_change();
+        assert_eq!(slot.next.load(Ordering::Relaxed), own[1].address());
     }
 }

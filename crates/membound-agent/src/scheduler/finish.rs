@@ -3,15 +3,15 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{IDLE_WISH, board, here, is_agents, warden};
+use super::{IDLE_WISH, control_page, here, is_agents, monitor};
 use crate::handlers::{self, Disposition};
 use crate::sys::{self, Quiet, call, number};
-use crate::{guest, own_thread, threads, trap};
+use crate::{own_thread, scavenger, threads, trap};
 
 /// Nanoseconds between two polls whether threads, and scavengers, are still there.
-const LOOK_NS: u64 = 1_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000;
 /// Polls after which threads that do not end are left alone.
-const PATIENCE: u32 = 1000;
+const MAX_POLLS: u32 = 1000;
 /// Signals by which users end programs: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM`.
 const ENDING: [u64; 4] = [HANGUP, 2, 3, 15];
 const HANGUP: u64 = 1;
@@ -31,10 +31,10 @@ pub(crate) fn is_over() -> bool {
 /// from ending.
 pub(crate) fn program_ends(code: u64) {
     if here() {
-        warden::account_for_all();
+        monitor::account_for_all();
     }
-    let wished = board().is_some_and(|board| board.finish != 0) && here();
-    if !wished || guest::none_left() || ENDED.swap(true, Ordering::AcqRel) {
+    let wished = control_page().is_some_and(|control_page| control_page.finish != 0) && here();
+    if !wished || scavenger::none_left() || ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _quiet = Quiet::new();
@@ -43,8 +43,8 @@ pub(crate) fn program_ends(code: u64) {
     end_others();
     // A reader of the program's output that waits for end of file must not wait for its scavengers.
     let _ = own_thread::close_from(0);
-    while !guest::none_left() && !is_asked_to_end() {
-        sys::nap(LOOK_NS);
+    while !scavenger::none_left() && !is_asked_to_end() {
+        sys::nap(POLL_INTERVAL_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
@@ -77,7 +77,7 @@ fn end_others() {
     let Ok(mut room) = threads::room_for_threads() else {
         return;
     };
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_POLLS {
         let mut left = false;
         let seen = threads::each(&mut room, |thread| {
             if thread != own && !is_agents(thread) && !threads::has_ended(thread) {
@@ -89,6 +89,6 @@ fn end_others() {
         if seen.is_err() || !left {
             return;
         }
-        sys::nap(LOOK_NS);
+        sys::nap(POLL_INTERVAL_NS);
     }
 }

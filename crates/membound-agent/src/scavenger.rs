@@ -1,5 +1,5 @@
 //! Scavengers: programs that run inside this process beside the program that it belongs to (see
-//! [`membound_wire::GuestRequest`]).
+//! [`membound_wire::ScavengerRequest`]).
 //!
 //! Each has a kernel thread that no libc knows. On it the agent maps the executable and its loader, lays
 //! out a first stack as the kernel would, and enters the loader; from then on the scavenger runs by itself.
@@ -14,36 +14,38 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Command, Event, GuestPlace, GuestRequest, GuestState, Refusal};
+use membound_wire::{
+    Command, Event, Refusal, ScavengerPlacement, ScavengerProcessState, ScavengerRequest,
+};
 
 use crate::control::Failure;
 use crate::handlers::Registers;
-use crate::lanes::Context;
-use crate::lanes::berth::{self, Berth, Errand};
-use crate::lanes::leave::Arrived;
+use crate::scheduler::Context;
+use crate::scheduler::home_thread::{self, HomeThread, PendingRequest};
+use crate::scheduler::leave::Arrived;
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
-use crate::{control, lanes, memory, own_thread, trap};
+use crate::{control, memory, own_thread, scheduler, trap};
 
 /// Most scavengers at one time.
-const GUESTS: usize = 1024;
+const MAX_SCAVENGERS: usize = 1024;
 /// Bytes of the agent's stack on a home thread, used before the scavenger has its own.
 const OWN_STACK_BYTES: usize = 64 << 10;
 /// `si_code` of a system call that was dispatched to the agent (`SYS_USER_DISPATCH`).
 const DISPATCHED: i32 = 2;
 
 global_asm!(
-    ".pushsection .text.membound_guest, \"ax\", @progbits",
+    ".pushsection .text.membound_scavenger, \"ax\", @progbits",
     // rdi: stack pointer, rsi: entry. All registers are zero, as when the kernel enters a program.
-    ".globl membound_guest_enter",
-    ".hidden membound_guest_enter",
-    ".type membound_guest_enter, @function",
-    "membound_guest_enter:",
+    ".globl membound_scavenger_enter",
+    ".hidden membound_scavenger_enter",
+    ".type membound_scavenger_enter, @function",
+    "membound_scavenger_enter:",
     "mov rsp, rdi",
     "push rsi",
     // Entered with the entry address on the stack.
-    ".globl membound_guest_begin",
-    ".hidden membound_guest_begin",
-    "membound_guest_begin:",
+    ".globl membound_scavenger_begin",
+    ".hidden membound_scavenger_begin",
+    "membound_scavenger_begin:",
     "xor eax, eax",
     "xor ebx, ebx",
     "xor ecx, ecx",
@@ -61,34 +63,34 @@ global_asm!(
     "xor r15d, r15d",
     "cld",
     "ret",
-    ".size membound_guest_enter, . - membound_guest_enter",
+    ".size membound_scavenger_enter, . - membound_scavenger_enter",
     ".popsection",
 );
 
 unsafe extern "C" {
-    fn membound_guest_enter(stack: usize, entry: usize) -> !;
-    fn membound_guest_begin();
+    fn membound_scavenger_enter(stack: usize, entry: usize) -> !;
+    fn membound_scavenger_begin();
 }
 
 /// Nanoseconds between two checks of a held scavenger whether it may go on.
-const HELD_LOOK_NS: u64 = 1_000_000;
+const HELD_POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// A scavenger, as the agent knows it.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct Scavenger {
     /// Its home thread; 0: the entry is free; [`TAKEN`]: it is being filled.
     thread: AtomicU32,
-    /// Address of its [`GuestRequest`]; 0: none yet.
+    /// Address of its [`ScavengerRequest`]; 0: none yet.
     request: AtomicUsize,
     /// The break: start, present end, and end of the reserved addresses.
     heap: [AtomicU64; 3],
     /// Dispatch selector of its thread in a process without run queues: 1, all calls go to the agent.
     selector: AtomicU32,
     /// State for handing it over, in a process with run queues.
-    berth: Berth,
+    home_thread: HomeThread,
 }
 
-impl Guest {
+impl Scavenger {
     const fn new() -> Self {
         Self {
             thread: AtomicU32::new(0),
@@ -96,56 +98,58 @@ impl Guest {
             heap: [const { AtomicU64::new(0) }; 3],
             // Zeros take no room in the object file.
             selector: AtomicU32::new(0),
-            berth: Berth::new(),
+            home_thread: HomeThread::new(),
         }
     }
 
-    pub(crate) fn berth(&'static self) -> &'static Berth {
-        &self.berth
+    pub(crate) fn home_thread(&'static self) -> &'static HomeThread {
+        &self.home_thread
     }
 
     fn request(&self) -> Request {
         Request(self.request.load(Ordering::Acquire))
     }
 
-    /// The scavenger that this `Berth` is part of.
-    pub(crate) fn of(berth: &'static Berth) -> &'static Self {
-        let address = (&raw const *berth) as usize - offset_of!(Self, berth);
-        // SAFETY: every `Berth` is part of a `Guest`, and these are static.
+    /// The scavenger that this `HomeThread` is part of.
+    pub(crate) fn of(home_thread: &'static HomeThread) -> &'static Self {
+        let address = (&raw const *home_thread) as usize - offset_of!(Self, home_thread);
+        // SAFETY: every `HomeThread` is part of a `Scavenger`, and these are static.
         unsafe { &*(address as *const Self) }
     }
 
-    /// Where it is to run: a [`GuestPlace`] as its number.
+    /// Where it is to run: a [`ScavengerPlacement`] as its number.
     fn place(&self) -> u32 {
         let request = self.request();
         // An entry that is being filled has no request yet.
         if request.0 == 0 {
-            return GuestPlace::Lanes as u32;
+            return ScavengerPlacement::RunQueues as u32;
         }
-        let word = request.word(offset_of!(GuestRequest, place));
+        let word = request.word(offset_of!(ScavengerRequest, place));
         word.load(Ordering::Relaxed)
     }
 
     /// True if it is to run on its home thread, and no run queue may have it.
     pub(crate) fn is_beside(&self) -> bool {
-        self.place() == GuestPlace::Own as u32
+        self.place() == ScavengerPlacement::Own as u32
     }
 
     /// True if it is to wait.
     pub(crate) fn is_held(&self) -> bool {
-        self.place() == GuestPlace::Held as u32
+        self.place() == ScavengerPlacement::Held as u32
     }
 
     /// Waits while it is held. Called on its home thread, between two slices there.
     pub(crate) fn wait_while_held(&self) {
-        while self.is_held() && !lanes::ending::is_near() {
-            sys::nap(HELD_LOOK_NS);
+        while self.is_held() && !scheduler::ending::is_near() {
+            sys::nap(HELD_POLL_INTERVAL_NS);
         }
     }
 
     /// True if no run queue may have it.
-    pub(crate) fn keeps_off_lanes(&'static self) -> bool {
-        self.place() != GuestPlace::Lanes as u32 || self.berth.is_kept() || lanes::ending::is_near()
+    pub(crate) fn keeps_off_run_queues(&'static self) -> bool {
+        self.place() != ScavengerPlacement::RunQueues as u32
+            || self.home_thread.is_kept()
+            || scheduler::ending::is_near()
     }
 
     /// Adds one to a counter of its request.
@@ -161,23 +165,23 @@ impl Guest {
     }
 }
 
-static ALL: [Guest; GUESTS] = [const { Guest::new() }; GUESTS];
+static ALL: [Scavenger; MAX_SCAVENGERS] = [const { Scavenger::new() }; MAX_SCAVENGERS];
 /// Number of entries of [`ALL`] that were ever used, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// The entries that were ever used: reading all of them would evict the program's lines from the caches.
-fn used() -> &'static [Guest] {
+fn used() -> &'static [Scavenger] {
     ALL.get(..USED.load(Ordering::Acquire)).unwrap_or(&ALL)
 }
 /// Thread number of an entry that is being filled.
 const TAKEN: u32 = u32::MAX;
 
 /// The scavenger whose home thread is the calling one.
-fn own() -> Option<&'static Guest> {
+fn own() -> Option<&'static Scavenger> {
     let thread = sys::thread();
     used()
         .iter()
-        .find(|guest| guest.thread.load(Ordering::Acquire) == thread)
+        .find(|scavenger| scavenger.thread.load(Ordering::Acquire) == thread)
 }
 
 /// Memory that launcher and agent share for one scavenger, by its address.
@@ -185,7 +189,7 @@ fn own() -> Option<&'static Guest> {
 struct Request(usize);
 
 impl Request {
-    fn get(self) -> GuestRequest {
+    fn get(self) -> ScavengerRequest {
         // SAFETY: the launcher has mapped it, and it stays mapped.
         unsafe { memory::get(self.0) }
     }
@@ -200,74 +204,75 @@ impl Request {
         unsafe { &*((self.0 + offset) as *const AtomicU64) }
     }
 
-    fn set(self, state: GuestState, code: u32) {
+    fn set(self, state: ScavengerProcessState, code: u32) {
         // The code before the state: a reader that sees the state sees its code.
-        self.word(offset_of!(GuestRequest, code))
+        self.word(offset_of!(ScavengerRequest, code))
             .store(code, Ordering::Relaxed);
-        let word = self.word(offset_of!(GuestRequest, state));
+        let word = self.word(offset_of!(ScavengerRequest, state));
         word.store(state as u32, Ordering::Release);
         sys::wake_all(word);
     }
 
     /// Address of the first string.
     const fn strings(self) -> usize {
-        self.0 + size_of::<GuestRequest>()
+        self.0 + size_of::<ScavengerRequest>()
     }
 }
 
-/// Starts the scavenger whose [`GuestRequest`] is at `command.address`.
+/// Starts the scavenger whose [`ScavengerRequest`] is at `command.address`.
 pub(crate) fn start(command: &Command) -> Result<(), Failure> {
     let request = Request(command.address as usize);
-    let whole = size_of::<GuestRequest>() as u64 + u64::from(request.get().strings);
+    let whole = size_of::<ScavengerRequest>() as u64 + u64::from(request.get().strings);
     if command.address == 0 || whole > command.length {
         return Err(Failure::malformed());
     }
-    trap::install(&trap::OF_GUESTS)?;
-    let (place, guest) = ALL
+    trap::install(&trap::OF_SCAVENGERS)?;
+    let (place, scavenger) = ALL
         .iter()
         .enumerate()
-        .find(|(_, guest)| {
-            let free = guest
-                .thread
-                .compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
+        .find(|(_, scavenger)| {
+            let free =
+                scavenger
+                    .thread
+                    .compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
             free.is_ok()
         })
         .ok_or_else(|| Failure::new(Errno::ENOSPC, Refusal::NoThread))?;
     USED.fetch_max(place + 1, Ordering::AcqRel);
-    guest.request.store(request.0, Ordering::Release);
+    scavenger.request.store(request.0, Ordering::Release);
     // The thread has its own descriptors, working directory and file mode mask.
-    let argument = (&raw const *guest) as usize;
+    let argument = (&raw const *scavenger) as usize;
     let started = own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument);
     started.map(drop).map_err(|errno| {
-        guest.thread.store(0, Ordering::Release);
+        scavenger.thread.store(0, Ordering::Release);
         Failure::new(errno, Refusal::NoThread)
     })
 }
 
 /// Runs on the home thread, up to the scavenger's first instruction.
-extern "C" fn live(guest: usize) -> ! {
+extern "C" fn live(scavenger: usize) -> ! {
     // SAFETY: the argument is the entry of this thread's scavenger, which is static.
-    let guest = unsafe { &*(guest as *const Guest) };
+    let scavenger = unsafe { &*(scavenger as *const Scavenger) };
     let thread = sys::thread();
-    guest.thread.store(thread, Ordering::Release);
-    let request = guest.request();
+    scavenger.thread.store(thread, Ordering::Release);
+    let request = scavenger.request();
     request
-        .word(offset_of!(GuestRequest, thread))
+        .word(offset_of!(ScavengerRequest, thread))
         .store(thread, Ordering::Relaxed);
-    match prepare(guest, request) {
+    match prepare(scavenger, request) {
         Ok(entered) => {
-            request.set(GuestState::Runs, 0);
-            if !entered.has_lanes {
+            request.set(ScavengerProcessState::Runs, 0);
+            if !entered.has_run_queues {
                 // SAFETY: loader and stack were made for this.
-                unsafe { membound_guest_enter(entered.stack, entered.entry) }
+                unsafe { membound_scavenger_enter(entered.stack, entered.entry) }
             }
             let stack = entered.stack - 8;
             // SAFETY: the stack was made for this.
             unsafe { memory::put(stack, entered.entry) };
-            let begin = membound_guest_begin as *const () as u64;
-            berth::live(guest, stack as u64, begin)
+            let begin = membound_scavenger_begin as *const () as u64;
+            home_thread::live(scavenger, stack as u64, begin)
         }
-        Err(errno) => finish(guest, GuestState::Failed, errno.0),
+        Err(errno) => finish(scavenger, ScavengerProcessState::Failed, errno.0),
     }
 }
 
@@ -276,10 +281,10 @@ extern "C" fn live(guest: usize) -> ! {
 struct Entered {
     stack: usize,
     entry: usize,
-    has_lanes: bool,
+    has_run_queues: bool,
 }
 
-fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
+fn prepare(scavenger: &'static Scavenger, request: Request) -> Result<Entered, Errno> {
     own_thread::name(c"membound-guest");
     let strings = stack::Strings::of(request).ok_or(Errno::EINVAL)?;
     let executable = image::load(strings.path())?;
@@ -292,21 +297,24 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
         tell_of_text(image.span);
     }
     descriptors(&strings)?;
-    set_aside(guest, request)?;
-    let number = (&raw const *guest as usize - (&raw const ALL) as usize) / size_of::<Guest>();
+    set_aside(scavenger, request)?;
+    let number =
+        (&raw const *scavenger as usize - (&raw const ALL) as usize) / size_of::<Scavenger>();
     let top = stack::make(request, number, &strings, &executable, loader.as_ref())?;
     // Faults of a scavenger whose stack has overflown are handled on the alternate stack.
     let alternate = own_thread::set_alternate_stack(OWN_STACK_BYTES)?;
-    guest.berth.set_alternate_stack(alternate, OWN_STACK_BYTES);
-    let has_lanes = berth::settle(&guest.berth)?;
-    if !has_lanes {
-        guest.selector.store(1, Ordering::Relaxed);
-        own_thread::dispatch_calls((&raw const guest.selector) as usize)?;
+    scavenger
+        .home_thread
+        .set_alternate_stack(alternate, OWN_STACK_BYTES);
+    let has_run_queues = home_thread::settle(&scavenger.home_thread)?;
+    if !has_run_queues {
+        scavenger.selector.store(1, Ordering::Relaxed);
+        own_thread::dispatch_calls((&raw const scavenger.selector) as usize)?;
     }
     // Signals sent to the process are for the program; the scavenger's own faults must arrive here.
-    sys::set_mask(berth::MASK);
+    sys::set_mask(home_thread::MASK);
     Ok(Entered {
-        has_lanes,
+        has_run_queues,
         stack: top,
         entry: loader.map_or(executable.entry, |loader| loader.entry),
     })
@@ -353,12 +361,12 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
 }
 
 /// Reserves addresses for the scavenger's break, which take no memory before they are used.
-fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
+fn set_aside(scavenger: &Scavenger, request: Request) -> Result<(), Errno> {
     // Larger requests leave the rest for other mappings.
-    const MOST: usize = 64 << 20;
-    let length = (request.get().memory as usize).clamp(1 << 20, MOST) & !4095;
+    const MAX_BREAK_BYTES: usize = 64 << 20;
+    let length = (request.get().memory as usize).clamp(1 << 20, MAX_BREAK_BYTES) & !4095;
     let begin = Scratch::untouched(length, Protection::None)?.keep() as u64;
-    let [first, now, end] = &guest.heap;
+    let [first, now, end] = &scavenger.heap;
     first.store(begin, Ordering::Relaxed);
     now.store(begin, Ordering::Relaxed);
     end.store(begin + length as u64, Ordering::Relaxed);
@@ -367,38 +375,38 @@ fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
 
 /// Reports text to the launcher that a scavenger has mapped and does not execute yet.
 fn tell_of_text(span: [u64; 2]) {
-    if lanes::board().is_some() {
+    if scheduler::control_page().is_some() {
         // Without a launcher the text has no yields, and the scavenger runs on its home thread.
-        let _ = control::converse(Event::Guest, span);
+        let _ = control::converse(Event::Scavenger, span);
     }
 }
 
 /// Ends the scavenger and its home thread with this state and code. Its mappings stay.
-fn finish(guest: &Guest, state: GuestState, code: u32) -> ! {
-    end(guest, || guest.request().set(state, code))
+fn finish(scavenger: &Scavenger, state: ScavengerProcessState, code: u32) -> ! {
+    end(scavenger, || scavenger.request().set(state, code))
 }
 
 /// Ends the scavenger's home thread without a result: there was no time to finish. Its mappings stay.
-pub(crate) fn leave(guest: &Guest) -> ! {
-    end(guest, || {})
+pub(crate) fn leave(scavenger: &Scavenger) -> ! {
+    end(scavenger, || {})
 }
 
 /// Ends the home thread, after `tell` has reported the result to the launcher.
-fn end(guest: &Guest, tell: impl FnOnce()) -> ! {
-    guest.berth.clear();
-    guest
+fn end(scavenger: &Scavenger, tell: impl FnOnce()) -> ! {
+    scavenger.home_thread.clear();
+    scavenger
         .request()
-        .long(offset_of!(GuestRequest, cpu_ns))
+        .long(offset_of!(ScavengerRequest, cpu_ns))
         .store(sys::thread_cpu_ns(), Ordering::Relaxed);
     tell();
-    guest.thread.store(0, Ordering::Release);
+    scavenger.thread.store(0, Ordering::Release);
     own_thread::exit(0)
 }
 
 /// Handles the signal that ends scavengers, unless a run queue has this one, which will send it home.
 pub(crate) fn on_end() {
-    if let Some(guest) = own().filter(|guest| guest.berth.stays_home()) {
-        leave(guest);
+    if let Some(scavenger) = own().filter(|scavenger| scavenger.home_thread.stays_home()) {
+        leave(scavenger);
     }
 }
 
@@ -418,55 +426,57 @@ pub(crate) enum Heard {
 pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) -> Heard {
     let signal = arrived.signal;
     let calls = signal == trap::SYS && code == DISPATCHED;
-    let errand = if calls {
-        Errand::Call
+    let pending_request = if calls {
+        PendingRequest::Call
     } else {
-        Errand::Die(signal as u32)
+        PendingRequest::Die(signal as u32)
     };
     // Signals that a process has sent (`code` not positive) are for the program.
     let left = if code > 0 {
-        lanes::leave::on_trap(arrived, errand)
+        scheduler::leave::on_trap(arrived, pending_request)
     } else {
-        lanes::leave::on_signal(arrived)
+        scheduler::leave::on_signal(arrived)
     };
     if let Some(go_on) = left {
         return Heard::Left(go_on);
     }
     // Such a signal may arrive at any thread, and is for the program.
-    let Some(guest) = own().filter(|_| code > 0) else {
+    let Some(scavenger) = own().filter(|_| code > 0) else {
         return Heard::No;
     };
     if calls {
         // The call may wait for any time, and must still be ended by SIGSYS.
         sys::set_mask(!trap::mask(&[trap::SYS]));
-        calls::make(guest, registers);
+        calls::make(scavenger, registers);
         return Heard::Yes;
     }
-    finish(guest, GuestState::Killed, signal as u32)
+    finish(scavenger, ScavengerProcessState::Killed, signal as u32)
 }
 
 /// Makes the system call in `registers` for the scavenger of the calling home thread.
-pub(crate) fn make_call(guest: &'static Guest, registers: &mut Registers) {
-    calls::make(guest, registers);
+pub(crate) fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
+    calls::make(scavenger, registers);
 }
 
 /// Ends the scavenger of the calling home thread.
-pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
-    finish(guest, state, code)
+pub(crate) fn die(scavenger: &Scavenger, state: ScavengerProcessState, code: u32) -> ! {
+    finish(scavenger, state, code)
 }
 
 /// Takes the context of a scavenger that lies ready, for a run queue; `None`: none lies ready.
 pub(crate) fn take_ready() -> Option<&'static Context> {
     used()
         .iter()
-        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.keeps_off_lanes())
-        .find_map(|guest| guest.berth.take())
+        .filter(|scavenger| {
+            scavenger.thread.load(Ordering::Relaxed) != 0 && !scavenger.keeps_off_run_queues()
+        })
+        .find_map(|scavenger| scavenger.home_thread.take())
 }
 
 /// Number of scavengers that lie ready.
 pub(crate) fn count_ready() -> u32 {
     let mut count = 0;
-    each_berth(|_, berth| count += u32::from(berth.is_ready()));
+    each_home_thread(|_, home_thread| count += u32::from(home_thread.is_ready()));
     count
 }
 
@@ -474,26 +484,26 @@ pub(crate) fn count_ready() -> u32 {
 pub(crate) fn none_left() -> bool {
     used()
         .iter()
-        .all(|guest| guest.thread.load(Ordering::Acquire) == 0)
+        .all(|scavenger| scavenger.thread.load(Ordering::Acquire) == 0)
 }
 
 /// Calls `visit` with the number of every home thread.
 pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
-    each_berth(|thread, _| visit(thread));
+    each_home_thread(|thread, _| visit(thread));
 }
 
 /// True if any scavenger has not ended.
 pub(crate) fn any_lives() -> bool {
-    let thread = |guest: &Guest| guest.thread.load(Ordering::Relaxed);
-    used().iter().any(|guest| thread(guest) != 0)
+    let thread = |scavenger: &Scavenger| scavenger.thread.load(Ordering::Relaxed);
+    used().iter().any(|scavenger| thread(scavenger) != 0)
 }
 
-/// Calls `visit` with every scavenger's home thread and `Berth`.
-pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
-    for guest in used() {
-        let thread = guest.thread.load(Ordering::Relaxed);
+/// Calls `visit` with every scavenger's home thread and `HomeThread`.
+pub(crate) fn each_home_thread(mut visit: impl FnMut(u32, &'static HomeThread)) {
+    for scavenger in used() {
+        let thread = scavenger.thread.load(Ordering::Relaxed);
         if thread != 0 && thread != TAKEN {
-            visit(thread, guest.berth());
+            visit(thread, scavenger.home_thread());
         }
     }
 }
@@ -502,5 +512,5 @@ pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
 pub(crate) fn is_own_thread(thread: u32) -> bool {
     used()
         .iter()
-        .any(|guest| guest.thread.load(Ordering::Relaxed) == thread)
+        .any(|scavenger| scavenger.thread.load(Ordering::Relaxed) == thread)
 }

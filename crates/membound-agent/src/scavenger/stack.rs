@@ -8,9 +8,9 @@ use crate::sys::{Errno, Protection, Scratch, call, check, number};
 use crate::{auxiliary, memory};
 
 /// Most pointers on the first stack.
-const MOST_WORDS: u64 = 1 << 16;
+const MAX_WORDS: u64 = 1 << 16;
 const GUARD_BYTES: usize = 64 << 10;
-const LEAST_BYTES: usize = 128 << 10;
+const MIN_BYTES: usize = 128 << 10;
 /// Stacks begin at one of so many positions, `COLOUR_BYTES` apart (seven lines), so that neighbours are far
 /// from each other within a page.
 const COLOURS: usize = 64;
@@ -32,7 +32,7 @@ impl Strings {
         let said = request.get();
         let (begin, length) = (request.strings(), said.strings as usize);
         let count = 3 + u64::from(said.arguments) + u64::from(said.variables);
-        if count > MOST_WORDS {
+        if count > MAX_WORDS {
             return None;
         }
         let mut starts = [begin; 4];
@@ -74,7 +74,7 @@ pub(super) fn make(
     loader: Option<&Image>,
 ) -> Result<usize, Errno> {
     let said = request.get();
-    let bytes = (said.stack as usize).max(LEAST_BYTES) & !4095;
+    let bytes = (said.stack as usize).max(MIN_BYTES) & !4095;
     let whole = bytes + GUARD_BYTES;
     let stack = Scratch::untouched(whole, Protection::ReadWrite)?;
     let begin = stack.address();
@@ -90,7 +90,7 @@ pub(super) fn make(
     let pointers = 1
         + (u64::from(said.arguments) + 1)
         + (u64::from(said.variables) + 1)
-        + 2 * (auxiliary::MOST as u64 + 1);
+        + 2 * (auxiliary::MAX_AUXILIARY_ENTRIES as u64 + 1);
     let start = words.begin(pointers)?;
     words.push(u64::from(said.arguments));
     let mut at = strings.first;
@@ -103,7 +103,7 @@ pub(super) fn make(
         words.push(0);
     }
     auxiliary::each(|kind, value| {
-        if NOT_FOR_GUESTS.contains(&kind) {
+        if NOT_FOR_SCAVENGERS.contains(&kind) {
             return;
         }
         const PHDR: u64 = 3;
@@ -134,7 +134,7 @@ pub(super) fn make(
 
 /// Entries that scavengers do not get: those to be ignored, and the two that describe rseq, which is
 /// refused to scavengers.
-const NOT_FOR_GUESTS: [u64; 3] = [1, 27, 28];
+const NOT_FOR_SCAVENGERS: [u64; 3] = [1, 27, 28];
 
 fn random() -> Result<[u64; 2], Errno> {
     const GETRANDOM: usize = 318;
@@ -170,7 +170,7 @@ impl Words {
     /// entry.
     fn begin(&mut self, count: u64) -> Result<usize, Errno> {
         let bytes = count.checked_mul(8).ok_or(Errno::EINVAL)? as usize;
-        let fits = bytes < LEAST_BYTES / 2;
+        let fits = bytes < MIN_BYTES / 2;
         self.at = self
             .top
             .checked_sub(bytes)

@@ -14,19 +14,19 @@ use membound_rewrite::stall::CodeLoop;
 use membound_run::{FrameId, Laps, ModuleId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use crate::modules::Module;
+use crate::modules::CodeModule;
 use crate::sites::Sites;
 
 /// Pairs of samples that a stretch must have.
-const FEWEST_PAIRS: u32 = 5;
+const MIN_PAIRS: u32 = 5;
 /// Pairs that a loop must have per time that its register went back.
 const PAIRS_PER_RETURN: u32 = 8;
 /// A longer stretch is reported in parts, so that phases are visible.
-const LONGEST_NS: u64 = 100_000_000;
+const MAX_STRETCH_NS: u64 = 100_000_000;
 /// The rates of a stretch's pairs may differ by this factor.
-const STEADY: f64 = 2.0;
+const MAX_RATE_RATIO: f64 = 2.0;
 /// Upper limit of iterations per nanosecond: no processor makes more.
-const MOST_LAPS_PER_NS: f64 = 8.0;
+const MAX_ITERATIONS_PER_NS: f64 = 8.0;
 /// Time between two samples, as a multiple of the CPU time that the later one accounts for. Outside of this
 /// range the thread was off the processor, or samples are missing.
 const APART: std::ops::Range<f64> = 0.5..1.5;
@@ -38,7 +38,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) thread: ThreadId,
     pub(crate) weight_ns: u64,
     pub(crate) leaf: FrameId,
-    pub(crate) module: &'a Arc<Module>,
+    pub(crate) module: &'a Arc<CodeModule>,
     pub(crate) address: u64,
     /// Values by register number, as instructions encode it.
     pub(crate) registers: &'a [u64; 16],
@@ -47,14 +47,14 @@ pub(crate) struct Seen<'a> {
 }
 
 /// A loop or function of a module, by its first address.
-type Place = (ModuleId, u64);
+type LoopKey = (ModuleId, u64);
 
 /// Compares each sample with the thread's previous one.
 #[derive(Debug, Default)]
-pub(crate) struct LapCounter {
+pub(crate) struct IterationCounter {
     around: FxHashMap<FrameId, Arc<[Arc<CodeLoop>]>>,
     threads: FxHashMap<ThreadId, OfThread>,
-    loops: FxHashMap<Place, Trust>,
+    loops: FxHashMap<LoopKey, Trust>,
 }
 
 /// A thread's last sample, and the stretches that continue from it.
@@ -65,7 +65,7 @@ struct OfThread {
     in_kernel_ns: u64,
     clear_since_ns: u64,
     /// The function in which it was.
-    function: Option<Place>,
+    function: Option<LoopKey>,
     open: Vec<Stretch>,
 }
 
@@ -78,12 +78,12 @@ struct Trust {
 
 #[derive(Debug)]
 struct Stretch {
-    module: Arc<Module>,
+    module: Arc<CodeModule>,
     it: Arc<CodeLoop>,
     value: u64,
     from_ns: u64,
     to_ns: u64,
-    laps: f64,
+    iterations: f64,
     cpu_ns: u64,
     pairs: u32,
     slowest: f64,
@@ -91,14 +91,14 @@ struct Stretch {
 }
 
 impl Stretch {
-    fn begin(module: &Arc<Module>, it: &Arc<CodeLoop>, value: u64, t_ns: u64) -> Self {
+    fn begin(module: &Arc<CodeModule>, it: &Arc<CodeLoop>, value: u64, t_ns: u64) -> Self {
         Self {
             module: Arc::clone(module),
             it: Arc::clone(it),
             value,
             from_ns: t_ns,
             to_ns: t_ns,
-            laps: 0.0,
+            iterations: 0.0,
             cpu_ns: 0,
             pairs: 0,
             slowest: f64::INFINITY,
@@ -106,30 +106,30 @@ impl Stretch {
         }
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> LoopKey {
         (self.module.id, self.it.start)
     }
 
     /// Adds a pair of samples, if its rate fits the earlier ones; false if not. A share `part` of the time
     /// between them was spent in the loop, the rest in the kernel.
-    fn add(&mut self, value: u64, t_ns: u64, laps: f64, part: f64) -> bool {
+    fn add(&mut self, value: u64, t_ns: u64, iterations: f64, part: f64) -> bool {
         let passed_ns = t_ns - self.to_ns;
-        let rate = laps / passed_ns as f64;
+        let rate = iterations / passed_ns as f64;
         let (slowest, fastest) = (self.slowest.min(rate), self.fastest.max(rate));
-        if laps < 1.0 || rate > MOST_LAPS_PER_NS || fastest > STEADY * slowest {
+        if iterations < 1.0 || rate > MAX_ITERATIONS_PER_NS || fastest > MAX_RATE_RATIO * slowest {
             return false;
         }
         (self.slowest, self.fastest) = (slowest, fastest);
         self.value = value;
         self.to_ns = t_ns;
-        self.laps += laps;
+        self.iterations += iterations;
         self.cpu_ns += (passed_ns as f64 * part) as u64;
         self.pairs += 1;
         true
     }
 }
 
-impl LapCounter {
+impl IterationCounter {
     /// Notes time that the kernel worked for a thread, which does not interrupt a loop.
     pub(crate) fn in_kernel(&mut self, thread: ThreadId, weight_ns: u64) {
         if let Some(thread) = self.threads.get_mut(&thread) {
@@ -164,7 +164,9 @@ impl LapCounter {
         thread.clear_since_ns = seen.clear_since_ns.unwrap_or(u64::MAX);
         let mut open = Vec::new();
         for it in around.iter().filter(|_| seen.clear_since_ns.is_some()) {
-            let Some(register) = it.laps else { continue };
+            let Some(register) = it.iterations else {
+                continue;
+            };
             let value = seen.registers[usize::from(register.register)];
             let begin = |t_ns| Stretch::begin(seen.module, it, value, t_ns);
             let known = before
@@ -174,15 +176,15 @@ impl LapCounter {
                 open.push(begin(seen.t_ns));
                 continue;
             };
-            let laps = register.laps(stretch.value, value);
+            let iterations = register.iterations_between(stretch.value, value);
             let trust = self.loops.entry(stretch.place()).or_default();
-            if follows && stretch.add(value, seen.t_ns, laps, part) {
+            if follows && stretch.add(value, seen.t_ns, iterations, part) {
                 trust.pairs += 1;
-                if stretch.to_ns - stretch.from_ns < LONGEST_NS {
+                if stretch.to_ns - stretch.from_ns < MAX_STRETCH_NS {
                     open.push(stretch);
                     continue;
                 }
-            } else if follows && laps <= 0.0 {
+            } else if follows && iterations <= 0.0 {
                 trust.returns += 1;
             }
             tell(&stretch, *trust, seen.thread, sites, out);
@@ -212,7 +214,7 @@ impl LapCounter {
 /// Appends a row for each known site of the stretch's loop, if the stretch is long enough and the loop is
 /// trusted.
 fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
-    if stretch.pairs < FEWEST_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
+    if stretch.pairs < MIN_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
         return;
     }
     let rows = stretch.it.sites.iter().filter_map(|address| {
@@ -221,7 +223,7 @@ fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &
             thread,
             from_ns: stretch.from_ns,
             to_ns: stretch.to_ns,
-            count: stretch.laps.round() as u64,
+            count: stretch.iterations.round() as u64,
             cpu_ns: stretch.cpu_ns,
         })
     });
@@ -230,14 +232,14 @@ fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &
 
 #[cfg(test)]
 mod tests {
-    use membound_rewrite::stall::LapRegister;
+    use membound_rewrite::stall::IterationRegister;
 
     use super::*;
 
     fn stretch() -> Stretch {
         let it = CodeLoop {
             start: 0x40,
-            laps: Some(LapRegister {
+            iterations: Some(IterationRegister {
                 register: 0,
                 step: 1,
                 bits: 64,
@@ -256,7 +258,7 @@ mod tests {
         // Half of it was the kernel's.
         assert!(stretch.add(900, 3_000, 400.0, 0.5));
         assert_eq!(
-            (stretch.pairs, stretch.laps, stretch.cpu_ns),
+            (stretch.pairs, stretch.iterations, stretch.cpu_ns),
             (2, 900.0, 1_500)
         );
         // Back, far too slow, and faster than any processor.

@@ -8,19 +8,19 @@
 
 use core::sync::atomic::Ordering;
 
-use super::berth::Errand;
-use super::block::Block;
-use super::{has_peers, warden};
+use super::home_thread::PendingRequest;
+use super::thread_slot::ThreadSlot;
+use super::{has_peers, monitor};
 use crate::{sys, threads, trap};
 
 /// CPU time that a slice may take, in nanoseconds.
-const LONGEST_NS: u64 = 3_000_000;
+const MAX_SLICE_CPU_NS: u64 = 3_000_000;
 /// Polls that must find the same slice: CPU time includes time during which the hypervisor ran another
-/// guest.
-const LOOKS: u32 = 2;
-/// First back-off in nanoseconds; it doubles each time, [`MOST_DOUBLINGS`] times at most.
-const FIRST_REST_NS: u64 = 10_000_000;
-const MOST_DOUBLINGS: u32 = 10;
+/// virtual machine.
+const MIN_POLLS: u32 = 2;
+/// First back-off in nanoseconds; it doubles each time, [`MAX_BACK_OFF_DOUBLINGS`] times at most.
+const FIRST_BACK_OFF_NS: u64 = 10_000_000;
+const MAX_BACK_OFF_DOUBLINGS: u32 = 10;
 
 /// Value by which a signal that this module sends is recognised.
 fn magic() -> u64 {
@@ -34,28 +34,27 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 
 /// Checks a thread that, since the last poll, has begun `turned` slices and used `ran_ns` of CPU time. If
 /// its slice is overdue, sends it the signal that ends the slice, and returns true.
-pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> bool {
-    let current = block.current.load(Ordering::Acquire);
-    if turned > 0 || !block.is_member(current) {
-        block.turn_ns.store(0, Ordering::Relaxed);
-        block.turn_looks.store(0, Ordering::Relaxed);
+pub(super) fn watch(slot: &ThreadSlot, thread: u32, turned: u64, ran_ns: u64) -> bool {
+    let current = slot.current.load(Ordering::Acquire);
+    if turned > 0 || !slot.is_member(current) {
+        slot.turn_ns.store(0, Ordering::Relaxed);
+        slot.turn_looks.store(0, Ordering::Relaxed);
         return false;
     }
-    let looks = block.turn_looks.load(Ordering::Relaxed) + 1;
+    let looks = slot.turn_looks.load(Ordering::Relaxed) + 1;
     if looks == 1 {
         let faults = threads::minor_faults(thread).unwrap_or(0);
-        block.turn_faults.store(faults, Ordering::Relaxed);
+        slot.turn_faults.store(faults, Ordering::Relaxed);
     }
-    let lasted = block.turn_ns.load(Ordering::Relaxed).saturating_add(ran_ns);
-    let is_overdue = lasted >= LONGEST_NS && looks >= LOOKS;
+    let lasted = slot.turn_ns.load(Ordering::Relaxed).saturating_add(ran_ns);
+    let is_overdue = lasted >= MAX_SLICE_CPU_NS && looks >= MIN_POLLS;
     let (lasted, looks) = if is_overdue { (0, 0) } else { (lasted, looks) };
-    block.turn_ns.store(lasted, Ordering::Relaxed);
-    block.turn_looks.store(looks, Ordering::Relaxed);
-    if is_overdue && !warden::is_own(thread) {
+    slot.turn_ns.store(lasted, Ordering::Relaxed);
+    slot.turn_looks.store(looks, Ordering::Relaxed);
+    if is_overdue && !monitor::is_own(thread) {
         let faults = threads::minor_faults(thread).unwrap_or(0);
-        let has_faulted = faults != block.turn_faults.load(Ordering::Relaxed);
-        block
-            .has_faulted
+        let has_faulted = faults != slot.turn_faults.load(Ordering::Relaxed);
+        slot.has_faulted
             .store(u32::from(has_faulted), Ordering::Relaxed);
         sys::queue_signal(sys::process(), thread, trap::CALL as u32, magic());
     }
@@ -63,18 +62,18 @@ pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> boo
 }
 
 /// Pending request for the scavenger whose slice in this thread slot the monitor thread has ended.
-pub(super) fn errand(block: &Block) -> Errand {
-    if block.has_faulted.load(Ordering::Relaxed) != 0 {
-        Errand::Pause
+pub(super) fn pending_request(slot: &ThreadSlot) -> PendingRequest {
+    if slot.has_faulted.load(Ordering::Relaxed) != 0 {
+        PendingRequest::ShortBackOff
     } else {
-        Errand::Rest
+        PendingRequest::BackOff
     }
 }
 
 /// Back-off in nanoseconds of a scavenger that has had `times` before.
-pub(super) fn rest_ns(times: u32) -> u64 {
+pub(super) fn back_off_ns(times: u32) -> u64 {
     if has_peers() {
-        return FIRST_REST_NS;
+        return FIRST_BACK_OFF_NS;
     }
-    FIRST_REST_NS << times.min(MOST_DOUBLINGS)
+    FIRST_BACK_OFF_NS << times.min(MAX_BACK_OFF_DOUBLINGS)
 }

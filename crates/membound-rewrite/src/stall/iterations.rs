@@ -16,7 +16,7 @@ use crate::{Gpr, RegisterSet};
 
 /// A register that counts the iterations of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LapRegister {
+pub struct IterationRegister {
     /// The register's number in the instruction set.
     pub register: u8,
     /// The constant that one iteration adds to it.
@@ -25,10 +25,10 @@ pub struct LapRegister {
     pub bits: u32,
 }
 
-impl LapRegister {
+impl IterationRegister {
     /// Iterations between two values of the register; negative if the register moved against `step`.
     #[must_use]
-    pub fn laps(&self, from: u64, to: u64) -> f64 {
+    pub fn iterations_between(&self, from: u64, to: u64) -> f64 {
         let moved = to.wrapping_sub(from);
         let moved = if self.bits == 32 {
             i64::from((moved as u32).cast_signed())
@@ -45,7 +45,7 @@ pub struct CodeLoop {
     /// Address of its first block, which identifies the loop in its function.
     pub start: u64,
     /// The register that counts its iterations, if there is one.
-    pub laps: Option<LapRegister>,
+    pub iterations: Option<IterationRegister>,
     /// Addresses of the accesses that run exactly once in each iteration, ascending.
     pub sites: Vec<u64>,
 }
@@ -128,8 +128,8 @@ impl Nest<'_> {
             self.function
                 .block_instructions(&self.function.blocks[block.index()])
         };
-        let every_lap = self.every_lap(id);
-        let sites = every_lap
+        let every_iteration = self.every_iteration(id);
+        let sites = every_iteration
             .iter()
             .flat_map(instructions)
             .filter(|instruction| flow::access(instruction).is_some() && !repeats(instruction))
@@ -138,14 +138,14 @@ impl Nest<'_> {
         sites.sort_unstable();
         CodeLoop {
             start: start(self.function, it),
-            laps: self.lap_register(it, &every_lap),
+            iterations: self.iteration_register(it, &every_iteration),
             sites,
         }
     }
 
     /// The blocks that run exactly once in each iteration of a loop: they are in no inner loop, and every
     /// path back to the header passes through them. Empty for a loop with several entries.
-    fn every_lap(&self, id: LoopId) -> Vec<BlockId> {
+    fn every_iteration(&self, id: LoopId) -> Vec<BlockId> {
         let it = self.loops.get(id);
         let Some(header) = it.header() else {
             return Vec::new();
@@ -165,7 +165,11 @@ impl Nest<'_> {
     }
 
     /// A register to which each iteration adds the same constant.
-    fn lap_register(&self, it: &Loop, every_lap: &[BlockId]) -> Option<LapRegister> {
+    fn iteration_register(
+        &self,
+        it: &Loop,
+        every_iteration: &[BlockId],
+    ) -> Option<IterationRegister> {
         let mut analyst = Analyst::new();
         let mut candidates: Vec<Candidate> = Gpr::all()
             .filter(|register| *register != Gpr::RSP)
@@ -177,7 +181,7 @@ impl Nest<'_> {
             })
             .collect();
         for &block in &it.blocks {
-            let once = every_lap.contains(&block);
+            let once = every_iteration.contains(&block);
             let of_block = &self.function.blocks[block.index()];
             let calls = matches!(of_block.leaves_by, BlockEnd::Call { .. });
             for instruction in self.function.block_instructions(of_block) {
@@ -200,7 +204,7 @@ impl Nest<'_> {
             .iter()
             .filter(fits)
             .min_by_key(|it| (64 - it.bits, it.step.unsigned_abs()))?;
-        Some(LapRegister {
+        Some(IterationRegister {
             register: best.register.number(),
             step: best.step,
             bits: best.bits,
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_added_to_once_a_lap_tells_laps() {
+    fn an_index_that_is_added_to_once_an_iteration_tells_iterations() {
         // mov rcx, [rsi+8*rax]; add rax, 1; cmp rax, rdi
         let code = looped(&[
             0x48, 0x8b, 0x0c, 0xc6, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x39, 0xf8,
@@ -299,10 +303,13 @@ mod tests {
             (found[0].start, &found[0].sites[..]),
             (0x1002, &[0x1002][..])
         );
-        let laps = found[0].laps.unwrap();
-        assert_eq!((laps.register, laps.step, laps.bits), (0, 1, 64));
-        assert_eq!(laps.laps(1000, 5000), 4000.0);
-        assert_eq!(laps.laps(5000, 1000), -4000.0);
+        let iterations = found[0].iterations.unwrap();
+        assert_eq!(
+            (iterations.register, iterations.step, iterations.bits),
+            (0, 1, 64)
+        );
+        assert_eq!(iterations.iterations_between(1000, 5000), 4000.0);
+        assert_eq!(iterations.iterations_between(5000, 1000), -4000.0);
         // Outside of it there is none.
         assert!(of(&code, 0x1000).is_empty());
     }
@@ -316,23 +323,26 @@ mod tests {
             ]),
             0x1002,
         );
-        let laps = found[0].laps.unwrap();
-        assert_eq!((laps.register, laps.step, laps.bits), (1, -2, 32));
-        assert_eq!(laps.laps(4, 0xffff_fffe), 3.0);
+        let iterations = found[0].iterations.unwrap();
+        assert_eq!(
+            (iterations.register, iterations.step, iterations.bits),
+            (1, -2, 32)
+        );
+        assert_eq!(iterations.iterations_between(4, 0xffff_fffe), 3.0);
         // A chase has no register that counts iterations: mov rax, [rax]; test rax, rax.
         let found = of(&looped(&[0x48, 0x8b, 0x00, 0x48, 0x85, 0xc0]), 0x1002);
-        assert_eq!(found[0].laps, None);
+        assert_eq!(found[0].iterations, None);
         assert_eq!(found[0].sites, [0x1002]);
     }
 
     #[test]
-    fn what_a_lap_may_leave_out_neither_counts_nor_tells() {
+    fn what_an_iteration_may_leave_out_neither_counts_nor_tells() {
         // test dl, 1; je +4; add rax, 1; mov [rsi], rax before the end of the iteration.
         let code = looped(&[
             0xf6, 0xc2, 0x01, 0x74, 0x04, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x89, 0x06,
         ]);
         let found = of(&code, 0x1002);
-        assert_eq!(found[0].laps, None);
+        assert_eq!(found[0].iterations, None);
         assert_eq!(found[0].sites, [0x100b]);
     }
 
@@ -363,7 +373,7 @@ mod tests {
             0x48, 0x83, 0xc3, 0x01, 0x48, 0x83, 0xc1, 0x01, 0xe8, 0xf1, 0x0f, 0x00, 0x00, 0x85,
             0xc0,
         ]);
-        let laps = of(&code, 0x1002)[0].laps.unwrap();
-        assert_eq!((laps.register, laps.step), (3, 1));
+        let iterations = of(&code, 0x1002)[0].iterations.unwrap();
+        assert_eq!((iterations.register, iterations.step), (3, 1));
     }
 }

@@ -10,27 +10,27 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use membound_wire::{Board, Idle};
+use membound_wire::{ControlPage, Idle};
 
-use super::berth::Berth;
-use super::block::lanes;
+use super::home_thread::HomeThread;
 use super::ring::announce_room;
+use super::thread_slot::thread_slots;
 use super::{has_peers, idle, told};
-use crate::{guest, sys};
+use crate::{scavenger, sys};
 
 /// Nanoseconds between two judgements.
-const JUDGED_NS: u64 = 100_000_000;
+const JUDGEMENT_INTERVAL_NS: u64 = 100_000_000;
 /// Share of the time, in parts of [`WHOLE`], that is too small to act on: 2 %.
-const LITTLE: u64 = 20;
+const MIN_TIME_SHARE: u64 = 20;
 /// Divisor that converts time in slices to time at home of the same worth: each slice begins with the
 /// caches as the thread left them, and delays work that the thread would have done during its miss.
-const COLD: u64 = 2;
+const SLICE_TIME_DISCOUNT: u64 = 2;
 /// Consecutive judgements that must find a thread waiting before a scavenger is kept at home.
-const WAITED: u32 = 3;
+const MIN_WAITING_JUDGEMENTS: u32 = 3;
 /// Judgements until the next try after the first one that did not pay; doubles each time up to
-/// [`LONGEST_PAUSE`].
-const FIRST_PAUSE: u32 = 2;
-const LONGEST_PAUSE: u32 = 256;
+/// [`MAX_PAUSE_JUDGEMENTS`].
+const FIRST_PAUSE_JUDGEMENTS: u32 = 2;
+const MAX_PAUSE_JUDGEMENTS: u32 = 256;
 /// The whole of which shares of the time are parts.
 const WHOLE: u64 = 1024;
 
@@ -42,7 +42,7 @@ pub(super) struct Judge {
     /// Time slices begun by then, on all run queues.
     turns: u64,
     /// Latest share of the time that a scavenger in a run queue had.
-    in_lanes: u64,
+    in_run_queues: u64,
     /// Consecutive judgements that found a thread waiting.
     waited: u32,
     /// Share that the scavengers at home needed before the last one was added.
@@ -78,10 +78,10 @@ impl Seen {
 }
 
 impl Judge {
-    /// Judges every [`JUDGED_NS`] how scavengers fare, and keeps one more at home or one fewer.
+    /// Judges every [`JUDGEMENT_INTERVAL_NS`] how scavengers fare, and keeps one more at home or one fewer.
     pub(super) fn look(&mut self, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.last_ns);
-        if since_ns < JUDGED_NS {
+        if since_ns < JUDGEMENT_INTERVAL_NS {
             return;
         }
         self.last_ns = now_ns;
@@ -109,15 +109,20 @@ impl Judge {
     /// Decides, where `count` scavengers at home have `share` of the time together and the longest-waiting
     /// thread waits for the share `waits`.
     fn judge(&mut self, count: u32, share: u64, waits: u64) -> Verdict {
-        self.waited = if waits > LITTLE { self.waited + 1 } else { 0 };
-        if count > 0 && (share < self.wanted || waits < LITTLE) {
+        self.waited = if waits > MIN_TIME_SHARE {
+            self.waited + 1
+        } else {
+            0
+        };
+        if count > 0 && (share < self.wanted || waits < MIN_TIME_SHARE) {
             self.wanted = if count > 1 { self.before } else { 0 };
-            self.next_pause = (self.next_pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.next_pause =
+                (self.next_pause * 2).clamp(FIRST_PAUSE_JUDGEMENTS, MAX_PAUSE_JUDGEMENTS);
             self.pause = self.next_pause;
             return Verdict::LetGo;
         }
         self.pause = self.pause.saturating_sub(1);
-        if self.pause == 0 && self.waited >= WAITED && waits > self.worth() {
+        if self.pause == 0 && self.waited >= MIN_WAITING_JUDGEMENTS && waits > self.worth() {
             Verdict::Keep
         } else {
             Verdict::Stay
@@ -131,31 +136,32 @@ impl Judge {
         // With another idle processor the gain is far larger than a quarter; without one, shares differ by
         // chance from one judgement to the next.
         self.wanted = share + self.worth().max(share / 4);
-        self.pause = FIRST_PAUSE;
+        self.pause = FIRST_PAUSE_JUDGEMENTS;
     }
 
     /// Share at home that equals what a scavenger would have in a run queue.
     fn worth(&self) -> u64 {
-        (self.in_lanes / COLD).max(LITTLE)
+        (self.in_run_queues / SLICE_TIME_DISCOUNT).max(MIN_TIME_SHARE)
     }
 
     /// Measures the share of the time that a scavenger in a run queue has had.
     fn account_for_turns(&mut self, since_ns: u64) {
         let so_far = |offset| told(offset).map_or(0, |word| word.load(Ordering::Relaxed));
-        let begun = so_far(offset_of!(Board, turns_with));
+        let begun = so_far(offset_of!(ControlPage, turns_with));
         let turns = begun.saturating_sub(self.turns);
         self.turns = begun;
-        let timed = so_far(offset_of!(Board, timed)) + so_far(offset_of!(Board, skipped));
-        let members: u64 = lanes()
-            .map(|block| u64::from(block.count.load(Ordering::Relaxed)))
+        let timed =
+            so_far(offset_of!(ControlPage, timed)) + so_far(offset_of!(ControlPage, skipped));
+        let members: u64 = thread_slots()
+            .map(|slot| u64::from(slot.count.load(Ordering::Relaxed)))
             .sum();
         if members == 0 || timed == 0 {
             return;
         }
-        let turn_ns = so_far(offset_of!(Board, timed_ns)) / timed;
+        let turn_ns = so_far(offset_of!(ControlPage, timed_ns)) / timed;
         let turns_ns = turns.saturating_mul(turn_ns);
         let share = turns_ns.saturating_mul(WHOLE) / since_ns.max(1) / members;
-        self.in_lanes = share.min(WHOLE);
+        self.in_run_queues = share.min(WHOLE);
     }
 }
 
@@ -176,7 +182,7 @@ struct Kept {
     /// Share of the time that they have together.
     share: u64,
     /// One of them, with the number of its home thread.
-    one: Option<(u32, &'static Berth)>,
+    one: Option<(u32, &'static HomeThread)>,
 }
 
 /// `None` if one of them has no share yet.
@@ -187,13 +193,14 @@ fn shares_of_kept(since_ns: u64) -> Option<Kept> {
         one: None,
     };
     let mut is_known = true;
-    guest::each_berth(|thread, berth| {
-        if !berth.is_kept() {
+    scavenger::each_home_thread(|thread, home_thread| {
+        if !home_thread.is_kept() {
             return;
         }
         kept.count += 1;
-        kept.one = Some((thread, berth));
-        let share = sys::cpu_ns(thread).and_then(|cpu_ns| berth.judged.share(cpu_ns, since_ns));
+        kept.one = Some((thread, home_thread));
+        let share =
+            sys::cpu_ns(thread).and_then(|cpu_ns| home_thread.judged.share(cpu_ns, since_ns));
         match share {
             Some(share) => kept.share += share,
             None => is_known = false,
@@ -204,8 +211,8 @@ fn shares_of_kept(since_ns: u64) -> Option<Kept> {
 
 impl Kept {
     fn let_one_go(self) {
-        if let Some((thread, berth)) = self.one {
-            berth.let_go(thread);
+        if let Some((thread, home_thread)) = self.one {
+            home_thread.let_go(thread);
         }
     }
 }
@@ -214,19 +221,19 @@ impl Kept {
 /// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept at home already.
 fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     let mut longest = 0;
-    for block in lanes() {
-        let thread = block.thread.load(Ordering::Acquire);
-        let has = block.count.load(Ordering::Relaxed) > 0;
-        let had = block.had_guests.swap(u32::from(has), Ordering::Relaxed) != 0;
+    for slot in thread_slots() {
+        let thread = slot.thread.load(Ordering::Acquire);
+        let has = slot.count.load(Ordering::Relaxed) > 0;
+        let had = slot.had_scavengers.swap(u32::from(has), Ordering::Relaxed) != 0;
         // Current: the monitor thread polls this thread before it judges.
-        let cpu_ns = block.seen_cpu_ns.load(Ordering::Relaxed);
-        if let Some(share) = block.judged.share(cpu_ns, since_ns)
-            && block.open.load(Ordering::Relaxed) != 0
+        let cpu_ns = slot.seen_cpu_ns.load(Ordering::Relaxed);
+        if let Some(share) = slot.judged.share(cpu_ns, since_ns)
+            && slot.open.load(Ordering::Relaxed) != 0
             && (has && had || any_kept)
         {
             longest = longest.max(WHOLE - share);
         }
-        block.judge_waits(thread, since_ns);
+        slot.judge_waits(thread, since_ns);
     }
     longest
 }
@@ -234,16 +241,16 @@ fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
 /// Keeps one more scavenger at home; `false` if none is left.
 fn keep_one() -> bool {
     let mut found = false;
-    guest::each_berth(|_, berth| {
-        if !found && !berth.is_kept() && berth.is_away() {
+    scavenger::each_home_thread(|_, home_thread| {
+        if !found && !home_thread.is_kept() && home_thread.is_away() {
             found = true;
-            berth.keep();
+            home_thread.keep();
         }
     });
     if found {
         // The thread whose run queue has it sends it home.
-        for block in lanes() {
-            block.ask();
+        for slot in thread_slots() {
+            slot.ask();
         }
         announce_room();
     }
@@ -257,7 +264,7 @@ mod tests {
     #[test]
     fn one_is_kept_where_a_thread_waits_for_long_enough_to_pay() {
         let mut judge = Judge {
-            in_lanes: 200,
+            in_run_queues: 200,
             ..Judge::default()
         };
         // Less than half of the waiting time could be had in a run queue.
@@ -266,14 +273,15 @@ mod tests {
         judge.has_kept(0);
         assert_eq!(judge.judge(1, 150, 800), Verdict::Stay);
         let mut judge = Judge {
-            in_lanes: 200,
+            in_run_queues: 200,
             ..Judge::default()
         };
         assert!((0..9).all(|_| judge.judge(0, 0, 90) == Verdict::Stay));
     }
 
     #[test]
-    fn who_has_less_than_in_a_lane_is_let_go_and_the_next_try_comes_later_each_time() {
+    fn a_scavenger_with_less_time_than_in_a_run_queue_is_let_go_and_the_next_try_comes_later_each_time()
+     {
         let mut judge = Judge::default();
         let mut pauses = [0; 4];
         for pause in &mut pauses {
@@ -289,7 +297,7 @@ mod tests {
     #[test]
     fn another_one_stays_only_where_they_have_far_more_together() {
         let mut judge = Judge {
-            waited: WAITED,
+            waited: MIN_WAITING_JUDGEMENTS,
             ..Judge::default()
         };
         judge.has_kept(0);

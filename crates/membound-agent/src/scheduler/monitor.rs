@@ -4,24 +4,24 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use membound_wire::{ASK, Board, Idle};
+use membound_wire::{ASK, ControlPage, Idle};
 
-use super::berth::{self, Errand};
-use super::block::{Block, Context, Use, lanes};
+use super::home_thread::{self, PendingRequest};
 use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
 use super::ring::announce_room;
-use super::{Phase, board, ending, has_peers, idle, overdue, soak, tell};
+use super::thread_slot::{Context, ThreadSlot, Use, thread_slots};
+use super::{Phase, control_page, ending, has_peers, idle, idle_time, overdue, tell};
 use crate::sys::{self, Errno, call, number};
-use crate::{assembly, guest, own_thread, threads};
+use crate::{assembly, own_thread, scavenger, threads};
 
 const STACK_BYTES: usize = 64 << 10;
 /// Longest poll interval, in units, in a process without a primary, where polls take no processor from a
 /// program.
-const MOST_UNITS_OF_PEERS: u32 = 4;
+const MAX_POLL_UNITS_WITHOUT_PRIMARY: u32 = 4;
 /// Nanoseconds between two calls to the scavengers that run in idle time.
-const CALL_NS: u64 = 16_000_000;
+const CALL_INTERVAL_NS: u64 = 16_000_000;
 /// Nanoseconds between two checks whether the program still exists.
-const THOROUGH_NS: u64 = 100_000_000;
+const EXIT_CHECK_INTERVAL_NS: u64 = 100_000_000;
 
 /// 1 while scavengers are admitted; a futex word.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
@@ -66,9 +66,9 @@ fn let_in(others: bool) {
 /// Waits until scavengers are admitted, but not for long: what the program does without them must be
 /// measured.
 pub(super) fn await_let_in() {
-    const PATIENCE_NS: u64 = 100_000_000;
+    const LET_IN_TIMEOUT_NS: u64 = 100_000_000;
     if !lets_in() {
-        sys::wait_while(&LET_IN, 0, PATIENCE_NS);
+        sys::wait_while(&LET_IN, 0, LET_IN_TIMEOUT_NS);
     }
 }
 
@@ -102,7 +102,7 @@ extern "C" fn look_after(_: usize) -> ! {
     let mut since_thorough = 0;
     let mut since_call = 0;
     let mut looks = 0_u32;
-    let mut soaking = soak::Judge::default();
+    let mut idle_time_judge = idle_time::Judge::default();
     loop {
         let units = if pace.is_at_rest() {
             pace.units()
@@ -111,7 +111,7 @@ extern "C" fn look_after(_: usize) -> ! {
         };
         // Without a primary, polls also move scavengers between run queues and home threads.
         let units = if has_peers() {
-            units.min(MOST_UNITS_OF_PEERS)
+            units.min(MAX_POLL_UNITS_WITHOUT_PRIMARY)
         } else {
             units
         };
@@ -125,7 +125,7 @@ extern "C" fn look_after(_: usize) -> ! {
         if BEGINS.swap(0, Ordering::AcqRel) == 1 {
             phases.begin();
         }
-        let (share, length) = board().map_or((WHOLE, 1), |it| (it.share, it.phase_looks));
+        let (share, length) = control_page().map_or((WHOLE, 1), |it| (it.share, it.phase_looks));
         let_in(phases.after(units, share, length, pace.units()));
         let look = Look {
             were_in,
@@ -135,29 +135,33 @@ extern "C" fn look_after(_: usize) -> ! {
         };
         let mut seen = Seen::Rest;
         let mut turns = false;
-        for block in lanes() {
-            let found = look_at(block, &look);
+        for slot in thread_slots() {
+            let found = look_at(slot, &look);
             turns |= matches!(found, Seen::Turns { .. });
             seen = seen.and(found);
         }
         looks = looks.saturating_add(u32::from(turns));
-        pace.has_seen(if guest::any_lives() { seen } else { Seen::Rest });
+        pace.has_seen(if scavenger::any_lives() {
+            seen
+        } else {
+            Seen::Rest
+        });
         since_call += period;
-        let takes = lanes().any(Block::takes);
-        if since_call >= CALL_NS {
+        let takes = thread_slots().any(ThreadSlot::takes);
+        if since_call >= CALL_INTERVAL_NS {
             since_call = 0;
             // Once called they come to a yield, and then ask run queues themselves.
-            if takes && berth::any_soaks() {
-                berth::call_soaking();
+            if takes && home_thread::any_in_idle_time() {
+                home_thread::call_from_idle_time();
             }
         }
         let now_ns = sys::monotonic_ns();
-        if berth::look_at_all(now_ns, takes) {
-            lanes().for_each(Block::ask);
+        if home_thread::look_at_all(now_ns, takes) {
+            thread_slots().for_each(ThreadSlot::ask);
         }
-        soaking.look(now_ns);
+        idle_time_judge.look(now_ns);
         since_thorough += period;
-        if since_thorough >= THOROUGH_NS {
+        if since_thorough >= EXIT_CHECK_INTERVAL_NS {
             since_thorough = 0;
             end_if_left_alone();
         }
@@ -176,29 +180,29 @@ struct Look {
     period_ns: u64,
 }
 
-fn look_at(block: &'static Block, look: &Look) -> Seen {
-    block.keep_exceptions_apart();
-    let thread = block.thread.load(Ordering::Acquire);
+fn look_at(slot: &'static ThreadSlot, look: &Look) -> Seen {
+    slot.keep_exceptions_apart();
+    let thread = slot.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = sys::cpu_ns(thread) else {
-        reclaim(block, false);
+        reclaim(slot, false);
         return Seen::Motion;
     };
-    let (turned, ran_ns) = account(block, cpu_ns, look.were_in);
-    let is_overdue = overdue::watch(block, thread, turned, ran_ns);
+    let (turned, ran_ns) = account(slot, cpu_ns, look.were_in);
+    let is_overdue = overdue::watch(slot, thread, turned, ran_ns);
     // A thread that has run for less may be waiting.
     let little = ran_ns < look.period_ns / 4;
-    let empty = block.count.load(Ordering::Acquire) == 0;
-    block.look_for_lonely();
+    let empty = slot.count.load(Ordering::Acquire) == 0;
+    slot.look_for_lonely();
     if !empty {
         if turned == 0 && little && idle() != Idle::Stop {
-            steal(block, thread);
+            steal(slot, thread);
         } else if look.times {
-            block.time();
+            slot.time();
         } else if look.changed {
-            block.ask();
+            slot.ask();
         }
     }
-    let open = block.current.load(Ordering::Acquire) != 0;
+    let open = slot.current.load(Ordering::Acquire) != 0;
     if is_overdue {
         Seen::Overdue
     } else if turned > 0 {
@@ -214,32 +218,32 @@ fn look_at(block: &'static Block, look: &Look) -> Seen {
 
 /// Accounts for all slices that were not accounted for yet: the program is about to end.
 pub(super) fn account_for_all() {
-    for block in lanes() {
-        if let Some(cpu_ns) = sys::cpu_ns(block.thread.load(Ordering::Acquire)) {
-            account(block, cpu_ns, lets_in());
+    for slot in thread_slots() {
+        if let Some(cpu_ns) = sys::cpu_ns(slot.thread.load(Ordering::Acquire)) {
+            account(slot, cpu_ns, lets_in());
         }
     }
 }
 
 /// Adds a thread's slices and CPU time since the last call to the control page, without those in short
 /// waits. Returns both with those.
-fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
-    let turns = block.turns.load(Ordering::Relaxed);
-    let begun = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
-    let before = block.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
+fn account(slot: &ThreadSlot, cpu_ns: u64, let_in: bool) -> (u64, u64) {
+    let turns = slot.turns.load(Ordering::Relaxed);
+    let begun = turns.saturating_sub(slot.seen_turns.swap(turns, Ordering::Relaxed));
+    let before = slot.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
     let ran_ns = cpu_ns.saturating_sub(before);
-    let (in_waits, waited_ns) = block.account_for_waits();
+    let (in_waits, waited_ns) = slot.account_for_waits();
     let turned = begun.saturating_sub(in_waits);
     if turned > 0 {
         let (all, cpu) = if let_in {
             (
-                offset_of!(Board, turns_with),
-                offset_of!(Board, cpu_with_ns),
+                offset_of!(ControlPage, turns_with),
+                offset_of!(ControlPage, cpu_with_ns),
             )
         } else {
             (
-                offset_of!(Board, turns_without),
-                offset_of!(Board, cpu_without_ns),
+                offset_of!(ControlPage, turns_without),
+                offset_of!(ControlPage, cpu_without_ns),
             )
         };
         tell(all, turned);
@@ -249,18 +253,18 @@ fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
 }
 
 /// Takes the contexts of a thread that waits in the kernel, and closes its run queue until it yields again.
-fn steal(block: &'static Block, thread: u32) {
-    let stolen = block.locked_at_once(|| {
+fn steal(slot: &'static ThreadSlot, thread: u32) {
+    let stolen = slot.locked_at_once(|| {
         // From here on the thread's next yield enters the agent and waits there for the lock. Stored before
         // the thread's state is read: if that shows a waiting thread, no yield with the old `owner` is
         // under way.
-        block.owner.store(0, Ordering::SeqCst);
-        let waits = threads::waits_in_call(thread) && block.current.load(Ordering::Acquire) == 0;
+        slot.owner.store(0, Ordering::SeqCst);
+        let waits = threads::waits_in_call(thread) && slot.current.load(Ordering::Acquire) == 0;
         if waits {
-            block.open.store(0, Ordering::Release);
-            tell(offset_of!(Board, steals), empty(block));
+            slot.open.store(0, Ordering::Release);
+            tell(offset_of!(ControlPage, steals), empty(slot));
         } else {
-            block.ask();
+            slot.ask();
         }
         waits
     });
@@ -270,38 +274,38 @@ fn steal(block: &'static Block, thread: u32) {
 }
 
 /// Takes the contexts of a thread that has ended, or that is ending itself (`ends`), and frees its slot.
-pub(super) fn reclaim(block: &'static Block, ends: bool) {
+pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
     if !ends {
         // A thread that has ended may have held the lock and will never release it.
-        block.lock.store(1, Ordering::Release);
+        slot.lock.store(1, Ordering::Release);
     }
     if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
-        account(block, cpu_ns, lets_in());
+        account(slot, cpu_ns, lets_in());
     }
-    block.owner.store(0, Ordering::SeqCst);
-    block.open.store(0, Ordering::SeqCst);
-    tell(offset_of!(Board, reclaimed), empty(block));
-    block.lock.store(0, Ordering::Release);
-    block.used.store(Use::Free as u32, Ordering::Release);
+    slot.owner.store(0, Ordering::SeqCst);
+    slot.open.store(0, Ordering::SeqCst);
+    tell(offset_of!(ControlPage, reclaimed), empty(slot));
+    slot.lock.store(0, Ordering::Release);
+    slot.used.store(Use::Free as u32, Ordering::Release);
     announce_room();
 }
 
 /// Sends all contexts of a run queue home, and returns their number. The caller has the lock.
-pub(super) fn empty(block: &'static Block) -> u64 {
-    block.next.store(ASK, Ordering::SeqCst);
-    let sent = block.count.swap(0, Ordering::AcqRel);
-    let mut at = block.ring.swap(0, Ordering::AcqRel);
+pub(super) fn empty(slot: &'static ThreadSlot) -> u64 {
+    slot.next.store(ASK, Ordering::SeqCst);
+    let sent = slot.count.swap(0, Ordering::AcqRel);
+    let mut at = slot.ring.swap(0, Ordering::AcqRel);
     for _ in 0..sent {
         let context = Context::at(at);
         at = context.next.load(Ordering::Acquire);
-        berth::send_home(context, 0, Errand::Run);
+        home_thread::send_home(context, 0, PendingRequest::Run);
     }
     sent.into()
 }
 
 /// Ends the process if no thread of the program is left, only scavengers and membound's threads.
 fn end_if_left_alone() {
-    if let Some(code) = threads::left_with(guest::is_own_thread) {
+    if let Some(code) = threads::left_with(scavenger::is_own_thread) {
         // SAFETY: no thread of the program runs any more.
         let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }

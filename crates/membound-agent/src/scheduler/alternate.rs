@@ -9,12 +9,12 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::memory;
 use crate::own_thread;
 use crate::sys::{Errno, Protection, Quiet, Scratch, call, check, number};
 
-use super::block::Block;
+use super::thread_slot::ThreadSlot;
 
 /// Bytes of a slot's alternate stack. Nested handlers of the program may run there too, and a single frame
 /// of the kernel may take 11 KiB.
@@ -125,8 +125,8 @@ pub(super) fn is_in_use(told: Told) -> bool {
 }
 
 /// Makes the program's `sigaltstack` call and hides our stack from it. `None`: the thread has no run queue.
-pub(crate) fn set(frame: &Frame) -> Option<isize> {
-    let alternate = &Block::own()?.alternate;
+pub(crate) fn set(frame: &SavedRegisters) -> Option<isize> {
+    let alternate = &ThreadSlot::own()?.alternate;
     let _quiet = Quiet::new();
     let was_ours = present().is_ok_and(|now| alternate.is(now));
     let [new, old] = [frame.rdi, frame.rsi].map(|it| it as usize);

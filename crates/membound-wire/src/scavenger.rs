@@ -6,11 +6,11 @@
 //! affect the other program.
 
 /// What launcher and agent share about a scavenger, in memory that both have mapped; the
-/// [`GuestRequest::strings`] follow it.
+/// [`ScavengerRequest::strings`] follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct GuestRequest {
-    /// A [`GuestState`] as its number; written by the agent.
+pub struct ScavengerRequest {
+    /// A [`ScavengerProcessState`] as its number; written by the agent.
     pub state: u32,
     /// Exit code, signal or error number, depending on the state; written by the agent.
     pub code: u32,
@@ -37,7 +37,7 @@ pub struct GuestRequest {
     pub parks: u64,
     /// Time for which run queues have had it, in nanoseconds; written by the agent.
     pub away_ns: u64,
-    /// A [`GuestPlace`] as its number; written by the launcher.
+    /// A [`ScavengerPlacement`] as its number; written by the launcher.
     pub place: u32,
     /// Reserved, 0.
     pub reserved: u32,
@@ -51,10 +51,10 @@ pub struct GuestRequest {
 /// Where a scavenger is to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
-pub enum GuestPlace {
+pub enum ScavengerPlacement {
     /// In a run queue that has room, else on its home thread according to [`crate::Idle`].
     #[default]
-    Lanes = 0,
+    RunQueues = 0,
     /// On its home thread only.
     Own = 1,
     /// Nowhere: it waits from its next yield on, or does not begin.
@@ -64,7 +64,7 @@ pub enum GuestPlace {
 /// Progress of a scavenger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum GuestState {
+pub enum ScavengerProcessState {
     /// Its thread is being started.
     Starting = 0,
     /// It has begun to run.
@@ -77,7 +77,7 @@ pub enum GuestState {
     Failed = 4,
 }
 
-impl GuestState {
+impl ScavengerProcessState {
     /// The state with this number.
     #[must_use]
     pub const fn from_number(number: u32) -> Option<Self> {

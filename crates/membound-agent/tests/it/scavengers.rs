@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
-use membound_wire::{Action, Command, Event, GuestRequest, GuestState, Protection};
+use membound_wire::{Action, Command, Event, Protection, ScavengerProcessState, ScavengerRequest};
 
 use crate::harness::{Libc, Program, Session, memory_file};
 use crate::signals::hook_sigaction;
@@ -30,7 +30,7 @@ const FORMS: [Form; 3] = [
     Form::Static,
 ];
 
-/// Builds `programs/guest.c`; `None`, with a message, without a compiler.
+/// Builds `programs/scavenger.c`; `None`, with a message, without a compiler.
 fn build(directory: &Path, form: Form) -> Option<PathBuf> {
     let (compiler, words): (_, &[&str]) = match form {
         Form::Shared(Libc::Glibc) => ("gcc", &["-fPIE", "-pie"]),
@@ -39,7 +39,7 @@ fn build(directory: &Path, form: Form) -> Option<PathBuf> {
         Form::Fixed => ("gcc", &["-no-pie", "-fno-pie"]),
     };
     let path = directory.join("guest");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/programs/guest.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/programs/scavenger.c");
     let built = Process::new(compiler)
         .args(["-O1", "-w", "-pthread"])
         .args(words)
@@ -74,29 +74,29 @@ fn request(path: &Path, output: &Path, errors: &Path, words: &[&str], memory: u6
         strings.extend_from_slice(text.as_bytes());
         strings.push(0);
     }
-    let mut bytes = vec![0; size_of::<GuestRequest>()];
+    let mut bytes = vec![0; size_of::<ScavengerRequest>()];
     let mut put = |offset: usize, value: &[u8]| {
         bytes[offset..offset + value.len()].copy_from_slice(value);
     };
     let count = |count: usize| u32::try_from(count).unwrap().to_ne_bytes();
     put(
-        std::mem::offset_of!(GuestRequest, arguments),
+        std::mem::offset_of!(ScavengerRequest, arguments),
         &count(words.len() + 1),
     );
     put(
-        std::mem::offset_of!(GuestRequest, variables),
+        std::mem::offset_of!(ScavengerRequest, variables),
         &count(variables.len()),
     );
     put(
-        std::mem::offset_of!(GuestRequest, strings),
+        std::mem::offset_of!(ScavengerRequest, strings),
         &count(strings.len()),
     );
     put(
-        std::mem::offset_of!(GuestRequest, memory),
+        std::mem::offset_of!(ScavengerRequest, memory),
         &memory.to_ne_bytes(),
     );
     put(
-        std::mem::offset_of!(GuestRequest, stack),
+        std::mem::offset_of!(ScavengerRequest, stack),
         &(1_u64 << 20).to_ne_bytes(),
     );
     bytes.extend(strings);
@@ -105,34 +105,34 @@ fn request(path: &Path, output: &Path, errors: &Path, words: &[&str], memory: u6
 }
 
 /// State and code in a request.
-fn said(file: &OwnedFd) -> (GuestState, u32) {
+fn said(file: &OwnedFd) -> (ScavengerProcessState, u32) {
     let word = |offset: usize| {
         let mut bytes = [0; 4];
         rustix::io::pread(file.as_fd(), &mut bytes, offset as u64).unwrap();
         u32::from_ne_bytes(bytes)
     };
-    let state = word(std::mem::offset_of!(GuestRequest, state));
-    let code = word(std::mem::offset_of!(GuestRequest, code));
-    (GuestState::from_number(state).unwrap(), code)
+    let state = word(std::mem::offset_of!(ScavengerRequest, state));
+    let code = word(std::mem::offset_of!(ScavengerRequest, code));
+    (ScavengerProcessState::from_number(state).unwrap(), code)
 }
 
 /// Results of a scavenger and of the program.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
-    guest: (GuestState, u32),
+    scavenger: (ScavengerProcessState, u32),
     output: String,
     errors: String,
     program: (String, Option<i32>),
 }
 
 /// Runs a scavenger in the program to its end, or for a while if it is `endless`.
-fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
+fn run(scavenger: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     let program = Program::build("host", Libc::Glibc)?;
     let [output, errors] = ["output", "errors"].map(|name| program.directory().join(name));
     let mut session = Session::start(program.path(), &[], None);
     let conversation = session.expect(Event::Start);
     hook_sigaction(&program, &conversation);
-    let file = memory_file(&request(guest, &output, &errors, words, memory));
+    let file = memory_file(&request(scavenger, &output, &errors, words, memory));
     let map = Command {
         action: Action::Map as u32,
         mode: Protection::READ_WRITE | Protection::SHARED,
@@ -142,7 +142,7 @@ fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     };
     conversation.done(&map, Some(&file));
     let start = Command {
-        action: Action::Guest as u32,
+        action: Action::Scavenger as u32,
         address: REQUEST,
         length: REQUEST_BYTES as u64,
         ..Command::default()
@@ -154,8 +154,8 @@ fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     pipe.read_line(&mut text).unwrap();
     let endless = words.first() == Some(&"endless");
     let begun = Instant::now();
-    while [GuestState::Starting, GuestState::Runs].contains(&said(&file).0) {
-        if endless && said(&file).0 == GuestState::Runs {
+    while [ScavengerProcessState::Starting, ScavengerProcessState::Runs].contains(&said(&file).0) {
+        if endless && said(&file).0 == ScavengerProcessState::Runs {
             break;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{words:?}");
@@ -166,7 +166,7 @@ fn run(guest: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     let code = session.child.wait().unwrap().code();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     Some(Ended {
-        guest: said(&file),
+        scavenger: said(&file),
         output: read(&output),
         errors: read(&errors),
         program: (text, code),
@@ -178,7 +178,7 @@ const MEMORY: u64 = 64 << 20;
 const UNHARMED: &str = "ready\nhandled 1\nlowest 3\nblock 1\n";
 
 #[track_caller]
-fn check(words: &[&str], guest: (GuestState, u32), output: &str, errors: &str) {
+fn check(words: &[&str], scavenger: (ScavengerProcessState, u32), output: &str, errors: &str) {
     for form in FORMS {
         let directory = tempfile::tempdir().unwrap();
         let Some(path) = build(directory.path(), form) else {
@@ -188,7 +188,7 @@ fn check(words: &[&str], guest: (GuestState, u32), output: &str, errors: &str) {
             return;
         };
         let expected = Ended {
-            guest,
+            scavenger,
             output: output.to_owned(),
             errors: errors.to_owned(),
             program: (UNHARMED.to_owned(), Some(5)),
@@ -198,17 +198,17 @@ fn check(words: &[&str], guest: (GuestState, u32), output: &str, errors: &str) {
 }
 
 #[test]
-fn a_guest_has_arguments_variables_descriptors_and_memory_of_its_own() {
+fn a_scavenger_has_arguments_variables_descriptors_and_memory_of_its_own() {
     check(
         &["say", "first", "second third"],
-        (GuestState::Exited, 7),
+        (ScavengerProcessState::Exited, 7),
         "argument first\nargument second third\nvariable one=two\nown 17\nblocks 1\ndescriptor 3\n",
         "an error\n",
     );
 }
 
 #[test]
-fn a_guest_that_fails_ends_alone() {
+fn a_scavenger_that_fails_ends_alone() {
     const ABORT: u32 = 6;
     const FPE: u32 = 8;
     const SEGV: u32 = 11;
@@ -218,32 +218,37 @@ fn a_guest_that_fails_ends_alone() {
         ("divide", FPE),
         ("overflow", SEGV),
     ] {
-        check(&[what], (GuestState::Killed, signal), "", "");
+        check(&[what], (ScavengerProcessState::Killed, signal), "", "");
     }
 }
 
 #[test]
-fn a_guest_that_wants_all_memory_gets_its_part() {
-    check(&["hunger"], (GuestState::Exited, 3), "hungry at 1\n", "");
+fn a_scavenger_that_wants_all_memory_gets_its_part() {
+    check(
+        &["hunger"],
+        (ScavengerProcessState::Exited, 3),
+        "hungry at 1\n",
+        "",
+    );
 }
 
 #[test]
-fn a_guest_is_refused_what_is_the_program_s() {
+fn a_scavenger_is_refused_what_is_the_program_s() {
     check(
         &["refused"],
-        (GuestState::Exited, 3),
+        (ScavengerProcessState::Exited, 3),
         "thread 1\nfork 1\nexec 1\nkill 1\nsibling 1\nhandler 1\nlimit 1\ndirectory 1\n",
         "",
     );
 }
 
 #[test]
-fn a_guest_without_end_ends_with_the_program() {
-    check(&["endless"], (GuestState::Runs, 0), "", "");
+fn a_scavenger_without_end_ends_with_the_program() {
+    check(&["endless"], (ScavengerProcessState::Runs, 0), "", "");
 }
 
 #[test]
-fn what_cannot_be_a_guest_says_why() {
+fn what_cannot_be_a_scavenger_says_why() {
     const ENOENT: u32 = 2;
     const ENOEXEC: u32 = 8;
     const EEXIST: u32 = 17;
@@ -256,7 +261,11 @@ fn what_cannot_be_a_guest_says_why() {
         let Some(ended) = run(&path, &["say"], MEMORY) else {
             return;
         };
-        assert_eq!(ended.guest, (GuestState::Failed, errno), "{path:?}");
+        assert_eq!(
+            ended.scavenger,
+            (ScavengerProcessState::Failed, errno),
+            "{path:?}"
+        );
         assert_eq!(ended.program, (UNHARMED.to_owned(), Some(5)));
     }
 }

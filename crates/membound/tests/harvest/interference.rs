@@ -9,7 +9,7 @@ use crate::suite::{Harvest, fixture};
 #[track_caller]
 fn check(mode: &str, line: &str) {
     let (Some(program), Some(scavenger)) =
-        (fixture("victim.c", "-O2"), fixture("meddling.c", "-O2"))
+        (fixture("victim.c", "-O2"), fixture("interference.c", "-O2"))
     else {
         return;
     };
@@ -110,7 +110,7 @@ fn it_gives_the_process_another_policy() {
 #[test]
 fn it_waits_for_signals_that_are_not_its_own() {
     let (Some(program), Some(scavenger)) =
-        (fixture("victim.c", "-O2"), fixture("meddling.c", "-O2"))
+        (fixture("victim.c", "-O2"), fixture("interference.c", "-O2"))
     else {
         return;
     };

@@ -6,17 +6,17 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::block::{Block, lanes};
-use super::{berth, here, ring, warden};
+use super::thread_slot::{ThreadSlot, thread_slots};
+use super::{here, home_thread, monitor, ring};
 use crate::sys::{self, Quiet};
-use crate::{guest, threads, trap};
+use crate::{scavenger, threads, trap};
 
 /// Nanoseconds between two polls whether scavengers are still there.
-const LOOK_NS: u64 = 1_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000;
 /// Polls after which remaining scavengers are left alone, for example in a call that cannot be interrupted.
 /// Half a minute: a thread in `SCHED_IDLE` gets only a few milliseconds a second to end in while others
 /// want the processors, and any scavenger that remains gets the program killed.
-const PATIENCE: u32 = 30_000;
+const MAX_POLLS: u32 = 30_000;
 
 /// Set when scavengers are to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -35,7 +35,7 @@ pub(super) fn is_over() -> bool {
 
 /// Value by which a signal that this module sends is recognised.
 fn magic() -> u64 {
-    end_guests as *const () as u64
+    end_scavengers as *const () as u64
 }
 
 /// True if a signal with this information tells a scavenger to end.
@@ -44,37 +44,37 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 }
 
 /// Ends all scavengers and the monitor thread, and returns when they are gone or have been given up.
-pub(crate) fn end_guests() {
+pub(crate) fn end_scavengers() {
     if !here() || ENDING.swap(true, Ordering::SeqCst) {
         return;
     }
     let _quiet = Quiet::new();
-    if let Some(block) = Block::own() {
-        block.locked(|| warden::empty(block));
-        block.alternate.take_back();
+    if let Some(slot) = ThreadSlot::own() {
+        slot.locked(|| monitor::empty(slot));
+        slot.alternate.take_back();
     }
     ring::announce_room();
-    for _ in 0..PATIENCE {
-        if guest::none_left() {
+    for _ in 0..MAX_POLLS {
+        if scavenger::none_left() {
             break;
         }
-        berth::step_forward();
-        lanes().for_each(Block::give_up);
-        guest::each_thread(|thread| {
+        home_thread::step_forward();
+        thread_slots().for_each(ThreadSlot::give_up);
+        scavenger::each_thread(|thread| {
             sys::queue_signal(sys::process(), thread, trap::SYS as u32, magic());
         });
-        sys::nap(LOOK_NS);
+        sys::nap(POLL_INTERVAL_NS);
     }
     OVER.store(true, Ordering::Release);
-    for _ in 0..PATIENCE {
-        if !warden::is_here() {
+    for _ in 0..MAX_POLLS {
+        if !monitor::is_here() {
             return;
         }
-        sys::nap(LOOK_NS);
+        sys::nap(POLL_INTERVAL_NS);
     }
 }
 
-impl Block {
+impl ThreadSlot {
     /// Empties the ring: the thread sends its contexts home at its next yield. If it comes to no yield,
     /// they are sent home here.
     fn give_up(&'static self) {
@@ -98,7 +98,7 @@ impl Block {
             let is_asked = self.owner.load(Ordering::SeqCst) == 0;
             let has_moved_on = threads::has_moved_on(thread, self.asked_ns.load(Ordering::Relaxed));
             if is_asked && has_moved_on && self.current.load(Ordering::Acquire) == 0 {
-                warden::empty(self);
+                monitor::empty(self);
             }
         });
     }

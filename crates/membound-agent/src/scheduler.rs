@@ -1,63 +1,63 @@
-//! Run queues: they let scavengers run at the yields of the program's threads.
+//! The scheduler: it lets scavengers run at the yields of the program's threads.
 //!
-//! A thread gets a [`Block`] (thread slot) at its first yield that matters. Scavengers that are parked at a
-//! yield of their own lie ready on their home threads (`berth`). A thread takes as many as its run queue
-//! has room for when an `owner` of 0 makes it enter the agent; no other thread changes its ring. The one
-//! exception is the monitor thread (`warden`): under the slot's lock it may take the contexts of a thread
-//! that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the
+//! A thread gets a [`ThreadSlot`] at its first yield that matters. Scavengers that are parked at a
+//! yield of their own lie ready on their home threads (`home_thread`). A thread takes as many as its run
+//! queue has room for when an `owner` of 0 makes it enter the agent; no other thread changes its ring. The
+//! one exception is the monitor thread (`monitor`): under the slot's lock it may take the contexts of a
+//! thread that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the
 //! middle of its time slice: a system call, a fault, a signal to the program.
 //!
-//! `block` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
-//! times slices. See [`membound_wire::Lane`] for the order in which yields read and write. Times are
+//! `thread_slot` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
+//! times slices. See [`membound_wire::RunQueue`] for the order in which yields read and write. Times are
 //! nanoseconds, or ticks of the time stamp counter where a name says so.
 
 pub(crate) mod alternate;
-pub(crate) mod berth;
-mod block;
-mod deaf;
+mod blocked_signals;
 pub(crate) mod ending;
 pub(crate) mod finish;
+pub(crate) mod home_thread;
+mod idle_time;
 pub(crate) mod leave;
+mod monitor;
 pub(crate) mod overdue;
 mod pace;
 mod ring;
-mod soak;
+mod thread_slot;
 mod timing;
 pub(crate) mod wait;
-mod warden;
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Board, Command, Idle, Refusal};
+use membound_wire::{Command, ControlPage, Idle, Refusal};
 
 use crate::control::Failure;
-use crate::entry::Frame;
+use crate::entry::SavedRegisters;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch};
-use crate::{assembly, auxiliary, filters, guest, listen, own_thread, trap};
+use crate::{assembly, auxiliary, filters, listen, own_thread, scavenger, trap};
 
-use block::{BLOCKS, POOL, Use, take_block};
-pub(crate) use block::{Block, Context};
 use ring::{YIELDED, announce_room};
+pub(crate) use thread_slot::{Context, ThreadSlot};
+use thread_slot::{MAX_THREAD_SLOTS, POOL, Use, take_slot};
 
-/// Address of the [`Board`]; 0 before [`begin`].
-static BOARD: AtomicUsize = AtomicUsize::new(0);
+/// Address of the [`ControlPage`]; 0 before [`begin`].
+static CONTROL_PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Number of the process whose threads have the run queues: a forked child has none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// 1: scavengers without a run queue run in idle time, whatever [`Board::idle`] says.
+/// 1: scavengers without a run queue run in idle time, whatever [`ControlPage::idle`] says.
 static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
 
 /// The shared control page: settings of the launcher and counters of the agent; `None` before [`begin`].
-pub(crate) fn board() -> Option<&'static Board> {
-    let address = BOARD.load(Ordering::Acquire);
+pub(crate) fn control_page() -> Option<&'static ControlPage> {
+    let address = CONTROL_PAGE.load(Ordering::Acquire);
     // SAFETY: the launcher has mapped the page, and it stays mapped. The launcher changes its words at any
     // time; all are read and written as single words.
-    (address != 0).then(|| unsafe { &*(address as *const Board) })
+    (address != 0).then(|| unsafe { &*(address as *const ControlPage) })
 }
 
 /// The counter at `offset` of the control page, which the agent writes.
 fn told(offset: usize) -> Option<&'static AtomicU64> {
-    let address = BOARD.load(Ordering::Acquire);
+    let address = CONTROL_PAGE.load(Ordering::Acquire);
     // SAFETY: as above.
     (address != 0).then(|| unsafe { &*((address + offset) as *const AtomicU64) })
 }
@@ -71,13 +71,13 @@ fn tell(offset: usize, more: u64) {
 
 /// Converts ticks of the time stamp counter to nanoseconds.
 fn ns_of(ticks: u64) -> u64 {
-    let each = board().map_or(1024, |board| u64::from(board.ticks.max(1)));
+    let each = control_page().map_or(1024, |control_page| u64::from(control_page.ticks.max(1)));
     ticks.saturating_mul(1024) / each
 }
 
 /// Converts nanoseconds to ticks of the time stamp counter.
 fn ticks_of(ns: u64) -> u64 {
-    let each = board().map_or(1024, |board| u64::from(board.ticks));
+    let each = control_page().map_or(1024, |control_page| u64::from(control_page.ticks));
     ns.saturating_mul(each) / 1024
 }
 
@@ -86,7 +86,7 @@ fn idle() -> Idle {
     if IDLE_WISH.load(Ordering::Acquire) != 0 {
         return Idle::Harvest;
     }
-    match board().map_or(0, |board| board.idle) {
+    match control_page().map_or(0, |control_page| control_page.idle) {
         0 => Idle::Harvest,
         1 => Idle::Steal,
         _ => Idle::Stop,
@@ -95,21 +95,24 @@ fn idle() -> Idle {
 
 /// True if the process has no primary and exists only for its scavengers.
 fn has_peers() -> bool {
-    board().is_some_and(|board| board.peers != 0)
+    control_page().is_some_and(|control_page| control_page.peers != 0)
 }
 
-/// Begins to give run queues to the program's threads; `command.address` is that of a [`Board`].
+/// Begins to give run queues to the program's threads; `command.address` is that of a [`ControlPage`].
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     let refused = |errno| Failure::new(errno, Refusal::None);
-    if command.length < size_of::<Board>() as u64 || command.address == 0 {
+    if command.length < size_of::<ControlPage>() as u64 || command.address == 0 {
         return Err(Failure::malformed());
     }
     if !bases_are_ours() {
         return Err(Failure::new(Errno::EINVAL, Refusal::NoBases));
     }
-    let pool = Scratch::untouched(BLOCKS * size_of::<Block>(), Protection::ReadWrite)?;
+    let pool = Scratch::untouched(
+        MAX_THREAD_SLOTS * size_of::<ThreadSlot>(),
+        Protection::ReadWrite,
+    )?;
     pool.wipe_on_fork().map_err(refused)?;
-    BOARD.store(command.address as usize, Ordering::Release);
+    CONTROL_PAGE.store(command.address as usize, Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
     // Last: `here` reads the pool first, and then relies on the others.
     POOL.store(pool.keep(), Ordering::Release);
@@ -118,7 +121,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     // This thread may wait for others all its life, so its run queue gets no contexts before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
     YIELDED.store(0, Ordering::Release);
-    warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
+    monitor::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
 }
 
 /// True if programs may set the bases of `fs` and `gs` themselves (`FSGSBASE`).
@@ -151,32 +154,32 @@ pub(crate) fn phase() -> Phase {
             since: 0,
         };
     }
-    warden::phase()
+    monitor::phase()
 }
 
 /// Gives the calling thread a run queue of its own. The caller has blocked signals.
-fn adopt(thread: u32) -> Result<&'static Block, Errno> {
-    let block = take_block(Use::Free).ok_or(Errno::ENOSPC)?;
+fn adopt(thread: u32) -> Result<&'static ThreadSlot, Errno> {
+    let slot = take_slot(Use::Free).ok_or(Errno::ENOSPC)?;
     let fs = assembly::thread_pointer();
     let settled = alternate::present()
-        .and_then(|now| block.alternate.provide(now))
-        .and_then(|()| block.settle(thread, fs));
+        .and_then(|now| slot.alternate.provide(now))
+        .and_then(|()| slot.settle(thread, fs));
     if settled.is_err() {
-        block.used.store(Use::Free as u32, Ordering::Release);
-        return settled.map(|()| block);
+        slot.used.store(Use::Free as u32, Ordering::Release);
+        return settled.map(|()| slot);
     }
-    block.owner.store(fs, Ordering::Release);
-    block.used.store(Use::Thread as u32, Ordering::Release);
-    block.locked(|| block.refill());
-    tell(offset_of!(Board, adopted), 1);
+    slot.owner.store(fs, Ordering::Release);
+    slot.used.store(Use::Thread as u32, Ordering::Release);
+    slot.locked(|| slot.refill());
+    tell(offset_of!(ControlPage, adopted), 1);
     announce_room();
-    Ok(block)
+    Ok(slot)
 }
 
 /// [`membound_wire::Entry::Yield`]: a yield whose run queue belongs to another thread, or that was asked to
 /// enter.
-pub(crate) extern "C" fn on_yield(_: &mut Frame) {
-    let Some(block) = Block::of_thread().filter(|_| !filters::shut_in()) else {
+pub(crate) extern "C" fn on_yield(_: &mut SavedRegisters) {
+    let Some(slot) = ThreadSlot::of_thread().filter(|_| !filters::shut_in()) else {
         return;
     };
     let quiet = Quiet::new();
@@ -184,39 +187,39 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     if !here() {
         return;
     }
-    let is_deaf = deaf::is_deaf(quiet.before());
+    let blocks_needed_signals = blocked_signals::blocks_needed_signals(quiet.before());
     let thread = sys::thread();
-    let is_own = block.thread.load(Ordering::Acquire) == thread;
+    let is_own = slot.thread.load(Ordering::Acquire) == thread;
     let stack = alternate::present();
     if stack.is_ok_and(alternate::is_in_use) {
         // While a scavenger runs, `rsp` is outside the alternate stack. The kernel would take that stack
         // for unused and put the next signal's frame over those of the program's handler.
         if is_own {
-            block.next.store(0, Ordering::SeqCst);
+            slot.next.store(0, Ordering::SeqCst);
         }
         return;
     }
-    if is_deaf {
+    if blocks_needed_signals {
         let own = if is_own {
-            Some(block)
+            Some(slot)
         } else {
             // With a run queue of its own the thread does not enter the agent at each of its yields.
             adopt(thread).ok()
         };
         if let Some(own) = own {
-            own.hush();
+            own.suspend();
         }
         return;
     }
     if is_own {
         // During a handler the kernel may have disabled the thread's alternate stack (`SS_AUTODISARM`).
-        if stack.and_then(|now| block.alternate.provide(now)).is_err() {
-            block.hush();
+        if stack.and_then(|now| slot.alternate.provide(now)).is_err() {
+            slot.suspend();
             return;
         }
-        let closed = block.open.load(Ordering::Relaxed) == 0;
-        block.deaf.store(0, Ordering::Relaxed);
-        block.locked(|| block.refill());
+        let closed = slot.open.load(Ordering::Relaxed) == 0;
+        slot.signals_blocked.store(0, Ordering::Relaxed);
+        slot.locked(|| slot.refill());
         if closed {
             announce_room();
         }
@@ -229,9 +232,9 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
 /// The calling thread is about to make a process or a thread. A child of `vfork` has its memory, bases and
 /// run queue, but may not run its scavengers: it must ask before it yields.
 pub(crate) fn before_child() {
-    if let Some(block) = Block::own() {
+    if let Some(slot) = ThreadSlot::own() {
         let _quiet = Quiet::new();
-        block.ask_at_once();
+        slot.ask_at_once();
     }
 }
 
@@ -239,30 +242,30 @@ pub(crate) fn before_child() {
 /// slices while it runs on an alternate stack, nor while its mask blocks signals that scavengers need.
 /// `mask` gives the thread's mask from now on.
 pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
-    let Some(block) = Block::own() else {
+    let Some(slot) = ThreadSlot::own() else {
         return;
     };
-    block.interrupt_change();
-    block.on_mask(mask());
-    block.alternate.outlive(context);
+    slot.interrupt_change();
+    slot.on_mask(mask());
+    slot.alternate.outlive(context);
     if alternate::holds(context) {
-        block.ask_at_once();
+        slot.ask_at_once();
     }
 }
 
 /// The calling thread is about to end: its contexts and its slot become free for others.
 pub(crate) fn thread_ends() {
-    if let Some(block) = Block::own() {
+    if let Some(slot) = ThreadSlot::own() {
         let _quiet = Quiet::new();
         // The next thread that gets the slot writes its selector and runs on its alternate stack, while
         // this thread has yet to make its last system call.
         own_thread::keep_calls();
-        block.alternate.take_back();
-        warden::reclaim(block, true);
+        slot.alternate.take_back();
+        monitor::reclaim(slot, true);
     }
 }
 
 /// True if a thread of this process is one of membound's and not the program's.
 pub(crate) fn is_agents(thread: u32) -> bool {
-    guest::is_own_thread(thread) || warden::is_own(thread) || listen::is_own(thread)
+    scavenger::is_own_thread(thread) || monitor::is_own(thread) || listen::is_own(thread)
 }

@@ -10,11 +10,11 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use membound_wire::Board;
+use membound_wire::ControlPage;
 
 use super::alternate;
-use super::berth::{self, Errand};
-use super::block::{Block, Context, set_fs};
+use super::home_thread::{self, PendingRequest};
+use super::thread_slot::{Context, ThreadSlot, set_fs};
 use super::timing::between;
 use super::{overdue, tell};
 use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
@@ -31,9 +31,9 @@ const RED_ZONE: u64 = 128;
 
 global_asm!(
     ".pushsection .text.membound_leave, \"ax\", @progbits",
-    ".globl membound_lane_go",
-    ".hidden membound_lane_go",
-    "membound_lane_go:",
+    ".globl membound_run_queue_go",
+    ".hidden membound_run_queue_go",
+    "membound_run_queue_go:",
     "mov rdi, gs:[{itself}]",
     "mov rbx, [rdi + {stack}]",
     "mov r13, [rdi + {mask}]",
@@ -49,22 +49,22 @@ global_asm!(
     "ldmxcsr gs:[{rounding}]",
     "fldcw gs:[{rounding} + 4]",
     "jmp r12",
-    ".globl membound_lane_return",
-    ".hidden membound_lane_return",
-    "membound_lane_return:",
+    ".globl membound_run_queue_return",
+    ".hidden membound_run_queue_return",
+    "membound_run_queue_return:",
     "mov eax, 15",
     "syscall",
     ".popsection",
-    itself = const offset_of!(Block, itself),
-    stack = const offset_of!(Block, stack),
-    rounding = const offset_of!(Block, rounding),
-    mask = const offset_of!(Block, leaving) + offset_of!(Leaving, mask),
+    itself = const offset_of!(ThreadSlot, itself),
+    stack = const offset_of!(ThreadSlot, stack),
+    rounding = const offset_of!(ThreadSlot, rounding),
+    mask = const offset_of!(ThreadSlot, leaving) + offset_of!(Leaving, mask),
     left = sym left,
     unmask = sym unmask,
 );
 
 unsafe extern "C" {
-    fn membound_lane_go();
+    fn membound_run_queue_go();
 }
 
 /// What the handler passes on to the code that runs on the thread's own stack.
@@ -75,8 +75,8 @@ pub(super) struct Leaving {
     mask: AtomicU64,
     /// Address of the `ucontext` from which the scavenger resumes; 0: it stays parked, in the ring.
     frame: AtomicU64,
-    /// The scavenger's pending request, an [`Errand`] as its word.
-    errand: AtomicU32,
+    /// The scavenger's pending request, a [`PendingRequest`] as its word.
+    pending_request: AtomicU32,
     /// The signal that is sent to the thread again; 0: none.
     signal: AtomicU32,
     information: [AtomicU64; INFORMATION_BYTES / 8],
@@ -112,7 +112,7 @@ impl Arrived {
 /// Handles a signal to the program. If the calling thread runs a context, returns the address at which the
 /// thread goes on instead of in the program's handler; 0: the handler just returns.
 pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
-    let block = Block::with_context()?;
+    let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
@@ -122,14 +122,14 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
         // handler: with `SA_NODEFER` the signal that is sent again would otherwise interrupt it again and
         // again.
         sys::set_mask(u64::MAX);
-        block.selector.store(0, Ordering::Relaxed);
+        slot.selector.store(0, Ordering::Relaxed);
         // SAFETY: a handler may change its own frame.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };
         arrived.send_again();
         return Some(0);
     }
     sys::set_mask(u64::MAX);
-    let leaving = &block.leaving;
+    let leaving = &slot.leaving;
     leaving
         .signal
         .store(arrived.signal as u32, Ordering::Relaxed);
@@ -138,68 +138,70 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
         let value = unsafe { memory::get(arrived.information + 8 * index) };
         word.store(value, Ordering::Relaxed);
     }
-    tell(offset_of!(Board, interrupted), 1);
-    Some(block.leave(arrived, Errand::Run))
+    tell(offset_of!(ControlPage, interrupted), 1);
+    Some(slot.leave(arrived, PendingRequest::Run))
 }
 
 /// Handles a system call or a fault, with all signals blocked. If the calling thread runs a context,
 /// returns the address at which the thread goes on.
-pub(crate) fn on_trap(arrived: Arrived, errand: Errand) -> Option<u64> {
-    let block = Block::with_context()?;
-    if block.parked() {
+pub(crate) fn on_trap(arrived: Arrived, pending_request: PendingRequest) -> Option<u64> {
+    let slot = ThreadSlot::with_context()?;
+    if slot.parked() {
         // The context is parked, so the call or fault is not a scavenger's.
         return None;
     }
-    block.leaving.signal.store(0, Ordering::Relaxed);
-    if errand == Errand::Call {
-        tell(offset_of!(Board, calls), 1);
+    slot.leaving.signal.store(0, Ordering::Relaxed);
+    if pending_request == PendingRequest::Call {
+        tell(offset_of!(ControlPage, calls), 1);
     }
-    Some(block.leave(arrived, errand))
+    Some(slot.leave(arrived, pending_request))
 }
 
 /// Ends a time slice that takes too long, with all signals blocked. If the thread is still in it, returns
 /// the address at which the thread goes on.
 pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
-    let block = Block::with_context()?;
+    let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
-    if block.parked() || (begin..end).contains(&ip) {
+    if slot.parked() || (begin..end).contains(&ip) {
         // The scavenger has ended the slice, or another signal's handler is about to end it.
         return None;
     }
-    block.leaving.signal.store(0, Ordering::Relaxed);
-    tell(offset_of!(Board, overdue), 1);
-    Some(block.leave(arrived, overdue::errand(block)))
+    slot.leaving.signal.store(0, Ordering::Relaxed);
+    tell(offset_of!(ControlPage, overdue), 1);
+    Some(slot.leave(arrived, overdue::pending_request(slot)))
 }
 
-impl Block {
+impl ThreadSlot {
     /// True if the context in `current` has not begun its slice, or has ended it: it has a `resume`.
     fn parked(&self) -> bool {
         let current = self.current.load(Ordering::Relaxed);
         !self.is_member(current) || Context::at(current).resume.load(Ordering::Relaxed) != 0
     }
 
-    /// Fills `leaving` for `membound_lane_go`, and returns the address of that.
-    fn leave(&self, arrived: Arrived, errand: Errand) -> u64 {
+    /// Fills `leaving` for `membound_run_queue_go`, and returns the address of that.
+    fn leave(&self, arrived: Arrived, pending_request: PendingRequest) -> u64 {
         let leaving = &self.leaving;
         leaving.mask.store(arrived.mask(), Ordering::Relaxed);
         let mut frame = 0;
-        let mut errand = errand;
+        let mut pending_request = pending_request;
         if !self.parked() {
-            if matches!(errand, Errand::Die(_)) {
+            if matches!(pending_request, PendingRequest::Die(_)) {
                 frame = arrived.context as u64;
             } else {
                 frame = on_own_stack(arrived).unwrap_or_else(|| {
                     // The scavenger's stack has no room left for the frame.
                     const SEGV: u32 = 11;
-                    errand = Errand::Die(SEGV);
+                    pending_request = PendingRequest::Die(SEGV);
                     arrived.context as u64
                 });
             }
         }
         leaving.frame.store(frame, Ordering::Relaxed);
-        leaving.errand.store(errand.word(), Ordering::Relaxed);
-        membound_lane_go as *const () as u64
+        leaving
+            .pending_request
+            .store(pending_request.word(), Ordering::Relaxed);
+        membound_run_queue_go as *const () as u64
     }
 }
 
@@ -247,33 +249,34 @@ fn copy(from: usize, to: usize, bytes: usize) {
 
 /// Gives the scavenger away and returns the address at which the thread goes on. Runs on the thread's own
 /// stack, with all signals blocked.
-extern "C" fn left(block: &'static Block) -> u64 {
-    let leaving = &block.leaving;
+extern "C" fn left(slot: &'static ThreadSlot) -> u64 {
+    let leaving = &slot.leaving;
     let frame = leaving.frame.load(Ordering::Relaxed);
-    let context = Context::at(block.current.load(Ordering::Relaxed));
+    let context = Context::at(slot.current.load(Ordering::Relaxed));
     if frame == 0 {
-        block.ask_at_once();
+        slot.ask_at_once();
     } else {
-        block.unlink(context);
+        slot.unlink(context);
     }
-    // In the order that `Lane` prescribes: the selector before `current`, since handlers of the program,
+    // In the order that `RunQueue` prescribes: the selector before `current`, since handlers of the program,
     // which make system calls, run once `current` is 0; `fs` before `borrowed`.
-    block.selector.store(0, Ordering::Relaxed);
-    block.current.store(0, Ordering::Relaxed);
-    if block.borrowed.load(Ordering::Relaxed) != 0 {
-        set_fs(block.base.load(Ordering::Relaxed));
-        block.borrowed.store(0, Ordering::Relaxed);
+    slot.selector.store(0, Ordering::Relaxed);
+    slot.current.store(0, Ordering::Relaxed);
+    if slot.borrowed.load(Ordering::Relaxed) != 0 {
+        set_fs(slot.base.load(Ordering::Relaxed));
+        slot.borrowed.store(0, Ordering::Relaxed);
     }
-    let resume = block.untimed_resume();
+    let resume = slot.untimed_resume();
     if frame != 0 {
-        let errand = Errand::of_word(leaving.errand.load(Ordering::Relaxed));
-        if !matches!(errand, Errand::Die(_)) {
-            alternate::put_back(frame as usize, berth::alternate_stack(context));
+        let pending_request =
+            PendingRequest::of_word(leaving.pending_request.load(Ordering::Relaxed));
+        if !matches!(pending_request, PendingRequest::Die(_)) {
+            alternate::put_back(frame as usize, home_thread::alternate_stack(context));
             // SAFETY: no code runs on this frame any more: its handler was left.
-            unsafe { memory::put(frame as usize + MASK_OFFSET, berth::MASK) };
+            unsafe { memory::put(frame as usize + MASK_OFFSET, home_thread::MASK) };
         }
         // After all changes to the frame: from here on the home thread may resume from it.
-        berth::send_home(context, frame, errand);
+        home_thread::send_home(context, frame, pending_request);
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {

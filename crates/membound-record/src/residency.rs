@@ -14,16 +14,16 @@ const FAR_NS: u64 = 2_000_000_000;
 /// Residencies that ended this long ago are forgotten.
 const OLD_NS: u64 = 10_000_000_000;
 /// Residencies kept for each thread: requests come a little late.
-const MOST: usize = 8;
+const MAX_RESIDENCIES_OF_THREAD: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
-struct Stay {
+struct Residency {
     cpu: u16,
     first_ns: u64,
     last_ns: u64,
 }
 
-impl Stay {
+impl Residency {
     const fn distance_ns(&self, t_ns: u64) -> u64 {
         let before = self.first_ns.saturating_sub(t_ns);
         let after = t_ns.saturating_sub(self.last_ns);
@@ -33,24 +33,24 @@ impl Stay {
 
 /// The latest residencies of all threads, the latest last.
 #[derive(Debug, Default)]
-pub(crate) struct Stays(FxHashMap<ThreadId, Vec<Stay>>);
+pub(crate) struct Residencies(FxHashMap<ThreadId, Vec<Residency>>);
 
-impl Stays {
+impl Residencies {
     /// Notes that a sample found a thread on a CPU.
     pub(crate) fn seen(&mut self, thread: ThreadId, t_ns: u64, cpu: u16) {
-        let stays = self.0.entry(thread).or_default();
-        if let Some(stay) = stays.last_mut()
-            && stay.cpu == cpu
-            && stay.distance_ns(t_ns) <= FAR_NS
+        let residencies = self.0.entry(thread).or_default();
+        if let Some(residency) = residencies.last_mut()
+            && residency.cpu == cpu
+            && residency.distance_ns(t_ns) <= FAR_NS
         {
-            stay.first_ns = stay.first_ns.min(t_ns);
-            stay.last_ns = stay.last_ns.max(t_ns);
+            residency.first_ns = residency.first_ns.min(t_ns);
+            residency.last_ns = residency.last_ns.max(t_ns);
             return;
         }
-        if stays.len() == MOST {
-            stays.remove(0);
+        if residencies.len() == MAX_RESIDENCIES_OF_THREAD {
+            residencies.remove(0);
         }
-        stays.push(Stay {
+        residencies.push(Residency {
             cpu,
             first_ns: t_ns,
             last_ns: t_ns,
@@ -59,16 +59,18 @@ impl Stays {
 
     /// The CPU that a thread was on; `None` when no sample is near.
     pub(crate) fn cpu(&self, thread: ThreadId, t_ns: u64) -> Option<u16> {
-        let stays = self.0.get(&thread)?;
-        let nearest = stays.iter().min_by_key(|stay| stay.distance_ns(t_ns))?;
+        let residencies = self.0.get(&thread)?;
+        let nearest = residencies
+            .iter()
+            .min_by_key(|residency| residency.distance_ns(t_ns))?;
         (nearest.distance_ns(t_ns) < NEAR_NS).then_some(nearest.cpu)
     }
 
     /// Forgets residencies that ended long ago.
     pub(crate) fn tidy(&mut self, now_ns: u64) {
-        self.0.retain(|_, stays| {
-            stays.retain(|stay| now_ns.saturating_sub(stay.last_ns) < OLD_NS);
-            !stays.is_empty()
+        self.0.retain(|_, residencies| {
+            residencies.retain(|residency| now_ns.saturating_sub(residency.last_ns) < OLD_NS);
+            !residencies.is_empty()
         });
     }
 }
@@ -81,24 +83,24 @@ mod tests {
     fn a_thread_is_where_it_was_before_and_after() {
         let ms = |ms: u64| ms * 1_000_000;
         let thread = ThreadId(3);
-        let mut stays = Stays::default();
-        assert_eq!(stays.cpu(thread, 0), None);
-        stays.seen(thread, ms(100), 1);
-        stays.seen(thread, ms(700), 1);
-        stays.seen(thread, ms(710), 2);
-        assert_eq!(stays.cpu(thread, ms(400)), Some(1));
-        assert_eq!(stays.cpu(thread, ms(60)), Some(1));
-        assert_eq!(stays.cpu(thread, ms(40)), None);
-        assert_eq!(stays.cpu(thread, ms(740)), Some(2));
-        assert_eq!(stays.cpu(thread, ms(800)), None);
+        let mut residencies = Residencies::default();
+        assert_eq!(residencies.cpu(thread, 0), None);
+        residencies.seen(thread, ms(100), 1);
+        residencies.seen(thread, ms(700), 1);
+        residencies.seen(thread, ms(710), 2);
+        assert_eq!(residencies.cpu(thread, ms(400)), Some(1));
+        assert_eq!(residencies.cpu(thread, ms(60)), Some(1));
+        assert_eq!(residencies.cpu(thread, ms(40)), None);
+        assert_eq!(residencies.cpu(thread, ms(740)), Some(2));
+        assert_eq!(residencies.cpu(thread, ms(800)), None);
         // It comes back to the same CPU after it was not seen for long.
-        stays.seen(thread, ms(5000), 2);
-        assert_eq!(stays.cpu(thread, ms(3000)), None);
-        assert_eq!(stays.cpu(ThreadId(4), ms(400)), None);
-        stays.tidy(ms(10_705));
-        assert_eq!(stays.cpu(thread, ms(400)), None);
-        assert_eq!(stays.cpu(thread, ms(710)), Some(2));
-        stays.tidy(ms(20_000));
-        assert!(stays.0.is_empty());
+        residencies.seen(thread, ms(5000), 2);
+        assert_eq!(residencies.cpu(thread, ms(3000)), None);
+        assert_eq!(residencies.cpu(ThreadId(4), ms(400)), None);
+        residencies.tidy(ms(10_705));
+        assert_eq!(residencies.cpu(thread, ms(400)), None);
+        assert_eq!(residencies.cpu(thread, ms(710)), Some(2));
+        residencies.tidy(ms(20_000));
+        assert!(residencies.0.is_empty());
     }
 }

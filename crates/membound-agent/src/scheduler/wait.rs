@@ -9,36 +9,38 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use membound_wire::{Board, CREDIT_UNITS_PER_NS, Idle};
+use membound_wire::{CREDIT_UNITS_PER_NS, ControlPage, Idle};
 
-use super::block::Block;
-use super::{board, ending, finish, idle, ns_of, tell as tell_board, ticks_of, warden};
-use crate::entry::{Frame, Wait};
+use super::thread_slot::ThreadSlot;
+use super::{
+    control_page, ending, finish, idle, monitor, ns_of, tell as add_to_control_page, ticks_of,
+};
+use crate::entry::{SavedRegisters, Wait};
 use crate::sys::{self, call, number};
 use crate::{assembly, filters, memory, tell, threads};
 
 /// How long, in nanoseconds, a thread yields that does not know how long it waits. A wait that is known to
 /// be longer is left to the kernel.
-const WINDOW_NS: u64 = 100_000;
+const MAX_YIELDED_WAIT_NS: u64 = 100_000;
 /// Least credit of a slice in a wait, and so how late the end of the wait may be noticed. The kernel takes
 /// longer to wake a thread.
-const TURN: i32 = 400 * CREDIT_UNITS_PER_NS;
+const WAIT_SLICE_CREDIT: i32 = 400 * CREDIT_UNITS_PER_NS;
 /// Nanoseconds since the last entry below which an entry with the same arguments continues the same wait.
-const SAME_NS: u64 = 50_000;
+const SAME_WAIT_GAP_NS: u64 = 50_000;
 /// Every how many entries descriptors are polled, which costs a system call.
-const LOOKS: u32 = 4;
+const CALLS_PER_DESCRIPTOR_POLL: u32 = 4;
 /// Most descriptors that are polled at one time.
-const MOST_DESCRIPTORS: u64 = 16;
+const MAX_DESCRIPTORS: u64 = 16;
 /// After waits that were too long, the next waits are left to the kernel: 1 at first, then twice as many
 /// each time, 2 to this power at most.
-const MOST_DOUBLINGS: u32 = 6;
+const MAX_PAUSE_DOUBLINGS: u32 = 6;
 /// Share of the time, in 1024, that a thread may spend waiting for a processor before other threads count
 /// as wanting it.
-const WANTED: u64 = 50;
+const MAX_DELAY_SHARE: u64 = 50;
 /// Judgements for which its waits are then left to the kernel, at first.
-const PAUSE: u32 = 10;
+const FIRST_PAUSE_JUDGEMENTS: u32 = 10;
 /// The same at most.
-const LONGEST_PAUSE: u32 = 640;
+const MAX_PAUSE_JUDGEMENTS: u32 = 640;
 /// Policies of threads that the kernel schedules before all others: `SCHED_FIFO`, `SCHED_RR`,
 /// `SCHED_DEADLINE`. Other threads would never get the processor.
 const BEFORE_OTHERS: [isize; 3] = [1, 2, 6];
@@ -102,32 +104,33 @@ struct End {
 }
 
 /// [`membound_wire::Entry::Wait`]: answers whether the thread yields, makes its call, or need not make it.
-pub(crate) extern "C" fn on_wait(frame: &mut Frame) {
+pub(crate) extern "C" fn on_wait(frame: &mut SavedRegisters) {
     if filters::shut_in() {
         return frame.waits(Wait::Call);
     }
     // As at a yield, which the thread may never reach: it gets a run queue, or looks for ready scavengers.
-    if own_block().is_none_or(|block| block.owner.load(Ordering::Relaxed) == 0) {
+    if own_slot().is_none_or(|slot| slot.owner.load(Ordering::Relaxed) == 0) {
         super::on_yield(frame);
     }
-    let answer = own_block().map_or(Wait::Call, |block| block.wait(frame));
+    let answer = own_slot().map_or(Wait::Call, |slot| slot.wait(frame));
     frame.waits(answer);
 }
 
-/// The slot of the calling thread, if it has one of its own. Unlike [`Block::own`] it makes no system call.
-fn own_block() -> Option<&'static Block> {
-    let block = Block::of_thread()?;
-    (block.base.load(Ordering::Relaxed) == assembly::thread_pointer()).then_some(block)
+/// The slot of the calling thread, if it has one of its own. Unlike [`ThreadSlot::own`] it makes no system
+/// call.
+fn own_slot() -> Option<&'static ThreadSlot> {
+    let slot = ThreadSlot::of_thread()?;
+    (slot.base.load(Ordering::Relaxed) == assembly::thread_pointer()).then_some(slot)
 }
 
-impl Block {
-    fn wait(&self, frame: &Frame) -> Wait {
+impl ThreadSlot {
+    fn wait(&self, frame: &SavedRegisters) -> Wait {
         let waits = &self.waits;
         let now = assembly::time_stamp();
         let key = key_of(frame);
         let asked = waits.asked.swap(now, Ordering::Relaxed);
         let going_on = waits.key.load(Ordering::Relaxed);
-        let same = going_on == key && now.saturating_sub(asked) < ticks_of(SAME_NS);
+        let same = going_on == key && now.saturating_sub(asked) < ticks_of(SAME_WAIT_GAP_NS);
         if going_on != 0 && !same {
             // For example a handler has left it, or other threads had the processor for long.
             self.ends(asked, true);
@@ -176,8 +179,8 @@ impl Block {
         if idle() != Idle::Harvest || finish::is_over() || ending::is_near() {
             return None;
         }
-        let compared = board().is_some_and(|board| board.phase_looks != 0);
-        if compared && !warden::lets_in() {
+        let compared = control_page().is_some_and(|control_page| control_page.phase_looks != 0);
+        if compared && !monitor::lets_in() {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
@@ -197,7 +200,9 @@ impl Block {
             }
         });
         if gives_way {
-            let span = board().map_or(TURN, |board| board.span.max(TURN));
+            let span = control_page().map_or(WAIT_SLICE_CREDIT, |control_page| {
+                control_page.span.max(WAIT_SLICE_CREDIT)
+            });
             self.span.store(span, Ordering::Relaxed);
             // The thread itself waits, so a scavenger need not be skipped for the sake of its own miss.
             self.skips.store(0, Ordering::Relaxed);
@@ -214,14 +219,14 @@ impl Block {
         self.set_turns();
         self.change_next(|| {
             let next = self.next.load(Ordering::Relaxed);
-            if !warden::lets_in() && self.is_member(next) {
+            if !monitor::lets_in() && self.is_member(next) {
                 self.begin_with(&self.nobody, next);
             }
         });
         if was_short {
             waits.long.store(0, Ordering::Relaxed);
         } else {
-            let long = waits.long.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
+            let long = waits.long.load(Ordering::Relaxed).min(MAX_PAUSE_DOUBLINGS);
             waits.pause.store(1 << long, Ordering::Relaxed);
             waits.long.store(long + 1, Ordering::Relaxed);
         }
@@ -238,8 +243,8 @@ impl Block {
         let turns = since(&waits.turns, &waits.told_turns);
         let waited_ns = since(&waits.waited_ns, &waits.told_ns);
         if turns > 0 {
-            tell_board(offset_of!(Board, wait_turns), turns);
-            tell_board(offset_of!(Board, waited_ns), waited_ns);
+            add_to_control_page(offset_of!(ControlPage, wait_turns), turns);
+            add_to_control_page(offset_of!(ControlPage, waited_ns), waited_ns);
         }
         (turns, waited_ns)
     }
@@ -250,7 +255,7 @@ impl Block {
         // SAFETY: it touches no memory.
         let policy = unsafe { call(number::SCHED_GETSCHEDULER, [thread as usize, 0, 0, 0, 0, 0]) };
         if BEFORE_OTHERS.contains(&policy) {
-            waits.wanted.store(LONGEST_PAUSE, Ordering::Relaxed);
+            waits.wanted.store(MAX_PAUSE_JUDGEMENTS, Ordering::Relaxed);
             return;
         }
         let left = waits.wanted.load(Ordering::Relaxed);
@@ -263,10 +268,13 @@ impl Block {
             return;
         }
         let delayed_ns = delay_ns.saturating_sub(before);
-        if before != 0 && delayed_ns.saturating_mul(1024) / since_ns.max(1) > WANTED {
-            let pause = waits.next_wanted.load(Ordering::Relaxed).max(PAUSE);
+        if before != 0 && delayed_ns.saturating_mul(1024) / since_ns.max(1) > MAX_DELAY_SHARE {
+            let pause = waits
+                .next_wanted
+                .load(Ordering::Relaxed)
+                .max(FIRST_PAUSE_JUDGEMENTS);
             waits.wanted.store(pause, Ordering::Relaxed);
-            let next = (2 * pause).min(LONGEST_PAUSE);
+            let next = (2 * pause).min(MAX_PAUSE_JUDGEMENTS);
             waits.next_wanted.store(next, Ordering::Relaxed);
         }
     }
@@ -291,7 +299,7 @@ impl Waits {
     }
 
     /// End of a wait that begins now; `None` if it is left to the kernel.
-    fn begins(&self, frame: &Frame, now: u64) -> Option<End> {
+    fn begins(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
         if self.wanted.load(Ordering::Relaxed) > 0 {
             return None;
         }
@@ -310,18 +318,18 @@ impl Waits {
             clock,
         };
         if let Some(ns) = sleeps_ns {
-            return (ns <= WINDOW_NS).then(|| end(ns));
+            return (ns <= MAX_YIELDED_WAIT_NS).then(|| end(ns));
         }
         let pause = self.pause.load(Ordering::Relaxed);
         if pause > 0 {
             self.pause.store(pause - 1, Ordering::Relaxed);
             return None;
         }
-        Some(end(WINDOW_NS))
+        Some(end(MAX_YIELDED_WAIT_NS))
     }
 
     /// True if the call would return at once.
-    fn is_ready(&self, frame: &Frame) -> bool {
+    fn is_ready(&self, frame: &SavedRegisters) -> bool {
         match what(frame) {
             Some(For::Word(address, value)) => {
                 // The kernel reports a wrong address to the program.
@@ -341,7 +349,7 @@ impl Waits {
     fn looks_at(&self) -> bool {
         let looks = self.looks.load(Ordering::Relaxed);
         self.looks.store(looks.wrapping_add(1), Ordering::Relaxed);
-        looks.is_multiple_of(LOOKS)
+        looks.is_multiple_of(CALLS_PER_DESCRIPTOR_POLL)
     }
 }
 
@@ -360,7 +368,7 @@ fn any_ready(address: u64, count: u64) -> bool {
     ready != 0
 }
 
-fn is_sleep(frame: &Frame) -> bool {
+fn is_sleep(frame: &SavedRegisters) -> bool {
     matches!(
         frame.rax as usize,
         number::NANOSLEEP | number::CLOCK_NANOSLEEP
@@ -368,7 +376,7 @@ fn is_sleep(frame: &Frame) -> bool {
 }
 
 /// What the call in `frame` is about to wait for; `None` if only the kernel can tell.
-fn what(frame: &Frame) -> Option<For> {
+fn what(frame: &SavedRegisters) -> Option<For> {
     const FUTEX_WAIT: u64 = 0;
     const FUTEX_WAIT_BITSET: u64 = 9;
     const PRIVATE_AND_CLOCK: u64 = 128 | 256;
@@ -392,7 +400,7 @@ fn what(frame: &Frame) -> Option<For> {
             (waits && aligned).then_some(For::Word(frame.rdi, frame.rdx as u32))
         }
         number::POLL => {
-            let some = (1..=MOST_DESCRIPTORS).contains(&frame.rsi);
+            let some = (1..=MAX_DESCRIPTORS).contains(&frame.rsi);
             (some && frame.rdx as u32 != 0).then_some(For::Descriptors(frame.rdi, frame.rsi))
         }
         number::EPOLL_WAIT if frame.r10 as u32 != 0 => Some(For::Input(frame.rdi)),
@@ -414,7 +422,7 @@ fn time_at(address: u64) -> Option<u64> {
 }
 
 /// Distinguishes a thread's waits from each other; never 0.
-fn key_of(frame: &Frame) -> u64 {
+fn key_of(frame: &SavedRegisters) -> u64 {
     let at = (&raw const *frame) as u64;
     let key = at ^ frame.rax << 56 ^ frame.rdi.rotate_left(16) ^ frame.rdx.rotate_left(32);
     key | 1
@@ -427,7 +435,7 @@ mod tests {
     /// What a call of this number with these arguments waits for.
     fn asked(number: usize, [rdi, rsi, rdx, r10, r8]: [u64; 5]) -> Option<For> {
         // SAFETY: it has numbers only.
-        let mut frame: Frame = unsafe { core::mem::zeroed() };
+        let mut frame: SavedRegisters = unsafe { core::mem::zeroed() };
         frame.rax = number as u64;
         (frame.rdi, frame.rsi, frame.rdx) = (rdi, rsi, rdx);
         (frame.r10, frame.r8) = (r10, r8);

@@ -7,17 +7,17 @@ use core::sync::atomic::{
 };
 
 use membound_wire::{
-    Context as WireContext, EVERY_BIT, Lane, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET,
+    Context as WireContext, EVERY_BIT, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET, RunQueue,
 };
 
 use super::alternate::Alternate;
 use super::wait::Waits;
-use super::{board, here, leave, soak};
+use super::{control_page, here, idle_time, leave};
 use crate::own_thread;
 use crate::sys::{self, Errno, call, check, number};
 
 /// Threads that can have a slot at one time.
-pub(super) const BLOCKS: usize = 4096;
+pub(super) const MAX_THREAD_SLOTS: usize = 4096;
 
 /// Rounding state of a program that begins, laid out as [`WireContext::rounding`]: to nearest, all
 /// exceptions masked and, in the x87, the longest mantissa.
@@ -73,10 +73,10 @@ impl Context {
     }
 }
 
-/// A thread slot: a thread's run queue (the fields of [`Lane`]), and what the agent knows of the thread.
+/// A thread slot: a thread's run queue (the fields of [`RunQueue`]), and what the agent knows of the thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Block {
+pub(crate) struct ThreadSlot {
     pub(super) next: AtomicU64,
     pub(super) owner: AtomicU64,
     pub(super) current: AtomicU64,
@@ -114,16 +114,16 @@ pub(crate) struct Block {
     pub(super) lock: AtomicU32,
     /// 1 while the run queue takes contexts.
     pub(super) open: AtomicU32,
-    /// See [`Block::change_next`].
+    /// See [`ThreadSlot::change_next`].
     pub(super) changing: AtomicU32,
     /// Value of `turns` at the monitor thread's last poll.
     pub(super) seen_turns: AtomicU64,
     /// CPU time of the thread at that poll, in nanoseconds.
     pub(super) seen_cpu_ns: AtomicU64,
     /// CPU time of the thread when idle-time execution was last judged.
-    pub(super) judged: soak::Seen,
+    pub(super) judged: idle_time::Seen,
     /// 1: the ring had contexts at that time.
-    pub(super) had_guests: AtomicU32,
+    pub(super) had_scavengers: AtomicU32,
     /// CPU time of the present slice up to the monitor thread's last poll, in nanoseconds.
     pub(super) turn_ns: AtomicU64,
     /// Polls that have found the present slice.
@@ -138,7 +138,7 @@ pub(crate) struct Block {
     /// not.
     pub(super) asked_ns: AtomicU64,
     /// 1: its thread blocks signals that scavengers need, and has no time slices.
-    pub(super) deaf: AtomicU32,
+    pub(super) signals_blocked: AtomicU32,
     /// Slices that are still to be timed. Only the last of them are recorded: the code that had the
     /// processor before has left caches and predictors cold.
     pub(super) to_time: AtomicU32,
@@ -155,7 +155,7 @@ pub(crate) struct Block {
 struct Recent([AtomicU16; RECENT_LINES]);
 
 const _: () = assert!(
-    offset_of!(Block, recent) == RECENT_OFFSET
+    offset_of!(ThreadSlot, recent) == RECENT_OFFSET
         && size_of::<Context>() == size_of::<WireContext>()
         && offset_of!(Context, resume) == offset_of!(WireContext, resume)
         && offset_of!(Context, next) == offset_of!(WireContext, next)
@@ -163,25 +163,25 @@ const _: () = assert!(
         && offset_of!(Context, yields) == offset_of!(WireContext, yields)
         && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
         && offset_of!(Context, skipped) == offset_of!(WireContext, skipped)
-        && offset_of!(Block, owner) == offset_of!(Lane, owner)
-        && offset_of!(Block, current) == offset_of!(Lane, current)
-        && offset_of!(Block, first) == offset_of!(Lane, first)
-        && offset_of!(Block, stack) == offset_of!(Lane, stack)
-        && offset_of!(Block, resume) == offset_of!(Lane, resume)
-        && offset_of!(Block, borrowed) == offset_of!(Lane, borrowed)
-        && offset_of!(Block, credit) == offset_of!(Lane, credit)
-        && offset_of!(Block, span) == offset_of!(Lane, span)
-        && offset_of!(Block, selector) == offset_of!(Lane, selector)
-        && offset_of!(Block, alone) == offset_of!(Lane, alone)
-        && offset_of!(Block, skips) == offset_of!(Lane, skips)
-        && offset_of!(Block, turns) == offset_of!(Lane, turns)
-        && offset_of!(Block, base) == offset_of!(Lane, base)
-        && offset_of!(Block, itself) == offset_of!(Lane, itself)
-        && offset_of!(Block, timed_resume) == offset_of!(Lane, timed_resume)
-        && offset_of!(Block, begun) == offset_of!(Lane, begun)
-        && offset_of!(Block, rounding) == offset_of!(Lane, rounding)
-        && offset_of!(Block, own_bits) == offset_of!(Lane, own_bits)
-        && offset_of!(Block, stopwatch) == size_of::<Lane>()
+        && offset_of!(ThreadSlot, owner) == offset_of!(RunQueue, owner)
+        && offset_of!(ThreadSlot, current) == offset_of!(RunQueue, current)
+        && offset_of!(ThreadSlot, first) == offset_of!(RunQueue, first)
+        && offset_of!(ThreadSlot, stack) == offset_of!(RunQueue, stack)
+        && offset_of!(ThreadSlot, resume) == offset_of!(RunQueue, resume)
+        && offset_of!(ThreadSlot, borrowed) == offset_of!(RunQueue, borrowed)
+        && offset_of!(ThreadSlot, credit) == offset_of!(RunQueue, credit)
+        && offset_of!(ThreadSlot, span) == offset_of!(RunQueue, span)
+        && offset_of!(ThreadSlot, selector) == offset_of!(RunQueue, selector)
+        && offset_of!(ThreadSlot, alone) == offset_of!(RunQueue, alone)
+        && offset_of!(ThreadSlot, skips) == offset_of!(RunQueue, skips)
+        && offset_of!(ThreadSlot, turns) == offset_of!(RunQueue, turns)
+        && offset_of!(ThreadSlot, base) == offset_of!(RunQueue, base)
+        && offset_of!(ThreadSlot, itself) == offset_of!(RunQueue, itself)
+        && offset_of!(ThreadSlot, timed_resume) == offset_of!(RunQueue, timed_resume)
+        && offset_of!(ThreadSlot, begun) == offset_of!(RunQueue, begun)
+        && offset_of!(ThreadSlot, rounding) == offset_of!(RunQueue, rounding)
+        && offset_of!(ThreadSlot, own_bits) == offset_of!(RunQueue, own_bits)
+        && offset_of!(ThreadSlot, stopwatch) == size_of::<RunQueue>()
 );
 
 /// Use of a thread slot.
@@ -201,26 +201,27 @@ pub(super) enum Use {
 }
 
 /// All slots that were ever used.
-pub(super) fn blocks() -> &'static [Block] {
+pub(super) fn slots() -> &'static [ThreadSlot] {
     let pool = POOL.load(Ordering::Acquire);
     if pool == 0 {
         return &[];
     }
-    let count = HIGHEST.load(Ordering::Acquire).min(BLOCKS);
-    // SAFETY: the pool is never unmapped, zero bytes are a block, and all its fields are atomics.
-    unsafe { core::slice::from_raw_parts(pool as *const Block, count) }
+    let count = HIGHEST.load(Ordering::Acquire).min(MAX_THREAD_SLOTS);
+    // SAFETY: the pool is never unmapped, zero bytes are a thread slot, and all its fields are atomics.
+    unsafe { core::slice::from_raw_parts(pool as *const ThreadSlot, count) }
 }
 
 /// The slots of the program's threads.
-pub(super) fn lanes() -> impl Iterator<Item = &'static Block> {
-    let is_lane = |block: &&Block| block.used.load(Ordering::Acquire) == Use::Thread as u32;
-    blocks().iter().filter(is_lane)
+pub(super) fn thread_slots() -> impl Iterator<Item = &'static ThreadSlot> {
+    let is_of_program =
+        |slot: &&ThreadSlot| slot.used.load(Ordering::Acquire) == Use::Thread as u32;
+    slots().iter().filter(is_of_program)
 }
 
 /// Allocates a slot: one that was left as `free`, else one that was never used. `None`: all are in use.
-pub(super) fn take_block(free: Use) -> Option<&'static Block> {
-    let take = |block: &Block, free: Use| {
-        let taken = block.used.compare_exchange(
+pub(super) fn take_slot(free: Use) -> Option<&'static ThreadSlot> {
+    let take = |slot: &ThreadSlot, free: Use| {
+        let taken = slot.used.compare_exchange(
             free as u32,
             Use::Taken as u32,
             Ordering::AcqRel,
@@ -229,17 +230,17 @@ pub(super) fn take_block(free: Use) -> Option<&'static Block> {
         taken.is_ok()
     };
     loop {
-        if let Some(block) = blocks().iter().find(|block| take(block, free)) {
-            return Some(block);
+        if let Some(slot) = slots().iter().find(|slot| take(slot, free)) {
+            return Some(slot);
         }
-        let more = |highest: usize| (highest < BLOCKS).then_some(highest + 1);
+        let more = |highest: usize| (highest < MAX_THREAD_SLOTS).then_some(highest + 1);
         let index = HIGHEST
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
             .ok()?;
-        let block = blocks().get(index)?;
+        let slot = slots().get(index)?;
         // Another thread may have taken it first.
-        if take(block, Use::Free) {
-            return Some(block);
+        if take(slot, Use::Free) {
+            return Some(slot);
         }
     }
 }
@@ -260,7 +261,7 @@ pub(super) fn set_fs(base: u64) {
     unsafe { asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags, nomem)) };
 }
 
-impl Block {
+impl ThreadSlot {
     /// The slot that the calling thread's `gs` names: its own, or one inherited from the thread that made
     /// it.
     pub(super) fn of_thread() -> Option<&'static Self> {
@@ -269,8 +270,8 @@ impl Block {
             return None;
         }
         let base = gs_base();
-        let within = (BLOCKS * size_of::<Self>()) as u64;
-        // SAFETY: blocks are never unmapped.
+        let within = (MAX_THREAD_SLOTS * size_of::<Self>()) as u64;
+        // SAFETY: thread slots are never unmapped.
         (pool..pool + within)
             .contains(&base)
             .then(|| unsafe { &*(base as *const Self) })
@@ -279,18 +280,18 @@ impl Block {
     /// The slot of the calling thread, if it has one of its own. A thread that has not yielded yet, and a
     /// child of `vfork`, still have that of the thread that made them.
     pub(crate) fn own() -> Option<&'static Self> {
-        let block = Self::of_thread()?;
-        let is_own = here() && block.thread.load(Ordering::Acquire) == sys::thread();
-        is_own.then_some(block)
+        let slot = Self::of_thread()?;
+        let is_own = here() && slot.thread.load(Ordering::Acquire) == sys::thread();
+        is_own.then_some(slot)
     }
 
     /// The slot of the calling thread, if a context runs on the thread or is about to.
     pub(crate) fn with_context() -> Option<&'static Self> {
-        let block = Self::of_thread()?;
-        let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
-            && block.current.load(Ordering::Relaxed) != 0;
+        let slot = Self::of_thread()?;
+        let on = slot.used.load(Ordering::Relaxed) == Use::Thread as u32
+            && slot.current.load(Ordering::Relaxed) != 0;
         // As in `own`, but the kernel is asked for the thread's number only during time slices.
-        (on && block.thread.load(Ordering::Acquire) == sys::thread()).then_some(block)
+        (on && slot.thread.load(Ordering::Acquire) == sys::thread()).then_some(slot)
     }
 
     pub(super) fn address(&self) -> u64 {
@@ -316,7 +317,12 @@ impl Block {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.skips, &self.deaf, &self.changing, &self.turn_looks] {
+        for word in [
+            &self.skips,
+            &self.signals_blocked,
+            &self.changing,
+            &self.turn_looks,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for byte in [&self.selector, &self.alone] {
@@ -344,7 +350,7 @@ impl Block {
     /// Makes each side keep its own floating-point exception flags, if the program or a scavenger reads
     /// them.
     pub(super) fn keep_exceptions_apart(&self) {
-        let read = board().is_none_or(|board| board.own_exceptions != 0);
+        let read = control_page().is_none_or(|control_page| control_page.own_exceptions != 0);
         let own_bits = if read { EVERY_BIT } else { NO_EXCEPTIONS };
         self.own_bits.store(own_bits, Ordering::Relaxed);
     }

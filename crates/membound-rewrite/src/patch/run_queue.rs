@@ -1,8 +1,8 @@
-//! Instructions of yields that access a thread's [`Lane`] (through `gs`) and contexts.
+//! Instructions of yields that access a thread's [`RunQueue`] (through `gs`) and contexts.
 
 use std::mem::offset_of;
 
-use membound_wire::{Context, Lane};
+use membound_wire::{Context, RunQueue};
 
 use super::emit::{Address, Condition, Emitter, Width};
 use crate::Gpr;
@@ -27,7 +27,7 @@ pub(super) const fn at(base: Gpr, offset: usize) -> Address {
 }
 
 /// `mov register, gs:[offset]`
-pub(super) fn load_lane(out: &mut Emitter, register: Gpr, offset: usize) {
+pub(super) fn load_run_queue(out: &mut Emitter, register: Gpr, offset: usize) {
     out.with_operand(
         GS,
         Width::Quad,
@@ -38,7 +38,7 @@ pub(super) fn load_lane(out: &mut Emitter, register: Gpr, offset: usize) {
 }
 
 /// `mov gs:[offset], register`
-pub(super) fn store_lane(out: &mut Emitter, offset: usize, register: Gpr) {
+pub(super) fn store_run_queue(out: &mut Emitter, offset: usize, register: Gpr) {
     out.with_operand(
         GS,
         Width::Quad,
@@ -70,7 +70,7 @@ pub(super) fn compare_byte_with_zero(out: &mut Emitter, offset: usize) {
 
 /// `sub dword gs:[credit], cost`
 pub(super) fn count_down(out: &mut Emitter, cost: u16) {
-    let credit = absolute(offset_of!(Lane, credit));
+    let credit = absolute(offset_of!(RunQueue, credit));
     out.with_operand(GS, Width::Default, &[0x81], 5, credit);
     out.raw(&u32::from(cost).to_le_bytes());
 }
@@ -83,19 +83,19 @@ pub(super) fn set_base(out: &mut Emitter, register: Gpr) {
 
 /// Restores the `fs` base of the thread, if a context has its own there. Changes rdx and flags.
 pub(super) fn give_base_back(out: &mut Emitter) {
-    compare_with_zero(out, offset_of!(Lane, borrowed));
+    compare_with_zero(out, offset_of!(RunQueue, borrowed));
     let own = out.jump_if_ahead(Condition::ZERO);
-    load_lane(out, Gpr::RDX, offset_of!(Lane, base));
+    load_run_queue(out, Gpr::RDX, offset_of!(RunQueue, base));
     set_base(out, Gpr::RDX);
     // Cleared only after the change: a signal in between must find that the base still has to be restored.
-    clear(out, offset_of!(Lane, borrowed));
+    clear(out, offset_of!(RunQueue, borrowed));
     out.land(own);
 }
 
 /// Gives the running context its own `fs` base, unless `fs` has it already. Changes rax and flags.
 pub(super) fn borrow_base(out: &mut Emitter) {
-    load_lane(out, Gpr::RAX, offset_of!(Lane, current));
-    let borrowed = offset_of!(Lane, borrowed);
+    load_run_queue(out, Gpr::RAX, offset_of!(RunQueue, current));
+    let borrowed = offset_of!(RunQueue, borrowed);
     out.with_operand(
         GS,
         Width::Quad,
@@ -104,7 +104,7 @@ pub(super) fn borrow_base(out: &mut Emitter) {
         absolute(borrowed),
     );
     let has_it = out.jump_if_ahead(Condition::ZERO);
-    store_lane(out, borrowed, Gpr::RAX);
+    store_run_queue(out, borrowed, Gpr::RAX);
     load(out, Gpr::RAX, at(Gpr::RAX, offset_of!(Context, fs)));
     set_base(out, Gpr::RAX);
     out.land(has_it);
@@ -122,7 +122,7 @@ pub(super) fn increment_at(out: &mut Emitter, address: Address) {
 
 /// `mov byte gs:[selector], value`
 pub(super) fn set_selector(out: &mut Emitter, value: u8) {
-    let selector = absolute(offset_of!(Lane, selector));
+    let selector = absolute(offset_of!(RunQueue, selector));
     out.with_operand(GS, Width::Default, &[0xc6], 0, selector);
     out.raw(&[value]);
 }
@@ -175,7 +175,7 @@ pub(super) fn change_rounding(out: &mut Emitter, to: (&[u8], Address)) {
     let rdx = Gpr::RDX.number();
     // `xor`, `test`
     out.with_operand(to.0, Width::Quad, &[0x33], rdx, to.1);
-    let own_bits = absolute(offset_of!(Lane, own_bits));
+    let own_bits = absolute(offset_of!(RunQueue, own_bits));
     out.with_operand(GS, Width::Quad, &[0x85], rdx, own_bits);
     let same = out.jump_if_ahead(Condition::ZERO);
     out.with_operand(to.0, Width::Default, &[0x0f, 0xae], STORE_MXCSR - 1, to.1);

@@ -10,20 +10,21 @@ pub(super) const UNIT_NS: u64 = 2_000_000;
 /// Consecutive idle polls (no thread yields or waits) after which the poll interval doubles, as a power of
 /// two: a program that only computes must not be disturbed. It is also the initial value for polls that
 /// find only slices that ended by themselves.
-const ENOUGH: u32 = 5;
+const LOG2_POLLS_BEFORE_BACK_OFF: u32 = 5;
 /// How often the poll interval doubles at most: where no thread yields, and where slices end by themselves.
-const MOST_HALVINGS_AT_REST: u32 = 4;
-const MOST_HALVINGS_IN_TURNS: u32 = 3;
-/// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like [`ENOUGH`].
-const MOST_ENOUGH: u32 = 10;
-/// The whole of which [`membound_wire::Board::share`] is a part.
+const MAX_HALVINGS_WHEN_IDLE: u32 = 4;
+const MAX_HALVINGS_IN_TURNS: u32 = 3;
+/// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like
+/// [`LOG2_POLLS_BEFORE_BACK_OFF`].
+const MAX_LOG2_POLLS_BEFORE_BACK_OFF: u32 = 10;
+/// The whole of which [`membound_wire::ControlPage::share`] is a part.
 pub(super) const WHOLE: u32 = 1024;
-/// Slices are timed after each of the first `ALL_TIMED` polls, then after every fourth up to `OFTEN_TIMED`,
-/// then after every `TIMED`th: a timed slice keeps the loads before it from overlapping with it. Polls that
-/// find no slices are not counted.
-const ALL_TIMED: u32 = 64;
-const OFTEN_TIMED: u32 = 1024;
-const TIMED: u32 = 16;
+/// Slices are timed after each of the first `POLLS_ALL_TIMED` polls, then after every fourth up to
+/// `POLLS_OFTEN_TIMED`, then after every `POLLS_PER_TIMED_SLICE`th: a timed slice keeps the loads before it
+/// from overlapping with it. Polls that find no slices are not counted.
+const POLLS_ALL_TIMED: u32 = 64;
+const POLLS_OFTEN_TIMED: u32 = 1024;
+const POLLS_PER_TIMED_SLICE: u32 = 16;
 
 /// What the monitor thread found at one run queue, or at all of them; later variants outweigh earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +66,7 @@ impl Pace {
         Self {
             rest: 0,
             turns: 0,
-            enough: ENOUGH,
+            enough: LOG2_POLLS_BEFORE_BACK_OFF,
             open: false,
         }
     }
@@ -77,14 +78,14 @@ impl Pace {
 
     /// How often the poll interval is doubled now.
     fn halvings(&self) -> u32 {
-        let at_rest = (self.rest >> ENOUGH).min(MOST_HALVINGS_AT_REST);
-        let in_turns = (self.turns >> self.enough).min(MOST_HALVINGS_IN_TURNS);
+        let at_rest = (self.rest >> LOG2_POLLS_BEFORE_BACK_OFF).min(MAX_HALVINGS_WHEN_IDLE);
+        let in_turns = (self.turns >> self.enough).min(MAX_HALVINGS_IN_TURNS);
         if self.open { 0 } else { at_rest.max(in_turns) }
     }
 
     /// True if no thread has yielded or waited for long.
     pub(super) const fn is_at_rest(&self) -> bool {
-        self.rest >> ENOUGH > 0
+        self.rest >> LOG2_POLLS_BEFORE_BACK_OFF > 0
     }
 
     /// Takes note of what the last poll found.
@@ -96,7 +97,7 @@ impl Pace {
             Seen::Waits | Seen::Motion | Seen::Overdue => (self.rest, self.turns) = (0, 0),
         }
         if seen == Seen::Overdue {
-            self.enough = (self.enough + 1).min(MOST_ENOUGH);
+            self.enough = (self.enough + 1).min(MAX_LOG2_POLLS_BEFORE_BACK_OFF);
         }
     }
 
@@ -104,9 +105,9 @@ impl Pace {
     /// intervals leave the number of timed slices a second as it is.
     pub(super) fn is_timed_after(&self, looks: u32) -> bool {
         let every = match looks {
-            0..ALL_TIMED => 1,
-            ALL_TIMED..OFTEN_TIMED => TIMED / 4,
-            _ => TIMED,
+            0..POLLS_ALL_TIMED => 1,
+            POLLS_ALL_TIMED..POLLS_OFTEN_TIMED => POLLS_PER_TIMED_SLICE / 4,
+            _ => POLLS_PER_TIMED_SLICE,
         };
         looks.is_multiple_of((every >> self.halvings()).max(1))
     }

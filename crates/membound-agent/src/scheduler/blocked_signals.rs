@@ -7,35 +7,35 @@
 
 use core::sync::atomic::Ordering;
 
-use super::block::Block;
+use super::monitor;
 use super::ring::announce_room;
-use super::warden;
+use super::thread_slot::ThreadSlot;
 use crate::trap;
 
 /// Signals that a thread with scavengers must not block: those of faults and dispatched calls, and
 /// [`trap::CALL`].
-const NEEDED: u64 = trap::mask(&trap::OF_GUESTS) | trap::mask(&[trap::CALL]);
+const NEEDED: u64 = trap::mask(&trap::OF_SCAVENGERS) | trap::mask(&[trap::CALL]);
 
 /// True if a thread with this mask cannot be interrupted on behalf of a scavenger.
-pub(super) fn is_deaf(mask: u64) -> bool {
+pub(super) fn blocks_needed_signals(mask: u64) -> bool {
     mask & NEEDED != 0
 }
 
-impl Block {
+impl ThreadSlot {
     /// Tells the run queue that its thread's mask is `mask` now, or is about to be.
     pub(crate) fn on_mask(&self, mask: u64) {
-        if is_deaf(mask) != (self.deaf.load(Ordering::Relaxed) != 0) {
+        if blocks_needed_signals(mask) != (self.signals_blocked.load(Ordering::Relaxed) != 0) {
             self.ask_at_once();
         }
     }
 
     /// Suspends the run queue until its thread is asked again, and sends its scavengers home. Called by the
     /// thread itself, with signals blocked.
-    pub(super) fn hush(&'static self) {
+    pub(super) fn suspend(&'static self) {
         self.locked(|| {
             self.open.store(0, Ordering::SeqCst);
-            warden::empty(self);
-            self.deaf.store(1, Ordering::Relaxed);
+            monitor::empty(self);
+            self.signals_blocked.store(1, Ordering::Relaxed);
             self.next.store(0, Ordering::SeqCst);
         });
         announce_room();

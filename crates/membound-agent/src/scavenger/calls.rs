@@ -8,11 +8,11 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use membound_wire::{GuestRequest, GuestState};
+use membound_wire::{ScavengerProcessState, ScavengerRequest};
 
-use super::{Guest, Request, finish};
+use super::{Request, Scavenger, finish};
 use crate::handlers::Registers;
-use crate::lanes::{self, berth};
+use crate::scheduler::{self, home_thread};
 use crate::sys::{self, call, number};
 use crate::{memory, trap};
 
@@ -28,15 +28,20 @@ const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 
 /// Makes the system call in `registers`, and puts its result there.
-pub(super) fn make(guest: &'static Guest, registers: &mut Registers) {
-    let request = guest.request();
-    guest.count(offset_of!(GuestRequest, calls));
+pub(super) fn make(scavenger: &'static Scavenger, registers: &mut Registers) {
+    let request = scavenger.request();
+    scavenger.count(offset_of!(ScavengerRequest, calls));
     let (number, arguments) = registers.call();
-    let result = answer(guest, request, number, arguments);
+    let result = answer(scavenger, request, number, arguments);
     registers.answer(result);
 }
 
-fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [usize; 6]) -> isize {
+fn answer(
+    scavenger: &'static Scavenger,
+    request: Request,
+    number: usize,
+    arguments: [usize; 6],
+) -> isize {
     const BRK: usize = 12;
     const SETRLIMIT: usize = 160;
     const SET_TID_ADDRESS: usize = 218;
@@ -64,12 +69,16 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     const IO_URING_SETUP: usize = 425;
     let [first, second, ..] = arguments;
     match number {
-        number::EXIT | number::EXIT_GROUP => finish(guest, GuestState::Exited, first as u32 & 0xff),
-        KILL => signal(guest, first, None, second),
-        TKILL => signal(guest, sys::process() as usize, Some(first), second),
-        number::TGKILL => signal(guest, first, Some(second), arguments[2]),
-        BRK => brk(guest, request, first as u64),
-        number::ARCH_PRCTL => thread_pointer(guest, arguments),
+        number::EXIT | number::EXIT_GROUP => finish(
+            scavenger,
+            ScavengerProcessState::Exited,
+            first as u32 & 0xff,
+        ),
+        KILL => signal(scavenger, first, None, second),
+        TKILL => signal(scavenger, sys::process() as usize, Some(first), second),
+        number::TGKILL => signal(scavenger, first, Some(second), arguments[2]),
+        BRK => brk(scavenger, request, first as u64),
+        number::ARCH_PRCTL => thread_pointer(scavenger, arguments),
         SET_TID_ADDRESS => sys::thread() as isize,
         SET_ROBUST_LIST => 0,
         RSEQ => ENOSYS,
@@ -96,7 +105,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         number if sends_signals(number, second) => EPERM,
         IO_URING_SETUP => ENOSYS,
         // A scavenger has no signal frames to return from.
-        RT_SIGRETURN => finish(guest, GuestState::Killed, trap::SEGV as u32),
+        RT_SIGRETURN => finish(scavenger, ScavengerProcessState::Killed, trap::SEGV as u32),
         number if is_of_thread(number) => of_thread(number, arguments),
         number::MMAP => {
             let whole = Bytes::mapped(second as u64, arguments[2], arguments[3]);
@@ -141,7 +150,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
 /// program's time, at times as long as a load.
 fn ask_for_huge_pages(place: usize, length: usize) {
     const HUGEPAGE: usize = 14;
-    if lanes::board().is_some_and(|board| board.huge_pages != 0) {
+    if scheduler::control_page().is_some_and(|control_page| control_page.huge_pages != 0) {
         // Without huge pages the mapping stays as it is.
         let _ = plain(number::MADVISE, [place, length, HUGEPAGE, 0, 0, 0]);
     }
@@ -205,7 +214,7 @@ fn narrowed(number: usize, mut arguments: [usize; 6]) -> isize {
     // epoll_pwait2, io_pgetevents.
     const MASKS: [(usize, usize); 5] = [(270, 5), (271, 3), (281, 4), (441, 4), (333, 5)];
     let none = 0_u64;
-    let mask = berth::MASK;
+    let mask = home_thread::MASK;
     match number {
         number::RT_SIGTIMEDWAIT if arguments[0] != 0 => {
             arguments[0] = (&raw const none) as usize;
@@ -239,7 +248,7 @@ static SHARED: AtomicU64 = AtomicU64::new(0);
 
 /// True if scavengers may have that many bytes at all.
 fn may_have(bytes: u64) -> bool {
-    let most = lanes::board().map_or(0, |board| board.memory);
+    let most = scheduler::control_page().map_or(0, |control_page| control_page.memory);
     most == 0 || bytes <= most
 }
 
@@ -273,12 +282,12 @@ impl Bytes {
 
     /// Charges the bytes to the scavenger's own share, then to the common one; `false` if too few are left.
     fn charge(self, request: Request) -> bool {
-        let mapped = request.long(offset_of!(GuestRequest, mapped));
+        let mapped = request.long(offset_of!(ScavengerRequest, mapped));
         if !take(mapped, self.addresses, request.get().memory) {
             return false;
         }
-        let most = lanes::board().map_or(0, |board| board.memory);
-        let held = request.long(offset_of!(GuestRequest, held));
+        let most = scheduler::control_page().map_or(0, |control_page| control_page.memory);
+        let held = request.long(offset_of!(ScavengerRequest, held));
         let before = held.load(Ordering::Relaxed);
         let after = before.saturating_add(self.memory);
         if most > 0 && !take(&SHARED, shared_between(before, after), most - most / 2) {
@@ -292,10 +301,10 @@ impl Bytes {
 
     fn give_back(self, request: Request) {
         less(
-            request.long(offset_of!(GuestRequest, mapped)),
+            request.long(offset_of!(ScavengerRequest, mapped)),
             self.addresses,
         );
-        let held = request.long(offset_of!(GuestRequest, held));
+        let held = request.long(offset_of!(ScavengerRequest, held));
         let before = held.load(Ordering::Relaxed);
         less(held, self.memory);
         let after = held.load(Ordering::Relaxed);
@@ -305,7 +314,7 @@ impl Bytes {
 
 /// Bytes of the common share that a scavenger holds more with `much` than with `little`.
 fn shared_between(little: u64, much: u64) -> u64 {
-    let each = lanes::board().map_or(0, |board| board.memory_each);
+    let each = scheduler::control_page().map_or(0, |control_page| control_page.memory_each);
     much.saturating_sub(each.max(little))
 }
 
@@ -339,19 +348,24 @@ fn pretend(place: usize, words: usize, second: u64) -> isize {
 }
 
 /// A signal that the scavenger sends: to itself it is its end, to others it is refused.
-fn signal(guest: &'static Guest, process: usize, thread: Option<usize>, signal: usize) -> isize {
+fn signal(
+    scavenger: &'static Scavenger,
+    process: usize,
+    thread: Option<usize>,
+    signal: usize,
+) -> isize {
     let itself = process == sys::process() as usize
         && thread.is_none_or(|thread| thread == sys::thread() as usize);
     match signal {
         0 => 0,
-        1..=64 if itself => finish(guest, GuestState::Killed, signal as u32),
+        1..=64 if itself => finish(scavenger, ScavengerProcessState::Killed, signal as u32),
         1..=64 => EPERM,
         _ => EINVAL,
     }
 }
 
-fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
-    let [begin, now, end] = &guest.heap;
+fn brk(scavenger: &Scavenger, request: Request, wanted: u64) -> isize {
+    let [begin, now, end] = &scavenger.heap;
     let (begin, old, end) = (
         begin.load(Ordering::Relaxed),
         now.load(Ordering::Relaxed),
@@ -389,7 +403,7 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
 }
 
 /// `arch_prctl`: a scavenger may set the base of `fs`, but not that of `gs`.
-fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
+fn thread_pointer(scavenger: &'static Scavenger, arguments: [usize; 6]) -> isize {
     const SET_FS: usize = 0x1002;
     const GET_FS: usize = 0x1003;
     let [what, ..] = arguments;
@@ -397,7 +411,7 @@ fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
         SET_FS => {
             let set = plain(number::ARCH_PRCTL, arguments);
             if set == 0 {
-                guest.berth().set_fs(arguments[1] as u64);
+                scavenger.home_thread().set_fs(arguments[1] as u64);
             }
             set
         }
