@@ -15,8 +15,8 @@ use crate::start::{Settings, settings, value_of};
 use crate::sys::{self, Descriptor, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of an environment that fits on the stack, which may be small: musl gives the children
-/// of `posix_spawn` 5 KiB, part of which they have used by then.
+/// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl gives
+/// the children of `posix_spawn` 5 KiB, and the child has already used a part of it at its `execve`.
 const POINTERS: usize = 160;
 const STRING_BYTES: usize = 640;
 

@@ -139,8 +139,8 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     }
 }
 
-/// Makes the control thread check what is to be done. Control threads of other processes that wait at the
-/// same doorbell find nothing.
+/// Wakes the control thread, which then looks for work. Control threads of other processes that wait on the
+/// same futex wake too, and find no work.
 pub(crate) fn wake() {
     const FUTEX_WAKE: usize = 1;
     let doorbell = DOORBELL.load(Ordering::Acquire) as usize;

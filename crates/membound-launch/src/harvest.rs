@@ -40,7 +40,7 @@ use crate::withdraw::{Withdrawn, YieldPlace};
 /// Interval between two checks whether scavengers are ready.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The whole of which [`ControlPage::share`] is a part.
+/// [`ControlPage::share`] counts in units of 1 / `WHOLE`.
 const WHOLE: f64 = 1024.0;
 
 /// Length of a phase with or without scavengers, in polls of the agent, where request latencies are

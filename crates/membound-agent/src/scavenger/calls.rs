@@ -1,8 +1,8 @@
 //! System calls of scavengers.
 //!
-//! Most are made as they are, on the home thread. Those that concern a whole process are done for the
-//! scavenger alone (break, thread pointer, exit, signals to itself), pretended (handlers and masks: a
-//! scavenger has no signals), or refused. No signal that is sent to the process may be consumed here
+//! The home thread makes most calls unchanged. For calls that would affect the whole process, it emulates the
+//! effect on the scavenger alone (break, thread pointer, exit, signals to itself), reports success and does
+//! nothing (handlers and masks: a scavenger has no signals), or refuses. No signal that is sent to the process may be consumed here
 //! (`narrowed`), and no effect that a scavenger asks for may reach the program.
 
 use core::mem::offset_of;
@@ -330,8 +330,8 @@ fn less(sum: &AtomicU64, bytes: u64) {
     let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
-/// Fills a result buffer with `words` zero words, of which the second may have another value. Returns 0 or
-/// `EFAULT`.
+/// Fills a result buffer of `words` words with zeros, except that the second word becomes `second`. Returns 0,
+/// or `EFAULT` if the buffer cannot be read.
 fn pretend(place: usize, words: usize, second: u64) -> isize {
     if place == 0 {
         return 0;

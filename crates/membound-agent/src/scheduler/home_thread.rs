@@ -403,8 +403,8 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
     leaves
 }
 
-/// Number of scavengers that may take time slices with each other now: those in a run queue, those that lie
-/// ready, and those that run alone for want of a run queue.
+/// Number of scavengers that could share a run queue now: those in a run queue, those that are ready for one,
+/// and those that run on their home threads because no run queue has room.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
     scavenger::each_home_thread(|_, home_thread| {
@@ -572,8 +572,8 @@ impl HomeThread {
 const SCHED_OTHER: usize = 0;
 const SCHED_IDLE: usize = 5;
 
-/// The program begins: home threads get only the time that no other thread wants, including those that have
-/// not come to a yield, and have the least weight where they leave `SCHED_IDLE`.
+/// Called when the program begins: lowers every home thread to `SCHED_IDLE`, also the home threads of scavengers
+/// that have not reached a yield. A home thread that leaves `SCHED_IDLE` later has the lowest weight.
 pub(crate) fn stand_back() {
     if has_peers() {
         return;

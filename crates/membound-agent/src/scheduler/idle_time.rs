@@ -31,10 +31,10 @@ const MIN_WAITING_JUDGEMENTS: u32 = 3;
 /// [`MAX_PAUSE_JUDGEMENTS`].
 const FIRST_PAUSE_JUDGEMENTS: u32 = 2;
 const MAX_PAUSE_JUDGEMENTS: u32 = 256;
-/// The whole of which shares of the time are parts.
+/// Shares of the time are in units of 1 / `WHOLE`.
 const WHOLE: u64 = 1024;
 
-/// What the monitor thread remembers of the last judgement. Shares are parts of [`WHOLE`].
+/// What the monitor thread remembers of the last judgement. Shares are in units of 1 / [`WHOLE`].
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     /// When it was, in nanoseconds of `CLOCK_MONOTONIC`.

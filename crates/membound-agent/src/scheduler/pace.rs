@@ -17,7 +17,7 @@ const MAX_HALVINGS_IN_TURNS: u32 = 3;
 /// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like
 /// [`LOG2_POLLS_BEFORE_BACK_OFF`].
 const MAX_LOG2_POLLS_BEFORE_BACK_OFF: u32 = 10;
-/// The whole of which [`membound_wire::ControlPage::share`] is a part.
+/// [`membound_wire::ControlPage::share`] counts in units of 1 / `WHOLE`.
 pub(super) const WHOLE: u32 = 1024;
 /// Slices are timed after each of the first `POLLS_ALL_TIMED` polls, then after every fourth up to
 /// `POLLS_OFTEN_TIMED`, then after every `POLLS_PER_TIMED_SLICE`th: a timed slice keeps the loads before it
