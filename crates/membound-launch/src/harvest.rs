@@ -40,9 +40,6 @@ use crate::withdraw::{Withdrawn, YieldPlace};
 /// Interval between two checks whether scavengers are ready.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// [`ControlPage::share`] counts in units of 1 / `WHOLE`.
-const WHOLE: f64 = 1024.0;
-
 /// Length of a phase with or without scavengers, in polls of the agent, where request latencies are
 /// measured: 20 ms.
 const REQUEST_LOOKS: u32 = 10;
@@ -446,7 +443,7 @@ fn units(ns: f64) -> i32 {
 }
 
 fn parts(share: f64) -> u32 {
-    (share.clamp(0.0, 1.0) * WHOLE).round() as u32
+    (share.clamp(0.0, 1.0) * f64::from(ControlPage::SHARE_WHOLE)).round() as u32
 }
 
 #[cfg(test)]

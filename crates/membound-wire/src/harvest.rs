@@ -147,8 +147,8 @@ pub struct ControlPage {
     pub per_thread: u32,
     /// An [`Idle`] as its number; written by the launcher.
     pub idle: u32,
-    /// Share of the time, in 1024 parts, in which contexts have slices; in the rest yields are counted and
-    /// no context runs. Written by the launcher.
+    /// Share of the time, in units of 1 / [`Self::SHARE_WHOLE`], in which contexts have slices; in the rest
+    /// yields are counted and no context runs. Written by the launcher.
     pub share: u32,
     /// Ticks of the time stamp counter in 1024 ns; written by the launcher.
     pub ticks: u32,
@@ -208,6 +208,11 @@ pub struct ControlPage {
     pub longest_ns: u64,
     /// Histogram of their durations, by [`crate::time_class`].
     pub times: [u64; TIME_CLASSES],
+}
+
+impl ControlPage {
+    /// Value of [`Self::share`] that stands for all of the time.
+    pub const SHARE_WHOLE: u32 = 1024;
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! virtual machine, and threads that wait for that thread even more. So polls are rare where there is
 //! little to see.
 
+use membound_wire::ControlPage;
+
 /// Shortest poll interval, in nanoseconds: used while there is something to observe.
 pub(super) const UNIT_NS: u64 = 2_000_000;
 /// Consecutive idle polls (no thread yields or waits) after which the poll interval doubles, as a power of
@@ -17,8 +19,8 @@ const MAX_HALVINGS_IN_TURNS: u32 = 3;
 /// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like
 /// [`LOG2_POLLS_BEFORE_BACK_OFF`].
 const MAX_LOG2_POLLS_BEFORE_BACK_OFF: u32 = 10;
-/// [`membound_wire::ControlPage::share`] counts in units of 1 / `WHOLE`.
-pub(super) const WHOLE: u32 = 1024;
+/// All of the time, in the units of [`ControlPage::share`].
+pub(super) const WHOLE: u32 = ControlPage::SHARE_WHOLE;
 /// Slices are timed after each of the first `POLLS_ALL_TIMED` polls, then after every fourth up to
 /// `POLLS_OFTEN_TIMED`, then after every `POLLS_PER_TIMED_SLICE`th: a timed slice keeps the loads before it
 /// from overlapping with it. Polls that find no slices are not counted.
