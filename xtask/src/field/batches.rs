@@ -18,6 +18,7 @@ use super::obtain;
 use super::place::EntryPaths;
 use super::process::Group;
 use super::session;
+use super::statistics::Interval;
 use crate::campaign::outcome::Ending;
 use crate::random::Random;
 use crate::run::{note, say};
@@ -36,10 +37,10 @@ const MAX_TIME_RATIO: f64 = 1.03;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Way {
-    /// One program after another, on one CPU.
-    Sequence,
     /// A harvest that knows none of the programs, on one CPU.
     FirstHarvest,
+    /// One program after another, on one CPU.
+    Sequence,
     /// A harvest that follows plans, on one CPU.
     Harvest,
     /// All at once, on all CPUs.
@@ -49,7 +50,8 @@ enum Way {
 }
 
 impl Way {
-    /// In the order in which a round runs them: the first harvest makes the plans of the others.
+    /// In the order in which a round runs them, which is that of the variants: the first harvest
+    /// makes the plans of the others.
     const ROUND: [Self; 5] = [
         Self::FirstHarvest,
         Self::Sequence,
@@ -59,25 +61,41 @@ impl Way {
     ];
 }
 
-/// Times of a batch: medians in seconds.
+/// Times of a batch.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     programs: Vec<String>,
-    sequence_s: f64,
-    first_harvest_s: f64,
-    harvest_s: f64,
-    side_by_side_s: f64,
-    harvest_on_all_s: f64,
+    /// Seconds of every round, by method in the order of [`Way::ROUND`].
+    seconds: [Vec<f64>; 5],
+    /// Time relative to the kernel's scheduling of the same round: first harvest and harvest on
+    /// one CPU, harvest on all CPUs.
+    ratios: [Interval; 3],
     same_output: bool,
 }
 
 impl Row {
-    fn ratios(&self) -> [f64; 3] {
-        [
-            self.first_harvest_s / self.sequence_s,
-            self.harvest_s / self.sequence_s,
-            self.harvest_on_all_s / self.side_by_side_s,
-        ]
+    fn new(programs: Vec<String>, seconds: [Vec<f64>; 5], same_output: bool) -> Result<Self> {
+        let ratio = |of: Way, to: Way| {
+            let pairs = seconds[of as usize].iter().zip(&seconds[to as usize]);
+            let ratios: Vec<f64> = pairs.map(|(of, to)| of / to).collect();
+            Interval::of(&ratios).context("a batch without rounds")
+        };
+        let ratios = [
+            ratio(Way::FirstHarvest, Way::Sequence)?,
+            ratio(Way::Harvest, Way::Sequence)?,
+            ratio(Way::HarvestOnAll, Way::SideBySide)?,
+        ];
+        Ok(Self {
+            programs,
+            seconds,
+            ratios,
+            same_output,
+        })
+    }
+
+    /// Median, in seconds.
+    fn time(&self, of: Way) -> f64 {
+        median(&self.seconds[of as usize]).unwrap_or_default()
     }
 }
 
@@ -104,12 +122,15 @@ pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>>
         let names: Vec<&str> = batch.iter().map(|it| it.name.as_str()).collect();
         note(format_args!("{}: {}", rows.len() + 1, names.join(", ")));
         let row = bed.measure(setting)?;
-        let [first, harvest, on_all] = row.ratios();
+        let [first, harvest, on_all] = row.ratios.map(|ratio| {
+            let Interval { median, low, high } = ratio;
+            format!("{median:.3} [{low:.2}, {high:.2}]")
+        });
         say(format_args!(
-            "{:<44} {:>6.2} s  first {first:.3}  harvest {harvest:.3}  side by side {:>6.2} s  harvest {on_all:.3}{}",
+            "{:<44} {:>6.2} s  first {first}  harvest {harvest}  side by side {:>6.2} s  harvest {on_all}{}",
             names.join(" + "),
-            row.sequence_s,
-            row.side_by_side_s,
+            row.time(Way::Sequence),
+            row.time(Way::SideBySide),
             if row.same_output {
                 ""
             } else {
@@ -126,7 +147,7 @@ pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>>
     .iter()
     .enumerate()
     {
-        let mut ratios: Vec<f64> = rows.iter().map(|row| row.ratios()[index]).collect();
+        let mut ratios: Vec<f64> = rows.iter().map(|row| row.ratios[index].median).collect();
         ratios.sort_by(f64::total_cmp);
         let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
         let kept = ratios
@@ -233,22 +254,8 @@ impl<'a> Bed<'a> {
                 same_output &= *way == Way::FirstHarvest || self.has_same_output();
             }
         }
-        let [
-            first_harvest_s,
-            sequence_s,
-            harvest_s,
-            side_by_side_s,
-            harvest_on_all_s,
-        ] = seconds.map(|seconds| median(&seconds).unwrap_or_default());
-        Ok(Row {
-            programs: self.batch.iter().map(|it| it.name.clone()).collect(),
-            sequence_s,
-            first_harvest_s,
-            harvest_s,
-            side_by_side_s,
-            harvest_on_all_s,
-            same_output,
-        })
+        let programs = self.batch.iter().map(|it| it.name.clone()).collect();
+        Row::new(programs, seconds, same_output)
     }
 
     /// Starts a program without membound.
