@@ -14,20 +14,20 @@ use super::roles;
 use crate::output;
 
 /// Reason in the report: a program without a plan that is profiled in this run.
-const IS_LEARNED: &str = "it was profiled meanwhile, to take turns the next time";
+const IS_LEARNED: &str = "it was profiled in this run, for time slices in the next one";
 /// Reason in the report: a program that is only timed in this run.
-const IS_TIMED: &str = "it was only timed: where it takes long in all, it is profiled another time";
+const IS_TIMED: &str = "it was only timed in this run; a later run profiles it if that pays";
 /// Reason for the other copies of a program that is profiled.
-const COPY_IS_LEARNED: &str = "its plan was made meanwhile, of another copy";
+const COPY_IS_LEARNED: &str = "another copy of it was profiled in this run";
 /// Reason for the other copies where the profiled copy ended without a plan.
-const NOT_LEARNED: &str = "another copy of it ended and no plan was made";
+const NOT_LEARNED: &str = "another copy of it ended without a plan";
 /// Reason where no plan can be made.
-const UNMEASURED: &str = "there is no plan of it, and none can be made before `membound measure` has measured \
+const UNMEASURED: &str = "it has no plan, and none can be made before `membound measure` has measured \
                           this machine once";
 /// Reason for a scavenger beside a command that has no plan.
 const COMMAND_IS_LEARNED: &str = "the command was profiled in this run";
 /// Reason for a copy that did not wait for the plan.
-const FREE_PROCESSOR: &str = "a processor was free before its plan was made";
+const FREE_PROCESSOR: &str = "a processor was free before there was a plan";
 
 /// The roles of all scavengers.
 pub(super) struct RoleAssignment {
@@ -231,7 +231,10 @@ impl RoleAssignment {
                 let held = std::mem::take(&mut self.held);
                 held.into_iter()
                     .for_each(|member| processes.add(ordinary(member, NOT_LEARNED)));
-            } else if processes.has_room() && !self.held.is_empty() && processes.running() > 0 {
+            } else if processes.has_free_processor()
+                && !self.held.is_empty()
+                && processes.running() > 0
+            {
                 processes.add(ordinary(self.held.remove(0), FREE_PROCESSOR));
             }
             processes.wait();
@@ -291,7 +294,7 @@ fn first((scavenger, copy_request): Member, task: ObservationTask) -> Ordinary {
 }
 
 fn too_short(cpu_s: f64) -> String {
-    format!("it takes {cpu_s:.2} s of CPU time, which is too short for a plan to pay")
+    format!("it takes {cpu_s:.2} s of CPU time, which is too little for a plan to pay")
 }
 
 /// A scavenger as an ordinary process, for the reason given.

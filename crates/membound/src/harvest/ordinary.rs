@@ -62,12 +62,28 @@ pub(super) struct Started {
     learning: Option<Learning>,
 }
 
+/// Maximum number of processes that run at one time on `processors` processors where there is no command.
+///
+/// On one processor they run one after another, so that they do not evict each other's data. Several
+/// processors are shared by twice as many processes, as the kernel shares them among all that are started
+/// at once: a process that was started only when another one had ended would run by itself at the end,
+/// while other processors are idle.
+const fn max_running(processors: usize) -> usize {
+    if processors <= 1 {
+        processors
+    } else {
+        2 * processors
+    }
+}
+
 /// All ordinary processes of a harvest.
 #[derive(Debug)]
 pub(super) struct Processes {
     /// Processes that are not started yet.
     waiting: VecDeque<Ordinary>,
     started: Vec<Started>,
+    /// Processors that they may use.
+    processors: usize,
     /// Maximum number that run at one time.
     most: usize,
     beside_command: bool,
@@ -77,12 +93,21 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts processes, at most `most` at a time; `beside_command`: with the lowest priority, so that a
-    /// command is not slowed down.
-    pub(super) fn start(all: Vec<Ordinary>, most: usize, beside_command: bool) -> Self {
+    /// Starts processes on `processors` processors, as many at a time as [`max_running`] says.
+    pub(super) fn start(all: Vec<Ordinary>, processors: usize) -> Self {
+        Self::begin(all, processors, max_running(processors), false)
+    }
+
+    /// Starts all processes at once, with the lowest priority, so that a command is not slowed down.
+    pub(super) fn start_beside_command(all: Vec<Ordinary>) -> Self {
+        Self::begin(all, usize::MAX, usize::MAX, true)
+    }
+
+    fn begin(all: Vec<Ordinary>, processors: usize, most: usize, beside_command: bool) -> Self {
         let mut processes = Self {
             waiting: all.into(),
             started: Vec::new(),
+            processors,
             most,
             beside_command,
             begun: Instant::now(),
@@ -112,9 +137,9 @@ impl Processes {
         self.running() == 0 && self.waiting.is_empty()
     }
 
-    /// Whether one more process could run now, and none waits to be started.
-    pub(super) fn has_room(&self) -> bool {
-        self.waiting.is_empty() && self.running() < self.most
+    /// Whether a processor is free, and no process waits to be started.
+    pub(super) fn has_free_processor(&self) -> bool {
+        self.waiting.is_empty() && self.running() < self.processors
     }
 
     /// Number of processes that have not ended.
@@ -127,9 +152,9 @@ impl Processes {
         self.waiting.push_back(ordinary);
     }
 
-    /// Changes how many run at one time.
-    pub(super) fn set_most(&mut self, most: usize) {
-        self.most = most;
+    /// Starts no further process until [`Self::end`].
+    pub(super) fn hold_back(&mut self) {
+        self.most = 0;
     }
 
     /// The results since the last call.
@@ -166,9 +191,9 @@ impl Processes {
         let _ = poll(&mut ends, Some(&longest));
     }
 
-    /// With `finish`, waits until all have ended, at most `most` at a time; otherwise kills them.
-    pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
-        self.most = most;
+    /// With `finish`, waits until all have ended, on `processors` processors; otherwise kills them.
+    pub(super) fn end(mut self, finish: bool, processors: usize) -> Vec<Scavenger> {
+        self.most = max_running(processors);
         while finish && !self.poll() {
             self.wait();
         }
@@ -195,7 +220,7 @@ impl Processes {
 
 impl Default for Processes {
     fn default() -> Self {
-        Self::start(Vec::new(), 0, false)
+        Self::start(Vec::new(), 0)
     }
 }
 
@@ -399,7 +424,7 @@ mod tests {
             ordinary(&["sh", "-c", script], Some(&file)),
             ordinary(&["sh", "-c", "kill -9 $$"], None),
         ];
-        let ended = Processes::start(all, 1, false).end(true, 1);
+        let ended = Processes::start(all, 1).end(true, 1);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
         let found = ended.iter().map(|it| (it.state, it.exit_code, it.signal));
         let expected = [
@@ -417,11 +442,21 @@ mod tests {
     }
 
     #[test]
+    fn several_processors_are_shared_and_one_is_not() {
+        for (processors, running) in [(1, 1), (2, 4), (8, 5)] {
+            let all = (0..5).map(|_| ordinary(&["sh", "-c", "sleep 1000"], None));
+            let processes = Processes::start(all.collect(), processors);
+            assert_eq!(processes.running(), running, "on {processors}");
+            assert_eq!(processes.end(false, processors).len(), 5);
+        }
+    }
+
+    #[test]
     fn who_is_not_to_finish_is_ended_and_who_is_not_there_is_refused() {
         let mut absent = ordinary(&["sh"], None);
         absent.scavenger.path = "/nowhere/at/all".into();
         let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];
-        let ended = Processes::start(all, 9, true).end(false, 9);
+        let ended = Processes::start_beside_command(all).end(false, 9);
         let states: Vec<_> = ended.iter().map(|it| it.state).collect();
         assert_eq!(
             states,

@@ -48,12 +48,13 @@ const FIRST_YIELD_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reason in the report: the run ended before a plan of the command was made.
-const TOO_SHORT: &str = "the command was too short for a plan to be made";
+const TOO_SHORT: &str = "the command ended before a plan could be made";
 /// Reasons why a command without a plan can be harvested only in its next run.
-const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan by which it could";
-const IS_SCRIPT: &str = "it is a script, and what that executes would end them";
+const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan that gives it time slices";
+const IS_SCRIPT: &str =
+    "it is a script, and the programs that it executes would end the scavengers";
 const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
-const TOO_LARGE: &str = "its file is so large that it would have to wait for the patches";
+const TOO_LARGE: &str = "its file is so large that the command would have to wait for its patches";
 /// Size of a command's file above which it is not planned while it runs, in bytes: the command would be held
 /// for some tenths of a second until all its text is analysed.
 const MAX_BYTES: u64 = 8 << 20;
@@ -145,7 +146,7 @@ impl<'a> Stage<'a> {
     ) -> anyhow::Result<Done> {
         let processors = self.processors();
         let ordinary = std::mem::take(&mut assignment.ordinary);
-        let mut processes = Processes::start(ordinary, processors, false);
+        let mut processes = Processes::start(ordinary, processors);
         assignment.learn_all(&mut processes);
         let layout = run_queue_layout(
             self.args,
@@ -160,8 +161,10 @@ impl<'a> Stage<'a> {
             let ordinary = processes.end(true, processors);
             return Ok(Ok(self.without_turns(ordinary, assignment.followed)));
         }
-        // At most as many ordinary processes run at one time as the run queues leave processors.
-        processes.set_most(processors.saturating_sub(layout.threads as usize));
+        if processors == 1 {
+            // The run queue has the only processor until its scavengers have ended.
+            processes.hold_back();
+        }
         command.words.push(layout.threads.to_string().into());
         self.harvest(
             command,
@@ -230,7 +233,7 @@ impl<'a> Stage<'a> {
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
         let mut ordinary = Some(assignment.ordinary);
-        let mut begin = || Processes::start(ordinary.take().unwrap_or_default(), usize::MAX, true);
+        let mut begin = || Processes::start_beside_command(ordinary.take().unwrap_or_default());
         // Started before the command: processes that this thread starts later would be sampled with the
         // command.
         let before = in_place.is_some().then(&mut begin);
@@ -308,7 +311,7 @@ impl<'a> Stage<'a> {
                 choices.yields = made.yields;
             }
             Some(Err(why)) => {
-                missed.push(format!("the command was profiled, and has no plan: {why}"))
+                missed.push(format!("the command was profiled, but has no plan: {why}"))
             }
             None if was_in_place => missed.push(TOO_SHORT.to_owned()),
             None => {}
@@ -455,7 +458,7 @@ impl<'a> Stage<'a> {
         let Ok(mut learning) = Learning::begin(task) else {
             return self.harvest(command, assignment, None, None);
         };
-        let mut processes = Processes::start(assignment.all_ordinary(), usize::MAX, true);
+        let mut processes = Processes::start_beside_command(assignment.all_ordinary());
         let run = learning.run_file();
         let (stop, stopped) = mpsc::channel::<()>();
         let looking = std::thread::spawn(move || {
@@ -473,7 +476,7 @@ impl<'a> Stage<'a> {
         drop(stop);
         let looked = looking.join();
         let (processes, mut learning, mut learned) =
-            looked.map_err(|_| anyhow::anyhow!("looking after scavengers failed"))?;
+            looked.map_err(|_| anyhow::anyhow!("the thread that watches scavengers failed"))?;
         let end = match recorded? {
             Recorded::NotStarted(code) => return Ok(Err(code)),
             Recorded::Whole(end) | Recorded::Failed(end, _) => end,
@@ -492,7 +495,7 @@ impl<'a> Stage<'a> {
                 )
             }
             Some(Observation::NoPlan(why)) => {
-                format!("the command was profiled, and has no plan: {why}")
+                format!("the command was profiled, but has no plan: {why}")
             }
             None | Some(Observation::CpuTimes(_)) => TOO_SHORT.to_owned(),
         };
@@ -546,7 +549,7 @@ fn run_options(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> Har
 
 /// Reason in the report: scavengers that could interleave run as ordinary processes, since there are
 /// processors enough.
-const ON_ITS_OWN: &str = "it has a processor to itself, where turns would give it nothing";
+const ON_ITS_OWN: &str = "it has a processor of its own, so time slices would gain nothing";
 
 /// How many run queues a harvest without a command has, and how many scavengers each holds.
 fn run_queue_layout(
