@@ -21,7 +21,8 @@ use membound_types::{
 };
 
 use args::ExploreArgs;
-use bed::{AloneRuns, Baseline, INTERRUPTED, TestBench};
+use bed::{AloneRuns, Baseline, TestBench};
+use children::{INTERRUPTED, Unended};
 use prepare::{Prepared, Stop};
 use profiles::{Loads, Plans};
 use settings::{Setting, SweepInputs};
@@ -46,15 +47,16 @@ pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
         announce(args, &prepared, &wanted);
     }
     let found = rounds(args, &prepared, &wanted);
+    let ended_early = found.ended_early.clone();
     let document = document(args, &prepared, &tables, found, begun);
-    if document.incomplete {
-        output::complain("interrupted: what was measured up to then follows");
+    if let Some(why) = &ended_early {
+        output::complain(&format!("{why}: what was measured up to then follows"));
     }
     show(args, &mut prepared, &document)?;
-    Ok(if document.incomplete {
-        ExitCode::from(ENDED_BY_USER)
-    } else {
-        ExitCode::SUCCESS
+    Ok(match ended_early.as_deref() {
+        None => ExitCode::SUCCESS,
+        Some(INTERRUPTED) => ExitCode::from(ENDED_BY_USER),
+        Some(_) => ExitCode::FAILURE,
     })
 }
 
@@ -104,10 +106,10 @@ fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
         ExploreSweep::Distance => prepared.plans.distances_vary().err(),
         ExploreSweep::Overhead => prepared.plans.overheads_vary().err(),
         ExploreSweep::Chases if !prepared.known.all_end() => Some(
-            "a scavenger does not end by itself: there is no time in which all are done".to_owned(),
+            "a scavenger does not end by itself, so there is no time at which all programs have ended".to_owned(),
         ),
         ExploreSweep::Slo if prepared.first.p95_ns.is_none() => {
-            Some("no request was told in a run without scavengers".to_owned())
+            Some("no request was observed in a run without scavengers".to_owned())
         }
         _ => None,
     }
@@ -168,7 +170,8 @@ fn about(seconds: f64) -> String {
 struct RoundResults {
     runs: BTreeMap<String, Vec<ExploreRun>>,
     baselines: Vec<Baseline>,
-    was_interrupted: bool,
+    /// Why not all rounds were run.
+    ended_early: Option<String>,
 }
 
 /// Runs each setting once in each round, in alternating order, so that a machine that becomes faster or
@@ -177,16 +180,19 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
     let mut found = RoundResults {
         runs: BTreeMap::new(),
         baselines: Vec::new(),
-        was_interrupted: false,
+        ended_early: None,
     };
     let usual = prepared.plans.primary_loads();
     let bar = Bar::new();
     let all = (args.pairs as usize * wanted.len()).max(1);
     'rounds: for pair in 0..args.pairs {
-        let Some(baseline) = baseline(prepared) else {
-            break;
-        };
-        found.baselines.push(baseline);
+        match baseline(prepared) {
+            Ok(baseline) => found.baselines.push(baseline),
+            Err(why) => {
+                found.ended_early = Some(why);
+                break;
+            }
+        }
         let mut order: Vec<&Setting> = wanted.iter().collect();
         if pair % 2 == 1 {
             order.reverse();
@@ -194,10 +200,11 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
         for (index, setting) in order.into_iter().enumerate() {
             let done = pair as usize * wanted.len() + index;
             bar.at(done as f64 / all as f64, &setting.name);
-            let mut run = one(prepared, setting, &usual, &baseline);
+            let mut run = one(prepared, setting, &usual, &found.baselines[pair as usize]);
             if prepared.bench.cancel.load(Ordering::Relaxed)
                 || run.failed.as_deref() == Some(INTERRUPTED)
             {
+                found.ended_early = Some(INTERRUPTED.to_owned());
                 break 'rounds;
             }
             run.pair = pair;
@@ -209,7 +216,6 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
         }
     }
     bar.finish();
-    found.was_interrupted = prepared.bench.cancel.load(Ordering::Relaxed);
     found
 }
 
@@ -228,8 +234,8 @@ fn one(
     bench.run(&setting.scheduling, known, plans, usual, baseline)
 }
 
-/// Times the programs by themselves for one round; `None` if that was interrupted.
-fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
+/// Times the programs by themselves for one round; fails with the reason why one did not end.
+fn baseline(prepared: &Prepared<'_>) -> Result<Baseline, String> {
     let Prepared {
         bench,
         known,
@@ -237,7 +243,10 @@ fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
         ..
     } = prepared;
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
-    by_themselves(bench, known, plans, needs_unbound)
+    by_themselves(bench, known, plans, needs_unbound).map_err(|unended| match unended {
+        Unended::Interrupted => INTERRUPTED.to_owned(),
+        other => format!("a program by itself: {}", other.reason(known.limit)),
+    })
 }
 
 fn by_themselves(
@@ -245,13 +254,13 @@ fn by_themselves(
     known: &AloneRuns,
     plans: &Plans<'_>,
     needs_unbound: bool,
-) -> Option<Baseline> {
-    let alone = |cpu| bench.alone(&bench.primary, cpu, known.limit).ok();
+) -> Result<Baseline, Unended> {
+    let alone = |cpu| bench.alone(&bench.primary, cpu, known.limit);
     let (_, primary_s) = alone(Some(bench.cpu))?;
     let mut each = Vec::new();
     if known.all_end() && !bench.own_scavenger {
         for scavenger in &bench.scavengers {
-            each.push(bench.alone(scavenger, Some(bench.cpu), known.limit).ok()?.1);
+            each.push(bench.alone(scavenger, Some(bench.cpu), known.limit)?.1);
         }
     } else if known.all_end() {
         each.push(primary_s);
@@ -264,7 +273,7 @@ fn by_themselves(
         Some(_) => bench.alone_p95_ns(known, plans).ok(),
         None => None,
     };
-    Some(Baseline {
+    Ok(Baseline {
         primary_s,
         scavengers_s: (!each.is_empty())
             .then(|| each.iter().sum::<f64>() * f64::from(bench.copies)),
@@ -300,7 +309,7 @@ fn document(
     HarvestExplore {
         schema_version: SCHEMA_VERSION,
         kind: Kind::HarvestExplore,
-        incomplete: found.was_interrupted,
+        incomplete: found.ended_early.is_some(),
         membound_version: info.membound_version.clone(),
         date: info.date.clone(),
         host: info.host.clone(),

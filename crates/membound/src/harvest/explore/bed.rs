@@ -104,24 +104,13 @@ pub(super) fn as_it_is(program: &Program, before: &[&str]) -> Command {
     command
 }
 
-fn why(unended: Unended, limit: Duration) -> String {
-    match unended {
-        Unended::Late => format!("it did not end within {:.0} s", limit.as_secs_f64()),
-        Unended::Interrupted => INTERRUPTED.to_owned(),
-    }
-}
-
-/// Reason of a run that the user interrupted.
-pub(super) const INTERRUPTED: &str = "interrupted";
-
 impl TestBench<'_> {
     /// Runs the primary by itself, with our stdout and stderr.
     pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
         let mut command = as_it_is(&self.primary, &[]);
         command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
-        let Ok(mut running) = children::start(&mut command, Some(self.cpu)) else {
-            return Err(Unended::Interrupted);
-        };
+        let started = children::start(&mut command, Some(self.cpu));
+        let mut running = started.map_err(Unended::NotStarted)?;
         let (status, wall) = running.wait(Duration::MAX, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
@@ -135,7 +124,7 @@ impl TestBench<'_> {
     ) -> Result<(ExitStatus, f64), Unended> {
         let mut command = as_it_is(program, &[]);
         let started = children::start(children::silent(&mut command), cpu);
-        let mut running = started.map_err(|_| Unended::Late)?;
+        let mut running = started.map_err(Unended::NotStarted)?;
         let (status, wall) = running.wait(limit, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
@@ -217,7 +206,7 @@ impl TestBench<'_> {
             }
         }
         let ended = primary.wait(known.limit, self.cancel);
-        let (status, wall) = ended.map_err(|unended| why(unended, known.limit))?;
+        let (status, wall) = ended.map_err(|unended| unended.reason(known.limit))?;
         if let Some(why) = children::differs(status, known.primary_end) {
             return Err(format!("the program: {why}"));
         }
@@ -252,7 +241,7 @@ impl TestBench<'_> {
             .flat_map(|end| std::iter::repeat_n(*end, self.copies as usize));
         for (mut scavenger, end) in scavengers.into_iter().zip(ends) {
             let ended = scavenger.wait(known.limit, self.cancel);
-            let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
+            let (status, _) = ended.map_err(|unended| unended.reason(known.limit))?;
             if let Some(why) = end.and_then(|end| children::differs(status, end)) {
                 return Err(format!("a scavenger: {why}"));
             }
@@ -280,8 +269,8 @@ impl TestBench<'_> {
         let mut command = self.only_told(plans, &json)?;
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
         let ended = running.wait(known.limit, self.cancel);
-        ended.map_err(|unended| why(unended, known.limit))?;
-        p95_ns(&read(&json)?).ok_or_else(|| "no request was told".to_owned())
+        ended.map_err(|unended| unended.reason(known.limit))?;
+        p95_ns(&read(&json)?).ok_or_else(|| "no request was observed".to_owned())
     }
 
     fn limited(&self, how: &Harvesting) -> Limited {
@@ -317,7 +306,7 @@ impl TestBench<'_> {
             self.harvest_command(how, &files, &json, ended_scavenger.as_ref(), finish);
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
         let ended = running.wait(known.limit, self.cancel);
-        let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
+        let (status, _) = ended.map_err(|unended| unended.reason(known.limit))?;
         if let Some(why) = children::differs(status, known.primary_end) {
             return Err(format!("the program: {why}"));
         }
@@ -458,14 +447,14 @@ fn complaint(document: &HarvestRun, known: &AloneRuns, wanted: usize) -> Option<
         .map(|end| end.and_then(|end| end.code()))
         .collect();
     document.scavengers.iter().find_map(|scavenger| {
-        let why = scavenger.reason.as_deref().unwrap_or("no reason told");
+        let why = scavenger.reason.as_deref().unwrap_or("no reason given");
         match scavenger.state {
             ScavengerState::Refused => Some(format!("a scavenger was refused: {why}")),
             ScavengerState::Crashed => Some(format!("a scavenger crashed: {why}")),
             ScavengerState::Finished if !codes.contains(&scavenger.exit_code) => {
                 let code = scavenger.exit_code.unwrap_or(-1);
                 Some(format!(
-                    "a scavenger ended with code {code}, and alone with another"
+                    "a scavenger ended with code {code}, but alone with another code"
                 ))
             }
             ScavengerState::Unfinished if known.all_end() => {

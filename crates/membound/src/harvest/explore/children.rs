@@ -22,14 +22,30 @@ pub(super) struct Running {
     has_ended: bool,
 }
 
-/// Why the wait for a child ended before the child did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a child was not seen to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unended {
+    /// It could not be started, for this reason.
+    NotStarted(String),
     /// The child took longer than the limit.
     Late,
     /// The user interrupted the command.
     Interrupted,
 }
+
+impl Unended {
+    /// The reason in words, of a child that had `limit` to end.
+    pub(super) fn reason(self, limit: Duration) -> String {
+        match self {
+            Self::NotStarted(why) => why,
+            Self::Late => format!("it did not end within {:.0} s", limit.as_secs_f64()),
+            Self::Interrupted => INTERRUPTED.to_owned(),
+        }
+    }
+}
+
+/// Reason of a run that the user interrupted.
+pub(super) const INTERRUPTED: &str = "interrupted";
 
 /// Stdin for a child: our own file from its beginning if it is a regular file, else `/dev/null`.
 pub(super) fn input() -> Stdio {

@@ -101,7 +101,8 @@ pub(super) fn all<'a>(
     let checked = check(args, primary)?;
     let machine = machine::profile(args.machine.as_deref())?;
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
-    let scratch = tempfile::tempdir().context("there is no room for files of the exploration")?;
+    let scratch =
+        tempfile::tempdir().context("there is no directory for the files of the exploration")?;
     let machine_path = scratch.path().join("machine.json");
     let written = machine
         .clone()
@@ -168,7 +169,7 @@ fn check(args: &ExploreArgs, primary: Program) -> anyhow::Result<Checked> {
             fits |= plans::is_for(&followed.plan, &program.code)?;
         }
         if !fits {
-            bail!("{} is a plan of none of these programs", path.display());
+            bail!("{} is not a plan of any of these programs", path.display());
         }
         given.push((path.clone(), followed));
     }
@@ -207,7 +208,7 @@ fn cpu(args: &ExploreArgs) -> anyhow::Result<CpuId> {
     let allowed = affinity::allowed()?;
     match args.cpu.map(CpuId) {
         Some(cpu) if allowed.contains(&cpu) => Ok(cpu),
-        Some(cpu) => Err(Usage(format!("CPU {} is none that may be used (--cpu)", cpu.0)).into()),
+        Some(cpu) => Err(Usage(format!("CPU {} may not be used (--cpu)", cpu.0)).into()),
         None => allowed.last().copied().context("there is no CPU to run on"),
     }
 }
@@ -218,14 +219,15 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
         return Ok(args.scavenger.clone());
     }
     let words: Option<Vec<&str>> = args.command.iter().map(|word| word.to_str()).collect();
-    let words = words.ok_or("the command is no text: name a scavenger with --scavenger \"CMD\"")?;
+    let words =
+        words.ok_or("the command is not valid UTF-8: name a scavenger with --scavenger \"CMD\"")?;
     let line = shlex::try_join(words).map_err(|error| format!("the command: {error}"))?;
     Ok(vec![line])
 }
 
 /// Runs each program by itself, the primary with our stdout and stderr.
 fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<String>), Stop> {
-    let (primary_end, primary_s) = bench.first().map_err(|_| interrupted())?;
+    let (primary_end, primary_s) = bench.first().map_err(stopped)?;
     if !primary_end.success() {
         let how = children::told(primary_end);
         output::complain(&format!(
@@ -249,7 +251,6 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
                 ends.push(Some(end));
                 each.push(seconds);
             }
-            Err(Unended::Interrupted) => return Err(interrupted()),
             Err(Unended::Late) => {
                 notes.push(format!(
                     "{} did not end by itself within {:.0} s: the work of scavengers is told by their CPU \
@@ -259,6 +260,7 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
                 ));
                 ends.push(None);
             }
+            Err(unended) => return Err(stopped(unended)),
         }
     }
     let sum: f64 = each.iter().sum::<f64>() * f64::from(bench.copies);
@@ -276,7 +278,12 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
     Ok((known, first, notes))
 }
 
-fn interrupted() -> Stop {
+/// Says why nothing was measured.
+fn stopped(unended: Unended) -> Stop {
+    if let Unended::NotStarted(why) = unended {
+        output::complain(&format!("{why}: nothing was explored"));
+        return Stop(ExitCode::FAILURE);
+    }
     output::complain("interrupted: nothing was measured");
     Stop(ExitCode::from(super::ENDED_BY_USER))
 }

@@ -76,9 +76,9 @@ impl Profiler<'_> {
                 running.signal(Signal::TERM);
                 let more = running.elapsed() + PROFILER_WRITE_TIMEOUT;
                 let ended = running.wait(more, self.cancel);
-                ended.map_err(|_| "its profile did not end when it was asked to")?;
+                ended.map_err(|_| "the profiler did not end when it was asked to")?;
             }
-            Err(Unended::Interrupted) => return Err("interrupted".to_owned()),
+            Err(unended) => return Err(unended.reason(limit)),
             Ok(_) => {}
         }
         RunData::open(&run).map_err(|error| format!("it could not be profiled: {error:#}"))
@@ -243,7 +243,7 @@ impl Plans<'_> {
         let given = |source: &Source| matches!(source, Source::Given(_));
         if self.scavengers.iter().any(given) {
             return Err(
-                "a scavenger's plan was given (--plan), and with it its distance".to_owned(),
+                "a scavenger's plan was given (--plan), which fixes the distance".to_owned(),
             );
         }
         Ok(())
@@ -253,7 +253,7 @@ impl Plans<'_> {
     pub(super) fn overheads_vary(&self) -> Result<(), String> {
         match self.primary {
             Source::Given(_) => {
-                let why = "the program's plan was given (--plan), and with it its loads that yield";
+                let why = "the program's plan was given (--plan), which fixes the loads that yield";
                 Err(why.to_owned())
             }
             _ => Ok(()),
