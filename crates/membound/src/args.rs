@@ -26,11 +26,11 @@ use crate::tour::contention::Layout;
 use crate::version;
 use membound_input::parse_size;
 
-/// Measures a machine's memory hierarchy, and shows where programs wait for it: no PMU, no
-/// root, no recompiling.
+/// Measures a machine's memory hierarchy, and shows where programs wait for memory: without a
+/// PMU, without root, without recompiling.
 #[derive(Debug, Parser)]
 #[command(name = "membound", version, long_version = version::BUILD, propagate_version = true)]
-#[command(after_help = "Exit codes: 0 done, 1 could not do what was asked, 2 usage.")]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -39,36 +39,36 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say what this machine permits, how each thing will be measured, what to switch on.
+    /// Show what this machine allows, how each measurement will be made, and what to switch on.
     Doctor(DoctorArgs),
-    /// Measure the memory hierarchy: everything, or the parts named.
+    /// Measure the memory hierarchy: all parts, or the named ones.
     Measure(Box<MeasureArgs>),
     /// Load latency over sizes and strides, as lmbench's lat_mem_rd measures and prints it.
     #[command(name = "lat_mem_rd")]
     LatMemRd(LatMemRdArgs),
-    /// Fit, show and ask a model of the memory hierarchy.
+    /// Fit, show and query a model of the memory hierarchy.
     #[command(subcommand)]
     Model(Box<ModelCommand>),
-    /// Record where a program waits for memory, and on what.
+    /// Record where a program waits for memory, and for which data.
     Profile(Box<ProfileArgs>),
-    /// Make a run of what perf recorded: perf.data, or the text of perf script.
+    /// Make a run from a perf recording: perf.data, or the text of perf script.
     Import(ImportArgs),
-    /// Show what a run recorded.
+    /// Show a recorded run.
     Report(Box<ReportArgs>),
-    /// Set profiles or runs side by side, or find the outliers of a directory of profiles.
+    /// Compare profiles or runs, or find the outliers in a directory of profiles.
     Compare(CompareArgs),
-    /// Show what can be patched in a binary; run a program with everything patched.
+    /// Show what can be patched in a binary, or run a program with every load and store patched.
     #[command(subcommand)]
     Rewrite(Box<RewriteCommand>),
-    /// Run other work in the time that a program waits for memory.
+    /// Run other programs while a program waits for memory.
     #[command(subcommand)]
     Harvest(Box<HarvestCommand>),
-    /// The newcomer's minute: a quick measure of everything, a program profiled before and
-    /// after its mending, and their pages.
+    /// Show what membound does, in about a minute: measure this machine quickly, profile a program
+    /// before and after a repair, and write the page.
     Tour(TourArgs),
-    /// Print the script with which a shell completes the command line of membound.
+    /// Print a completion script for a shell.
     Completions(CompletionsArgs),
-    /// Print the manual page of membound or of one of its subcommands, in roff.
+    /// Print the manual page of membound or of a subcommand, in roff.
     Man(ManArgs),
     /// Put back what a killed membound had changed (started by membound itself).
     #[command(name = "__restore", hide = true)]
@@ -101,7 +101,7 @@ pub(crate) enum Command {
 /// Arguments of `doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Write JSON to FILE, or to stdout for `-` or nothing.
+    /// Write JSON to FILE; without FILE or with `-`, to stdout.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -109,10 +109,10 @@ pub(crate) struct DoctorArgs {
 /// Arguments of `tour`.
 #[derive(Args, Debug)]
 pub(crate) struct TourArgs {
-    /// Where the page goes.
+    /// Write the page to FILE.
     #[arg(long, value_name = "FILE", default_value = "membound-tour.html")]
     pub(crate) html: PathBuf,
-    /// Write the machine profile to FILE as well (`-`: stdout).
+    /// Also write the machine profile to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -120,32 +120,32 @@ pub(crate) struct TourArgs {
 /// A part of `measure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Part {
-    /// Load latency by size, stride, pattern, pages, node and copies.
+    /// Load latency by size, stride, pattern, kind of page, node and number of copies.
     Latency,
-    /// Windows of the core and memory-level parallelism.
+    /// Size of the core's instruction windows, and memory-level parallelism.
     Mlp,
-    /// Random windows in an area, read and written (Seidl).
+    /// Random windows of an area, read and written (Seidl's method).
     Window,
-    /// Bytes a second by kernel, level and threads.
+    /// Bandwidth by kernel, level and number of threads.
     Bandwidth,
     /// Latency while other threads inject traffic.
     Loaded,
-    /// Reach of the TLB, cost of its misses, and whether they overlap.
+    /// Reach of the TLB, cost of its misses, and whether page walks overlap.
     Tlb,
     /// Access patterns that the hardware prefetches.
     Prefetch,
-    /// Latency and bandwidth node by node.
+    /// Latency and bandwidth between nodes.
     Numa,
-    /// Latency from core to core.
+    /// Latency between cores.
     C2c,
-    /// What the latency sampler's patch shows of loads from each level.
+    /// Latencies that the profiler sees for loads of known levels.
     Calibration,
 }
 
 /// How results are shown on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// A summary for a person.
+    /// Summary to read.
     Text,
     /// The document that `--json` writes.
     Json,
@@ -159,44 +159,44 @@ pub(crate) enum Format {
 /// Where several copies are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SpreadArg {
-    /// One a core, as long as there are cores.
+    /// One copy on each core, as long as there are free cores.
     Cores,
-    /// All hardware threads of a core before the next core.
+    /// All hardware threads of one core before the next core.
     Siblings,
 }
 
 /// Arguments of `measure`. Lists are comma-separated; sizes take K, M and G.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct MeasureArgs {
-    /// Parts to measure; none means everything.
+    /// Parts to measure [default: all].
     #[arg(value_enum, value_name = "PART")]
     pub(crate) parts: Vec<Part>,
 
-    /// A complete picture of a small machine within a minute.
+    /// Measure everything coarsely: within a minute on a small machine.
     #[arg(long, conflicts_with = "thorough")]
     pub(crate) quick: bool,
-    /// Take the time that the figures deserve.
+    /// Measure longer, for narrower intervals.
     #[arg(long)]
     pub(crate) thorough: bool,
-    /// Write the document to FILE (`-`: stdout).
+    /// Write the results as JSON to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write one self-contained page to FILE.
+    /// Write a self-contained HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// What stdout shows [default: text].
+    /// Format of the results on stdout [default: text].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Label the run with a condition that membound cannot detect, as in placement=noisy or
-    /// placement=quiet; `compare` names it. May be repeated.
+    /// Label the run with a condition that membound cannot detect, such as placement=noisy or
+    /// placement=quiet; `compare` shows the label. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = condition)]
     pub(crate) cond: Vec<(String, String)>,
 
-    /// CPU that measures; several are measured one after the other and shown side by side
-    /// [default: the last one permitted].
+    /// CPUs to measure on, one after the other; the results are shown side by side [default: the last
+    /// permitted CPU].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cpu, help_heading = "Where")]
     pub(crate) cpu: Vec<CpuId>,
-    /// Page kinds: 4k, thp, 2m, 1g [default: thp and 4k].
+    /// Kinds of pages: 4k, thp, 2m, 1g [default: thp and 4k].
     #[arg(
         long,
         value_name = "LIST",
@@ -204,7 +204,7 @@ pub(crate) struct MeasureArgs {
         help_heading = "Where"
     )]
     pub(crate) page: Vec<PageKind>,
-    /// Node policies: local, interleave or a node's number.
+    /// Memory nodes: local, interleave or a node's number.
     #[arg(
         long,
         value_name = "LIST",
@@ -212,7 +212,7 @@ pub(crate) struct MeasureArgs {
         help_heading = "Where"
     )]
     pub(crate) node: Vec<NodePolicy>,
-    /// Copies or threads at once, each pinned.
+    /// Numbers of copies or threads that run at the same time, each on a CPU of its own.
     #[arg(
         long,
         value_name = "LIST",
@@ -220,10 +220,10 @@ pub(crate) struct MeasureArgs {
         help_heading = "Where"
     )]
     pub(crate) threads: Vec<u32>,
-    /// Where several copies are pinned [default: cores].
+    /// How copies are distributed over CPUs [default: cores].
     #[arg(long, value_enum, help_heading = "Where")]
     pub(crate) spread: Option<SpreadArg>,
-    /// Prefetchers during the whole run: `off`, or the names of those to switch off.
+    /// Hardware prefetchers to switch off during the whole run: `off` for all, or their names.
     #[arg(
         long,
         value_name = "LIST",
@@ -231,8 +231,9 @@ pub(crate) struct MeasureArgs {
         help_heading = "Where"
     )]
     pub(crate) prefetch_off: Vec<String>,
-    /// Repeat the latencies in each of these prefetch settings, overlaid in one result: all;
-    /// off or the name of one that is off; on POWER dscr=0 to dscr=7, dscr=15, dscr=16, dscr=31.
+    /// Repeat the latency measurement with each of these prefetch settings and show the curves in one
+    /// plot: all; off, or the name of one prefetcher to switch off; on POWER dscr=0 to dscr=7, dscr=15,
+    /// dscr=16, dscr=31.
     #[arg(
         long,
         value_name = "LIST",
@@ -242,16 +243,17 @@ pub(crate) struct MeasureArgs {
     )]
     pub(crate) prefetch_settings: Vec<String>,
 
-    /// Sizes in bytes (latency, bandwidth) [default: a grid, denser where the curve bends].
+    /// Sizes of the buffer in bytes (latency, bandwidth) [default: a grid that is denser where the
+    /// curve bends].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "latency")]
     pub(crate) sizes: Vec<u64>,
-    /// Largest size of the grid.
+    /// Largest size of that grid.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "latency")]
     pub(crate) max: Option<u64>,
-    /// Distances between elements in bytes [default: 64].
+    /// Distances between accessed elements in bytes [default: 64].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "latency")]
     pub(crate) strides: Vec<u64>,
-    /// random, stride, page-random, indexed [default: random].
+    /// Access patterns: random, stride, page-random, indexed [default: random].
     #[arg(
         long,
         value_name = "LIST",
@@ -259,7 +261,7 @@ pub(crate) struct MeasureArgs {
         help_heading = "latency"
     )]
     pub(crate) pattern: Vec<Pattern>,
-    /// clean, dirty [default: clean].
+    /// State of the accessed lines: clean, dirty [default: clean].
     #[arg(
         long,
         value_name = "LIST",
@@ -268,33 +270,35 @@ pub(crate) struct MeasureArgs {
     )]
     pub(crate) access: Vec<Access>,
 
-    /// Loads (N).
+    /// Numbers of loads (N).
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
     pub(crate) loads: Vec<u32>,
-    /// Fillers before the last load (K) [default: a coarse grid around the cliff].
+    /// Numbers of filler instructions before the last load (K) [default: a coarse grid around the
+    /// cliff].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
     pub(crate) fillers: Vec<u32>,
-    /// nop, integer, vector, flags, mask, move, zero, branch, x87, load, store, dependent, mixed
-    /// (the kinds in turns that show the reorder buffer on this core) [default: nop where it
-    /// shows the reorder buffer, else mixed].
+    /// Filler instructions: nop, integer, vector, flags, mask, move, zero, branch, x87, load, store,
+    /// dependent, mixed (alternates the kinds that show the reorder buffer on this core) [default: nop
+    /// where it shows the reorder buffer, else mixed].
     #[arg(long, value_name = "FILLER", help_heading = "mlp")]
     pub(crate) filler: Option<Filler>,
-    /// cpuid (traps in a guest), lfence; on aarch64 isb [default: lfence, isb].
+    /// Serializing instruction: cpuid (traps in a virtual machine), lfence; on aarch64 isb [default:
+    /// lfence, isb].
     #[arg(long, value_name = "FENCE", help_heading = "mlp")]
     pub(crate) fence: Option<Fence>,
 
-    /// Measure a few loads again, so many times, on new pages each time: the scatter that
-    /// the choice of pages makes.
+    /// Repeat a few measurements so many times, on new pages each time, to show how much the choice of
+    /// pages changes.
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=1000), help_heading = "mlp")]
     pub(crate) placements: Option<u32>,
 
     /// Window sizes in bytes [default: 1K,2K,4K].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "window")]
     pub(crate) windows: Vec<u64>,
-    /// Areas in bytes (window; the largest one for mlp) [default: half-octaves from 16K].
+    /// Sizes of the area in bytes; mlp uses the largest one [default: half-octaves from 16K].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "window")]
     pub(crate) areas: Vec<u64>,
-    /// scalar, scalar-prefetch, vector, vector-prefetch [default: scalar,scalar-prefetch].
+    /// Kernels: scalar, scalar-prefetch, vector, vector-prefetch [default: scalar,scalar-prefetch].
     #[arg(
         long,
         value_name = "LIST",
@@ -302,14 +306,14 @@ pub(crate) struct MeasureArgs {
         help_heading = "window"
     )]
     pub(crate) window_kernel: Vec<WindowKernel>,
-    /// CPU that allocates and initialises the area, while `--cpu` accesses it.
+    /// CPU that allocates and initialises the area; `--cpu` accesses it.
     #[arg(long, value_name = "N", value_parser = cpu, help_heading = "window")]
     pub(crate) init_cpu: Option<CpuId>,
-    /// Node on which the area is allocated and initialised.
+    /// Node that allocates and initialises the area.
     #[arg(long, value_name = "N", value_parser = node, conflicts_with = "init_cpu", help_heading = "window")]
     pub(crate) init_node: Option<NodeId>,
 
-    /// read, write, nt-write, copy, triad [default: all].
+    /// Kernels: read, write, nt-write, copy, triad [default: all].
     #[arg(
         long,
         value_name = "LIST",
@@ -317,7 +321,7 @@ pub(crate) struct MeasureArgs {
         help_heading = "bandwidth and loaded"
     )]
     pub(crate) kernel: Vec<BandwidthKernel>,
-    /// Read:write mixes of the injected traffic, as in 1:0,2:1.
+    /// Ratios of reads to writes in the injected traffic, for example 1:0,2:1.
     #[arg(
         long,
         value_name = "LIST",

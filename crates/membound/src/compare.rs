@@ -37,21 +37,21 @@ Gates for runs (--fail-on EXPR):
   'line x.c:40 +10%'    the same of a source line
   'function NAME +2pt'  of a function
   'object NAME +5%'     of an object, by the name that reports give it
-  'false-sharing new'   an object that threads did not fight over before
+  'false-sharing new'   false sharing of an object that had none before
 
-The mean of the new runs is compared with that of the base. The change has a 98 % interval, from \
-the spread between the runs of each side, or from each run's own interval where a side has one \
-run. A gate fails when the whole interval lies above the limit and passes when it lies below; \
-else it is undecided, and membound says how many runs a side would tell. Begin with ten a side, \
-recorded in turn.
+The mean of the new runs is compared with the mean of the base runs. The change has a 98 % \
+interval, from the spread between the runs of each side, or from the run's own interval if a side \
+has only one run. A gate fails if the whole interval lies above the limit, and passes if it lies \
+below; otherwise it is undecided, and membound says how many runs per side would decide it. Start \
+with ten runs per side, recorded alternately.
 
-Exit codes: 0 passed, 1 a gate failed, 2 an expression that cannot be read, names what no run \
-has, or asks for what a run did not record.";
+Exit codes: 0 all gates passed, 1 a gate failed, 2 an expression cannot be read, or names \
+something that no run has or that a run did not record.";
 
 /// How the comparison is shown on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompareFormat {
-    /// A summary for a person.
+    /// Summary to read.
     #[default]
     Text,
     /// The document that `--json` writes.
@@ -72,27 +72,27 @@ pub(crate) enum UndecidedArg {
 #[derive(Args, Debug)]
 #[command(after_help = GATES)]
 pub(crate) struct CompareArgs {
-    /// Profiles, documents of one part, saved output of other tools, or runs, the reference first;
-    /// or a directory of profiles.
+    /// Files to compare, the reference first: profiles, documents of one part, saved output of other
+    /// tools, or runs; or a directory of profiles.
     #[arg(required_unless_present = "base", value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
-    /// Runs of the program before the change, which are put together.
+    /// Runs of the program before the change; they are merged.
     #[arg(long, num_args = 1.., value_name = "RUN", requires = "new", conflicts_with = "paths")]
     base: Vec<PathBuf>,
-    /// Runs of the program with the change.
+    /// Runs of the program after the change.
     #[arg(long, num_args = 1.., value_name = "RUN", requires = "base", conflicts_with = "paths")]
     new: Vec<PathBuf>,
     /// Write the document to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write one self-contained page to FILE.
+    /// Write a self-contained HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Exit with 1 when a figure of a machine is worse by more than P per cent and by more than
-    /// noise, or when runs fail EXPR (see below). May be repeated for runs.
+    /// Exit with code 1 if a figure of a machine is worse by more than P percent and by more than
+    /// noise, or if runs fail EXPR (see below). May be repeated for runs.
     #[arg(long, value_name = "P%|EXPR", allow_hyphen_values = true)]
     fail_on: Vec<String>,
-    /// What an undecided gate does: pass, fail.
+    /// Result of an undecided gate: pass, fail.
     #[arg(
         long,
         value_enum,
@@ -104,13 +104,13 @@ pub(crate) struct CompareArgs {
     /// Write the comparison of runs as Markdown to FILE, for a pull request or a job summary.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Write each gate as a test case of JUnit's XML to FILE.
+    /// Write each gate to FILE as a test case of JUnit XML.
     #[arg(long, value_name = "FILE", requires = "fail_on")]
     junit: Option<PathBuf>,
-    /// What stdout shows.
+    /// Format of the comparison on stdout.
     #[arg(long, value_enum, default_value_t)]
     format: CompareFormat,
-    /// Show every figure, not only those that differ.
+    /// Show all figures, not only those that differ.
     #[arg(long)]
     all: bool,
 }

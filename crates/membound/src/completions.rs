@@ -14,8 +14,7 @@ use clap_complete::Shell;
 use membound_report::{By, Sort};
 use membound_types::{
     Access, BandwidthKernel, BatchHarvest, DistanceRule, ExploreSweep, Fence, Filler, FitData,
-    HarvestPart, HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights,
-    WindowKernel,
+    HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights, WindowKernel,
 };
 
 use crate::args::Cli;
@@ -30,7 +29,7 @@ use crate::output;
                   powershell $PROFILE."
 )]
 pub(crate) struct CompletionsArgs {
-    /// The shell that reads the script.
+    /// Shell to print the script for.
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -88,7 +87,7 @@ fn hint(arg: &Arg) -> ValueHint {
 type Values = (TypeId, Vec<String>);
 
 /// Names of values that clap does not know, with the type that parses them.
-fn values() -> [Values; 19] {
+fn values() -> [Values; 18] {
     [
         named(&Access::ALL),
         named(&BandwidthKernel::ALL),
@@ -99,7 +98,6 @@ fn values() -> [Values; 19] {
         named(&Fence::ALL),
         named(&Filler::ALL),
         named(&FitData::ALL),
-        named(&HarvestPart::ALL),
         named(&HarvestRole::ALL),
         named(&IdlePolicy::ALL),
         named(&PageKind::ALL),

@@ -34,31 +34,31 @@ const SMALLEST_BYTES: u64 = 512;
                   followed. `membound measure latency` gives intervals, cycles and more orders."
 )]
 pub(crate) struct LatMemRdArgs {
-    /// Copies at once, each on a CPU of its own.
+    /// Number of copies that run at the same time, each on a CPU of its own.
     #[arg(short = 'P', value_name = "COPIES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     copies: u32,
-    /// Warm the processor up for so many microseconds before each stride.
+    /// Keep the processor busy for so many microseconds before each stride.
     #[arg(short = 'W', value_name = "MICROSECONDS", default_value_t = 0)]
     warm_up: u64,
-    /// Measure each size so many times [default: until it is known to 1 %, or time is up].
+    /// Measure each size so many times [default: until its interval is within 1 %, or time is up].
     #[arg(short = 'N', value_name = "REPETITIONS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: Option<u32>,
-    /// Go through the lines in a random order, which no prefetcher follows.
+    /// Visit the lines in a random order, which no prefetcher follows.
     #[arg(short = 't')]
     thrash: bool,
-    /// CPU of the first copy [default: the last one permitted].
+    /// CPU of the first copy [default: the last permitted CPU].
     #[arg(long, value_name = "N", value_parser = crate::args::cpu)]
     cpu: Option<CpuId>,
-    /// Where the memory lies: local, interleave or a node's number [default: as numactl says].
+    /// Memory node: local, interleave or a node's number [default: as numactl sets it].
     #[arg(long, value_name = "POLICY")]
     node: Option<NodePolicy>,
-    /// Page kind: 4k, thp, 2m, 1g [default: what malloc would get].
+    /// Kind of pages: 4k, thp, 2m, 1g [default: those that malloc would get].
     #[arg(long, value_name = "KIND")]
     page: Option<PageKind>,
     /// Largest size in MB (2^20 bytes).
     #[arg(value_name = "SIZE_MB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     size_mb: u64,
-    /// Distances between elements in bytes, with k, m or g [default: 64].
+    /// Distances between accessed elements in bytes, with k, m or g [default: 64].
     #[arg(value_name = "STRIDE", value_parser = parse_size)]
     strides: Vec<u64>,
 }

@@ -14,7 +14,7 @@ use crate::version;
 #[derive(Args, Debug)]
 #[command(after_help = "Use it as: membound man harvest run | man -l -")]
 pub(crate) struct ManArgs {
-    /// The subcommand, as in `membound man harvest run` [default: membound as a whole].
+    /// Subcommand, as in `membound man harvest run` [default: membound as a whole].
     #[arg(value_name = "SUBCOMMAND")]
     names: Vec<String>,
     /// Write the pages of all subcommands into DIR instead.

@@ -27,14 +27,14 @@ pub(crate) const NO_SAMPLES: &str =
 /// How a run is shown on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportFormat {
-    /// For a person.
+    /// Tables to read.
     #[default]
     Text,
     /// The whole document.
     Json,
     /// One grouping as comma-separated values.
     Csv,
-    /// For pprof and what reads its files.
+    /// pprof, and tools that read its files.
     Pprof,
     /// For the Firefox Profiler.
     Firefox,
@@ -42,13 +42,13 @@ pub(crate) enum ReportFormat {
     Speedscope,
     /// For Perfetto's viewer and trace processor.
     Perfetto,
-    /// For what takes OpenTelemetry's profiles (protocol buffers).
+    /// OpenTelemetry profiles (protocol buffers).
     Otlp,
     /// Samples as rows, in Arrow's file format.
     Arrow,
     /// Samples as rows, in Parquet.
     Parquet,
-    /// One line a call chain, for flame graphs.
+    /// One line for each call chain, for flame graphs.
     Folded,
 }
 
@@ -67,7 +67,7 @@ impl ReportFormat {
 pub(crate) enum WeightArg {
     /// CPU time.
     Time,
-    /// The part of it that was stalled on memory.
+    /// CPU time stalled on memory.
     #[default]
     Stall,
 }
@@ -75,40 +75,40 @@ pub(crate) enum WeightArg {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// The run file.
+    /// Run file.
     #[arg(value_name = "RUN", default_value = USUAL_RUN)]
     run: PathBuf,
-    /// summary, function, object, line, instruction, thread, level, node, bandwidth-domain, memory,
-    /// function,object (each function with its objects), object,function, callers (of each function), tree (call
-    /// tree).
+    /// Grouping: summary, function, object, line, instruction, thread, level, node, bandwidth-domain,
+    /// memory, function,object (each function with its objects), object,function, callers (of each
+    /// function), tree (call tree).
     #[arg(long, value_name = "G", default_value_t, hide_default_value = true)]
     by: By,
-    /// Order of the rows, largest first: stall, time, latency, loads, stores, misses (of the last cache), size (of
-    /// objects), name.
+    /// Order of the rows, largest first: stall, time, latency, loads, stores, misses (of the last
+    /// cache), size (of objects), name.
     #[arg(long, value_name = "KEY", default_value_t, hide_default_value = true)]
     sort: Sort,
-    /// Only what happened in this span of the run, as in 1.2s..3.4s.
+    /// Show only this span of the run, for example 1.2s..3.4s.
     #[arg(long, value_name = "FROM..TO", allow_hyphen_values = true)]
     span: Option<Span>,
-    /// Only what these threads did, by number or name. Separated by commas.
+    /// Show only these threads, by number or name, separated by commas.
     #[arg(long, value_name = "T", value_delimiter = ',')]
     thread: Vec<String>,
-    /// Source and assembly of function F with the stall of each line.
+    /// Show source and assembly of function F with the stall of each line.
     #[arg(long, value_name = "F", conflicts_with = "by")]
     source: Option<String>,
-    /// What stdout shows.
+    /// Format on stdout.
     #[arg(long, value_enum, default_value_t)]
     format: ReportFormat,
-    /// What call chains are weighed by (folded, callers, tree).
+    /// Weight of call chains (folded, callers, tree).
     #[arg(long, value_enum, default_value_t)]
     weight: WeightArg,
-    /// Write one self-contained page to FILE.
+    /// Write a self-contained HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the document to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// What the program would wait for on another machine: its profile, or one of amd-zen4-guest amd-zen5-guest
+    /// Estimate the stall on another machine: its profile, or one of amd-zen4-guest amd-zen5-guest
     /// intel-knl-ddr intel-knl-mcdram sgi-origin2000. May be repeated.
     #[arg(long, value_name = "PROFILE")]
     machine: Vec<PathBuf>,

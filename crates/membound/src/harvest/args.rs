@@ -16,24 +16,24 @@ use crate::profile::args::seconds;
 /// What to do about stall time.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HarvestCommand {
-    /// Say where a profiled program would yield, what that gives, and why it would not elsewhere.
+    /// Show where a profiled program would yield, what that gains, and why other loads would not yield.
     Plan(PlanArgs),
-    /// Run a program, and others in the time that it waits for memory.
+    /// Run a program, and other programs while it waits for memory.
     Run(Box<RunArgs>),
-    /// Run a program under one setting of a harvest after another, and under the kernel's scheduler, and
-    /// lay what comes of it side by side.
+    /// Compare settings of a harvest with each other and with the kernel's scheduling, on your own
+    /// program.
     Explore(Box<ExploreArgs>),
-    /// Run a list of commands, several at a time, those that wait for memory together where that was
-    /// measured to gain.
+    /// Run a list of commands, several at a time; those that wait for memory run together where that
+    /// was measured to pay.
     Batch(Box<BatchArgs>),
-    /// Switch off a harvest that runs: its command goes on without yields, and its scavengers wait.
+    /// Switch off a running harvest: its command goes on without yields, and its scavengers wait.
     Stop(StopArgs),
 }
 
 /// Arguments of `harvest stop`.
 #[derive(Args, Debug)]
 pub(crate) struct StopArgs {
-    /// The `membound harvest run`, or its command [default: the only one that runs].
+    /// Process of the `membound harvest run`, or of its command [default: the only harvest that runs].
     #[arg(value_name = "PID")]
     pub(crate) pid: Option<u32>,
 }
@@ -41,35 +41,30 @@ pub(crate) struct StopArgs {
 /// Arguments of `harvest plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// The run file that `membound profile` recorded.
+    /// Run file from `membound profile`.
     #[arg(value_name = "RUN")]
     pub(crate) run: PathBuf,
-    /// primary (its stall time is harvested), scavenger (it runs in that of others).
-    #[arg(
-        long,
-        value_name = "ROLE",
-        default_value_t,
-        hide_default_value = true,
-        help = "primary (its stall time is harvested), scavenger (it runs in that of others) \
-                [default: primary]"
-    )]
+    /// Role of the program: primary (its stall time is harvested), scavenger (it runs in the stall time
+    /// of others) [default: primary].
+    #[arg(long, value_name = "ROLE", default_value_t, hide_default_value = true)]
     pub(crate) role: HarvestRole,
-    /// Machine profile to take levels and latencies from [default: the run's own].
+    /// Machine profile with levels and latencies [default: the run's own].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Share of the CPU time that yields may cost where loads hit.
+    /// Maximum share of CPU time that yields may cost where their loads hit.
     #[arg(long, value_name = "P%", default_value = "5%", value_parser = percent)]
     pub(crate) max_overhead: f64,
     /// Longest time between two yields of a scavenger, in nanoseconds [default: 200].
     #[arg(long, value_name = "D", value_parser = bound)]
     pub(crate) bound_ns: Option<f64>,
-    /// What that time is: max (over all paths), expected (their average) [default: max].
+    /// How the time between yields is estimated: max (the longest path), expected (the average over
+    /// paths) [default: max].
     #[arg(long, value_name = "RULE")]
     pub(crate) distance: Option<DistanceRule>,
-    /// An earlier plan, whose decisions hold where the figures permit both.
+    /// Earlier plan; its decisions are kept where the figures allow both.
     #[arg(long, value_name = "FILE")]
     pub(crate) previous: Option<PathBuf>,
-    /// Write the document to FILE (`-` or nothing: stdout, instead of text).
+    /// Write the plan as JSON to FILE; without FILE or with `-`, to stdout instead of the text.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -77,110 +72,90 @@ pub(crate) struct PlanArgs {
 /// Arguments of `harvest run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A program to run in the command's stalls, as a shell would read it: an executable, or a
+    /// Program to run while the command waits for memory, as a shell command line: an executable, or a
     /// shared object with `main` or `entry`. May be repeated.
     #[arg(long, value_name = "CMD")]
     pub(crate) scavenger: Vec<String>,
-    /// Copies of each scavenger.
+    /// Number of copies of each scavenger.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) copies: u32,
-    /// Scavengers that a thread of the command has at one time [default: all; all but one where
-    /// idle time is harvested].
+    /// Maximum number of scavengers in one thread's run queue [default: all; all but one if idle time
+    /// is harvested].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) per_thread: Option<u32>,
-    /// A plan that `harvest plan` wrote, of the command or of a scavenger. May be repeated. A program
-    /// without one follows the plan that is kept of it; without that it is profiled while it runs, and its
-    /// plan is kept: the command follows it from then on, scavengers in the next run.
+    /// Plan of the command or of a scavenger, from `harvest plan`. May be repeated. A program without
+    /// one follows its kept plan. If none is kept, the program is profiled while it runs and the new
+    /// plan is kept: the command follows it at once, scavengers in the next run.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Vec<PathBuf>,
-    /// Run programs without a plan once more beforehand to profile them, side effects included.
+    /// Run each program without a plan once beforehand to profile it; its side effects then happen
+    /// twice.
     #[arg(long)]
     pub(crate) rehearse: bool,
-    /// How long a program without a plan is profiled at most; the command, by its CPU time.
+    /// Maximum time for profiling a program without a plan, in seconds; CPU time for the command.
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub(crate) profile_s: Duration,
     /// Longest time from a yield of the command until it runs again, in nanoseconds.
     #[arg(long, value_name = "D", value_parser = bound)]
     pub(crate) bound_ns: Option<f64>,
-    /// Share of the CPU time that yields may cost where loads hit.
+    /// Maximum share of CPU time that yields may cost where their loads hit.
     #[arg(long, value_name = "P%", default_value = "5%", value_parser = percent)]
     pub(crate) max_overhead: f64,
-    /// How much slower the command may become: where it is more, yields that are worth least are
-    /// taken out, and then scavengers let in less.
+    /// Maximum slowdown of the command. If it is exceeded, the yields that gain least are removed, then
+    /// scavengers get less time.
     #[arg(long, value_name = "P%", value_parser = percent)]
     pub(crate) max_slowdown: Option<f64>,
-    /// Tell requests of the command, whose latency is measured: sockets (from a receive to the next
-    /// send on it), FUNCTION (each call), BEGIN..END (from a call of one function to the thread's
-    /// next call of the other). Functions by their names in symbol tables.
+    /// What a request of the command is; its latency is measured: sockets (from a receive to the next
+    /// send on the same socket), FUNCTION (each call), BEGIN..END (from a call of one function to the
+    /// thread's next call of the other). Functions have their names in symbol tables.
     #[arg(long, value_name = "HOW", value_parser = requests)]
     pub(crate) requests: Option<RequestsBy>,
-    /// Duration that 95 in 100 of the command's requests are not to exceed, in nanoseconds:
-    /// scavengers are let in less where more do. Needs --requests.
+    /// Objective for the 95th percentile of the request latency, in nanoseconds. If it is exceeded,
+    /// scavengers get less time. Needs --requests.
     #[arg(long, value_name = "NS", value_parser = bound)]
     pub(crate) slo_p95: Option<f64>,
-    /// What scavengers do that have no thread to run on: harvest (run in time that nobody wants),
-    /// steal (wait for another thread), stop.
-    #[arg(
-        long,
-        value_name = "WHAT",
-        default_value_t,
-        hide_default_value = true,
-        help = "What scavengers do that have no thread to run on: harvest (run in time that \
-                nobody wants), steal (wait for another thread), stop [default: harvest]"
-    )]
+    /// What scavengers do when no thread has room for them: harvest (run in idle time), steal (wait for
+    /// another thread), stop (wait where they are) [default: harvest].
+    #[arg(long, value_name = "WHAT", default_value_t, hide_default_value = true)]
     pub(crate) idle: IdlePolicy,
-    /// Whether scavengers may run beside the command on other hardware threads of its cores, with --idle
-    /// harvest: auto (with --slo-p95, while it keeps to that and --max-slowdown; else the kernel decides),
-    /// on (also without --slo-p95), off (they are kept off these, as they are where a bound is missed).
-    #[arg(
-        long,
-        value_name = "WHEN",
-        default_value_t,
-        hide_default_value = true,
-        help = "Whether scavengers may run beside the command on other hardware threads of its \
-                cores, with --idle harvest: auto (with --slo-p95, while it keeps to that and \
-                --max-slowdown; else the kernel decides), on (also without --slo-p95), off (they \
-                are kept off these, as they are where a bound is missed) [default: auto]"
-    )]
+    /// Whether scavengers may run on the other hardware threads of the command's cores, with --idle
+    /// harvest: auto (while --slo-p95 and --max-slowdown are kept; without --slo-p95 the kernel
+    /// decides), on (also without --slo-p95), off (never, as while a bound is exceeded) [default:
+    /// auto].
+    #[arg(long, value_name = "WHEN", default_value_t, hide_default_value = true)]
     pub(crate) smt: SmtPolicy,
-    /// Hardware threads that share a core, where the machine does not tell (many virtual machines do
-    /// not). May be repeated, once for each core [default: what the kernel says].
+    /// Hardware threads that share a core, if the kernel does not know (as in many virtual machines).
+    /// May be repeated, once for each core [default: as the kernel reports].
     #[arg(long, value_name = "CPU,CPU", value_parser = core)]
     pub(crate) siblings: Vec<Core>,
-    /// Memory that all scavengers may have together, one half of it in equal parts [default: half of
-    /// what there is].
+    /// Maximum memory of all scavengers together; each has an equal share of one half for itself
+    /// [default: half of the available memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
-    /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields
-    /// that bound the time of turns), liveness (registers that are dead are not saved), vectors
-    /// (nor those that the program does not use), prefetch, companions (other
-    /// lines of an object, asked for with the one that is waited for), non-temporal (which keeps lines
-    /// that are lost before they are read again out of the outer caches), recency (no yield for a line
-    /// that there was one for lately), loops (moved as a whole), loop-saves (what such a loop does not
-    /// change, once around it), next-context (prefetched), waits (short ones, in which scavengers run on
-    /// the command's thread), switch (nobody else runs). May be repeated.
-    #[arg(long, value_name = "PART")]
+    /// Leave out a part of the method, to measure its effect. May be repeated. Experiments of document
+    /// 003 use it; the book lists the parts.
+    #[arg(long, value_name = "PART", hide = true)]
     pub(crate) without: Vec<HarvestPart>,
-    /// Let scavengers that are not done go on when the command has ended.
+    /// Let unfinished scavengers go on after the command has ended.
     #[arg(long)]
     pub(crate) finish: bool,
-    /// Run the scavengers alone, in each other's stalls, on one CPU.
+    /// Run only the scavengers, in each other's stalls, on one CPU.
     #[arg(long, conflicts_with = "command")]
     pub(crate) no_primary: bool,
-    /// Directory for what scavengers write, as NUMBER-COPY.out and NUMBER-COPY.err; made where
-    /// it is not there [default: nowhere].
+    /// Directory for the scavengers' output, as NUMBER-COPY.out and NUMBER-COPY.err; created if missing
+    /// [default: output is discarded].
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Machine profile to take latencies from [default: the one kept of this host].
+    /// Machine profile with latencies [default: the one kept of this host].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Write the document to FILE (`-` or nothing: stdout).
+    /// Write the results as JSON to FILE; without FILE or with `-`, to stdout.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", require_equals = false)]
     pub(crate) json: Option<PathBuf>,
-    /// Write a page to FILE.
+    /// Write an HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Say nothing but what goes wrong.
+    /// Print only errors.
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// The command and its arguments.
@@ -282,6 +257,19 @@ mod tests {
         for text in ["", "0", "0,", "a,b", "0-1", "-1,0", "0;1"] {
             assert!(core(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_book_lists_every_part_that_can_be_left_out() {
+        let book = include_str!("../../../../docs/book/harvest.md");
+        let listed: Vec<&str> = book
+            .lines()
+            .skip_while(|line| !line.starts_with("| `--without` |"))
+            .skip(2)
+            .map_while(|line| line.strip_prefix("| `"))
+            .filter_map(|row| row.split('`').next())
+            .collect();
+        assert_eq!(listed, HarvestPart::ALL.map(HarvestPart::name));
     }
 
     #[test]

@@ -144,9 +144,9 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     };
     if args.harvest == BatchHarvest::On && machine.is_none() {
         let lacks = if can_harvest {
-            "no machine profile is kept, which `membound measure` makes"
+            "there is no kept machine profile (`membound measure` makes one)"
         } else {
-            "there is no kept plan of two or more of its programs, which `membound harvest run` makes"
+            "fewer than two of the programs have a kept plan (`membound harvest run` makes plans)"
         };
         output::complain(&format!("all jobs run as ordinary processes: {lacks}"));
     }

@@ -81,7 +81,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         lacks(
             "stall.harvested_s",
             harvested.refused.clone().unwrap_or_else(|| {
-                "no turn was timed: nobody yielded, or nobody was there".to_owned()
+                "no time slice was timed: the command never yielded, or no scavenger was there"
+                    .to_owned()
             }),
         );
         lacks("distance_ns", "no turn was timed".to_owned());
@@ -92,12 +93,12 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     if slowdown.is_none() {
         lacks(
             "primary.slowdown",
-            "too few yields were seen with and without scavengers".to_owned(),
+            "there were too few yields with and without scavengers".to_owned(),
         );
     } else if interval.is_none() {
         lacks(
             "primary.slowdown_low",
-            "the run was too short to see how much the slowdown varies".to_owned(),
+            "the run was too short to estimate how much the slowdown varies".to_owned(),
         );
     }
     let own_threads_s: f64 = facts.observed.own_thread_s.iter().sum();
@@ -114,7 +115,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     if turns_s.is_some() && harvested_s.is_none() {
         lacks(
             "stall.harvested_s",
-            "what the command lost by it is not known without its slowdown".to_owned(),
+            "it needs the slowdown of the command, which is not known".to_owned(),
         );
     }
     let primary_cpu_s = (threads_s - harvested_s.unwrap_or(0.0)).max(0.0);
@@ -135,7 +136,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     if left_s.is_none() {
         lacks(
             "stall.left_s",
-            "it is what was not harvested of the stall before, and not both are known".to_owned(),
+            "it is the stall before minus the harvested stall, and one of them is not known"
+                .to_owned(),
         );
     }
     let requests = RequestReport::of(facts.requests, harvested.requested.as_ref());
@@ -242,7 +244,7 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     if plan.role != HarvestRole::Primary || plan.sites.iter().any(|site| site.chosen) {
         return None;
     }
-    let mut told = "by its plan no load of the command yields".to_owned();
+    let mut told = "no load of the command yields according to its plan".to_owned();
     for missing in &plan.missing {
         told.push_str("; ");
         told.push_str(&missing.why.reason);
@@ -291,7 +293,7 @@ fn scavenger(copy_request: &CopyRequest, status: &ScavengerStatus, had: &Had) ->
             ScavengerState::Refused,
             None,
             None,
-            Some("the command has no place for it".to_owned()),
+            Some("the command has no room for it".to_owned()),
         ),
     };
     let cpu_s = had.in_stalls_s.unwrap_or(0.0) + had.in_waits_s + had.own_thread_s;
@@ -317,8 +319,8 @@ fn refusal(error: &std::io::Error) -> String {
     const ENOEXEC: i32 = 8;
     const EEXIST: i32 = 17;
     match error.raw_os_error() {
-        Some(ENOEXEC) => "it is no x86-64 ELF executable".to_owned(),
-        Some(EEXIST) => "it is linked for fixed addresses, which the command has itself".to_owned(),
+        Some(ENOEXEC) => "it is not an x86-64 ELF executable".to_owned(),
+        Some(EEXIST) => "it is linked for fixed addresses that the command uses itself".to_owned(),
         _ => error.to_string(),
     }
 }
@@ -343,7 +345,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
 
 /// Reason in the report: a yield that is removed at the end.
 const TAKEN_OUT: &str =
-    "the command was slower than it may be, and this one is worth less than those that stand";
+    "the command was slower than allowed, and this yield gains less than those that were kept";
 
 /// The final state of every planned yield.
 fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {

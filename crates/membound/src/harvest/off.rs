@@ -92,7 +92,7 @@ impl Off {
         let after_s = (begun - self.begun).as_secs_f64();
         let told = match self.place {
             ScavengerPlacement::Held => "scavengers waited from then on",
-            _ => "scavengers went on each on its own thread",
+            _ => "scavengers went on, each on its own thread",
         };
         let told = format!("harvest: it was switched off after {after_s:.1} s: {told}");
         if self.yields.is_empty() {
@@ -106,7 +106,7 @@ impl Off {
         let out = harvested.map_or(0, |harvested| harvested.withdrawn.len());
         let (all, ms) = (self.yields.len(), begun.elapsed().as_millis());
         format!(
-            "{told}, and {out} of the command's {all} yields were out of its text {ms} ms later"
+            "{told}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
         )
     }
 }

@@ -24,7 +24,7 @@ const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason in the report: a program that starts others has no time slices.
 pub(super) const STARTS_OTHERS: &str =
-    "it starts threads or processes of its own, which a guest cannot";
+    "it starts threads or processes, which a scavenger cannot do";
 /// File name extension of kept refusals, which say why a program cannot be planned.
 const REFUSED: &str = "refused";
 /// File name extension of kept CPU times.
@@ -176,12 +176,12 @@ impl PlanMaker {
         let path = &plan_request.path;
         if !self.quiet {
             output::complain(&format!(
-                "profiling {} for up to {:.0} s (--plan takes one that is there)",
+                "profiling {} for up to {:.0} s (--plan FILE uses an existing plan)",
                 path.display(),
                 self.duration.as_secs_f64()
             ));
         }
-        let scratch = tempfile::tempdir().context("there is no room for a run")?;
+        let scratch = tempfile::tempdir().context("there is no directory for the run file")?;
         let run = scratch.path().join("harvest.run");
         self.profile(path, &plan_request.words, &run)?;
         let data = membound_run::RunData::open(&run)

@@ -74,7 +74,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Program>, String> {
             let words = shlex::split(command)
                 .filter(|words| !words.is_empty())
                 .ok_or_else(|| {
-                    format!("`{command}` is no command: a quote is open, or it is empty")
+                    format!("`{command}` is not a command: a quote is open, or it is empty")
                 })?;
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
@@ -124,13 +124,14 @@ fn why_no_scavenger(path: &Path) -> Result<Option<String>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Ok(Some("its file can be executed and not be read".to_owned()));
+            return Ok(Some("its file can be executed but not read".to_owned()));
         }
         Err(error) => return Err(refused(&error)),
     };
     if bytes.starts_with(b"#!") {
         // The program that executes is the interpreter, not the script's file.
-        let why = "it is a script (with its interpreter named before it, that can take turns)";
+        let why =
+            "it is a script (name its interpreter as the program, and that can be a scavenger)";
         return Ok(Some(why.to_owned()));
     }
     match Image::identify(&bytes) {
@@ -155,7 +156,8 @@ fn why_no_scavenger(path: &Path) -> Result<Option<String>, String> {
             Some(Unpatched::Privileged(_))
         )
     };
-    Ok((has_mode || raises_rights()).then(|| "it runs with rights of its own file".to_owned()))
+    Ok((has_mode || raises_rights())
+        .then(|| "its file gives it other rights (setuid, setgid or capabilities)".to_owned()))
 }
 
 /// Mode bits (set-user-ID, set-group-ID) that give a program the rights of its file's owner or group.

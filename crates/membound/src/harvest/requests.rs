@@ -21,7 +21,7 @@ impl RequestReport {
             report.lacks(
                 "primary.latency",
                 NotMeasured::NOT_ASKED,
-                Some("say what is a request with --requests"),
+                Some("--requests says what a request is"),
             );
             return report;
         };
@@ -42,7 +42,7 @@ impl RequestReport {
             ("primary.latency.without", "without", without.is_some()),
         ] {
             if !there {
-                let reason = format!("no request began and ended in one phase {phase}");
+                let reason = format!("no request began and ended within one phase {phase}");
                 report.lacks(field, &reason, None);
             }
         }
@@ -73,7 +73,7 @@ impl RequestReport {
     fn notes(&mut self, requested: &Requested) {
         if let Some(refused) = &requested.refused {
             self.notes
-                .push(format!("not all requests were seen: {refused}"));
+                .push(format!("not all requests were observed: {refused}"));
         }
         let counts = [
             (
@@ -87,7 +87,7 @@ impl RequestReport {
         ];
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             self.notes
-                .push(format!("not all requests were seen: {count} {what}"));
+                .push(format!("not all requests were observed: {count} {what}"));
         }
         if requested.left > 0 {
             let left = requested.left;
@@ -109,7 +109,7 @@ fn unseen(by: &RequestsBy, requested: &Requested) -> String {
                                 the C library's functions; system calls of a program's own are \
                                 not seen"
             .to_owned(),
-        RequestsBy::Calls(name) => format!("no call of {name} came to its end"),
+        RequestsBy::Calls(name) => format!("no call of {name} returned"),
         RequestsBy::Between { begin, end } => {
             format!("no thread called {begin} and then {end}")
         }

@@ -17,7 +17,7 @@ pub(super) fn why_without_slices(plan: &HarvestPlan, beside_command: bool) -> Op
     let gain = plan.totals.gain_fraction;
     if gain < MIN_GAIN_SHARE {
         return Some(format!(
-            "by its plan others could run in {:.0} % of its time, and turns pay from {:.0} % on",
+            "according to its plan others could run in {:.0} % of its time, and time slices pay from {:.0} % on",
             (gain * 100.0).max(0.0),
             MIN_GAIN_SHARE * 100.0
         ));
@@ -25,7 +25,7 @@ pub(super) fn why_without_slices(plan: &HarvestPlan, beside_command: bool) -> Op
     let each_ns = plan.totals.cpu_s * 1e9 / yields(plan).max(1.0);
     (beside_command && each_ns > MAX_INTER_YIELD_NS).then(|| {
         format!(
-            "by its plan a turn of it takes {each_ns:.0} ns, which the command would wait for (--bound-ns \
+            "according to its plan a time slice of it takes {each_ns:.0} ns, which the command would wait for (--bound-ns \
              ends turns sooner)"
         )
     })

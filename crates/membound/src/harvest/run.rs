@@ -129,7 +129,7 @@ fn contradiction(args: &RunArgs) -> Option<String> {
         return Some("--slo-p95 needs --requests, which says what a request is".to_owned());
     }
     if args.requests.is_some() && args.no_primary {
-        let told = "--requests is of the command, of which there is none with --no-primary";
+        let told = "--requests describes the command, and --no-primary has no command";
         return Some(told.to_owned());
     }
     slots::complaint(args)

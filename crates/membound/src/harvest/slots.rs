@@ -35,11 +35,13 @@ impl Slots {
             });
         }
         if args.no_primary {
-            return Self::Stalls("there is no command whose cores could be shared (--no-primary)");
+            return Self::Stalls(
+                "there is no command whose cores scavengers could share (--no-primary)",
+            );
         }
         if args.idle != IdlePolicy::Harvest {
             return Self::Stalls(
-                "scavengers run on other hardware threads with --idle harvest only",
+                "scavengers run on other hardware threads only with --idle harvest",
             );
         }
         if args.smt == SmtPolicy::Auto && args.slo_p95.is_none() {
@@ -109,7 +111,7 @@ impl Slots {
                 ),
                 Some(ExceededBound::Slowdown) => (
                     SlotMode::Kernel,
-                    "with scavengers beside the command it was slower than it may be (--max-slowdown)",
+                    "with scavengers beside the command it was slower than allowed (--max-slowdown)",
                 ),
                 None if beside.given().cpus.is_empty() => (
                     SlotMode::Kernel,
@@ -117,7 +119,7 @@ impl Slots {
                 ),
                 None if control.has_limits() => (
                     SlotMode::Smt,
-                    "the command keeps to its bounds with scavengers there",
+                    "the command keeps its bounds with scavengers there",
                 ),
                 None => (
                     SlotMode::Smt,

@@ -19,12 +19,15 @@ pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
     let running = running();
     let pid = match (args.pid, running.as_slice()) {
         (Some(named), _) => find(named, &running)?,
-        (None, []) => bail!("no harvest of yours runs here"),
+        (None, []) => bail!("you have no running harvest here"),
         (None, [only]) => *only,
         (None, several) => {
             let several: Vec<String> = several.iter().map(u32::to_string).collect();
             let several = several.join(", ");
-            return Err(Usage(format!("several harvests run ({several}): say which one")).into());
+            return Err(Usage(format!(
+                "several harvests run ({several}): name one of them"
+            ))
+            .into());
         }
     };
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -40,7 +43,9 @@ fn find(named: u32, running: &[u32]) -> anyhow::Result<u32> {
     let mut running = running.iter().copied();
     running
         .find(|pid| *pid == named || Some(*pid) == parent)
-        .with_context(|| format!("process {named} is no harvest of yours, nor the command of one"))
+        .with_context(|| {
+            format!("process {named} is neither a harvest of yours nor the command of one")
+        })
 }
 
 /// Process IDs of the harvests that this user may signal.

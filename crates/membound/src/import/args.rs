@@ -9,20 +9,20 @@ use crate::profile::args::USUAL_RUN;
 /// Arguments of `import`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Names and lines come from the program's files, where they are here and are those that were \
-                  recorded. `perf record -B -N` keeps no build-ids, by which that is known."
+    after_help = "Function names and source lines come from the program's files, if they are on this machine \
+                  and their build-ids are those in the recording (`perf record -B -N` records none)."
 )]
 pub(crate) struct ImportArgs {
     /// perf.data (of `perf record`, `perf mem record`, `perf c2c record`) or what `perf script` prints; `-`: stdin.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The run file; an earlier one is replaced.
+    /// Run file to write; an existing one is replaced.
     #[arg(short, long, value_name = "RUN", default_value = USUAL_RUN)]
     pub(crate) output: PathBuf,
-    /// Profile of the machine that was recorded on [default: the run has none].
+    /// Profile of the machine on which perf recorded [default: none: the run has no levels].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Show no summary at the end.
+    /// Print no summary at the end.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }

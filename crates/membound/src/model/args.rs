@@ -13,9 +13,9 @@ use membound_input::parse_size;
 pub(crate) enum ModelCommand {
     /// Fit a hierarchy model to measured windows or to a latency curve.
     Fit(FitArgs),
-    /// Show a model: components (Table 1 of the paper) and attainable rates (Table 2).
+    /// Show a model: its components (the paper's Table 1) and attainable rates (Table 2).
     Show(ShowArgs),
-    /// Say what windows and loads take that were not measured.
+    /// Predict the times of windows and loads that were not measured.
     Predict(PredictArgs),
 }
 
@@ -26,32 +26,32 @@ pub(crate) struct FitOptionArgs {
     /// that the data show].
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) topology: Option<String>,
-    /// Sizes of the levels that the topology leaves open, or of all.
+    /// Sizes of the levels for which the topology has none, or of all levels.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<u64>,
-    /// Take a parameter as given instead of fitting it, in ns. May be repeated.
+    /// Fix a parameter at this value, in ns, instead of fitting it. May be repeated.
     #[arg(long, value_name = "SYMBOL=VALUE", value_parser = fixed)]
     pub(crate) fix: Vec<Fixes>,
-    /// Fit level sizes too, beginning at those given [default without --topology].
+    /// Also fit the sizes of levels, starting from the given ones [default without --topology].
     #[arg(long)]
     pub(crate) free_sizes: bool,
-    /// What residuals are divided by: model, measured (the paper's), equal [default: model].
+    /// Weights of the residuals: model, measured (the paper's), equal [default: model].
     #[arg(long, value_name = "WEIGHTS")]
     pub(crate) weights: Option<Weights>,
     /// Page-table term: off, paper (from 2^28, reference 2^26) or START,REFERENCE
     /// [default: as the topology has it].
     #[arg(long, value_name = "TERM", value_parser = page_table)]
     pub(crate) page_table: Option<PageTableChoice>,
-    /// Entries of the TLB (0: no TLB term) [default: as topology or profile have it].
+    /// Number of entries of the TLB (0: no TLB term) [default: from the topology or the profile].
     #[arg(long, value_name = "N")]
     pub(crate) tlb_entries: Option<u64>,
-    /// Page size behind the areas [default: as topology or profile have it].
+    /// Size of the pages of the areas [default: from the topology or the profile].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) page_size: Option<u64>,
-    /// Which values of a file that holds both: window, latency [default: window].
+    /// Which values to fit from a file with both: window, latency [default: window].
     #[arg(long, value_name = "DATA")]
     pub(crate) data: Option<FitData>,
-    /// Which series of a file that holds several: the one whose description has TEXT.
+    /// Which series to fit from a file with several: the one whose description contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub(crate) series: Option<String>,
 }
@@ -75,8 +75,8 @@ pub(crate) enum ModelFormat {
 /// Arguments of `model fit`.
 #[derive(Args, Debug)]
 pub(crate) struct FitArgs {
-    /// Machine profiles, documents of `measure window` or `latency`, CSV, or saved output
-    /// of lat_mem_rd, multichase or Intel MLC (`-`: stdin). Several are fitted together.
+    /// Machine profiles, documents of `measure window` or `measure latency`, CSV, or saved output of
+    /// lat_mem_rd, multichase or Intel MLC (`-`: stdin). Several are fitted together.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
@@ -84,10 +84,10 @@ pub(crate) struct FitArgs {
     /// Write the model to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Write one self-contained page to FILE.
+    /// Write a self-contained HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// What stdout shows.
+    /// Format of the model on stdout.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: ModelFormat,
 }
@@ -99,10 +99,10 @@ pub(crate) struct ShowArgs {
     /// machine profile.
     #[arg(value_name = "NAME|FILE")]
     pub(crate) model: String,
-    /// Sizes of the levels that the topology leaves open, or of all.
+    /// Sizes of the levels for which the topology has none, or of all levels.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<u64>,
-    /// Write JSON to FILE, or to stdout for `-` or nothing.
+    /// Write JSON to FILE; without FILE or with `-`, to stdout.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -113,13 +113,13 @@ pub(crate) struct PredictArgs {
     /// A fitted model, or anything that `model fit` reads (fitted first).
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Windows in bytes, each in every area.
+    /// Sizes of windows in bytes, each predicted in every area.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "areas")]
     pub(crate) windows: Vec<u64>,
-    /// Areas in bytes that the windows are drawn from.
+    /// Sizes of the areas in bytes.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "windows")]
     pub(crate) areas: Vec<u64>,
-    /// Buffers in bytes that a random chase walks over.
+    /// Sizes in bytes of the buffer of a random pointer chase.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, required_unless_present = "windows")]
     pub(crate) sizes: Vec<u64>,
     /// Distances between the elements of the chase in bytes [default: one line].
@@ -131,13 +131,13 @@ pub(crate) struct PredictArgs {
     /// Sizes of the topology's levels.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "topology")]
     pub(crate) level_sizes: Vec<u64>,
-    /// Which series of a file that holds several: the one whose description has TEXT.
+    /// Which series to fit from a file with several: the one whose description contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub(crate) series: Option<String>,
     /// Write the prediction to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// What stdout shows.
+    /// Format of the prediction on stdout.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: ModelFormat,
 }

@@ -13,10 +13,10 @@ pub(crate) const USUAL_RUN: &str = "membound.run";
 /// What takes timer samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SamplerArg {
-    /// perf events where they are permitted, else the agent's timers.
+    /// perf events if they are permitted, else timers inside the program.
     #[default]
     Auto,
-    /// perf events, or an error.
+    /// perf events; an error if they are not permitted.
     Perf,
     /// Timers inside the program, as in a container.
     Agent,
@@ -26,35 +26,36 @@ pub(crate) enum SamplerArg {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The program keeps stdin, stdout, its exit code and the signal that ends it; \
-                  `membound report RUN` shows what was recorded. With --repeat or --until it stops \
-                  after a run in which the program fails. Exit codes of membound itself: \
-                  127 the command is not there, 126 it cannot be run."
+                  `membound report RUN` shows the run. --repeat and --until stop after a run in \
+                  which the program fails. Exit codes of membound itself: 127 if the command does \
+                  not exist, 126 if it cannot be run."
 )]
 pub(crate) struct ProfileArgs {
-    /// The run file; an earlier one is replaced.
+    /// Run file to write; an existing one is replaced.
     #[arg(short, long, value_name = "RUN", default_value = USUAL_RUN)]
     pub(crate) output: PathBuf,
-    /// Attach to a process that runs already (samples only: no objects, no latencies).
+    /// Attach to a running process (samples only: no objects, no latencies).
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
-    /// Stop recording after S seconds; a program that was started runs on.
+    /// Stop recording after S seconds; a program that membound started runs on.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
-    /// Run the command N times; each run has a file of its own: NAME-1.run, NAME-2.run, …
+    /// Run the command N times, each time into a file of its own: NAME-1.run, NAME-2.run, ….
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "pid")]
     pub(crate) repeat: Option<u32>,
-    /// Run the command until the interval of the stalled share of all runs together is as narrow as
-    /// ±P points of CPU time: three times at least, N of --repeat at most [default: 20].
+    /// Repeat the command until the interval of the stalled share over all runs is within ±P percentage
+    /// points of CPU time: at least three times, at most --repeat times [default: 20].
     #[arg(long, value_name = "±Ppt", value_parser = points, conflicts_with = "pid", allow_hyphen_values = true)]
     pub(crate) until: Option<f64>,
-    /// Machine profile [default: the one that `membound measure` keeps, else a quick one is made].
+    /// Machine profile [default: the one that `membound measure` keeps, else a quick one is measured
+    /// first].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Show no summary at the end.
+    /// Print no summary at the end.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// What takes timer samples: auto, perf, agent.
+    /// Source of the timer samples: auto, perf, agent.
     #[arg(
         long,
         value_enum,
@@ -66,22 +67,23 @@ pub(crate) struct ProfileArgs {
     /// CPU time of a thread between two timer samples, in milliseconds [default: 1.27].
     #[arg(long, value_name = "MS", value_parser = milliseconds, help_heading = "How")]
     pub(crate) period: Option<Duration>,
-    /// Leave the program's code as it is: no executions, addresses and latencies.
+    /// Do not patch the program's code: no executions, addresses and latencies.
     #[arg(long, help_heading = "How")]
     pub(crate) no_latencies: bool,
-    /// Do not follow allocations.
+    /// Do not record allocations.
     #[arg(long, help_heading = "How")]
     pub(crate) no_objects: bool,
-    /// Follow every block from SIZE bytes on, unless there are too many; of smaller ones a part where there are very many.
+    /// Record every heap block of at least SIZE bytes, unless there are too many; smaller blocks are
+    /// sampled where there are very many.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_objects", help_heading = "How")]
     pub(crate) object_size: Option<u64>,
-    /// Functions that allocate and free as malloc and free do. May be repeated.
+    /// Further functions that allocate and free memory as malloc and free do. May be repeated.
     #[arg(long, value_name = "ALLOCATE:FREE", value_parser = pair, conflicts_with = "no_objects", help_heading = "How")]
     pub(crate) allocator: Vec<(String, String)>,
     /// Confirm shared lines with hardware watchpoints.
     #[arg(long, help_heading = "How")]
     pub(crate) watch: bool,
-    /// Time that recording may cost the program, in all.
+    /// Maximum cost of recording, all together, as a share of the program's CPU time [default: 5%].
     #[arg(long, value_name = "P%", value_parser = percent, help_heading = "How")]
     pub(crate) max_overhead: Option<f64>,
 

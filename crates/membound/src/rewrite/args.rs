@@ -12,9 +12,9 @@ use membound_types::PatchBody;
 pub(crate) enum RewriteCommand {
     /// Show what can be patched in a binary, and why the rest cannot.
     Plan(PlanArgs),
-    /// Run a program with every load and store patched, and report counts.
+    /// Run a program with every load and store patched, and report how often each ran.
     Check(CheckArgs),
-    /// Print a script with which gdb shows the original program in a patched one.
+    /// Print a gdb script that shows the original code of a patched program.
     #[command(after_help = "Use it as: membound rewrite gdb-script > membound.py; \
                       gdb -x membound.py -p PID")]
     GdbScript,
@@ -23,16 +23,16 @@ pub(crate) enum RewriteCommand {
 /// What both make plans with.
 #[derive(Args, Debug)]
 pub(crate) struct PlanOptionArgs {
-    /// What a patch does: displace, count, rubbish, sample, record, yield [default: count].
+    /// What each patch does: displace, count, rubbish, sample, record, yield [default: count].
     #[arg(long, value_name = "BODY", default_value_t, hide_default_value = true)]
     pub(crate) body: PatchBody,
-    /// Count with locked increments, so that threads lose none (count).
+    /// Count with locked increments, so that no count is lost between threads (for count).
     #[arg(long)]
     pub(crate) exact: bool,
-    /// Take every jump table for unknown: shows what their resolution is worth.
+    /// Treat every jump table as unknown, to show how much finding them gains.
     #[arg(long)]
     pub(crate) no_tables: bool,
-    /// Neither use plans that were kept nor keep new ones.
+    /// Neither use kept plans nor keep new ones.
     #[arg(long)]
     pub(crate) no_cache: bool,
 }
@@ -57,9 +57,9 @@ pub(crate) struct PlanArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The program keeps stdin, stdout, its exit code and the signal that ends it; \
-                  counts go to stderr and FILE. What cannot be patched runs as it is, and the \
-                  reason is told. Exit codes of membound itself: 127 the command is not there, \
-                  126 it cannot be run."
+                  counts go to stderr and FILE. Code that cannot be patched runs unchanged, and the \
+                  reason is printed. Exit codes of membound itself: 127 if the command does not \
+                  exist, 126 if it cannot be run."
 )]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
@@ -67,11 +67,11 @@ pub(crate) struct CheckArgs {
     /// Write the document to FILE (`-`: stdout, after the program's own output).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Put the single accesses of function F into the document as well. May be repeated.
+    /// Add each access of function F to the document. May be repeated.
     #[arg(long, value_name = "F", requires = "json")]
     pub(crate) function: Vec<String>,
-    /// Name the trampolines for perf, in /tmp/perf-PID.map of every program that runs. The
-    /// files stay, since perf report reads them.
+    /// Name the trampolines for perf in /tmp/perf-PID.map, for every process. The files are kept,
+    /// because perf report reads them.
     #[arg(long)]
     pub(crate) perf_map: bool,
     /// Take all patches out and put them in again every MS milliseconds while it runs.

@@ -100,7 +100,7 @@ fn a_short_one_just_runs() {
     assert_eq!(alone, harvested.left, "{document:#?}");
     assert_eq!(document.primary.yields, 0, "{document:#?}");
     let told = document.notes.join("\n");
-    assert!(told.contains("too short for a plan"), "{told}");
+    assert!(told.contains("ended before a plan"), "{told}");
 }
 
 #[test]

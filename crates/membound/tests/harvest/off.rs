@@ -68,7 +68,7 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
         .find(|note| note.contains("it was switched off"));
     let note = note.unwrap_or_else(|| panic!("{told}"));
     assert!(
-        note.contains("2 of the command's 2 yields were out"),
+        note.contains("2 of the command's 2 yields were removed"),
         "{note}"
     );
 }
@@ -77,7 +77,10 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
 fn there_is_nothing_to_switch_off_in_other_programs() {
     let own = std::process::id().to_string();
     let (said, done) = stop(&[&own]);
-    assert!(!done && said.contains("is no harvest of yours"), "{said}");
+    assert!(
+        !done && said.contains("is neither a harvest of yours"),
+        "{said}"
+    );
     let (said, done) = stop(&["none"]);
     assert!(!done && said.contains("invalid value"), "{said}");
 }

@@ -30,7 +30,7 @@ fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
     let reasons: Vec<_> = refused
         .map(|scavenger| scavenger.reason.as_deref())
         .collect();
-    let expected = "it is linked for fixed addresses, which the command has itself";
+    let expected = "it is linked for fixed addresses that the command uses itself";
     assert_eq!(reasons, [Some(expected)], "{:#?}", harvested.document);
 }
 

@@ -11,62 +11,55 @@ use super::halt::Halt;
 /// Arguments of `harvest batch`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Exit code: the number of jobs that failed, up to 100; 101 for more; 2 for a list or options that cannot be \
-used, before any job is started; 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP; 255 when the job log or \
-the output of jobs could not be written.
+Exit code: the number of jobs that failed, up to 100; 101 for more; 2 if the list or an option cannot be \
+used, before any job starts; 130, 143 or 129 after Ctrl-C, SIGTERM or SIGHUP; 255 if the job log or the \
+output of jobs could not be written.
 
-A first Ctrl-C or SIGTERM starts no further job, a second one ends those that run (SIGTERM, and SIGKILL \
-2 s later).")]
+After a first Ctrl-C or SIGTERM no further job starts; a second one ends the running jobs (SIGTERM, and \
+SIGKILL 2 s later).")]
 pub(crate) struct BatchArgs {
-    /// The list of commands, one a line; `-` is standard input. Empty lines and lines that begin with
-    /// `#` are skipped. A line that needs a shell is given to `sh -c`; every job reads /dev/null.
+    /// List of commands, one per line; `-` is standard input. Empty lines and lines that begin with `#`
+    /// are skipped. A line that needs a shell is given to `sh -c`; every job reads /dev/null.
     #[arg(value_name = "FILE")]
     pub(crate) list: PathBuf,
-    /// Jobs that run at one time: a number, or a percentage of the CPUs that may be used; 0 starts all
-    /// jobs at once [default: 100%].
+    /// Maximum number of jobs at the same time: a number, or a percentage of the permitted CPUs; 0
+    /// starts all jobs at once [default: 100%].
     #[arg(short = 'j', long = "jobs", value_name = "N", value_parser = at_once)]
     pub(crate) at_once: Option<AtOnce>,
     /// Print the output of jobs in the order of the list [default: as they end].
     #[arg(short, long)]
     pub(crate) keep_order: bool,
-    /// Write what jobs print to NUMBER.out and NUMBER.err in DIR, which is made where it is not there.
+    /// Write each job's output to NUMBER.out and NUMBER.err in DIR, which is created if missing.
     #[arg(long, value_name = "DIR", conflicts_with = "keep_order")]
     pub(crate) output: Option<PathBuf>,
-    /// Write a line for every job that ended to FILE, in the columns of GNU parallel's job log.
+    /// Write a line to FILE for every job that ended, in the columns of GNU parallel's job log.
     #[arg(long, value_name = "FILE")]
     pub(crate) joblog: Option<PathBuf>,
-    /// Skip the jobs that the job log has as ended, and add to it.
+    /// Skip jobs that the job log lists as ended, and append to the log.
     #[arg(long, requires = "joblog")]
     pub(crate) resume: bool,
-    /// As --resume, but run those again that failed.
+    /// As --resume, but run failed jobs again.
     #[arg(long, requires = "joblog")]
     pub(crate) resume_failed: bool,
-    /// When to stop early: never, or WHEN,WHY=N. WHEN is now (end running jobs) or soon (start no further
-    /// ones), WHY is fail, success or done, N a number of jobs or a percentage of all [default: never].
+    /// When to stop early: never, or WHEN,WHY=N. WHEN is now (end running jobs) or soon (start no more
+    /// jobs), WHY is fail, success or done, N is a number of jobs or a percentage of all [default:
+    /// never].
     #[arg(long, value_name = "WHEN,WHY=N", value_parser = str::parse::<Halt>, allow_hyphen_values = true)]
     pub(crate) halt: Option<Halt>,
-    /// Whether jobs that wait for memory run together in one harvest: auto (where an earlier run of the
-    /// same programs gained by it, and one time in eight where their plans promise 1.3 times or more), on
-    /// (wherever kept plans promise a gain), off.
-    #[arg(
-        long,
-        value_name = "WHEN",
-        default_value_t,
-        hide_default_value = true,
-        help = "Whether jobs that wait for memory run together in one harvest: auto (where an \
-                earlier run of the same programs gained by it, and one time in eight where their \
-                plans promise 1.3 times or more), on (wherever kept plans promise a gain), off \
-                [default: auto]"
-    )]
+    /// Whether jobs that wait for memory run together in one harvest: auto (if an earlier run of the
+    /// same programs gained by it, and one time in eight if their plans promise a factor of 1.3 or
+    /// more), on (whenever kept plans promise a gain), off [default: auto].
+    #[arg(long, value_name = "WHEN", default_value_t, hide_default_value = true)]
     pub(crate) harvest: BatchHarvest,
-    /// Machine profile that harvests take latencies from; without one none is begun [default: the one kept
-    /// of this host].
+    /// Machine profile with latencies; without one there is no harvest [default: the one kept of this
+    /// host].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Print the commands in the order in which they would be started, and run nothing.
+    /// Print the commands in the order in which they would start, and run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Show how many jobs have ended and the time left: auto (where stderr is a terminal), off.
+    /// Show the number of ended jobs and the remaining time: auto (if stderr is a terminal), off
+    /// [default: auto].
     #[arg(
         long,
         value_name = "WHEN",
@@ -75,12 +68,10 @@ pub(crate) struct BatchArgs {
         default_value = "auto",
         default_missing_value = "auto",
         hide_default_value = true,
-        hide_possible_values = true,
-        help = "Show how many jobs have ended and the time left: auto (where stderr is a terminal), \
-                off [default: auto]"
+        hide_possible_values = true
     )]
     pub(crate) progress: Shown,
-    /// Print the table of results to stderr: auto (where stderr is a terminal), on, off.
+    /// Print the table of results to stderr: auto (if stderr is a terminal), on, off [default: auto].
     #[arg(
         long,
         value_name = "WHEN",
@@ -89,12 +80,10 @@ pub(crate) struct BatchArgs {
         default_value = "auto",
         default_missing_value = "on",
         hide_default_value = true,
-        hide_possible_values = true,
-        help = "Print the table of results to stderr: auto (where stderr is a terminal), on, off \
-                [default: auto]"
+        hide_possible_values = true
     )]
     pub(crate) summary: Shown,
-    /// Write the document to FILE (`-` or nothing: stdout, with --output only).
+    /// Write the results as JSON to FILE; without FILE or with `-`, to stdout (only with --output).
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -66,7 +66,7 @@ impl FromStr for Halt {
     /// `never`, or `soon,fail=1` and the like; GNU parallel's older numbers too: 0, 1, 2, -1, -2, P%.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("`{text}` is no way to stop: use never, or now|soon,fail|success|done=N or P%")
+            format!("`{text}` is not a condition: use never, or now|soon,fail|success|done=N or P%")
         };
         let first = |stop, ends| Self::When {
             stop,

@@ -38,7 +38,9 @@ pub(super) fn parse(
             continue;
         }
         if line.contains(&0) {
-            return Err(format!("line {row} holds a NUL byte: it is no command"));
+            return Err(format!(
+                "line {row} is not a command: it contains a NUL byte"
+            ));
         }
         listed.push(Listed {
             number: listed.len() as u64 + 1,

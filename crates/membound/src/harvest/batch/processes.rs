@@ -78,7 +78,7 @@ fn spawned(command: &mut Command) -> Result<Pid, Unstarted> {
     // The handle is dropped, since [`reap`] waits for all children by process ID.
     let child = spawned.map_err(classed)?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    pid.ok_or_else(|| Unstarted::Never(io::Error::other("a process without a number")))
+    pid.ok_or_else(|| Unstarted::Never(io::Error::other("the started process has no process ID")))
 }
 
 fn classed(error: io::Error) -> Unstarted {

@@ -14,73 +14,67 @@ use crate::profile::args::seconds;
 /// Arguments of `harvest explore`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each round runs the program by itself and then once under each setting, forwards and \
-                  backwards in turn; figures are medians over rounds, with the smallest and largest value \
-                  (from six rounds on the 95 % interval) in brackets. All programs share one CPU, except \
-                  while they are profiled. The first run of the program by itself writes to stdout and \
-                  stderr, where `harvest run` has it write, and all other runs to /dev/null; tables go to \
-                  stderr. A program that fails by itself is not explored: its exit code is passed on. A \
-                  setting that fails is a row with the reason. A regular file as stdin is read from its beginning by each run; \
-                  anything else is replaced by /dev/null. Ctrl-C ends the runs and shows what was measured \
-                  up to then."
+    after_help = "Each round runs the program by itself and then once under each setting, in an order that \
+                  alternates between rounds. Figures are medians over the rounds, with the smallest and \
+                  largest value (from six rounds on the 95 % interval) in brackets. All programs share one \
+                  CPU, except while they are profiled. The first run of the program writes to stdout and \
+                  stderr, all other runs to /dev/null; tables go to stderr. If the program fails by itself, \
+                  nothing is explored and its exit code is passed on. If a setting fails, its row has the \
+                  reason. Each run reads stdin from its beginning if stdin is a regular file, and /dev/null \
+                  otherwise. Ctrl-C ends the runs and shows what was measured until then."
 )]
 pub(crate) struct ExploreArgs {
-    /// A program to run in the command's stalls, as a shell would read it. May be repeated [default: the
-    /// command itself].
+    /// Program to run while the command waits for memory, as a shell command line. May be repeated
+    /// [default: the command itself].
     #[arg(long, value_name = "CMD")]
     pub(crate) scavenger: Vec<String>,
-    /// Copies of each scavenger.
+    /// Number of copies of each scavenger.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) copies: u32,
-    /// What to vary, as a list: bound (time until the command runs again), distance (between a scavenger's
-    /// yields), overhead (CPU time that yields may cost where loads hit, which decides how many yield), parts (of a yield, each left out), periods (of the profile), chases (1, 2, 4, 6, 8 programs
-    /// at once), kernel (who schedules), slo (objectives of latency; needs --requests) [default: all that
-    /// apply].
+    /// What to vary, as a list: bound (time until the command runs again), distance (between a
+    /// scavenger's yields), overhead (CPU time that yields may cost where loads hit, which decides how
+    /// many loads yield), parts (of a yield, each left out in turn), periods (of the profile), chases
+    /// (1, 2, 4, 6, 8 programs at once), kernel (the kernel's scheduling), slo (objectives of latency;
+    /// needs --requests) [default: all that apply].
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(crate) sweep: Vec<ExploreSweep>,
     /// Bounds and distances, in nanoseconds or `none` [default: 50,100,200,500,1000,none].
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = bound_or_none)]
     pub(crate) bounds: Vec<BoundNs>,
-    /// Bounds on the overhead of yields, as shares of the CPU time [default: 0.2%,1%,2%,5%,10%,20%].
+    /// Maximum costs of yields, as shares of the CPU time [default: 0.2%,1%,2%,5%,10%,20%].
     #[arg(long, value_name = "P%", value_delimiter = ',', value_parser = percent)]
     pub(crate) overheads: Vec<f64>,
-    /// Rounds: how often each setting is run.
+    /// Number of rounds, each of which runs every setting once.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) pairs: u32,
-    /// The CPU that all programs share [default: the last one that may be used].
+    /// CPU that all programs share [default: the last permitted CPU].
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<u32>,
-    /// A plan that `harvest plan` wrote, of the command or of a scavenger, which stays the same in all
-    /// settings. May be repeated; a program without one is profiled first.
+    /// Plan of the command or of a scavenger, from `harvest plan`, for all settings. May be repeated; a
+    /// program without one is profiled first.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Vec<PathBuf>,
-    /// How long each program is run to profile it where there is no plan.
+    /// Maximum time for profiling a program without a plan, in seconds.
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub(crate) profile_s: Duration,
-    /// Tell requests of the command, whose latency is compared instead of its time: as in `harvest run`.
+    /// What a request of the command is, as in `harvest run`; the latency of requests is compared
+    /// instead of the command's time.
     #[arg(long, value_name = "HOW", value_parser = requests)]
     pub(crate) requests: Option<RequestsBy>,
-    /// What scavengers do that have no thread to run on, as in `harvest run`; programs at once take turns
-    /// only.
-    #[arg(
-        long,
-        value_name = "WHAT",
-        default_value_t,
-        hide_default_value = true,
-        help = "What scavengers do that have no thread to run on, as in `harvest run`; where programs at \
-                once are counted, they stop [default: harvest]"
-    )]
+    /// What scavengers do when no thread has room for them, as in `harvest run`; with `--sweep chases`
+    /// they wait [default: harvest].
+    #[arg(long, value_name = "WHAT", default_value_t, hide_default_value = true)]
     pub(crate) idle: IdlePolicy,
-    /// Machine profile to take latencies from [default: the one kept of this host].
+    /// Machine profile with latencies [default: the one kept of this host].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
-    /// Write the document to FILE (`-` or nothing: stdout).
+    /// Write the results as JSON to FILE; without FILE or with `-`, to stdout.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
-    /// Write a page with tables and plots to FILE.
+    /// Write an HTML page with tables and plots to FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Say nothing but what goes wrong.
+    /// Print only errors.
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// The command and its arguments.
