@@ -34,8 +34,7 @@ const OF_RUNS: [&str; 5] = [".prepared", ".stdout", ".stderr", "stdout", "stderr
 const MAX_TIME_RATIO: f64 = 1.03;
 
 /// Method of running a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// A harvest that knows none of the programs, on one CPU.
     FirstHarvest,
@@ -50,22 +49,23 @@ enum Way {
 }
 
 impl Way {
-    /// In the order in which a round runs them, which is that of the variants: the first harvest
-    /// makes the plans of the others.
-    const ROUND: [Self; 5] = [
-        Self::FirstHarvest,
-        Self::Sequence,
-        Self::Harvest,
-        Self::SideBySide,
-        Self::HarvestOnAll,
-    ];
+    /// The order in a round, counted from 0. The first harvest makes the plans of the others. What is
+    /// compared changes places from round to round, so that neither gains by its place.
+    const fn order(round: usize) -> [Self; 5] {
+        use Way::{FirstHarvest, Harvest, HarvestOnAll, Sequence, SideBySide};
+        if round.is_multiple_of(2) {
+            [FirstHarvest, Sequence, Harvest, SideBySide, HarvestOnAll]
+        } else {
+            [FirstHarvest, Harvest, Sequence, HarvestOnAll, SideBySide]
+        }
+    }
 }
 
 /// Times of a batch.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     programs: Vec<String>,
-    /// Seconds of every round, by method in the order of [`Way::ROUND`].
+    /// Seconds of every round, by method in the order of [`Way`].
     seconds: [Vec<f64>; 5],
     /// Time relative to the kernel's scheduling of the same round: first harvest and harvest on
     /// one CPU, harvest on all CPUs.
@@ -234,9 +234,9 @@ impl<'a> Bed<'a> {
     fn measure(&self, setting: &Setting<'_>) -> Result<Row> {
         let mut seconds: [Vec<f64>; 5] = Default::default();
         let mut same_output = true;
-        for _ in 0..setting.rounds {
+        for round in 0..setting.rounds {
             let plans = tempfile::tempdir()?;
-            for (way, seconds) in Way::ROUND.iter().zip(&mut seconds) {
+            for way in Way::order(round) {
                 let begun = Instant::now();
                 match way {
                     Way::Sequence => {
@@ -250,8 +250,9 @@ impl<'a> Bed<'a> {
                     }
                     Way::HarvestOnAll => self.harvest(setting, plans.path(), false)?,
                 }
-                seconds.push(begun.elapsed().as_secs_f64());
-                same_output &= *way == Way::FirstHarvest || self.has_same_output();
+                seconds[way as usize].push(begun.elapsed().as_secs_f64());
+                // The first round's first harvest has no output to compare with.
+                same_output &= way == Way::FirstHarvest || self.has_same_output();
             }
         }
         let programs = self.batch.iter().map(|it| it.name.clone()).collect();
