@@ -19,6 +19,7 @@ use iced_x86::{
 };
 
 use super::backward::Scratch;
+use super::state::State;
 use super::traits::{self, Kind, Mxcsr, Traits, UpperParts, X87};
 use super::{Access, access};
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
@@ -34,46 +35,6 @@ pub struct Effects {
     pub kills: RegisterSet,
     /// The instruction's explicit access to memory.
     pub access: Option<Access>,
-}
-
-/// The part of the effects that liveness analysis needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) reads: RegisterSet,
-    pub(super) writes: RegisterSet,
-    pub(super) kills: RegisterSet,
-}
-
-impl State {
-    const NOTHING: Self = Self {
-        reads: RegisterSet::EMPTY,
-        writes: RegisterSet::EMPTY,
-        kills: RegisterSet::EMPTY,
-    };
-
-    /// The effect assumed of an instruction that may do anything.
-    pub(super) const EVERYTHING: Self = Self {
-        reads: RegisterSet::ALL,
-        writes: RegisterSet::ALL,
-        kills: RegisterSet::EMPTY,
-    };
-
-    const fn read(&mut self, set: RegisterSet) {
-        self.reads = self.reads.union(set);
-    }
-
-    const fn write(&mut self, set: RegisterSet) {
-        self.writes = self.writes.union(set);
-    }
-
-    const fn kill(&mut self, set: RegisterSet) {
-        self.writes = self.writes.union(set);
-        self.kills = self.kills.union(set);
-    }
-
-    const fn spare(&mut self, set: RegisterSet) {
-        self.kills = self.kills.without(set);
-    }
 }
 
 /// Computes effects. It owns scratch space, so use one per thread.

@@ -22,6 +22,7 @@ mod loops;
 mod reaching;
 mod saving;
 mod stack;
+mod state;
 mod summary;
 mod traits;
 
