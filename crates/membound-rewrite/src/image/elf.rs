@@ -10,7 +10,8 @@ use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64};
 use object::pod;
 use object::read::elf::{FileHeader as _, NoteIterator, ProgramHeader as _, SectionHeader as _};
 
-use super::{Error, Kind, Unsupported};
+use super::error::{Error, Unsupported};
+use super::kind::Kind;
 
 /// Largest span of a module in bytes: displacements of jumps reach 2 GiB, and the code area needs a part of
 /// that.

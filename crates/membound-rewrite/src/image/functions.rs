@@ -12,7 +12,27 @@ use super::frames::FrameDescription;
 use super::padding::leading_padding;
 use super::relocations::Relocations;
 use super::symbols::{Symbol, SymbolKind};
-use super::{FunctionBounds, Undescribed};
+
+/// A function's extent in the file's addresses, with its name and origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionBounds {
+    /// Addresses of the function in the file.
+    pub range: Range<u64>,
+    /// Name, mangled as in the symbol table, if there is one.
+    pub name: Option<Box<str>>,
+    /// True if code outside the module may call it, because it has a dynamic symbol.
+    pub exported: bool,
+    /// True if it is hand-written assembly as far as known (no `STT_FUNC` type, or no unwind information): no
+    /// convention is assumed.
+    pub assembly: bool,
+}
+
+/// Whether to search for functions that neither symbols nor unwind information describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undescribed {
+    Found,
+    LeftOut,
+}
 
 /// Alignment that compilers give to functions, in bytes.
 const FUNCTION_ALIGNMENT: u64 = 16;

@@ -5,7 +5,25 @@ use sha2::{Digest as _, Sha256};
 
 use super::elf::Layout;
 use super::symbols::Symbol;
-use super::{Convention, Identity};
+
+/// The identity of an image for caches: files with equal bytes have equal identities.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// The linker's build-id.
+    BuildId(Vec<u8>),
+    /// SHA-256 of program headers and executable segments, where there is no build-id.
+    TextHash([u8; 32]),
+}
+
+/// Calling convention that may be assumed at calls and returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Convention {
+    /// The code comes from compilers that follow the System V ABI (gcc, clang, rustc), according to the file's
+    /// `.comment` or, if that was stripped, to its unwind information.
+    SystemV,
+    /// The convention is unknown: everything is alive at calls and returns.
+    Unknown,
+}
 
 const NT_GNU_BUILD_ID: u32 = 3;
 const NT_GO_BUILD_ID: u32 = 4;

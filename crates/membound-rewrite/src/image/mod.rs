@@ -5,10 +5,12 @@
 //! headers claim.
 
 mod elf;
+mod error;
 mod exceptions;
 mod frames;
 mod functions;
 mod identity;
+mod kind;
 mod padding;
 mod relocations;
 mod symbols;
@@ -17,90 +19,13 @@ mod unwind;
 use std::ops::Range;
 
 use elf::Layout;
+pub use error::{Error, Unsupported};
 pub(crate) use frames::Depth;
+pub use functions::FunctionBounds;
+use functions::Undescribed;
+pub use identity::{Convention, Identity};
+pub use kind::Kind;
 pub(crate) use padding::leading_padding;
-
-/// Why a file is rejected as a whole; none of its functions are analysed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The file's headers or tables contradict its contents.
-    #[error("malformed ELF file: {0}")]
-    Malformed(String),
-    /// The file is of a kind that is not patched.
-    #[error("{0}")]
-    Unsupported(Unsupported),
-}
-
-/// Kinds of files that are not patched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unsupported {
-    /// The file has no ELF magic.
-    #[error("not an ELF file")]
-    NotElf,
-    /// The file has another instruction set, word size or byte order.
-    #[error("not x86-64 code")]
-    Machine,
-    /// The file is neither an executable nor a shared object.
-    #[error("neither an executable nor a shared object")]
-    Kind,
-    /// The text is relocated when it is loaded, or lies in a writable segment.
-    #[error("its text is writable or is relocated when it is loaded")]
-    WritableText,
-    /// The file was made by Go, whose runtime moves stacks and unwinds by its own tables.
-    #[error("a Go program: its runtime moves stacks and unwinds by its own tables")]
-    Go,
-    /// The file spans more addresses than jumps can reach.
-    #[error("it spans more than 1 GiB")]
-    TooLarge,
-}
-
-/// The identity of an image for caches: files with equal bytes have equal identities.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Identity {
-    /// The linker's build-id.
-    BuildId(Vec<u8>),
-    /// SHA-256 of program headers and executable segments, where there is no build-id.
-    TextHash([u8; 32]),
-}
-
-/// Calling convention that may be assumed at calls and returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Convention {
-    /// The code comes from compilers that follow the System V ABI (gcc, clang, rustc), according to the file's
-    /// `.comment` or, if that was stripped, to its unwind information.
-    SystemV,
-    /// The convention is unknown: everything is alive at calls and returns.
-    Unknown,
-}
-
-/// A function's extent in the file's addresses, with its name and origin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionBounds {
-    /// Addresses of the function in the file.
-    pub range: Range<u64>,
-    /// Name, mangled as in the symbol table, if there is one.
-    pub name: Option<Box<str>>,
-    /// True if code outside the module may call it, because it has a dynamic symbol.
-    pub exported: bool,
-    /// True if it is hand-written assembly as far as known (no `STT_FUNC` type, or no unwind information): no
-    /// convention is assumed.
-    pub assembly: bool,
-}
-
-/// The kind of module that a file makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An executable with fixed addresses.
-    Executable,
-    /// An executable that can be mapped anywhere.
-    PositionIndependentExecutable,
-    /// A shared object, or the dynamic loader.
-    SharedObject,
-    /// An executable that needs no dynamic loader, with fixed addresses or not.
-    Static,
-}
 
 /// An ELF file that has been read.
 #[derive(Clone, Debug)]
@@ -114,13 +39,6 @@ pub struct Image<'data> {
     relocations: relocations::Relocations<'data>,
     identity: Identity,
     convention: Convention,
-}
-
-/// Whether to search for functions that neither symbols nor unwind information describe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undescribed {
-    Found,
-    LeftOut,
 }
 
 /// The layout of a file whose code may be patched; an error for Go programs.
