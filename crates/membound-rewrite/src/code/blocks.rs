@@ -5,9 +5,11 @@ use std::cell::OnceCell;
 use iced_x86::Instruction;
 use rustc_hash::FxHashMap;
 
+use super::basic_block::{BasicBlock, BlockEnd};
+use super::block_id::BlockId;
 use super::descent::{Descent, Flow, flow};
-use super::table::Resolution;
-use super::{BasicBlock, BlockEnd, BlockId, Successors};
+use super::resolution::Resolution;
+use super::successors::Successors;
 
 /// A function's instructions in order of address, and its blocks.
 pub(super) struct Graph {

@@ -2,8 +2,8 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
-use super::Unresolved;
 use super::knowledge::ImageFacts;
+use super::unresolved::Unresolved;
 use crate::image::{FunctionBounds, Image, leading_padding};
 
 /// Largest function that is decoded, in bytes: more than any real one has, and small enough that the per-byte

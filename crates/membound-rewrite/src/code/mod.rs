@@ -5,130 +5,36 @@
 //! jump tables until they lead to nothing new, and finally decodes bytes that no control flow was seen to
 //! reach.
 
+mod basic_block;
+mod block_id;
 mod blocks;
 mod descent;
 mod knowledge;
 mod landing;
 mod noreturn;
+mod resolution;
 mod rseq;
 mod stack;
 mod successors;
 mod sweep;
 mod table;
-
-use std::fmt;
+mod unresolved;
 
 use iced_x86::Instruction;
 use rustc_hash::FxHashMap;
 
 use crate::between;
 use crate::image::{FunctionBounds, Image};
+pub use basic_block::{BasicBlock, BlockEnd};
+pub use block_id::BlockId;
 use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
 use knowledge::{EntryCertainty, FoundTables};
 pub use knowledge::{ImageFacts, Tables};
+use resolution::Resolution;
 pub use successors::Successors;
-use table::{Resolution, Resolver};
-
-/// Index of a block in [`Function::blocks`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockId(pub u32);
-
-impl BlockId {
-    /// The index as `usize`.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// How control leaves a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockEnd {
-    /// The next instruction begins another block.
-    FallsThrough,
-    /// A direct jump inside the function, conditional or not.
-    Jump,
-    /// A direct jump to another function (tail call, cold part) at `target`. If `conditional`, the block
-    /// after it is a successor. Also an indirect jump through a table with some entries that lead to another
-    /// function; the other entries are successors. Also any instruction after which control runs beyond what
-    /// could be decoded; `target` is the address it runs to.
-    Leaves {
-        /// The target, or one of several.
-        target: u64,
-        /// True if control may also stay in the function.
-        conditional: bool,
-    },
-    /// A call. If it returns, the return site is the successor; hand-written code that ends with a call may
-    /// have none.
-    Call {
-        /// The target of a direct call.
-        target: Option<u64>,
-        /// False if the callee is known never to return.
-        returns: bool,
-    },
-    /// An indirect jump whose targets are all known and inside the function.
-    Table,
-    /// An indirect jump that has the form of a tail call: through a GOT or PLT slot, or after the frame was
-    /// removed, with the stack pointer as at the function's entry.
-    TailCall,
-    /// An indirect jump whose targets are not known.
-    Unresolved,
-    /// A return.
-    Return,
-    /// An instruction after which nothing runs (`ud2`, `hlt`, `int3`), or bytes that are not an instruction.
-    Stops,
-}
-
-impl BlockEnd {
-    /// True if control continues only at the block's successors, apart from a callee that returns.
-    #[must_use]
-    pub const fn stays_inside(self) -> bool {
-        matches!(
-            self,
-            Self::FallsThrough | Self::Jump | Self::Table | Self::Call { returns: true, .. }
-        )
-    }
-}
-
-/// A basic block: instructions that follow each other, of which only the first is a branch target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BasicBlock {
-    /// Index of the block's first instruction in [`Function::instructions`].
-    pub first: u32,
-    /// Index after its last instruction.
-    pub end: u32,
-    /// How control leaves the block.
-    pub leaves_by: BlockEnd,
-    /// Blocks of the function that may run next, without the landing pad.
-    pub successors: Successors,
-    /// The block that catches, cleans up after or filters an exception thrown by the call at the block's end.
-    pub landing_pad: Option<BlockId>,
-    /// True if control enters the block from outside the function: at its entry, a landing pad, an address
-    /// that is taken, or an rseq abort handler.
-    pub entered_from_outside: bool,
-}
-
-/// Why not all branches into a function are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unresolved {
-    /// An indirect jump with unknown targets, at this address.
-    IndirectJump(u64),
-    /// The bytes from this address on cannot be decoded, or there are data among them.
-    Undecodable(u64),
-    /// Code outside jumps to this address in the middle of the function, where no block is known to begin.
-    EnteredInside(u64),
-}
-
-impl fmt::Display for Unresolved {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::IndirectJump(at) => write!(out, "an indirect jump at {at:#x}"),
-            Self::Undecodable(at) => write!(out, "bytes at {at:#x} that are no instruction"),
-            Self::EnteredInside(at) => write!(out, "a jump from outside to {at:#x}"),
-        }
-    }
-}
+use table::Resolver;
+pub use unresolved::Unresolved;
 
 /// A decoded function.
 ///

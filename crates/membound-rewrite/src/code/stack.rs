@@ -2,7 +2,7 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-use super::BlockId;
+use super::block_id::BlockId;
 use super::blocks::Graph;
 use crate::image::{Depth as Unwound, FunctionBounds, Image};
 

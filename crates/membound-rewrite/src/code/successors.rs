@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::BlockId;
+use super::block_id::BlockId;
 
 /// Blocks that may run next; dereferences to a slice.
 #[derive(Clone)]

@@ -8,9 +8,10 @@ use std::cell::OnceCell;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::code::basic_block::BlockEnd;
+use crate::code::block_id::BlockId;
 use crate::code::blocks::Graph;
 use crate::code::descent::{Flow, flow};
-use crate::code::{BlockEnd, BlockId};
 
 /// Most copies and spills that are followed in a chain.
 const MAX_COPY_CHAIN: usize = 6;

@@ -16,10 +16,12 @@ use std::ops::Range;
 
 use iced_x86::{Code, Instruction, OpKind};
 
-use super::BlockId;
+use super::basic_block::BlockEnd;
+use super::block_id::BlockId;
 use super::blocks::Graph;
 use super::descent::Descent;
 use super::knowledge::{CodePointer, Tables};
+use super::resolution::Resolution;
 use super::stack::Stack;
 use crate::image::Image;
 use path::{Entry, PathResult, Table};
@@ -31,25 +33,6 @@ const MAX_TABLE_ENTRIES: u64 = 1 << 16;
 /// each byte of the function.
 const BASE_TARGET_LIMIT: u64 = 2048;
 const TARGET_LIMIT_PER_BYTE: u64 = 16;
-
-/// The result for one indirect jump.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Resolution {
-    /// The jump uses tables: target addresses inside the function and in others, sorted, and the address
-    /// ranges of the tables' entries.
-    Table {
-        inside: Vec<u64>,
-        outside: Vec<u64>,
-        data: Vec<Range<u64>>,
-        /// Targets in the order of their entries, if a table has no known end: the caller decodes each target
-        /// before it accepts the next.
-        guessed: Vec<u64>,
-    },
-    /// The jump leaves the function for good.
-    TailCall,
-    /// The jump may lead anywhere.
-    Unresolved,
-}
 
 /// State of the search for the targets of one function's jumps.
 pub(super) struct Resolver<'a, 'b, 'data> {
@@ -100,7 +83,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
                 .blocks
                 .iter()
                 .filter_map(|block| match block.leaves_by {
-                    super::BlockEnd::Leaves {
+                    BlockEnd::Leaves {
                         target,
                         conditional: true,
                     } => image.function_at(target),

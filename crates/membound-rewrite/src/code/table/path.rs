@@ -8,9 +8,10 @@ use iced_x86::{ConditionCode, Instruction, OpKind, Register};
 use super::constants::Constants;
 use super::state::State;
 use super::value::{Node, Value, low_mask};
+use crate::code::basic_block::BlockEnd;
+use crate::code::block_id::BlockId;
 use crate::code::blocks::Graph;
 use crate::code::descent::{Flow, flow};
-use crate::code::{BlockEnd, BlockId};
 use crate::image::Image;
 
 /// Most blocks of a path.
