@@ -8,7 +8,7 @@ use iced_x86::{Code, Instruction};
 
 use super::body::{Cost, SettledBody};
 use super::companions::Companions;
-use super::function::{self, Subject};
+use super::subject::{self, Subject};
 use super::surroundings::Surroundings;
 use super::{EDIT, Options};
 use crate::code::BasicBlock;
@@ -66,7 +66,7 @@ fn merit(
     let function = subject.function;
     let instruction = &function.instructions[index];
     let movable =
-        |index: usize| function::movable(subject, &function.instructions[index], origin).is_some();
+        |index: usize| subject::movable(subject, &function.instructions[index], origin).is_some();
     let around = Surroundings::before(subject.liveness, index);
     let access = access(instruction);
     let start = function.instructions[block.first as usize].ip();

@@ -11,17 +11,13 @@ use super::cycle::TrampolineLoop;
 use super::group::{self, FunctionContext, Group, Item};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
-use super::relocate::{self, Form};
+use super::relocate::Form;
+use super::subject::{Subject, is_overlapped, is_untouchable, movable};
 use super::surroundings::Surroundings;
 use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
 use super::wraps::{self, Wrap};
 use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
-use crate::RegisterSet;
-use crate::code::Function;
-use crate::flow::{Access, Analyst, Direction, Liveness, access};
-
-/// Largest distance in bytes from the module's origin to what moved code refers to.
-const MAX_DISTANCE_BYTES: u64 = 1 << 30;
+use crate::flow::{Access, Analyst, Direction, access};
 
 /// An instruction that was to be patched.
 #[derive(Clone, Copy, Debug)]
@@ -61,20 +57,6 @@ pub(super) struct PlannedFunction {
     pub wraps: Vec<Wrap>,
     /// The groups formed.
     pub groups: Vec<group::Group>,
-}
-
-/// A function and what the analyses have found out about it.
-#[derive(Clone, Copy)]
-pub(super) struct Subject<'a> {
-    /// The decoded function.
-    pub function: &'a Function,
-    /// Bytes from the function's start up to the next one.
-    pub bytes: &'a [u8],
-    /// Which state is alive before each instruction.
-    pub liveness: &'a Liveness,
-    /// State that holds no value anywhere in the module, though it may count as alive where the function
-    /// returns.
-    pub unused: RegisterSet,
 }
 
 /// Plans a function and writes its trampolines into `chunk`.
@@ -321,40 +303,6 @@ fn refuse(found: &mut PlannedFunction, index: usize, refusal: Refusal) {
             wrap.view.state = HookState::Refused(refusal);
         }
     }
-}
-
-fn is_untouchable(function: &Function, instruction: &Instruction) -> bool {
-    overlap(&function.untouchable, instruction)
-}
-
-/// True if control may enter the instruction in the middle.
-fn is_overlapped(function: &Function, instruction: &Instruction) -> bool {
-    overlap(&function.overlapped, instruction)
-}
-
-fn overlap(ranges: &[std::ops::Range<u64>], instruction: &Instruction) -> bool {
-    ranges
-        .iter()
-        .any(|range| instruction.ip() < range.end && range.start < instruction.next_ip())
-}
-
-pub(super) fn movable(
-    subject: &Subject<'_>,
-    instruction: &Instruction,
-    origin: u64,
-) -> Option<Form> {
-    let start = usize::try_from(instruction.ip() - subject.function.bounds.range.start).ok()?;
-    let bytes = subject.bytes.get(start..start + instruction.len())?;
-    let form = relocate::form(instruction, bytes)?;
-    let target = match form {
-        Form::Verbatim => origin,
-        Form::RipOperand(_) => instruction.ip_rel_memory_address(),
-        Form::Jump | Form::JumpIf(_) | Form::CountJump(_) => instruction.near_branch_target(),
-    };
-    let near = target.wrapping_sub(origin).cast_signed().unsigned_abs() <= MAX_DISTANCE_BYTES;
-    let may_move = !is_untouchable(subject.function, instruction)
-        && !is_overlapped(subject.function, instruction);
-    (near && may_move).then_some(form)
 }
 
 fn hook(

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::function::{self, Subject};
+use super::function;
 use super::plan::{FunctionView, identity_bytes};
 use super::planner::{Assembly, ModuleKnowledge, Part, bytes_of, origin_of};
+use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::{Hooks, Options, Plan, wraps};
 use crate::code::{Function, ImageFacts, Tables};

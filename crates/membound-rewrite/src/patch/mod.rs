@@ -29,6 +29,7 @@ mod relocate;
 mod rubbish;
 mod run_queue;
 mod standalone;
+mod subject;
 mod surroundings;
 mod syscalls;
 mod table;

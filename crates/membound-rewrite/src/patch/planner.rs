@@ -9,12 +9,13 @@ use rayon::prelude::*;
 
 use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
-use super::function::{self, PlannedFunction, Subject};
+use super::function::{self, PlannedFunction};
 use super::plan::{
     FunctionView, MAX_COLOUR_BYTES, Plan, hook_code, identity_bytes, refusal_code, site_words,
     write_edit, write_function, write_pun,
 };
 use super::pun::{self, IslandRange};
+use super::subject::Subject;
 use super::syscalls::{self, is_made_again};
 use super::table::Tables;
 use super::trampoline::{Chunk, Edit};

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use super::function::{self, Subject};
+use super::function;
 use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
+use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::{Body, Hooks, Options, Plan, VectorLevel};
 use crate::code::Function;
