@@ -3,10 +3,10 @@
 use super::body::SettledBody;
 use super::function::PlannedFunction;
 use super::group::{self, FunctionContext, Item};
-use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::relocate;
 use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
+use super::views::FunctionView;
 use super::{Body, EDIT, Options, Plan, Refusal};
 use crate::code::Function;
 

@@ -9,8 +9,6 @@ use std::ops::Range;
 use membound_wire::fingerprint;
 use rayon::prelude::*;
 
-use super::PlanError;
-
 pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
 pub(super) const VERSION: u32 = 27;
 /// Bytes of magic, version, number of sections, the numbers, the section table and the checksum.
@@ -30,7 +28,7 @@ pub(super) enum Section {
     Code,
     /// `u32` offsets, in the code, of 32-bit displacements that refer to the module.
     Relocations,
-    /// [`super::trampoline::Edit`]s of [`EDIT_BYTES`] each.
+    /// [`super::edit::Edit`]s of [`EDIT_BYTES`] each.
     Edits,
     /// The tables for the agent, beginning with a `TableHeader`.
     Tables,
@@ -126,6 +124,24 @@ impl Builder {
             .for_each(|(place, piece)| place.copy_from_slice(piece));
         whole
     }
+}
+
+/// Why bytes cannot be read as a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The bytes do not begin as a plan does.
+    #[error("not a plan")]
+    NotAPlan,
+    /// The plan was written by another version of membound.
+    #[error("a plan of version {version}; delete it and it is made anew")]
+    Version {
+        /// The version in the plan's header.
+        version: u32,
+    },
+    /// The parts of the plan contradict each other; names the damaged part.
+    #[error("the plan's {0} is damaged; delete it and it is made anew")]
+    Damaged(&'static str),
 }
 
 /// The header of a plan, as read and checked.

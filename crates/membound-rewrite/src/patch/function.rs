@@ -15,8 +15,9 @@ use super::relocate::Form;
 use super::subject::{Subject, is_overlapped, is_untouchable, movable};
 use super::surroundings::Surroundings;
 use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
+use super::views::HookState;
 use super::wraps::{self, Wrap};
-use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
+use super::{Body, Hooks, Options, Refusal, Sites, syscalls, yields};
 use crate::flow::{Access, Analyst, Direction, access};
 
 /// An instruction that was to be patched.

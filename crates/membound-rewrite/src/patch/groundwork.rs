@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::function;
-use super::plan::{FunctionView, identity_bytes};
+use super::plan::identity_bytes;
 use super::planner::{Assembly, ModuleKnowledge, Part, bytes_of, origin_of};
 use super::subject::Subject;
 use super::trampoline::Chunk;
+use super::views::FunctionView;
 use super::{Hooks, Options, Plan, wraps};
 use crate::code::{Function, ImageFacts, Tables};
 use crate::flow::{Analyst, Liveness, Summary};

@@ -10,19 +10,14 @@
 //! of the loop can change it: on some processors `stmxcsr` at each yield takes longer than the rest of the
 //! yield.
 
-use iced_x86::{FlowControl, Instruction};
+mod choice;
 
-use super::Yield;
-use super::body::SettledBody;
+use super::VectorLevel;
 use super::emit::Address;
-use super::relocate::Form;
 use super::run_queue::{self, at, load};
-use super::surroundings::Surroundings;
 use super::table::{Kept, KeptVectors, RegisterOffsets};
-use super::vectors;
+use super::vector_slot::{load_low, store_low};
 use super::writer::{RED_ZONE, Writer};
-use super::{Options, VectorLevel, YieldPart};
-use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet, VectorPart};
 
 /// Bytes of MXCSR and the x87 control word, in the layout of run queues and contexts.
@@ -34,8 +29,8 @@ const ROUNDING_BYTES: i32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopSaves {
     red_zone: bool,
-    read: RegisterSet,
-    untouched: RegisterSet,
+    pub(super) read: RegisterSet,
+    pub(super) untouched: RegisterSet,
     /// Bit n is set if `xmm` n is saved: the loop does not use it, and none of its upper parts is alive.
     vectors: u16,
     level: VectorLevel,
@@ -43,75 +38,6 @@ pub(super) struct LoopSaves {
 }
 
 impl LoopSaves {
-    /// Decides what to save around a loop of these instructions, moved in these forms and with these bodies
-    /// before some of them. `None` if saving gains nothing: a loop whose yields seldom switch is entered more
-    /// often than it switches, unless it runs for long.
-    pub(super) fn of(
-        instructions: &[Instruction],
-        forms: impl Iterator<Item = Option<Form>>,
-        bodies: impl Iterator<Item = SettledBody>,
-        options: &Options,
-        analyst: &mut Analyst,
-    ) -> Option<Self> {
-        if options.without.contains(&YieldPart::LoopSaves) {
-            return None;
-        }
-        let mut live = RegisterSet::EMPTY;
-        let mut red_zone = false;
-        let mut passes = instructions.iter().any(|it| options.is_long_loop(it.ip()));
-        for body in bodies {
-            let (what, around) = body.yields()?;
-            live = live.union(around.live);
-            red_zone |= around.red_zone;
-            passes |= matches!(what, Yield::Primary | Yield::Miss { .. });
-        }
-        let (mut reads, mut writes) = (RegisterSet::EMPTY, RegisterSet::EMPTY);
-        for instruction in instructions {
-            // An indirect branch leaves the loop, and no exit stub can be written for it.
-            if instruction.flow_control() == FlowControl::IndirectBranch {
-                return None;
-            }
-            let effects = analyst.effects(instruction);
-            reads = reads.union(effects.reads);
-            writes = writes.union(effects.writes);
-        }
-        let stack = RegisterSet::gpr(Gpr::RSP);
-        let moves = |form: Option<Form>| !matches!(form, None | Some(Form::CountJump(_)));
-        if !passes || reads.union(writes).intersects(stack) || !forms.into_iter().all(moves) {
-            return None;
-        }
-        let touched = reads.union(writes);
-        let unchanged = live
-            .intersection(RegisterSet::GPRS)
-            .without(writes)
-            .without(stack);
-        let rounds = RegisterSet::MXCSR.union(RegisterSet::X87);
-        let saves = Self {
-            red_zone,
-            read: unchanged.intersection(reads),
-            untouched: unchanged.without(reads),
-            vectors: untouched_vectors(live, touched, options.vectors),
-            level: options.vectors,
-            rounding: !writes.intersects(rounds),
-        };
-        let wins = saves.untouched != RegisterSet::EMPTY || saves.vectors != 0 || red_zone;
-        wins.then_some(saves)
-    }
-
-    /// The surroundings of a yield in the loop, without the state that is saved around the loop.
-    pub(super) fn within(self, around: &Surroundings) -> Surroundings {
-        Surroundings {
-            live: around
-                .live
-                .without(self.read)
-                .without(self.untouched)
-                .without(self.vector_set()),
-            red_zone: false,
-            saves: Some(self),
-            ..*around
-        }
-    }
-
     /// Registers that are saved and still have the program's values.
     pub(super) const fn in_place(self) -> RegisterSet {
         self.read
@@ -138,7 +64,7 @@ impl LoopSaves {
         if let Some(vectors) = self.vectors() {
             writer.lower(self.vector_bytes());
             for (number, above) in vectors.places() {
-                vectors::store_low(number, above, self.level, writer.out);
+                store_low(number, above, self.level, writer.out);
             }
         }
         if self.rounding {
@@ -157,7 +83,7 @@ impl LoopSaves {
         }
         if let Some(vectors) = self.vectors() {
             for (number, above) in vectors.places() {
-                vectors::load_low(number, above, self.level, writer.out);
+                load_low(number, above, self.level, writer.out);
             }
             writer.frame.vectors = KeptVectors::default();
             writer.lower(-self.vector_bytes());
@@ -226,7 +152,7 @@ impl LoopSaves {
         self.vectors.count_ones().cast_signed() * KeptVectors::EACH
     }
 
-    fn vector_set(self) -> RegisterSet {
+    pub(super) fn vector_set(self) -> RegisterSet {
         let places = self.vectors().into_iter().flat_map(KeptVectors::places);
         places.fold(RegisterSet::EMPTY, |set, (number, _)| {
             set.union(RegisterSet::vector(number, VectorPart::Xmm))
@@ -242,21 +168,6 @@ impl LoopSaves {
 fn below(bytes: i32, set: RegisterSet) -> impl Iterator<Item = (Gpr, i32)> {
     let pushed = set.gprs().zip(1..);
     pushed.map(move |(register, place)| (register, bytes + 8 * place))
-}
-
-/// Bit n is set if of vector n only the lowest 16 bytes are `live`, and no part of it is `touched`.
-fn untouched_vectors(live: RegisterSet, touched: RegisterSet, level: VectorLevel) -> u16 {
-    use VectorPart::{Xmm, YmmHigh, ZmmHigh};
-    let part = RegisterSet::vector;
-    let fits = |number: &u8| {
-        let low = part(*number, Xmm);
-        let wide = part(*number, YmmHigh).union(part(*number, ZmmHigh));
-        let has_wide = level != VectorLevel::Sse && live.intersects(wide);
-        live.intersects(low) && !has_wide && !touched.intersects(low.union(wide))
-    };
-    (0..16)
-        .filter(fits)
-        .fold(0, |all, number| all | 1 << number)
 }
 
 fn bytes_of(set: RegisterSet) -> i32 {

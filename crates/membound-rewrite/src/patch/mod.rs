@@ -8,10 +8,12 @@
 
 mod blocks;
 mod body;
+mod body_context;
 mod calls;
 mod companions;
 mod cycle;
 mod describe;
+mod edit;
 mod emit;
 mod entry;
 mod format;
@@ -34,7 +36,9 @@ mod surroundings;
 mod syscalls;
 mod table;
 mod trampoline;
+mod vector_slot;
 mod vectors;
+mod views;
 mod wraps;
 mod writer;
 mod yields;
@@ -46,16 +50,14 @@ pub use describe::{
     AccessReport, Detail, FunctionReport, GroupReport, InstructionReport, describe,
 };
 pub use entry::entry_hook;
+pub use format::PlanError;
 pub use groundwork::Groundwork;
 pub use membound_wire::Mark;
-pub use options::{Accesses, Hooks, Options, Sites, VectorLevel, YieldPart};
+pub use options::{Accesses, Hooks, Options, Sites, VectorLevel, Wrapped, YieldPart};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
-pub use plan::{
-    FunctionView, HookState, HookView, Layout, MAX_COLOUR_BYTES, Plan, PlanBytes, PlanError,
-    SiteView,
-};
+pub use plan::{Layout, MAX_COLOUR_BYTES, Plan, PlanBytes};
 pub use standalone::sampler_identity;
-pub use wraps::{WrapView, Wrapped};
+pub use views::{FunctionView, HookState, HookView, SiteView, WrapView};
 
 /// Bytes of a jump with a 32-bit displacement: the most text that one patch overwrites.
 const EDIT: usize = membound_wire::EDIT_BYTES;

@@ -3,7 +3,7 @@
 use crate::code;
 use crate::flow::Direction;
 
-use super::{Body, Wrapped, Yield};
+use super::{Body, Yield};
 
 /// Vector registers that the processor has. Bodies may use all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,6 +142,15 @@ pub(super) enum Prefetch {
     Everywhere,
     /// In the innermost one: `prefetchnta`.
     NonTemporal,
+}
+
+/// A function to be wrapped in every module that defines it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrapped {
+    /// The function's name in symbol tables.
+    pub name: String,
+    /// The number by which the agent identifies the function.
+    pub number: u32,
 }
 
 /// Options of a plan.

@@ -6,10 +6,10 @@ use membound_wire::TextEdit;
 use rayon::prelude::*;
 
 use super::EDIT;
+use super::edit::Edit;
 use super::format::{Number, Section, word};
 use super::plan::{Layout, Plan, PlanBytes};
 use super::pun::Pun;
-use super::trampoline::Edit;
 
 /// Bytes of a page of islands.
 pub const ISLAND_BYTES: usize = 4096;

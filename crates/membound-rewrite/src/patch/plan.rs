@@ -6,55 +6,17 @@ use std::sync::Arc;
 
 use membound_wire::{COUNT_APART, COUNT_WORDS, Probe, SLOTS_BYTES};
 
+use super::edit::Edit;
 use super::format::{
-    EDIT_BYTES, FUNCTION_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, SITE_BYTES, Section, half,
-    long, word,
+    EDIT_BYTES, FUNCTION_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, PlanError, SITE_BYTES,
+    Section, half, long, word,
 };
 use super::pun::Pun;
-use super::trampoline::Edit;
-use super::{Body, EDIT, Options, Refusal, WrapView};
-use crate::code::{Function, Unresolved};
+use super::views::{FunctionView, HookState, HookView, SiteView, WrapView};
+use super::{Body, EDIT, Options, Refusal};
+use crate::code::Unresolved;
 use crate::flow::Direction;
 use crate::image::Identity;
-
-/// A function that was analysed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionView {
-    /// Start and end in the file's addresses.
-    pub range: Range<u64>,
-    /// Number of basic blocks.
-    pub blocks: u32,
-    /// Why not all branches into the function are known; `None` if they are.
-    pub unresolved: Option<Unresolved>,
-}
-
-impl FunctionView {
-    pub(super) fn of(function: &Function) -> Self {
-        Self {
-            range: function.bounds.range.clone(),
-            blocks: u32::try_from(function.blocks.len()).unwrap_or(u32::MAX),
-            unresolved: function.unresolved,
-        }
-    }
-}
-
-/// Why bytes cannot be read as a plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlanError {
-    /// The bytes do not begin as a plan does.
-    #[error("not a plan")]
-    NotAPlan,
-    /// The plan was written by another version of membound.
-    #[error("a plan of version {version}; delete it and it is made anew")]
-    Version {
-        /// The version in the plan's header.
-        version: u32,
-    },
-    /// The parts of the plan contradict each other; names the damaged part.
-    #[error("the plan's {0} is damaged; delete it and it is made anew")]
-    Damaged(&'static str),
-}
 
 /// Largest shift in bytes of an area's parts from the start of a page, in whole cache lines of 64 bytes (page
 /// colouring).
@@ -82,49 +44,6 @@ impl Layout {
     pub const fn bytes(&self) -> u64 {
         self.code_bytes + self.tables_bytes + self.data_bytes
     }
-}
-
-/// An instruction that was to be patched, or that was chosen for its basic block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SiteView {
-    /// The instruction's address in the file, or that of its block.
-    pub address: u64,
-    /// The start of its function, as an address of the file.
-    pub function: u64,
-    /// Whether the access loads or stores; for a block's site, what the chosen instruction happens to do.
-    pub direction: Direction,
-    /// The site's number among the sites with a body, or why it has none.
-    pub number: Result<u32, Refusal>,
-}
-
-/// A `syscall` instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookView {
-    /// The instruction's address in the file.
-    pub address: u64,
-    /// The system call's number, if it is known.
-    pub number: Option<u32>,
-    /// Whether the agent sees the call.
-    pub state: HookState,
-}
-
-impl HookView {
-    /// True if the agent sees the call.
-    #[must_use]
-    pub fn is_hooked(&self) -> bool {
-        self.state == HookState::Hooked
-    }
-}
-
-/// Whether the agent sees a system call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HookState {
-    /// The call is patched.
-    Hooked,
-    /// The call need not be patched.
-    NotNeeded,
-    /// The call should be patched but cannot be.
-    Refused(Refusal),
 }
 
 /// Owned bytes, possibly a mapped file.

@@ -7,20 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use membound_wire::{Call, LINE_BYTES, SLOTS_BYTES, TableHeader, TrampolineEntry};
 use rayon::prelude::*;
 
+use super::edit::Edit;
 use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
 use super::function::{self, PlannedFunction};
 use super::plan::{
-    FunctionView, MAX_COLOUR_BYTES, Plan, hook_code, identity_bytes, refusal_code, site_words,
-    write_edit, write_function, write_pun,
+    MAX_COLOUR_BYTES, Plan, hook_code, identity_bytes, refusal_code, site_words, write_edit,
+    write_function, write_pun,
 };
 use super::pun::{self, IslandRange};
 use super::subject::Subject;
 use super::syscalls::{self, is_made_again};
 use super::table::Tables;
-use super::trampoline::{Chunk, Edit};
+use super::trampoline::Chunk;
+use super::views::{FunctionView, HookState};
 use super::wraps;
-use super::{HookState, Hooks, Options, Refusal, Sites};
+use super::{Hooks, Options, Refusal, Sites};
 use crate::code::{Function, ImageFacts};
 use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
 use crate::image::Image;

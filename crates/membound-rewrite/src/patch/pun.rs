@@ -16,7 +16,7 @@ use std::ops::Range;
 use membound_wire::fingerprint;
 
 use super::EDIT;
-use super::trampoline::Edit;
+use super::edit::Edit;
 
 /// Bytes of a page.
 const PAGE_BYTES: i64 = 4096;

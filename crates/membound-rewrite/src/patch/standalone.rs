@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 
 use super::function;
-use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::subject::Subject;
 use super::trampoline::Chunk;
+use super::views::FunctionView;
 use super::{Body, Hooks, Options, Plan, VectorLevel};
 use crate::code::Function;
 use crate::flow::{Analyst, Conventions, Liveness, Summaries};

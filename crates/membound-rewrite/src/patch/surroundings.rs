@@ -49,3 +49,19 @@ impl Surroundings {
         })
     }
 }
+
+impl LoopSaves {
+    /// The surroundings of a yield in the loop, without the state that is saved around the loop.
+    pub(super) fn within(self, around: &Surroundings) -> Surroundings {
+        Surroundings {
+            live: around
+                .live
+                .without(self.read)
+                .without(self.untouched)
+                .without(self.vector_set()),
+            red_zone: false,
+            saves: Some(self),
+            ..*around
+        }
+    }
+}

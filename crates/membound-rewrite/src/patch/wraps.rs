@@ -20,31 +20,12 @@ use membound_wire::Entry;
 use super::emit::Emitter;
 use super::group::Item;
 use super::table::{RegisterOffsets, Resume, Tables};
+use super::views::{HookState, WrapView};
 use super::writer::Writer;
-use super::{HookState, Refusal};
+use super::{Refusal, Wrapped};
 use crate::Gpr;
 use crate::code::Function;
 use crate::image::Image;
-
-/// A function to be wrapped in every module that defines it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrapped {
-    /// The function's name in symbol tables.
-    pub name: String,
-    /// The number by which the agent identifies the function.
-    pub number: u32,
-}
-
-/// The entry of a wrapped function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrapView {
-    /// Address in the file of the instruction that is patched.
-    pub address: u64,
-    /// [`Wrapped::number`].
-    pub number: u32,
-    /// Whether the entry is wrapped.
-    pub state: HookState,
-}
 
 /// A wrapped entry in a function that is being planned.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ use membound_wire::{
     RunQueue,
 };
 
-use super::body::BodyContext;
+use super::body_context::BodyContext;
 use super::companions::Companions;
 use super::cycle::{IterationCounter, TrampolineLoop};
 use super::emit::{Address, Condition, Emitter, Width};

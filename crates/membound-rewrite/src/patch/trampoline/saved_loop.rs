@@ -6,7 +6,7 @@
 
 use std::iter::Peekable;
 
-use super::super::body::BodyContext;
+use super::super::body_context::BodyContext;
 use super::super::cycle::TrampolineLoop;
 use super::super::emit::Emitter;
 use super::super::group::{FunctionContext, Group};
