@@ -25,11 +25,13 @@
 mod components;
 mod expected;
 mod graph;
+mod improve;
 mod lasting;
 mod longest;
 mod nest;
 mod place;
 mod program;
+mod task;
 
 use std::collections::BTreeMap;
 

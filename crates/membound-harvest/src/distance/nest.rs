@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::graph::Graph;
-use super::place::{Task, loops, raise};
+use super::improve::raise;
+use super::task::{Task, loops};
 use super::{YieldPosition, Yields};
 
 /// Cost of a counter as a share of the cost of a yield.

@@ -3,104 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::components::components;
-use super::graph::{Effect, Graph, Node, Solved, Source, Start, Summary};
-use super::{
-    Gap, Limits, Program, Rule, Unbounded, YieldPosition, Yields, expected, longest, nest,
-};
-
-/// Maximum k of a counter: a signed half word, so that it can be an immediate.
-const MAX_COUNTER_VALUE: u32 = 1 << 15;
+use super::graph::{Effect, Graph, Source, Start, Summary};
+use super::improve::{move_to_waits, prune, raise};
+use super::task::{SAME_NS, Task, loops};
+use super::{Gap, Rule, Unbounded, YieldPosition, Yields, nest};
 
 /// Maximum number of a loop's nodes that are tried as the place of its yield.
 const TRIED: usize = 64;
 
 /// Maximum number of blocks of mutually recursive functions that are solved together.
 const LARGE: usize = 600;
-
-/// Times that differ by less are equal, in nanoseconds.
-pub(super) const SAME_NS: f64 = 1e-6;
-
-/// An instruction that takes this long waits for memory, in nanoseconds: the cost of a yield is negligible
-/// beside it.
-const WAITS_NS: f64 = 10.0;
-
-/// Maximum number of nodes that removing yields, raising counters and moving yields may each solve for a
-/// group; what is not done by then is left as it is.
-const EFFORT: usize = 2_000_000;
-
-/// A group of functions in which yields are placed.
-#[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
-    pub program: &'a Program,
-    pub group: &'a [usize],
-    pub summaries: &'a [Option<Summary>],
-    pub limits: Limits,
-    /// Assumed time since the last yield where unknown code returns.
-    pub stale_ns: f64,
-    /// Assumed time since the last yield where a function of the group is called.
-    pub entry_ns: f64,
-    /// Time to allow behind the return of a call until a yield can stand.
-    pub leave_ns: f64,
-}
-
-impl Task<'_> {
-    pub(super) fn graph(&self, yields: &Yields) -> Graph {
-        Graph::new(self.program, self.group, self.summaries, yields)
-    }
-
-    pub(super) fn solve(&self, graph: &Graph) -> Solved {
-        let Limits { bound_ns, rule } = self.limits;
-        let ago = (self.stale_ns, self.entry_ns);
-        match rule {
-            Rule::Max => longest::solve(graph, bound_ns, ago),
-            Rule::Expected => expected::solve(graph, bound_ns, ago),
-        }
-    }
-
-    /// The distances with `yields`, or the bound if that is larger: they must not become worse.
-    fn limit(&self, yields: &Yields) -> Limit {
-        let solved = self.solve(&self.graph(yields));
-        Limit {
-            most_ns: solved.most_ns.max(self.limits.bound_ns) + SAME_NS,
-            excess_ns: solved.excess_ns + SAME_NS,
-        }
-    }
-
-    /// The step at a place.
-    fn step(&self, place: YieldPosition) -> Option<&super::Step> {
-        let function = &self.program.functions[place.function];
-        function.blocks[place.block].steps.get(place.step)
-    }
-
-    pub(super) fn count(&self, place: YieldPosition) -> f64 {
-        self.program.functions[place.function].blocks[place.block].count
-    }
-
-    /// Whether a yield can be placed there and none stands there yet.
-    fn is_free(&self, place: YieldPosition, yields: &Yields) -> bool {
-        self.step(place)
-            .is_some_and(|step| step.patchable && !step.yields)
-            && !yields.contains_key(&place)
-    }
-
-    pub(super) fn first_free(&self, node: &Node, yields: &Yields) -> Option<YieldPosition> {
-        (node.place.step..node.end)
-            .map(|step| YieldPosition { step, ..node.place })
-            .find(|&place| self.is_free(place, yields))
-    }
-}
-
-/// Limits of the longest distance and of the sum by which nodes exceed the bound.
-struct Limit {
-    most_ns: f64,
-    excess_ns: f64,
-}
-
-impl Limit {
-    fn holds(&self, solved: &Solved) -> bool {
-        solved.most_ns <= self.most_ns && solved.excess_ns <= self.excess_ns
-    }
-}
 
 /// Places yields in a group; returns them and the gaps that remain.
 pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
@@ -239,15 +151,6 @@ fn cut_loops(
             pending.push(component.into_iter().filter(|&node| node != at).collect());
         }
     }
-}
-
-/// The loops among `nodes` that have no yield.
-pub(super) fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
-    let mut found = components(nodes, |node| graph.carries(node));
-    found.retain(|component| {
-        component.len() > 1 || graph.carries(component[0]).any(|next| next == component[0])
-    });
-    found
 }
 
 /// The node of a loop at which a yield costs the fewest executions, including those of the inner loops that
@@ -579,107 +482,4 @@ fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
             place: graph.nodes[node].place,
         })
         .collect()
-}
-
-/// Removes yields that are not needed, the most executed first.
-fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<YieldPosition>) {
-    let limit = task.limit(yields);
-    let mut effort = EFFORT;
-    for place in by_count(task, yields) {
-        if !keep.contains(&place) && effort > 0 {
-            yields.remove(&place);
-            let graph = task.graph(yields);
-            effort = effort.saturating_sub(graph.nodes.len());
-            if !limit.holds(&task.solve(&graph)) {
-                yields.insert(place, 1);
-            }
-        }
-    }
-}
-
-/// Raises the k of yields as far as the bound permits. The remaining time goes to the yield that is taken
-/// most, which is determined again after each step.
-pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
-    let limit = task.limit(yields);
-    let mut effort = EFFORT;
-    let mut holds = |place: YieldPosition, every: u32, yields: &mut Yields| {
-        let before = yields.insert(place, every);
-        let graph = task.graph(yields);
-        let counters = yields.values().filter(|every| **every > 1).count();
-        effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
-        let holds = every <= MAX_COUNTER_VALUE && effort > 0 && limit.holds(&task.solve(&graph));
-        if !holds {
-            yields.extend(before.map(|before| (place, before)));
-        }
-        holds
-    };
-    // Each yield with the smallest k that was found to be too large.
-    let mut open: Vec<(YieldPosition, Option<u32>)> = by_count(task, yields)
-        .into_iter()
-        .filter(|place| !fixed.contains(place))
-        .map(|place| (place, None))
-        .collect();
-    let taken =
-        |place: YieldPosition, yields: &Yields| task.count(place) / f64::from(yields[&place]);
-    while let Some(at) = (0..open.len()).reduce(|a, b| {
-        if taken(open[b].0, yields) > taken(open[a].0, yields) {
-            b
-        } else {
-            a
-        }
-    }) {
-        let (place, too_many) = open[at];
-        let every = yields[&place];
-        let next = too_many.map_or(2 * every, |too_many| every.midpoint(too_many));
-        if next == every {
-            open.swap_remove(at);
-        } else if !holds(place, next, yields) {
-            open[at].1 = Some(next);
-        }
-    }
-}
-
-/// Moves yields to the instruction that waits longest in the same stretch of code, as far as the bound
-/// permits: a yield there prefetches the line that is read next, which has arrived when the context resumes.
-fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
-    let limit = task.limit(yields);
-    let mut effort = EFFORT;
-    for place in by_count(task, yields) {
-        let Some(wait) = longest_wait(task, place, yields) else {
-            continue;
-        };
-        if fixed.contains(&place) || effort == 0 {
-            continue;
-        }
-        let every = yields[&place];
-        yields.remove(&place);
-        yields.insert(wait, every);
-        let graph = task.graph(yields);
-        effort = effort.saturating_sub(graph.nodes.len());
-        if !limit.holds(&task.solve(&graph)) {
-            yields.remove(&wait);
-            yields.insert(place, every);
-        }
-    }
-}
-
-/// The instruction that waits longest in the block of the yield at `place`, between the yields around it, if
-/// it waits longer than the instruction at `place`.
-fn longest_wait(task: &Task<'_>, place: YieldPosition, yields: &Yields) -> Option<YieldPosition> {
-    let steps = &task.program.functions[place.function].blocks[place.block].steps;
-    let at = |step: usize| YieldPosition { step, ..place };
-    let is_yield = |step: &usize| steps[*step].yields || yields.contains_key(&at(*step));
-    let first = (0..place.step).rfind(is_yield).map_or(0, |step| step + 1);
-    let behind = (place.step + 1..steps.len()).find(is_yield);
-    let longest = (first..behind.unwrap_or(steps.len()))
-        .filter(|step| *step == place.step || task.is_free(at(*step), yields))
-        .filter(|step| steps[*step].ns >= WAITS_NS)
-        .max_by(|a, b| steps[*a].ns.total_cmp(&steps[*b].ns))?;
-    (steps[longest].ns > steps[place.step].ns).then_some(at(longest))
-}
-
-fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<YieldPosition> {
-    let mut places: Vec<YieldPosition> = yields.keys().copied().collect();
-    places.sort_by(|&a, &b| (task.count(b).total_cmp(&task.count(a))).then_with(|| a.cmp(&b)));
-    places
 }

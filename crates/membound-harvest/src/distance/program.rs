@@ -2,7 +2,8 @@
 
 use super::components::components;
 use super::graph::Summary;
-use super::place::{self, Task};
+use super::place;
+use super::task::{SAME_NS, Task};
 use super::{
     BasicBlock, Call, Function, Gap, Limits, Program, Rule, Unbounded, YieldPosition, Yields,
 };
@@ -43,7 +44,7 @@ pub fn bound(program: &Program, limits: Limits) -> Bounded {
     for gap in gaps {
         let achieved = &mut functions[gap.place.function];
         let most_ns = achieved.most_ns.unwrap_or(f64::INFINITY);
-        if gap.why == Unbounded::Loop || most_ns > limits.bound_ns + place::SAME_NS {
+        if gap.why == Unbounded::Loop || most_ns > limits.bound_ns + SAME_NS {
             achieved.gaps.push(gap);
             achieved.gaps.sort_unstable();
         }

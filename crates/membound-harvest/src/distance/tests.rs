@@ -289,7 +289,7 @@ fn functions_that_call_each_other_are_bounded_together() {
 fn many_functions_that_call_each_other_are_bounded_one_by_one() {
     let program = even_and_odd();
     let limits = limits(Rule::Max, 60.0);
-    let (yields, gaps) = place::place_apart(&place::Task {
+    let (yields, gaps) = place::place_apart(&task::Task {
         program: &program,
         group: &[0, 1],
         summaries: &[None, None],
