@@ -6,10 +6,10 @@ use std::ops::Range;
 use membound_rewrite::code::{self, BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 
-use crate::binaries::Patches;
 use crate::distance::{self, BasicBlock, Call, Program, Step, Way};
 use crate::edges;
-use crate::times::{self, CodeTimes};
+use crate::patches::Patches;
+use crate::times::{self, CodeTimes, Usual};
 
 /// Maximum number of callees that are added to the sampled functions of a module.
 const MAX_CALLEES: usize = 4096;
@@ -43,15 +43,6 @@ impl Origin {
     pub(crate) fn is_profiled(&self) -> bool {
         self.counted.contains(&true)
     }
-}
-
-/// Default times, where the profile has none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Usual {
-    /// Time of an instruction, in nanoseconds: one cycle.
-    pub cycle_ns: f64,
-    /// CPU time per sample, in nanoseconds.
-    pub sample_ns: f64,
 }
 
 /// The functions of `modules` that were sampled or counted, and their callees.

@@ -22,6 +22,7 @@ mod edges;
 mod error;
 mod former;
 mod options;
+mod patches;
 mod plan;
 #[cfg(test)]
 mod testing;

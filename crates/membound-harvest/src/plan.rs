@@ -12,12 +12,13 @@ use membound_types::{
     NotMeasured, SCHEMA_VERSION, YieldKind, YieldReason,
 };
 
-use crate::binaries::{self, Binaries, Patches};
+use crate::binaries::{self, Binaries};
 use crate::choose::{self, Candidate, Decision};
-use crate::code::{self, AnalyzedModule, Origin, Usual};
+use crate::code::{self, AnalyzedModule, Origin};
 use crate::distance::{self, Bounded, Limits, Program, Rule, Unbounded};
 use crate::former::Decided;
-use crate::times::{self, CodeTimes};
+use crate::patches::Patches;
+use crate::times::{self, CodeTimes, Usual};
 use crate::{Error, Options};
 
 /// Default time of an instruction, in nanoseconds, where neither profile nor machine provide one: a cycle at

@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 use membound_analyze::Figures;
 use membound_run::{FrameId, ModuleId, RunData};
 
-use crate::code::Usual;
-
 /// Samples from which on a block's or function's own time is used instead of the default.
 pub(crate) const MIN_SAMPLES: f64 = 30.0;
+
+/// Default times, where the profile has none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Usual {
+    /// Time of an instruction, in nanoseconds: one cycle.
+    pub cycle_ns: f64,
+    /// CPU time per sample, in nanoseconds.
+    pub sample_ns: f64,
+}
 
 /// Times and counts of a module's code. Addresses are those of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
