@@ -11,6 +11,7 @@ mod domain;
 mod elsewhere;
 mod memory;
 mod moves;
+mod node_or_link;
 mod pieces;
 mod platform;
 mod rates;

@@ -2,7 +2,6 @@
 //! the page's node gives the memory, and the thread's node gives the other end of the transfer.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use membound_types::{BandwidthDomain, Basis};
 use rustc_hash::FxHashMap;
@@ -10,43 +9,12 @@ use rustc_hash::FxHashMap;
 use super::caches::Caches;
 use super::domain::{self, Timeline};
 use super::moves::{BurstTraffic, Bytes, function_of};
+use super::node_or_link::NodeOrLink;
 use super::rates::Rates;
 use crate::context::Context;
 use crate::groups::GroupId;
 use crate::numa;
 use crate::places::{FunctionId, LineId};
-
-/// Memory of a node, or a link between two nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum NodeOrLink {
-    /// Memory of a node.
-    Dram(u16),
-    /// Link from one node to another.
-    Link { from: u16, to: u16 },
-}
-
-impl NodeOrLink {
-    /// Parses the name of a domain; `None` for all of memory, or an unknown name.
-    pub(crate) fn of(name: &str) -> Option<Self> {
-        if let Some(node) = name.strip_prefix("DRAM ") {
-            return node.parse().ok().map(Self::Dram);
-        }
-        let (from, to) = name.strip_prefix("interconnect ")?.split_once('→')?;
-        Some(Self::Link {
-            from: from.parse().ok()?,
-            to: to.parse().ok()?,
-        })
-    }
-}
-
-impl fmt::Display for NodeOrLink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dram(node) => write!(f, "DRAM {node}"),
-            Self::Link { from, to } => write!(f, "interconnect {from}→{to}"),
-        }
-    }
-}
 
 /// Distribution of each object's pages over nodes, as threads of each node use them.
 struct PageNodes {
@@ -268,16 +236,6 @@ impl Causes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_have_names_that_are_read_back() {
-        for place in [NodeOrLink::Dram(3), NodeOrLink::Link { from: 0, to: 12 }] {
-            assert_eq!(NodeOrLink::of(&place.to_string()), Some(place));
-        }
-        for other in ["DRAM", "DRAM x", "interconnect 0-1", "cxl"] {
-            assert_eq!(NodeOrLink::of(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn what_is_read_comes_and_what_is_written_goes() {

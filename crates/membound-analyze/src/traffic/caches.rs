@@ -6,7 +6,7 @@ use membound_types::{
     BandwidthKernel, BandwidthPoint, Level, LevelKind, MachineProfile, NodeId, Outcome,
 };
 
-use super::by_node::NodeOrLink;
+use super::node_or_link::NodeOrLink;
 
 /// One cache level.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use membound_types::{BandwidthDomain, Platform, PlatformLink, PlatformNode};
 
-use super::by_node::NodeOrLink;
+use super::node_or_link::NodeOrLink;
 use crate::context::Context;
 use crate::{info, numa};
 
