@@ -7,7 +7,7 @@ use membound_types::CodeRow;
 
 use crate::context::Context;
 use crate::places::LineId;
-use crate::rows::{self, Sum};
+use crate::rows::{self, by_frame};
 
 /// Rows by function; an inlined function counts for the function that it is inlined into.
 pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
@@ -100,19 +100,6 @@ pub(crate) fn instructions(
         }
     });
     sorted(rows.collect())
-}
-
-/// Groups parts and samples without an access by `key` of their frame. Sums without time are left out.
-pub(crate) fn by_frame<K: Ord>(
-    context: &Context<'_>,
-    key: impl Fn(FrameId) -> K,
-) -> impl IntoIterator<Item = (K, Sum)> {
-    let frame_of = |part: &crate::parts::Part| context.run.sites[part.site.index()].frame;
-    let mut sums = rows::grouped(context, |part| Some(key(frame_of(part))));
-    for plain in &context.plain {
-        sums.entry(key(plain.frame)).or_default().add_plain(plain);
-    }
-    sums.into_iter().filter(|(_, sum)| sum.time_ns > 0.0)
 }
 
 fn sorted(mut rows: Vec<CodeRow>) -> Vec<CodeRow> {

@@ -8,10 +8,10 @@ use membound_run::{FrameId, ModuleId, RunData};
 use membound_types::{ListedInstruction, ListedLine, Listing};
 use rustc_hash::FxHashMap;
 
-use crate::code;
 use crate::context::Context;
 use crate::decoding::{Functions, decoder};
 use crate::places::{FunctionId, Places};
+use crate::rows::by_frame;
 
 /// Source lines shown before the first and after the last line with a sample.
 const SURROUNDING_LINES: u32 = 4;
@@ -94,7 +94,7 @@ pub(crate) fn listings(context: &Context<'_>, texts: &Texts<'_>) -> Vec<Listing>
     let places = &context.places;
     let mut functions: BTreeMap<FunctionId, (f64, f64)> = BTreeMap::new();
     let mut figures: BTreeMap<FunctionId, BTreeMap<u64, Figures>> = BTreeMap::new();
-    for (frame, sum) in code::by_frame(context, |frame| frame) {
+    for (frame, sum) in by_frame(context, |frame| frame) {
         let function = places.function_of(frame);
         let of_function = functions.entry(function).or_default();
         of_function.0 += sum.stall_ns;

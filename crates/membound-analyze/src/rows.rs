@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use membound_model::stall::{self, ByLevel, Executed, Served, Stall};
-use membound_run::SiteId;
+use membound_run::{FrameId, SiteId};
 use membound_types::{LevelShares, MemoryBound, Share};
 
 use crate::context::Context;
@@ -172,6 +172,19 @@ pub(crate) fn grouped<K: Ord>(
         }
     }
     rows
+}
+
+/// Groups parts and samples without an access by `key` of their frame. Sums without time are left out.
+pub(crate) fn by_frame<K: Ord>(
+    context: &Context<'_>,
+    key: impl Fn(FrameId) -> K,
+) -> impl IntoIterator<Item = (K, Sum)> {
+    let frame_of = |part: &Part| context.run.sites[part.site.index()].frame;
+    let mut sums = grouped(context, |part| Some(key(frame_of(part))));
+    for plain in &context.plain {
+        sums.entry(key(plain.frame)).or_default().add_plain(plain);
+    }
+    sums.into_iter().filter(|(_, sum)| sum.time_ns > 0.0)
 }
 
 /// Sum of all parts and of the time without accesses.
