@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod alloc_frames;
+mod allocation_chain;
 mod code;
 mod compare;
 mod consumption;
@@ -26,6 +27,7 @@ mod machine;
 mod missing;
 mod names;
 mod numa;
+mod object_group;
 mod object_names;
 mod objects;
 mod options;

@@ -7,7 +7,8 @@
 use membound_run::{ObjectKind, RunData};
 use rustc_hash::FxHashMap;
 
-use crate::groups::{Group, allocation_chain};
+use crate::allocation_chain::allocation_chain;
+use crate::object_group::Group;
 use crate::places::Places;
 use crate::{alloc_frames, names};
 

@@ -6,8 +6,9 @@ use membound_run::{ObjectKind, SiteId};
 use membound_types::{NamedShare, ObjectClass, ObjectRow, OffsetRow};
 use rustc_hash::FxHashMap;
 
+use crate::allocation_chain::allocation_chain;
 use crate::context::Context;
-use crate::groups::{self, GroupId, Groups};
+use crate::groups::{GroupId, Groups};
 use crate::places::LineId;
 use crate::rows;
 use crate::touches::Counts;
@@ -55,7 +56,7 @@ pub(crate) fn objects(context: &Context<'_>, rowed: ObjectsWithRows) -> Vec<(Gro
                 kind: class(group.kind),
                 size_bytes: group.size_bytes,
                 alloc_stack: group.stack.map_or_else(Vec::new, |stack| {
-                    groups::allocation_chain(context.run, &context.places, stack)
+                    allocation_chain(context.run, &context.places, stack)
                 }),
                 blocks: group.blocks,
                 blocks_low: group.blocks_interval().map(|(low, _)| low),
