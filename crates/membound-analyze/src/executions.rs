@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::info;
 use crate::places::{FunctionId, Places};
-use crate::selection::Span;
+use crate::span::Span;
 use crate::tally::Waits;
 
 /// Half width of a 95 % interval in standard errors.

@@ -1,63 +1,15 @@
-//! What was run and how, what recording cost, and what the recording lacks.
+//! What recording cost, what the recording lacks, and which code and threads are membound's own.
 
 use std::collections::BTreeSet;
 
-use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, TimerKind};
-use membound_types::{Missing, NotMeasured, Overhead, RunInfo, StopCount};
+use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId};
+use membound_types::{Missing, NotMeasured, Overhead, StopCount};
 
-use crate::context::Context;
-use crate::{missing, names};
+use crate::missing;
 
 /// Converts nanoseconds to seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
     ns as f64 * 1e-9
-}
-
-/// Describes the program, the machine and the recording.
-pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
-    let (run, machine) = (context.run, context.machine.profile);
-    let meta = &run.meta;
-    let samples = || {
-        let samples = run.samples.iter();
-        samples.filter(|sample| context.is_selected(sample.thread))
-    };
-    RunInfo {
-        command: meta.command.clone(),
-        attached: meta.attached,
-        host: meta.host.clone(),
-        cpu: machine.map_or_else(String::new, |machine| {
-            machine.machine.cpu.model_name.clone()
-        }),
-        date: meta.date.clone(),
-        membound_version: meta.membound_version.clone(),
-        exit_code: meta.exit_code,
-        signal: meta.signal,
-        processes: run.processes.len() as u64,
-        threads: threads(run) as u64,
-        timer: match meta.timer {
-            TimerKind::CpuClock => "cpu-clock",
-            TimerKind::AgentTimer => "agent-timer",
-            TimerKind::Cycles => "cycles",
-            TimerKind::None => "none",
-        }
-        .to_owned(),
-        imported: meta.imported.clone(),
-        samples: samples().count() as u64,
-        effective_samples: effective(samples().map(|sample| sample.weight_ns)),
-        timed_accesses: run
-            .accesses
-            .iter()
-            .filter(|access| access.ticks.is_some() && context.is_selected(access.thread))
-            .count() as u64,
-        latencies_recorded: meta.latencies && is_patched(run),
-        objects_recorded: meta.objects_from_bytes.is_some() && is_patched(run),
-    }
-}
-
-/// True if the code of at least one process could be patched; otherwise neither accesses are timed nor
-/// allocations recorded.
-fn is_patched(run: &RunData) -> bool {
-    (run.processes.iter()).any(|process| process.unpatched.is_none())
 }
 
 /// Number of threads of the program, without membound's own.
@@ -228,32 +180,6 @@ fn late(run: &RunData) -> Option<Missing> {
                 run.meta.elapsed_ns as f64 * 1e-9
             ),
             remedy: Some("let the program run longer".to_owned()),
-        },
-    })
-}
-
-/// Share of the time at untimed accesses in a selected span above which the report says so.
-const MAX_UNREPORTED_UNTIMED_SHARE: f64 = 0.1;
-
-/// Reports that accesses with much of the selected span's time were timed only at other times.
-pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
-    if context.span.is_all() {
-        return None;
-    }
-    let time = |untimed_only: bool| -> f64 {
-        let costs = context.costs.iter();
-        let costs = costs.filter(|cost| cost.mixture.is_none() || !untimed_only);
-        costs.map(|cost| cost.time_ns).sum()
-    };
-    let (untimed_ns, all_ns) = (time(true), time(false));
-    (untimed_ns > MAX_UNREPORTED_UNTIMED_SHARE * all_ns).then(|| Missing {
-        table: "latency".to_owned(),
-        why: NotMeasured {
-            reason: format!(
-                "{} of the span's time at loads and stores is at some that were not timed in it",
-                names::percent(untimed_ns / all_ns)
-            ),
-            remedy: Some("select a longer span".to_owned()),
         },
     })
 }

@@ -11,7 +11,8 @@ use membound_types::{CodeRow, Period, PeriodRow, Profile, Share};
 use crate::context::Context;
 use crate::listing::Texts;
 use crate::objects::ObjectsWithRows;
-use crate::selection::{self, Selection, Span};
+use crate::selection;
+use crate::span::{Selection, Span};
 use crate::{Options, code, levels, objects};
 
 /// Most periods of a run; each costs an analysis of its part.

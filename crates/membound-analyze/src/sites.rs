@@ -9,11 +9,11 @@ use membound_run::{Access, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 
 use crate::executions::Windows;
-use crate::figures;
 use crate::groups::Groups;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
+use crate::served_share::served_share;
 use crate::sharing::ContendedLines;
 use crate::tally::Tally;
 use crate::time::Times;
@@ -167,7 +167,7 @@ pub(crate) fn missed(run: &RunData, mixture: &Mixture) -> Estimate {
     } else {
         &[Served::Dram]
     };
-    figures::served_share(mixture, beyond)
+    served_share(mixture, beyond)
 }
 
 const fn access_kind(kind: SiteKind) -> stall::AccessKind {

@@ -1,11 +1,11 @@
 //! Counts samples by site, thread and object in one pass, so that the rest of the analysis does not depend
 //! on their number.
 
-use membound_run::{Attribution, FrameId, RunData, SiteId, ThreadId};
+use membound_run::{Attribution, FrameId, ModuleKind, RunData, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::groups::{GroupId, Groups};
-use crate::{info, unseen};
+use crate::info;
 
 /// Accesses that each sampled instruction waited for.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Tally {
             }
             if rest > 1e-9 {
                 tally.add_plain(PlainTime {
-                    unseen: unseen::is_unseen(run, waits, frame),
+                    unseen: is_unseen(run, waits, frame),
                     frame,
                     thread,
                     time_ns: time_ns * rest,
@@ -191,4 +191,13 @@ impl Tally {
         let to = self.sites.partition_point(|cell| cell.site <= site);
         &self.sites[from..to]
     }
+}
+
+/// True if it is unknown what samples at `frame` waited for. The kernel's and the agent's code is not the
+/// program's, and does not count.
+fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
+    let kind = run.frames[frame.index()]
+        .module
+        .map(|module| run.modules[module.index()].kind);
+    !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.has_attribution(frame)
 }

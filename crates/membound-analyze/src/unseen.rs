@@ -11,16 +11,6 @@ use membound_types::UnseenCode;
 
 use crate::context::Context;
 use crate::names;
-use crate::tally::Waits;
-
-/// True if it is unknown what samples at `frame` waited for. The kernel's and the agent's code is not the
-/// program's, and does not count.
-pub(crate) fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
-    let kind = run.frames[frame.index()]
-        .module
-        .map(|module| run.modules[module.index()].kind);
-    !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.has_attribution(frame)
-}
 
 /// Reason why samples at `frame` could not be attributed.
 fn reason(run: &RunData, frame: FrameId) -> String {

@@ -12,7 +12,9 @@ use crate::findings::{self, MisplacedObject};
 use crate::listing::{self, Texts};
 use crate::objects::ObjectsWithRows;
 use crate::rows::{self, Sum};
-use crate::selection::{self, Span};
+use crate::run_info::run_info;
+use crate::selection;
+use crate::span::Span;
 use crate::{
     Extent, Options, code, consumption, hardware, info, levels, numa, objects, pairs, sharing,
     traffic, unseen,
@@ -175,7 +177,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         detail,
     } = overview;
     let mut missing = info::missing(run);
-    missing.extend(info::untimed(&context));
+    missing.extend(selection::untimed(&context));
     for lacks in traffic.missing {
         if missing.iter().all(|known| known.table != lacks.table) {
             missing.push(lacks);
@@ -187,7 +189,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         schema_version: SCHEMA_VERSION,
         kind: Kind::Profile,
         incomplete: !run.meta.complete,
-        run: info::run_info(&context),
+        run: run_info(&context),
         selection: None,
         elapsed_s: info::seconds(run.meta.elapsed_ns),
         time: time(&context, &whole, contention.value),
