@@ -2,7 +2,7 @@
 
 use membound_types::Calibration;
 
-use super::Detail;
+use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::{Align, Table};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use membound_types::{Latency, Level, MachineInfo};
 
-use super::Detail;
+use super::detail::Detail;
 use super::out::Out;
 use super::plot::{self, Across, Look, Picture, Up};
 use super::table::Table;

@@ -3,7 +3,8 @@
 use membound_types::{Detail, ListedInstruction, Listing};
 
 use super::Style;
-use super::out::{Out, clean};
+use super::clean::clean;
+use super::out::Out;
 use crate::units;
 
 /// Columns of the figures before the text.

@@ -2,9 +2,10 @@
 
 use membound_types::{Level, MachineInfo, MachineProfile, NotMeasured, Outcome};
 
+use super::detail::Detail;
 use super::out::Out;
 use super::table::{Align, Table};
-use super::{Detail, bandwidth, calibration, latency, mlp, tlb, topology, window};
+use super::{bandwidth, calibration, latency, mlp, tlb, topology, window};
 use crate::{facts, units};
 
 /// Most notes of one kind; the rest is only counted.

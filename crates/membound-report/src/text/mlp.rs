@@ -2,10 +2,11 @@
 
 use membound_types::{AreaPoint, Filler, MachineInfo, Mlp, Outcome, PageWalks, WindowLimit};
 
+use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::{Align, Table};
-use super::{Detail, plane, sequence};
+use super::{plane, sequence};
 use crate::{facts, units};
 
 /// Most chains or areas in a table.

@@ -8,7 +8,9 @@ mod bandwidth;
 mod bar;
 mod braille;
 mod calibration;
+mod clean;
 mod compare;
+mod detail;
 mod harvest;
 mod harvest_batch;
 mod harvest_explore;
@@ -26,6 +28,7 @@ mod profile;
 mod rewrite;
 mod run_comparison;
 mod sequence;
+mod style;
 mod table;
 mod tlb;
 mod topology;
@@ -37,6 +40,7 @@ use membound_types::{
     Window,
 };
 
+use detail::Detail;
 use out::Out;
 
 pub use compare::{Shown, comparison};
@@ -48,33 +52,7 @@ pub use listing::listing;
 pub use profile::profile;
 pub use rewrite::{rewrite_check, rewrite_plan};
 pub use run_comparison::run_comparison;
-
-/// Layout of the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Style {
-    /// True to emphasise with ANSI escape sequences.
-    pub color: bool,
-    /// Width of the terminal in columns; at least 40 are assumed.
-    pub width: usize,
-}
-
-impl Default for Style {
-    fn default() -> Self {
-        Self {
-            color: false,
-            width: 80,
-        }
-    }
-}
-
-/// Extent in which a part is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detail {
-    /// A few lines, as part of the whole profile.
-    Brief,
-    /// Everything that fits a terminal.
-    Full,
-}
+pub use style::Style;
 
 /// Formats a whole machine profile: the machine, the levels, the headline figures, each part in brief, then
 /// missing and perturbed data.

@@ -4,7 +4,8 @@
 use textwrap::core::display_width;
 
 use super::braille::{Ink, Plot};
-use super::out::{Out, clean};
+use super::clean::clean;
+use super::out::Out;
 use crate::units;
 
 const ROWS: usize = 10;

@@ -3,7 +3,7 @@
 
 use textwrap::core::display_width;
 
-use super::out::clean;
+use super::clean::clean;
 use crate::facts::plain;
 use crate::facts::run::NONE;
 

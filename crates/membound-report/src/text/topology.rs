@@ -2,7 +2,7 @@
 
 use membound_types::{CorePair, CoreToCore, Numa, NumaPair, Outcome};
 
-use super::Detail;
+use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::Table;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use membound_types::{Window, WindowKernel, WindowPoint};
 
-use super::Detail;
+use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::{Align, Table};
