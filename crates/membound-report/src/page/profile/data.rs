@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::bounded::{short, short_name};
 use super::cells::{Cells, Grain};
+use super::numbers::{ends, rounded};
 use super::periods::{RowPeriods, append, insert};
 use crate::facts::run;
 use crate::page::json::escaped;
@@ -345,13 +346,6 @@ fn figures(share: &Share) -> Value {
     figures
 }
 
-/// Ends of an interval; `null` if unknown.
-pub(super) fn ends(low: Option<f64>, high: Option<f64>) -> Value {
-    low.zip(high).map_or(Value::Null, |(low, high)| {
-        json!([rounded(low), rounded(high)])
-    })
-}
-
 fn object(row: &ObjectRow, inside: bool, names: &mut Names<'_>) -> Value {
     let chain: Vec<Value> = row
         .alloc_stack
@@ -477,27 +471,9 @@ fn listings(listings: &[Listing], names: &mut Names<'_>) -> Vec<Value> {
     out
 }
 
-/// Rounds to five significant digits; 0 if not finite.
-pub(super) fn rounded(value: f64) -> f64 {
-    if !value.is_finite() || value == 0.0 {
-        return 0.0;
-    }
-    let scale = 10f64.powi(4 - value.abs().log10().floor() as i32);
-    let scaled = (value * scale).round() / scale;
-    if scaled.is_finite() { scaled } else { value }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_keep_five_digits() {
-        assert_eq!(rounded(0.123_456_7), 0.123_46);
-        assert_eq!(rounded(-98_765.4), -98_765.0);
-        assert_eq!(rounded(f64::NAN), 0.0);
-        assert_eq!(rounded(1e-320), 1e-320);
-    }
 
     #[test]
     fn long_names_lose_their_middle() {

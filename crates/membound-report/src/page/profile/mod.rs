@@ -9,6 +9,7 @@ mod bounded;
 mod cells;
 mod data;
 mod hardware;
+mod numbers;
 mod panels;
 mod periods;
 mod platform;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use membound_types::{Period, PeriodRow, Share};
 use serde_json::{Value, json};
 
-use super::data::{ends, rounded};
+use super::numbers::{ends, rounded};
 
 /// By table and row: the row's figures in each period in which it had any.
 pub(super) struct RowPeriods {
