@@ -7,8 +7,9 @@ use membound_types::{
     FleetFigure, FleetGroup, OddProfile, Outlier, Overlay,
 };
 
+use super::parts;
+use super::shell::{navigation, shell};
 use super::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
-use super::{parts, shell};
 use crate::facts::comparison as facts;
 use crate::units;
 
@@ -22,7 +23,14 @@ const MAX_HEADING_CHARS: usize = 28;
 /// Most outliers of one profile that are shown without unfolding.
 const MAX_OUTLIERS: usize = 12;
 
-pub(super) fn document(comparison: &Comparison) -> Markup {
+/// Page for a `comparison`: differences, overlaid curves, parallel loads by condition, and a fleet's
+/// outliers.
+#[must_use]
+pub fn comparison(comparison: &Comparison) -> String {
+    document(comparison).into_string()
+}
+
+fn document(comparison: &Comparison) -> Markup {
     let title = title(comparison);
     let several = comparison.profiles.len() > 1;
     let fleets = !comparison.fleets.is_empty();
@@ -44,7 +52,7 @@ pub(super) fn document(comparison: &Comparison) -> Markup {
     ];
     let body = html! {
         (header(comparison, &title))
-        (super::navigation(parts.iter().filter(|part| part.2).map(|part| (part.0, part.1, false))))
+        (navigation(parts.iter().filter(|part| part.2).map(|part| (part.0, part.1, false))))
         @if several { (section("figures", "What differs", &figures(comparison))) }
         @if !comparison.curves.is_empty() { (section("curves", "Curves", &curves(comparison))) }
         @if !comparison.conditions.is_empty() {

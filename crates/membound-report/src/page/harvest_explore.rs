@@ -7,11 +7,17 @@ use maud::{Markup, html};
 use membound_types::{ExploredSweep, HarvestExplore};
 
 use super::parts::{self, Panel, fact};
-use super::shell;
+use super::shell::{navigation, shell};
 use crate::facts::harvest_explore as facts;
 use crate::units;
 
-pub(super) fn document(explore: &HarvestExplore) -> Markup {
+/// Page for a harvest exploration: plots and a table for each varied setting.
+#[must_use]
+pub fn harvest_explore(explore: &HarvestExplore) -> String {
+    document(explore).into_string()
+}
+
+fn document(explore: &HarvestExplore) -> Markup {
     let panels: Vec<Panel> = explore
         .sweeps
         .iter()
@@ -25,7 +31,7 @@ pub(super) fn document(explore: &HarvestExplore) -> Markup {
     let body = html! {
         (header(explore))
         (answer(explore))
-        (super::navigation([("answer", "Answer", false)].into_iter().chain(links)))
+        (navigation([("answer", "Answer", false)].into_iter().chain(links)))
         @for panel in &panels { (panel.markup()) }
         footer { "explored by membound " (explore.membound_version) ", " (explore.date) "." }
     };

@@ -5,7 +5,7 @@ use membound_types::Model;
 
 use super::panels::model as panel;
 use super::parts::{self, fact};
-use super::shell;
+use super::shell::{navigation, shell};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PARTS: [(&str, &str); 3] = [
@@ -14,12 +14,18 @@ const PARTS: [(&str, &str); 3] = [
     ("parameters", "Parameters"),
 ];
 
-pub(super) fn document(model: &Model) -> Markup {
+/// Page for a fitted `model`: measured values and fitted curves, residuals, levels and parameters.
+#[must_use]
+pub fn model(model: &Model) -> String {
+    document(model).into_string()
+}
+
+fn document(model: &Model) -> Markup {
     let name = model.source.host.as_deref();
     let name = name.unwrap_or(&model.topology.name);
     let body = html! {
         (header(model, name))
-        (super::navigation(PARTS.iter().map(|(id, title)| (*id, *title, false))))
+        (navigation(PARTS.iter().map(|(id, title)| (*id, *title, false))))
         (card(0, &html! {
             p.reading { (panel::READING) }
             (panel::quality(model))

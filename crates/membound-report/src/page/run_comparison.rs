@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use membound_types::{ComparedRun, GateVerdict, Outcome, RunChange, RunComparison, RunSide};
 
-use super::{parts, shell};
+use super::parts;
+use super::shell::{navigation, shell};
 use crate::facts::comparison::letter;
 use crate::facts::{gate, run};
 use crate::gates::columns;
@@ -13,7 +14,13 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Most changes within noise that are listed; the JSON has all.
 const MAX_CHANGES_WITHIN_NOISE: usize = 200;
 
-pub(super) fn document(comparison: &RunComparison) -> Markup {
+/// Page for a comparison of runs.
+#[must_use]
+pub fn run_comparison(comparison: &RunComparison) -> String {
+    document(comparison).into_string()
+}
+
+fn document(comparison: &RunComparison) -> Markup {
     let title = match comparison.runs.as_slice() {
         [] => "no runs".to_owned(),
         [only] => only.file.clone(),
@@ -36,7 +43,7 @@ pub(super) fn document(comparison: &RunComparison) -> Markup {
                 @if it.incomplete { p.banner { (letter(index)) " is incomplete: it was cut short. What it says is true of the part that was recorded." } }
             }
         }
-        (super::navigation(parts.iter().map(|(id, title)| (*id, *title, false))))
+        (navigation(parts.iter().map(|(id, title)| (*id, *title, false))))
         @if !comparison.gates.is_empty() {
             section.card id="gates" { h2 { "Gates" } (gates(comparison)) }
         }

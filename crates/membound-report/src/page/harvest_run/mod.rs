@@ -8,12 +8,19 @@ use maud::{Markup, html};
 use membound_types::{HarvestRun, Missing};
 
 use super::parts::{self, Panel, ShareBar, fact};
-use super::shell;
+use super::shell::{navigation, shell};
 use crate::facts::harvest_run as facts;
 use crate::facts::run;
 use crate::units;
 
-pub(super) fn document(run: &HarvestRun) -> Markup {
+/// Page for a harvest: stall before and after, latencies with and without scavengers, how soon the primary
+/// ran again, scavengers, yields and conditions.
+#[must_use]
+pub fn harvest_run(run: &HarvestRun) -> String {
+    document(run).into_string()
+}
+
+fn document(run: &HarvestRun) -> Markup {
     let panels = panels(run);
     let parts = panels
         .iter()
@@ -21,7 +28,7 @@ pub(super) fn document(run: &HarvestRun) -> Markup {
     let body = html! {
         (header(run))
         (answer(run))
-        (super::navigation([("answer", "Answer", false)].into_iter().chain(parts)))
+        (navigation([("answer", "Answer", false)].into_iter().chain(parts)))
         @for panel in &panels { (panel.markup()) }
         footer { "harvested by membound " (run.membound_version) ", " (run.date) ". Brackets hold the 95 % interval." }
     };

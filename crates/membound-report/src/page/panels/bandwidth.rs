@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 use membound_types::{Bandwidth, BandwidthKernel, BandwidthPoint, Loaded, LoadedPoint};
 
-use super::{number_axis, skipped, tip};
+use super::axes::number_axis;
+use super::notes::skipped;
+use super::tip::tip;
 use crate::page::svg::{Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 

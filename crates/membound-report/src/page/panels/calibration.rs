@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 use membound_types::{CalibratedLevel, Calibration};
 
-use super::{number_axis, skipped};
+use super::axes::number_axis;
+use super::notes::skipped;
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 

@@ -3,7 +3,10 @@
 use maud::{Markup, html};
 use membound_types::{Latency, LatencyPoint, Level};
 
-use super::{level_marks, number_axis, size_axis, skipped, tip};
+use super::axes::{number_axis, size_axis};
+use super::level_marks::level_marks;
+use super::notes::skipped;
+use super::tip::tip;
 use crate::facts::{self, SettingFamily};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::units;

@@ -1,17 +1,23 @@
 //! Panel of the IIT Delhi experiments: the N × K plane, T(N), sequential loads, the area sweep, and the
 //! summary by condition.
 
+mod curve;
 mod placements;
 mod sequence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use membound_types::{AreaPoint, Figure, Filler, Level, Mlp, MlpCell, Outcome, ThroughputPoint};
+use membound_types::{AreaPoint, Filler, Level, Mlp, MlpCell, ThroughputPoint};
 
-use super::{figure_text, level_marks, number_axis, size_axis, skipped, tip};
+use super::axes::{number_axis, size_axis};
+use super::figure::{figure_text, value_interval};
+use super::level_marks::level_marks;
+use super::notes::skipped;
+use super::tip::tip;
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
 use crate::{facts, units};
+use curve::{cell_point, curve_of};
 
 pub(super) fn body(mlp: &Mlp, levels: &[Level]) -> Markup {
     html! {
@@ -89,41 +95,6 @@ fn by_loads<'a>(cells: impl Iterator<Item = &'a MlpCell>) -> BTreeMap<u32, Vec<&
         line.sort_by_key(|cell| cell.fillers);
     }
     lines
-}
-
-fn cell_point(x: u32, place: &str, cell: &MlpCell) -> Point {
-    Point {
-        x: f64::from(x),
-        y: cell.cycles,
-        interval: None,
-        tip: format!(
-            "{place}: {} ± {}{}",
-            units::cycles(cell.cycles),
-            units::number(cell.spread),
-            cell_misses(cell)
-        ),
-        hollow: false,
-    }
-}
-
-fn cell_misses(cell: &MlpCell) -> String {
-    let Outcome::Known(misses) = &cell.misses else {
-        return String::new();
-    };
-    let known: Vec<String> = [
-        ("L1", &misses.l1),
-        ("L2", &misses.l2),
-        ("L3", &misses.l3),
-        ("TLB", &misses.tlb),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some(format!("{name} {}", units::number(*value.known()?))))
-    .collect();
-    if known.is_empty() {
-        String::new()
-    } else {
-        format!("; misses: {}", known.join(", "))
-    }
 }
 
 fn pair_rule(mlp: &Mlp) -> Vec<Rule> {
@@ -216,16 +187,6 @@ fn fillers(mlp: &Mlp) -> Markup {
     html! { @if chart.series.len() > 1 { (chart.markup()) } }
 }
 
-/// Curve of one run among several.
-fn curve_of(index: usize, run: &Mlp, points: Vec<Point>) -> Series {
-    Series {
-        label: facts::mlp_title(run),
-        look: Look::category(index),
-        shown: true,
-        points,
-    }
-}
-
 fn parallel(mlp: &Mlp) -> Markup {
     let series = facts::runs(mlp)
         .enumerate()
@@ -307,11 +268,6 @@ fn throughput_point(p: &ThroughputPoint) -> Point {
         tip: text,
         hollow: p.batches.disturbed.unresolved(),
     }
-}
-
-/// A figure with its interval.
-fn value_interval(figure: &Figure) -> Markup {
-    html! { b { (units::number(figure.value)) } " " small { (units::interval(figure.low, figure.high)) } }
 }
 
 /// Page walks of every condition that can be compared with one of larger pages.

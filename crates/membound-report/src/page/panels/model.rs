@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use membound_types::{Figure, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter};
 
-use super::{number_axis, size_axis};
+use super::axes::{number_axis, size_axis};
 use crate::facts::model as facts;
 use crate::facts::model::FittedCurve;
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};

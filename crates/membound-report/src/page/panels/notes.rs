@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use membound_types::MachineProfile;
 
-use super::Panel;
+use super::panel::Panel;
 use crate::facts::{self, Disturbed};
 use crate::units;
 
@@ -96,5 +96,17 @@ pub(super) fn gaps(profile: &MachineProfile) -> Panel {
                 ul.gaps { @for gap in &gaps { li { b { (gap.part) } " " (gap.text) } } }
             }
         },
+    }
+}
+
+/// Number of combinations that a part could not measure, with a link to their list.
+pub(super) fn skipped(texts: &[String]) -> Markup {
+    html! {
+        @if !texts.is_empty() {
+            p.note {
+                (units::plural(texts.len(), "combination")) " could not be had: "
+                a href="#gaps" { "what and why" } "."
+            }
+        }
     }
 }

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 use membound_types::{Latency, LatencyPoint};
 
+use super::axes::{number_axis, size_axis};
 use super::latency::point;
-use super::{number_axis, size_axis, tip};
+use super::tip::tip;
 use crate::facts::{self, StrideFamily};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::units;

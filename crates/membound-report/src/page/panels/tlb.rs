@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use membound_types::{Outcome, PageKind, Prefetch, PrefetchPoint, PrefetchState, Tlb, TlbPoint};
 
-use super::{figure_text, number_axis, skipped, tip};
+use super::axes::number_axis;
+use super::figure::figure_text;
+use super::notes::skipped;
+use super::tip::tip;
 use crate::page::svg::{
     Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series, coordinate,
 };

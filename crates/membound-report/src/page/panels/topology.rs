@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 use membound_types::{CoreToCore, CpuId, Numa, NumaPair, Outcome};
 
-use super::{figure_text, skipped};
+use super::figure::figure_text;
+use super::notes::skipped;
 use crate::page::svg::{Cell, HeatMap};
 use crate::{facts, units};
 

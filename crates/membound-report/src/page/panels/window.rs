@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use membound_types::{CpuId, Level, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
 
-use super::{level_marks, size_axis, skipped, tip};
+use super::axes::size_axis;
+use super::level_marks::level_marks;
+use super::notes::skipped;
+use super::tip::tip;
 use crate::facts::windows;
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
 use crate::units;

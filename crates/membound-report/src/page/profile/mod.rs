@@ -18,7 +18,7 @@ mod timeline;
 use maud::{Markup, PreEscaped, html};
 use membound_types::{Detail, Profile};
 
-use super::{Extra, shell_with};
+use super::shell::{Extra, navigation, shell_with};
 use crate::facts::run;
 use crate::units;
 use cells::Grain;
@@ -37,7 +37,13 @@ const EXTRA: Extra = Extra {
 /// Most rows of the table that is shown without the script.
 const MAX_ROWS: usize = 25;
 
-pub(super) fn document(profile: &Profile, detail: &Detail) -> Markup {
+/// Page for a run's `profile`: at most 8 MB, however many samples `detail` has.
+#[must_use]
+pub fn profile(profile: &Profile, detail: &Detail) -> String {
+    document(profile, detail).into_string()
+}
+
+fn document(profile: &Profile, detail: &Detail) -> Markup {
     let profile = &bounded::bounded(profile, Grain::FINEST.rows);
     let data = PageData::of(profile, detail);
     let panels = panels::all(profile);
@@ -61,7 +67,7 @@ pub(super) fn document(profile: &Profile, detail: &Detail) -> Markup {
     let body = html! {
         (answer::header(profile))
         (answer::answer(profile))
-        (super::navigation(parts.into_iter()))
+        (navigation(parts.into_iter()))
         (selection())
         section.card id="timeline" {
             h2 { "Timeline" }

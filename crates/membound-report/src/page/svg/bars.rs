@@ -2,7 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::{Axis, DataTable, Extent, coordinate, labels_left, lines_across};
+use super::axis::Axis;
+use super::coordinate::coordinate;
+use super::data_table::DataTable;
+use super::extent::Extent;
+use super::vertical_axis::{labels_left, lines_across};
 use crate::units;
 
 /// One bar.

@@ -2,9 +2,14 @@
 
 use maud::{Markup, html};
 
-use super::axis::Ruler;
+use super::axis::{Axis, Ruler};
+use super::coordinate::coordinate;
+use super::data_table::pivot;
+use super::extent::Extent;
 use super::labels::{lanes, text_width, with_room};
-use super::{Axis, Extent, PlotArea, coordinate, labels_left, lines_across, pivot, steps};
+use super::series::{Look, Point, Series};
+use super::steps;
+use super::vertical_axis::{labels_left, lines_across};
 use crate::units;
 
 /// Most points with markers in one chart. Beyond this, curves that are not shown at first keep only the
@@ -20,103 +25,6 @@ const MAX_LISTED_HIDDEN_CURVES: usize = 6;
 const MAX_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
 const LANE: f64 = 17.0;
-
-/// Look of a curve. Colour, dash and shape are indices into the style sheet.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::page) enum Look {
-    /// One of several kinds.
-    Category {
-        /// Index of the colour, 0 to 7.
-        color: usize,
-        /// Index of the dash; 0 is a solid line.
-        dash: usize,
-        /// Index of the marker's shape, 0 to 3.
-        shape: usize,
-    },
-    /// One of many ordered curves: its rank from 0 to 1.
-    Ordinal(f64),
-    /// Markers without a line, in the colour and shape of the `index`-th kind: measured values of a fitted
-    /// curve.
-    Dots(usize),
-    /// Line without markers, in the colour of the `index`-th kind: a fitted curve, whose values are in the
-    /// table and beside the measured ones.
-    Curve(usize),
-    /// Steps in the colour of the `index`-th kind: each value holds from its x to the next point's. The
-    /// last point only marks the end.
-    Steps(usize),
-}
-
-impl Look {
-    /// Look of the `index`-th of several kinds.
-    pub(in crate::page) const fn category(index: usize) -> Self {
-        Self::Category {
-            color: index % 8,
-            dash: index / 8 % 4,
-            shape: index % 4,
-        }
-    }
-
-    fn class(self) -> String {
-        match self {
-            Self::Category { color, dash, .. } => format!("c{} d{}", color % 8, dash % 4),
-            Self::Ordinal(rank) => format!("r{}", (rank.clamp(0.0, 1.0) * 8.0).round() as u8),
-            Self::Dots(index) | Self::Curve(index) | Self::Steps(index) => {
-                format!("c{}", index % 8)
-            }
-        }
-    }
-
-    const fn shape(self) -> usize {
-        match self {
-            Self::Category { shape, .. } => shape % 4,
-            Self::Dots(index) => index % 4,
-            Self::Ordinal(_) | Self::Curve(_) | Self::Steps(_) => 0,
-        }
-    }
-
-    const fn has_line(self) -> bool {
-        !matches!(self, Self::Dots(_))
-    }
-
-    const fn has_markers(self) -> bool {
-        !matches!(self, Self::Curve(_) | Self::Steps(_))
-    }
-
-    const fn is_stepped(self) -> bool {
-        matches!(self, Self::Steps(_))
-    }
-
-    /// Reference to the element with the marker's shape.
-    fn marker(self, crowded: bool) -> String {
-        if crowded && matches!(self, Self::Ordinal(_)) {
-            "#ms".to_owned()
-        } else {
-            format!("#m{}", self.shape())
-        }
-    }
-}
-
-/// A point with its interval and its tooltip.
-#[derive(Clone, Debug)]
-pub(in crate::page) struct Point {
-    pub(in crate::page) x: f64,
-    pub(in crate::page) y: f64,
-    pub(in crate::page) interval: Option<(f64, f64)>,
-    /// Text of the tooltip.
-    pub(in crate::page) tip: String,
-    /// Drawn hollow: the point was perturbed.
-    pub(in crate::page) hollow: bool,
-}
-
-/// A curve.
-#[derive(Clone, Debug)]
-pub(in crate::page) struct Series {
-    pub(in crate::page) label: String,
-    pub(in crate::page) look: Look,
-    /// True if the curve is shown at first.
-    pub(in crate::page) shown: bool,
-    pub(in crate::page) points: Vec<Point>,
-}
 
 /// Kind of a vertical mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +64,15 @@ pub(in crate::page) struct Mark {
 pub(in crate::page) struct Rule {
     pub(in crate::page) y: f64,
     pub(in crate::page) label: String,
+}
+
+/// Rectangle within the axes, in units of the view box.
+#[derive(Clone, Copy, Debug)]
+struct PlotArea {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
 }
 
 /// A chart of curves.
@@ -374,12 +291,6 @@ struct Markers {
 }
 
 impl Series {
-    /// CSS classes of the curve's group: kind, colour, and whether it is hidden.
-    pub(super) fn class(&self) -> String {
-        let off = if self.shown { "" } else { " off" };
-        format!("s {}{off}", self.look.class())
-    }
-
     fn markup(&self, index: usize, x: &Ruler, y: &Ruler, markers: Markers) -> Markup {
         if self.look.is_stepped() {
             return steps::markup(self, index, x, y);

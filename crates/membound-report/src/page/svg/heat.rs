@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::{DataTable, coordinate};
+use super::coordinate::coordinate;
+use super::data_table::DataTable;
 use crate::units;
 
 /// Most rows and columns that are drawn; a larger matrix is drawn in blocks.

@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 
 use super::axis::Ruler;
-use super::{Series, coordinate};
+use super::coordinate::coordinate;
+use super::series::Series;
 
 /// Outline of `series`, and an area under each step with its tooltip. `index` is the curve's position in
 /// the chart.

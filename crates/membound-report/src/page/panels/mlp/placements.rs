@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode};
 
-use super::super::number_axis;
+use super::super::axes::number_axis;
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 

@@ -3,8 +3,9 @@
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode, Outcome, SequentialLine};
 
-use super::super::number_axis;
-use super::{cell_point, curve_of, value_interval};
+use super::super::axes::number_axis;
+use super::super::figure::value_interval;
+use super::curve::{cell_point, curve_of};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 
