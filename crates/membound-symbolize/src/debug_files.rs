@@ -7,10 +7,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::elf::{Elf, hexadecimal};
-use crate::symbols::DebugPaths;
 
 /// Length in bytes of a section that names a file, at most.
 const MAX_LINK_BYTES: u64 = 8 << 10;
+
+/// Where separate debug information files are searched for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugPaths {
+    /// Directories like `/usr/lib/debug`, in the order of the search.
+    pub roots: Vec<PathBuf>,
+}
+
+impl Default for DebugPaths {
+    fn default() -> Self {
+        Self {
+            roots: vec![PathBuf::from("/usr/lib/debug")],
+        }
+    }
+}
 
 /// Contents of `.gnu_debuglink`.
 struct Link {

@@ -17,7 +17,7 @@ use object::read::{CompressedData, CompressionFormat, ReadCache, ReadRef};
 use object::{LittleEndian, read};
 use sha2::{Digest as _, Sha256};
 
-use crate::Error;
+use crate::error::Error;
 use crate::machine::Machine;
 
 const LE: LittleEndian = LittleEndian;

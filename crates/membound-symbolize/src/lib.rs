@@ -21,6 +21,7 @@ mod debug_files;
 mod demangle;
 mod dwarf;
 mod elf;
+mod error;
 mod jit;
 mod machine;
 mod plt;
@@ -30,7 +31,9 @@ mod symtab;
 mod table;
 mod unwind;
 
+pub use debug_files::DebugPaths;
 pub use demangle::demangle;
+pub use error::Error;
 pub use jit::{JitEntry, JitMap};
-pub use symbols::{DebugPaths, Error, Function, SourceLine, Symbols, Variable};
+pub use symbols::{Function, SourceLine, Symbols, Variable};
 pub use unwind::{Chain, End, Frames, Registers, Unwinder};

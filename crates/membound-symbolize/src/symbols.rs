@@ -1,53 +1,16 @@
 //! Functions, lines and variables of one module.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::cfi::Cfi;
-use crate::debug_files;
+use crate::debug_files::{self, DebugPaths};
 use crate::demangle;
 use crate::dwarf::Debug;
 use crate::elf::{Elf, hexadecimal};
+use crate::error::Error;
 use crate::table::{Found, Table};
-
-/// Why a file cannot be used as a module.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is not an ELF file, or is damaged.
-    #[error("{name} is not a readable ELF file: {reason}")]
-    Malformed {
-        /// Path or name of the file.
-        name: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
-/// Where separate debug information files are searched for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DebugPaths {
-    /// Directories like `/usr/lib/debug`, in the order of the search.
-    pub roots: Vec<PathBuf>,
-}
-
-impl Default for DebugPaths {
-    fn default() -> Self {
-        Self {
-            roots: vec![PathBuf::from("/usr/lib/debug")],
-        }
-    }
-}
 
 /// A function, or a separate part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use gimli::{AttributeValue, Dwarf, EntriesRaw, UnitOffset};
 
-use super::unit::Extent;
-use super::{Budget, R};
+use super::budget::Budget;
+use super::extent::Extent;
+use super::sections::R;
 use crate::ranges::{Item, Ranges};
 
 /// Frames of inlined functions at one address, at most. Compilers stop far earlier.

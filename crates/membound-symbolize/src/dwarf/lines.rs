@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, ColumnType, DebugLineOffset, Dwarf, Reader as _};
 
-use super::{Budget, R};
+use super::budget::Budget;
+use super::sections::R;
 
 /// Longest path that is shown, in bytes: the kernel opens none as long.
 const MAX_PATH_BYTES: usize = 4096;

@@ -4,25 +4,18 @@ use std::sync::Arc;
 
 use gimli::{AttributeValue, DebugInfoOffset, Dwarf, Reader as _, UnitOffset};
 
+use super::budget::Budget;
+use super::debug::{Debug, File};
+use super::located::Name;
 use super::scopes::Scopes;
-use super::{Budget, Debug, Name, R, unit_holding};
+use super::sections::R;
+use super::unit::Unit;
 
 /// Entries followed for one name, at most: an inlined call, the function, its declaration, and some reserve.
 const MAX_ENTRIES: usize = 16;
 
 /// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 64 << 10;
-
-/// The file and unit that an entry is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum File {
-    /// The opened file; index in its `units`.
-    Own(u32),
-    /// The split part of the unit with this index.
-    Half(u32),
-    /// The shared file; index in `shared`.
-    Shared(u32),
-}
 
 /// The name in one entry.
 enum Said {
@@ -199,4 +192,11 @@ fn names_are_plain(unit: &gimli::Unit<R>) -> bool {
                 | gimli::DW_LANG_Mips_Assembler
         )
     )
+}
+
+/// Index of the unit that contains an offset of its file.
+fn unit_holding(units: &[Unit], offset: DebugInfoOffset) -> Option<usize> {
+    units
+        .partition_point(|unit| unit.offset() <= offset.0)
+        .checked_sub(1)
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use gimli::{AttributeValue, Dwarf, Reader as _, UnitOffset};
 
-use super::{Budget, R};
+use super::budget::Budget;
+use super::sections::R;
 
 /// Scopes shown in one name, at most.
 const DEEPEST: usize = 32;

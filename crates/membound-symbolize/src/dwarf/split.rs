@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use gimli::{Dwarf, DwarfFileType, DwarfPackage, LittleEndian, Reader as _, SectionId};
 
-use super::unit::Sections;
-use super::{Budget, R, load};
+use super::budget::Budget;
+use super::error_text::told;
+use super::sections::{R, Sections, load};
 use crate::elf::Elf;
 
 /// Files opened for one program, at most.
@@ -138,7 +139,7 @@ impl Split {
                     Ok(R::new(Arc::from(contents), LittleEndian))
                 };
                 let empty = R::new(Arc::from(Vec::new()), LittleEndian);
-                let package = DwarfPackage::load(section, empty).map_err(super::told)?;
+                let package = DwarfPackage::load(section, empty).map_err(told)?;
                 *budget = Budget(budget.0.saturating_add(Budget::new(bytes).0));
                 Ok(package)
             });
