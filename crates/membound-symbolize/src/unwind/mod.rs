@@ -6,24 +6,23 @@
 //! without such information is passed by following its instructions ([`walk`]), or by a possible frame
 //! pointer; the rest of the chain is then marked as uncertain.
 
+mod frames;
 mod rule;
 mod state;
+mod stop;
 mod walk;
 
-use std::fmt;
 use std::ops::Range;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
 
 use gimli::UnwindContext;
 
-use self::rule::{Rule, Stop};
+pub use self::frames::Frames;
+use self::rule::Rule;
+pub use self::state::Registers;
 use self::state::{Memory, State};
-use self::walk::Gaps;
-use crate::Error;
-use crate::cfi::{Cfi, Kind, Row, Rules, SearchTable, Signal};
-use crate::elf::Elf;
-use crate::machine::{Machine, REGISTERS};
+use self::stop::Stop;
+use crate::cfi::Signal;
+use crate::machine::Machine;
 
 /// Return addresses of a chain, at most.
 const DEEPEST: usize = 256;
@@ -31,139 +30,6 @@ const DEEPEST: usize = 256;
 /// Slots of the cache of rules: at first few, since most processes of a program that forks do little; and at
 /// most.
 const KEPT: std::ops::RangeInclusive<usize> = 256..=8192;
-
-/// A module's call frame information, and its code where that has none. Cheap to clone; one value
-/// serves all processes.
-#[derive(Clone, Debug)]
-pub struct Frames(Arc<UnwindModule>);
-
-struct UnwindModule {
-    machine: Machine,
-    /// Finds most rules. `None` within if the file has none.
-    search: OnceLock<Option<SearchTable>>,
-    /// Read when [`Self::search`] does not find a rule.
-    tables: OnceLock<Tables>,
-    /// What both are read from.
-    source: Option<Box<dyn AsRef<[u8]> + Send + Sync>>,
-}
-
-#[derive(Debug)]
-struct Tables {
-    cfi: Cfi,
-    gaps: Gaps,
-}
-
-impl fmt::Debug for UnwindModule {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = out.debug_struct("Module");
-        shown.field("machine", &self.machine);
-        shown.field("tables", &self.tables).finish_non_exhaustive()
-    }
-}
-
-impl Tables {
-    fn of(elf: &Elf<'_>) -> Self {
-        let cfi = Cfi::read(elf);
-        let gaps = Gaps::read(elf, &cfi);
-        Self { cfi, gaps }
-    }
-
-    fn none(machine: Machine) -> Self {
-        let gaps = Gaps::none(machine);
-        let cfi = Cfi::default();
-        Self { cfi, gaps }
-    }
-}
-
-impl Frames {
-    /// Uses a file's bytes, or the vdso's. The tables are read when the first address in the module is
-    /// unwound: a program may have hundreds of libraries, and most call chains pass through a few. `name`
-    /// identifies the bytes in messages.
-    ///
-    /// # Errors
-    /// When the bytes are not an ELF file.
-    pub fn of_bytes(
-        bytes: impl AsRef<[u8]> + Send + Sync + 'static,
-        name: &str,
-    ) -> Result<Self, Error> {
-        let machine = Elf::of_borrowed(bytes.as_ref(), name)?.machine;
-        Ok(Self(Arc::new(UnwindModule {
-            machine,
-            search: OnceLock::new(),
-            tables: OnceLock::new(),
-            source: Some(Box::new(bytes)),
-        })))
-    }
-
-    /// Reads what unwinding needs from a file.
-    ///
-    /// # Errors
-    /// When the file cannot be read or is not an ELF file.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let elf = Elf::open(path)?;
-        Ok(Self::with(elf.machine, Tables::of(&elf)))
-    }
-
-    fn with(machine: Machine, tables: Tables) -> Self {
-        Self(Arc::new(UnwindModule {
-            machine,
-            search: OnceLock::from(None),
-            tables: tables.into(),
-            source: None,
-        }))
-    }
-
-    fn machine(&self) -> Machine {
-        self.0.machine
-    }
-
-    fn bytes(&self) -> &[u8] {
-        let bytes = self.0.source.as_ref().map(|source| (**source).as_ref());
-        bytes.unwrap_or_default()
-    }
-
-    fn search(&self) -> Option<&SearchTable> {
-        let read = || SearchTable::of(&Elf::of_borrowed(self.bytes(), "").ok()?);
-        self.0.search.get_or_init(read).as_ref()
-    }
-
-    fn tables(&self) -> &Tables {
-        self.0.tables.get_or_init(|| {
-            let elf = Elf::of_borrowed(self.bytes(), "");
-            elf.map_or_else(|_| Tables::none(self.0.machine), |elf| Tables::of(&elf))
-        })
-    }
-
-    /// The rule at an address of the file.
-    fn row(&self, address: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
-        let found = self
-            .search()
-            .and_then(|table| table.row(self.bytes(), address, context));
-        found.or_else(|| self.cfi().row(address, context))
-    }
-
-    /// The section of a rule that [`Self::row`] found.
-    fn rules(&self, kind: Kind) -> Option<Rules<'_>> {
-        let searched = self.search().filter(|_| kind == Kind::Eh);
-        searched
-            .and_then(|table| table.rules(self.bytes()))
-            .or_else(|| Some(self.cfi().section(kind)?.rules()))
-    }
-
-    fn cfi(&self) -> &Cfi {
-        &self.tables().cfi
-    }
-}
-
-/// Registers of a stopped thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    /// By the numbers that instructions use. x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15;
-    /// aarch64: x0 … x30, sp.
-    pub general: [u64; REGISTERS],
-    /// Address of the next instruction.
-    pub ip: u64,
-}
 
 /// How a call chain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -416,7 +282,10 @@ enum Step {
 mod tests {
     use std::collections::HashMap;
 
+    use super::frames::Tables;
+    use super::walk::Gaps;
     use super::*;
+    use crate::cfi::Cfi;
 
     /// Words on a stack.
     fn unwound(

@@ -2,8 +2,9 @@
 
 use gimli::{CfaRule, Encoding, EvaluationResult, Expression, RegisterRule, Value};
 
-use super::Frames;
+use super::frames::Frames;
 use super::state::{Memory, State};
+use super::stop::Stop;
 use crate::cfi::{Kind, Row, Signal, Slice};
 use crate::machine::{Machine, SIGNED_RETURN};
 
@@ -43,17 +44,6 @@ pub(super) struct Odd {
     cfa: CfaRule<usize>,
     registers: Vec<(u16, RegisterRule<usize>)>,
     signal: Signal,
-}
-
-/// Why there is no caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// This is the thread's first function.
-    Outermost,
-    /// Memory could not be read.
-    Unread,
-    /// A needed register or expression has no value.
-    Unknown,
 }
 
 impl Rule {

@@ -1,7 +1,16 @@
-//! A thread's registers while unwinding, as far as they are known.
+//! A thread's registers, and while unwinding what is known of them.
 
-use super::Registers;
 use crate::machine::{Machine, REGISTERS, Set};
+
+/// Registers of a stopped thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// By the numbers that instructions use. x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15;
+    /// aarch64: x0 … x30, sp.
+    pub general: [u64; REGISTERS],
+    /// Address of the next instruction.
+    pub ip: u64,
+}
 
 /// Reads eight bytes of the thread's memory.
 pub(super) type Memory<'a> = dyn FnMut(u64) -> Option<u64> + 'a;

@@ -13,8 +13,8 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 
-use super::rule::Stop;
 use super::state::{Memory, State};
+use super::stop::Stop;
 use crate::cfi::Cfi;
 use crate::elf::Elf;
 use crate::machine::Machine;
