@@ -3,6 +3,7 @@
 //! Names are stable: the part, what distinguishes the figure inside it, and the quantity with
 //! its unit, separated by dots, as in `levels.L3.latency_ns`.
 
+mod figure;
 mod levels;
 mod parallel;
 mod places;
@@ -11,58 +12,10 @@ mod traffic;
 
 use membound_types::Worse;
 
-use super::noise::{Noise, Uncertain, Z95};
+pub use self::figure::ProfileFigure;
+use self::figure::{Figures, Label};
+use super::noise::Noise;
 use super::view::{ParameterView, ProfileView};
-use crate::stats::{median, median_error};
-
-/// A named figure of one profile.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProfileFigure {
-    /// Stable name with dots, as in the module's description.
-    pub name: String,
-    /// Part of the profile that the figure is from.
-    pub part: &'static str,
-    /// Name for readers.
-    pub title: String,
-    /// `ns`, `cycles`, `bytes`, `GB/s` or `Hz`; empty for a number without unit.
-    pub unit: &'static str,
-    /// Direction of change that is worse.
-    pub worse: Worse,
-    /// Value, interval, and kind for the scatter between runs.
-    pub uncertain: Uncertain,
-}
-
-/// Collects figures; values that are not finite are omitted.
-struct Figures(Vec<ProfileFigure>);
-
-/// Everything about a figure except its value.
-struct Label {
-    name: String,
-    part: &'static str,
-    title: String,
-    unit: &'static str,
-    worse: Worse,
-    noise: Noise,
-}
-
-impl Figures {
-    fn add(&mut self, label: Label, value: f64, interval: Option<(f64, f64)>) {
-        if value.is_finite() {
-            self.0.push(ProfileFigure {
-                name: label.name,
-                part: label.part,
-                title: label.title,
-                unit: label.unit,
-                worse: label.worse,
-                uncertain: Uncertain {
-                    value,
-                    interval: interval.filter(|(low, high)| low.is_finite() && high.is_finite()),
-                    noise: label.noise,
-                },
-            });
-        }
-    }
-}
 
 /// All figures of a profile, part by part in the order of the profile.
 #[must_use]
@@ -157,18 +110,4 @@ fn model(profile: &ProfileView, out: &mut Figures) {
             Some((sum.low, sum.high)),
         );
     }
-}
-
-/// Relative standard error of the median of a few batches; `None` with fewer than two.
-fn relative_error(raw: &[f64]) -> Option<f64> {
-    let middle = median(raw)?;
-    let error = median_error(raw)?;
-    (middle > 0.0).then_some(error / middle)
-}
-
-fn around(value: f64, error: f64) -> (f64, f64) {
-    (
-        value * (1.0 - Z95 * error).max(0.0),
-        value * (1.0 + Z95 * error),
-    )
 }

@@ -6,7 +6,7 @@ use membound_types::{
     Access, Level, LevelKind, NodePolicy, Outcome, PageKind, Pattern, PrefetchState, Worse,
 };
 
-use super::{Figures, Label};
+use super::figure::{Figures, Label};
 use crate::compare::noise::{Noise, Z95};
 use crate::compare::view::{LatencyPointView, ProfileView};
 

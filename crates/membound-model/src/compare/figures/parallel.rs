@@ -2,7 +2,7 @@
 
 use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, Worse};
 
-use super::{Figures, Label, around, relative_error};
+use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::table::Cells;
 use crate::compare::view::ProfileView;

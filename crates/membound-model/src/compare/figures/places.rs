@@ -2,7 +2,7 @@
 
 use membound_types::Worse;
 
-use super::{Figures, Label, around, relative_error};
+use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::view::ProfileView;
 

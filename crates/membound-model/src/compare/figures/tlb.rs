@@ -2,7 +2,7 @@
 
 use membound_types::Worse;
 
-use super::{Figures, Label};
+use super::figure::{Figures, Label};
 use crate::compare::noise::Noise;
 use crate::compare::view::ProfileView;
 

@@ -6,7 +6,7 @@ use membound_types::{
     BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, TrafficMix, Worse,
 };
 
-use super::{Figures, Label, around, relative_error};
+use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::view::{BandwidthPointView, ProfileView};
 
