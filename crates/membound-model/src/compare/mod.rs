@@ -23,7 +23,7 @@ mod view;
 use membound_types::ComparisonMethod;
 
 pub use fleet::{Fleet, Reading};
-pub use side_by_side::{NamedProfile, compare};
+pub use side_by_side::compare;
 pub use view::*;
 
 /// Accepted share of false positives among the differences reported as different.

@@ -11,9 +11,8 @@ use membound_types::{
     Access, NodePolicy, Overlay, OverlayCurve, OverlayPoint, PageKind, Pattern, PrefetchState,
 };
 
-use super::NamedProfile;
 use super::table::{Cells, condition};
-use super::view::ProfileView;
+use super::view::{NamedProfile, ProfileView};
 
 /// Every overlay that has curves of at least two conditions.
 pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overlay> {

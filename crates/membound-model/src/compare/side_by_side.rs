@@ -9,17 +9,8 @@ use membound_types::{
 
 use super::figures::{ProfileFigure, figures};
 use super::noise::{Test, Uncertain, benjamini_hochberg, test};
-use super::view::ProfileView;
+use super::view::NamedProfile;
 use super::{FALSE_DISCOVERY_RATE, curves, method, overlays, table};
-
-/// A profile and the file from which it was read.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NamedProfile {
-    /// File name as the user gave it.
-    pub file: String,
-    /// Contents of the profile.
-    pub view: ProfileView,
-}
 
 /// Compares every profile with the first.
 ///

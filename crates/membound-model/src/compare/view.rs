@@ -12,6 +12,15 @@ use membound_types::{
 };
 use serde::{Deserialize, Deserializer};
 
+/// A profile and the file from which it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedProfile {
+    /// File name as the user gave it.
+    pub file: String,
+    /// Contents of the profile.
+    pub view: ProfileView,
+}
+
 /// A machine profile, or a document of one part, as `compare` reads it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
