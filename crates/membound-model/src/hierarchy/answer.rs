@@ -4,10 +4,10 @@ use membound_types::{Combination, Model, Parameter, ParameterRole, SizeMeaning, 
 use nalgebra::DMatrix;
 
 use super::design::Column;
-use super::fit::{Fitted, Problem};
 use super::free::{FreeParameter, free_parameters};
 use super::identify::Group;
 use super::predict::{Interval, estimate};
+use super::problem::{Fitted, Problem};
 use super::rates::model_levels;
 use super::topology::{fresh_symbol, taken_symbols};
 use crate::declared::bytes;

@@ -12,10 +12,10 @@ use membound_types::Weights;
 use nalgebra::DVector;
 
 use super::design::Edges;
-use super::fit::{Fitted, Problem};
 use super::identify::identify;
 use super::linear::{Linear, Solved, WEIGHT_TOLERANCE};
 use super::options::{FitError, Start, Steepness};
+use super::problem::{Fitted, Problem};
 use super::solve::{Triangle, lengths, scaled, spectrum};
 
 /// Most steps of one descent.

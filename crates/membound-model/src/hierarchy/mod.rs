@@ -18,6 +18,7 @@ mod misfit;
 mod notes;
 mod options;
 mod predict;
+mod problem;
 mod rates;
 mod robust;
 mod solve;

@@ -2,8 +2,8 @@
 
 use membound_types::{SizeMeaning, Weights};
 
-use super::fit::{Fitted, Problem};
 use super::misfit::{Miss, misfit};
+use super::problem::{Fitted, Problem};
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 

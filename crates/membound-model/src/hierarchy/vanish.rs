@@ -4,9 +4,9 @@ use membound_types::{ParameterRole, VanishingTest};
 use statrs::distribution::{ContinuousCDF as _, FisherSnedecor};
 
 use super::design::Column;
-use super::fit::{Fitted, Problem};
 use super::identify::identify;
 use super::linear::solution;
+use super::problem::{Fitted, Problem};
 
 /// p-value up to which the constants count as different from zero.
 const MIN_PROBABILITY: f64 = 0.05;
