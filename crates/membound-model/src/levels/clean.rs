@@ -2,7 +2,7 @@
 
 use crate::stats::{MAD_TO_SIGMA, median};
 
-use super::CurvePoint;
+use super::input::CurvePoint;
 
 /// Least error of ln(ns): buffers of neighbouring sizes lie differently in sets and pages.
 const MIN_SIGMA: f64 = 0.01;

@@ -7,8 +7,8 @@
 use nalgebra::DMatrix;
 
 use super::leaving::MissShape;
-use super::steps::{MAX_DEVIATION, Search, Step, Sum};
-use super::{Interval, Knee};
+use super::plateaus::{Interval, Knee};
+use super::sum::{MAX_DEVIATION, Search, Step, Sum};
 
 /// Steps per octave of the grid of sizes for the final interval.
 const FINE_STEPS_PER_OCTAVE: f64 = 24.0;

@@ -14,7 +14,7 @@
 
 use std::sync::LazyLock;
 
-use super::Knee;
+use super::plateaus::Knee;
 
 /// Costs of a soft climb and of a ramp relative to a sharp climb, in −2·ln(likelihood).
 const SOFT_COST: f64 = 3.0;

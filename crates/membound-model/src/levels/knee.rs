@@ -24,8 +24,8 @@ use std::ops::RangeInclusive;
 
 use super::clean::Prepared;
 use super::family::Shape;
+use super::plateaus::{Interval, Knee};
 use super::segment::Flat;
-use super::{Interval, Knee};
 use crate::stats::median;
 
 /// Steps per octave of the first pass over C, and of the second.

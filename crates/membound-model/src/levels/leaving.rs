@@ -9,7 +9,7 @@
 
 use std::sync::LazyLock;
 
-use super::Knee;
+use super::plateaus::Knee;
 
 /// Octaves below and above S that are tabulated, and steps per octave.
 const OCTAVES_BELOW: f64 = 6.0;

@@ -1,6 +1,6 @@
 //! Suggests the sizes that are worth measuring next.
 
-use super::CurvePoint;
+use super::input::CurvePoint;
 
 /// Ratio of sizes up to which neighbours are near enough.
 const MAX_NEIGHBOUR_RATIO: f64 = 1.04;

@@ -12,8 +12,8 @@
 
 use std::ops::RangeInclusive;
 
-use super::LevelOptions;
 use super::clean::Prepared;
+use super::input::LevelOptions;
 use crate::stats::median;
 
 /// Cost of a plateau, besides its deviations.
