@@ -12,12 +12,12 @@ use membound_wire::{
     AllocationKind, Allocations, Command, WrapKind, allocation_interval, certain_from_bytes,
 };
 
-use crate::control::Failure;
 use crate::countdown::{self, Counted, Mark};
+use crate::failure::Failure;
 use crate::keep::{self, Thread};
 use crate::tell::{self, Event, Shared};
 use crate::unwind::{self, Begin, Registers, Stack, Walk};
-use crate::wrap::{self, Course, WrapFrame};
+use crate::wrap::frame::{self as wrap_frame, Course, WrapFrame};
 use crate::{assembly, chains, memory, told_blocks, walked};
 
 /// Most return addresses of a chain.
@@ -432,10 +432,10 @@ fn around(thread: &Thread, frame: &WrapFrame) -> Around {
     }
     // SAFETY: the place is between the thread's frame here and the end of its stack.
     let back: u64 = unsafe { memory::get(outer as usize - 8) };
-    if back != wrap::back() {
+    if back != wrap_frame::back() {
         return around_passed(thread, frame);
     }
-    match is_inside(thread, frame, (outer, wrap::back())) {
+    match is_inside(thread, frame, (outer, wrap_frame::back())) {
         true => Around::Another,
         false => around_passed(thread, frame),
     }

@@ -10,7 +10,7 @@ use membound_wire::{
     AS_FOUND, Command, EDIT_BYTES, Found, Refusal, State, TableHeader, Tables, TrampolineEntry,
 };
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::memory;
 use crate::sys::{self, Errno};
 

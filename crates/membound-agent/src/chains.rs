@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::Allocations;
 
-use crate::tell::{self, Shared};
+use crate::tell::Shared;
+use crate::words;
 
 const WORD: usize = 8;
 /// Places of the index that are searched.
@@ -25,7 +26,7 @@ pub(crate) fn number(shared: Shared, addresses: &[u64]) -> u32 {
     let mut at = hash;
     for _ in 0..REACH {
         let place = index + (at & mask) as usize * WORD;
-        let mut found = tell::load(place);
+        let mut found = words::load(place);
         if found == 0 {
             let number = match new {
                 Some(number) => number,
@@ -36,7 +37,7 @@ pub(crate) fn number(shared: Shared, addresses: &[u64]) -> u32 {
             };
             let word = hash & !0xffff_ffff | u64::from(number);
             let put =
-                tell::word64(place).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+                words::word64(place).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
             match put {
                 Ok(_) => return number,
                 // Another thread was faster; if it stored the same chain, the copy written here is lost.
@@ -84,17 +85,17 @@ fn write(shared: Shared, chains: usize, addresses: &[u64], hash: u64) -> Option<
         return None;
     }
     let at = chains + start as usize * WORD;
-    tell::store(at, lead(addresses, hash));
+    words::store(at, lead(addresses, hash));
     for (index, address) in (1..).zip(addresses) {
-        tell::store(at + index * WORD, *address);
+        words::store(at + index * WORD, *address);
     }
     u32::try_from(start).ok()
 }
 
 fn same(chains: usize, number: u32, addresses: &[u64], hash: u64) -> bool {
     let at = chains + number as usize * WORD;
-    tell::load(at) == lead(addresses, hash)
+    words::load(at) == lead(addresses, hash)
         && (1..)
             .zip(addresses)
-            .all(|(index, address)| tell::load(at + index * WORD) == *address)
+            .all(|(index, address)| words::load(at + index * WORD) == *address)
 }

@@ -6,9 +6,9 @@
 //! parent believes to block, the agent makes the system call itself; the child returns from it on its copy
 //! of the stack.
 
-use crate::entry::SavedRegisters;
+use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, call, number};
-use crate::{listen, masks, memory, scheduler, timers};
+use crate::{control, listen, masks, memory, scheduler, timers};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
@@ -60,7 +60,7 @@ pub(crate) fn look() {
 fn start_control_thread() {
     if timers::active() && timers::own_process() && !listen::is_here() {
         // Without it only the first thread is sampled, and the report shows the missing time.
-        let _ = listen::start_again();
+        let _ = control::start_again();
     }
 }
 

@@ -2,42 +2,35 @@
 //!
 //! Signals are blocked meanwhile, and the socket is closed at the end, so that a handler of the program
 //! sees neither an open descriptor nor an unfinished conversation.
+//!
+//! The main function of the control thread is here too, since it holds conversations and is started in one.
+
+use core::sync::atomic::Ordering;
 
 use membound_wire::{
-    Action, CHAINED, Command, Entry, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION,
-    Refusal, Reply, TextMode,
+    Action, CHAINED, Command, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION, Refusal,
+    Reply, TextMode,
 };
 
+use crate::conversation::{connect, receive, send, tries};
+use crate::failure::Failure;
+use crate::listen::{
+    DOORBELL, ENDING, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice, wait,
+};
 use crate::memory::{self, bytes_of};
-use crate::start::{self, settings};
+use crate::settings::{Settings, loader_state, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, handlers, hold, listen, live, loader, quiesce, requests,
-    sample, scavenger, scheduler, sys, text, timers, unwind,
+    allocations, areas, assembly, handlers, hold, inside, listen, live, loader, own_thread,
+    quiesce, requests, sample_rings, scavenger, scheduler, sys, text, threads, timers, unwind,
 };
 
-/// Why a command failed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Failure {
-    pub(crate) errno: Errno,
-    pub(crate) refusal: Refusal,
-}
-
-impl Failure {
-    pub(crate) fn new(errno: Errno, refusal: Refusal) -> Self {
-        Self { errno, refusal }
-    }
-
-    pub(crate) fn malformed() -> Self {
-        Self::new(Errno::EINVAL, Refusal::Malformed)
-    }
-}
-
-impl From<Errno> for Failure {
-    fn from(errno: Errno) -> Self {
-        Self::new(errno, Refusal::None)
-    }
-}
+const STACK_BYTES: usize = 256 << 10;
+/// Nanoseconds between two checks whether only this thread is left: a program that ends its only thread by
+/// the bare `exit` call, and not its process, expects the process to end.
+const LOOK_NS: u64 = 100_000_000;
+/// Nanoseconds from a change of the loader's list to its report.
+const LOADER_PAUSE_NS: u64 = 2_000_000;
 
 /// Reports `event` to the launcher and carries out its commands.
 ///
@@ -83,8 +76,8 @@ pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errn
     }
 }
 
-fn hello(event: Event, range: [u64; 2], flags: u32, settings: &start::Settings) -> Hello {
-    let hook = start::loader_state(settings).hook;
+fn hello(event: Event, range: [u64; 2], flags: u32, settings: &Settings) -> Hello {
+    let hook = loader_state(settings).hook;
     let mut loader_hook_bytes = [0; 16];
     if hook != 0 {
         // SAFETY: the loader's function is mapped readable, and in every loader text follows it, so that no
@@ -95,7 +88,7 @@ fn hello(event: Event, range: [u64; 2], flags: u32, settings: &start::Settings) 
         magic: HELLO_MAGIC,
         version: PROTOCOL_VERSION,
         event: event as u32,
-        flags: if start::many_threads() {
+        flags: if threads::many_threads() {
             flags | HelloFlags::THREADS
         } else {
             flags
@@ -105,192 +98,9 @@ fn hello(event: Event, range: [u64; 2], flags: u32, settings: &start::Settings) 
         loader_hook: hook,
         loader_hook_bytes,
         range,
-        entries: entry::addresses(),
+        entries: inside::addresses(),
         agent: assembly::own_range(),
     }
-}
-
-/// A `sockaddr_un`.
-#[repr(C)]
-struct Address {
-    family: u16,
-    path: [u8; 108],
-}
-
-fn connect(path: &[u8]) -> Result<Descriptor, Errno> {
-    const AF_UNIX: u16 = 1;
-    const SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
-    let mut address = Address {
-        family: AF_UNIX,
-        path: [0; 108],
-    };
-    address
-        .path
-        .get_mut(..path.len())
-        .ok_or(Errno::EINVAL)?
-        .copy_from_slice(path);
-    // The usual notation: @ starts a name in the abstract namespace, where only the length ends a name.
-    let mut length = 2 + path.len() + 1;
-    if path.first() == Some(&b'@') {
-        address.path[0] = 0;
-        length -= 1;
-    }
-    // SAFETY: making a socket touches no memory.
-    let result = unsafe {
-        call(
-            number::SOCKET,
-            [usize::from(AF_UNIX), SEQPACKET_CLOEXEC, 0, 0, 0, 0],
-        )
-    };
-    let socket = Descriptor::new(check(result)?);
-    loop {
-        // SAFETY: the address outlives the call and has `length` bytes.
-        let result = unsafe {
-            call(
-                number::CONNECT,
-                [socket.raw(), (&raw const address) as usize, length, 0, 0, 0],
-            )
-        };
-        match check(result) {
-            Ok(_) => return Ok(socket),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn send(socket: &Descriptor, packet: &[u8]) -> Result<(), Errno> {
-    const NOSIGNAL: usize = 0x4000;
-    loop {
-        // SAFETY: the packet outlives the call.
-        let result = unsafe {
-            call(
-                number::SENDTO,
-                [
-                    socket.raw(),
-                    packet.as_ptr() as usize,
-                    packet.len(),
-                    NOSIGNAL,
-                    0,
-                    0,
-                ],
-            )
-        };
-        match check(result) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-#[repr(C)]
-struct Vector {
-    base: usize,
-    length: usize,
-}
-
-#[repr(C)]
-struct MessageHeader {
-    name: usize,
-    name_length: u64,
-    vectors: usize,
-    vector_count: usize,
-    control: usize,
-    control_length: usize,
-    flags: u64,
-}
-
-/// Space for one descriptor: a `cmsghdr` and an int, rounded up.
-#[repr(C)]
-struct ControlMessage {
-    length: usize,
-    level: i32,
-    kind: i32,
-    descriptor: i32,
-    padding: i32,
-}
-
-/// How often a command is polled for before the thread sleeps: the launcher answers in microseconds, while
-/// a wake-up takes longer, tens of microseconds in a virtual machine. 0 if the launcher has no other
-/// processor to run on.
-fn tries() -> u32 {
-    const TRIES: u32 = 100;
-    let mut cpus = [0_u64; 16];
-    // SAFETY: the call writes at most the bytes of `cpus`, which outlives it.
-    let result = unsafe {
-        call(
-            number::SCHED_GETAFFINITY,
-            [0, size_of_val(&cpus), (&raw mut cpus) as usize, 0, 0, 0],
-        )
-    };
-    let count: u32 = cpus.iter().map(|word| word.count_ones()).sum();
-    // A machine with more processors than the buffer holds has others in any case.
-    if check(result).is_err() || count > 1 {
-        TRIES
-    } else {
-        0
-    }
-}
-
-fn receive(socket: &Descriptor, tries: u32) -> Result<(Command, Option<Descriptor>), Errno> {
-    const CMSG_CLOEXEC: usize = 0x4000_0000;
-    const DONT_WAIT: usize = 0x40;
-    const SOL_SOCKET: i32 = 1;
-    const SCM_RIGHTS: i32 = 1;
-    const WITH_DESCRIPTOR: usize = 20;
-    let mut command = Command::default();
-    let mut control = ControlMessage {
-        length: 0,
-        level: 0,
-        kind: 0,
-        descriptor: -1,
-        padding: 0,
-    };
-    let vector = Vector {
-        base: (&raw mut command) as usize,
-        length: size_of::<Command>(),
-    };
-    let mut header = MessageHeader {
-        name: 0,
-        name_length: 0,
-        vectors: (&raw const vector) as usize,
-        vector_count: 1,
-        control: (&raw mut control) as usize,
-        control_length: size_of::<ControlMessage>(),
-        flags: 0,
-    };
-    let mut left = tries;
-    let received = loop {
-        let flags = if left > 0 {
-            CMSG_CLOEXEC | DONT_WAIT
-        } else {
-            CMSG_CLOEXEC
-        };
-        // SAFETY: header, vector, command and control message outlive the call and have the
-        // sizes given.
-        let result = unsafe {
-            call(
-                number::RECVMSG,
-                [socket.raw(), (&raw mut header) as usize, flags, 0, 0, 0],
-            )
-        };
-        match check(result) {
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if left > 0 => left -= 1,
-            other => break other?,
-        }
-    };
-    let descriptor = (header.control_length >= WITH_DESCRIPTOR
-        && control.length >= WITH_DESCRIPTOR
-        && control.level == SOL_SOCKET
-        && control.kind == SCM_RIGHTS
-        && control.descriptor >= 0)
-        .then(|| Descriptor::new(control.descriptor as usize));
-    if received != size_of::<Command>() {
-        return Err(Errno::EPROTO);
-    }
-    Ok((command, descriptor))
 }
 
 fn obey(
@@ -322,7 +132,7 @@ fn obey(
         if command.mode != 0 {
             loader::tell_by_control_thread();
         }
-        listen::start(command.address).map(|()| 0)
+        start(command.address).map(|()| 0)
     } else if is(Action::AdoptSignals) {
         Ok(handlers::adopt())
     } else if is(Action::Unwind) {
@@ -346,7 +156,7 @@ fn obey(
     } else if is(Action::Timers) {
         timers::begin(command, quiet)
     } else if is(Action::Rings) {
-        sample::use_rings(command.address);
+        sample_rings::use_rings(command.address);
         Ok(0)
     } else {
         Err(Failure::malformed())
@@ -418,7 +228,113 @@ fn unmap(command: &Command) -> Result<u64, Failure> {
     Ok(0)
 }
 
-/// The index of an entry point in `Hello::entries` and `Slots::entries`.
-pub(crate) const fn entry_index(entry: Entry) -> usize {
-    entry as usize
+/// Starts the control thread in a forked child.
+pub(crate) fn start_again() -> Result<(), Failure> {
+    match DOORBELL.load(Ordering::Acquire) {
+        0 => Ok(()),
+        doorbell => start(doorbell),
+    }
+}
+
+/// Starts the control thread in a forked child that was found to run in patched text, whose patches would
+/// otherwise stay as they were at the fork.
+pub(crate) fn look_after_child() {
+    let Some(mark) = mark() else { return };
+    if mark.load(Ordering::Relaxed) != 0
+        || mark
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+    {
+        return;
+    }
+    // If children are followed by timers, `THREAD` is this process's already.
+    if !timers::active() {
+        listen::after_fork();
+    }
+    // Without the control thread its patches stay, at their cost.
+    let _ = start_again();
+}
+
+/// Starts the control thread. `doorbell` is the address of its futex word.
+pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
+    const AS_THREAD: usize = own_thread::THREAD | own_thread::SAME_DIRECTORY;
+    DOORBELL.store(doorbell, Ordering::Release);
+    quiesce::adopt_process();
+    if THREAD
+        .compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return Ok(());
+    }
+    set_mark();
+    // If it can close its copies of the program's descriptors, it has a table of its own: the program
+    // relies on getting the lowest free number.
+    let own_table = own_thread::close_from(usize::MAX >> 32).is_ok();
+    OWN_TABLE.store(own_table, Ordering::Release);
+    let flags = if own_table {
+        AS_THREAD
+    } else {
+        AS_THREAD | own_thread::SAME_DESCRIPTORS
+    };
+    match own_thread::start(flags, STACK_BYTES, listen, doorbell as usize) {
+        Ok(thread) => {
+            // The new thread may not have run yet, and `thread` must know its number all the same.
+            let order = Ordering::AcqRel;
+            let _ = THREAD.compare_exchange(STARTING, thread, order, Ordering::Relaxed);
+            Ok(())
+        }
+        Err(errno) => {
+            THREAD.store(0, Ordering::Release);
+            Err(Failure::new(errno, Refusal::NoThread))
+        }
+    }
+}
+
+/// Main function of the control thread.
+extern "C" fn listen(doorbell: usize) -> ! {
+    THREAD.store(sys::thread(), Ordering::Release);
+    own_thread::name(c"membound-agent");
+    shorten_slice();
+    if OWN_TABLE.load(Ordering::Acquire) {
+        // The descriptors are copies, which would keep open what the program closes.
+        let _ = own_thread::close_from(0);
+    }
+    let mut room = if timers::active() {
+        threads::room_for_threads().ok()
+    } else {
+        None
+    };
+    // The launcher counts up from 0, so that a doorbell rung before this thread ran is not missed.
+    let mut heard = 0_u32;
+    let mut alone = false;
+    loop {
+        let pause = room.as_mut().and_then(timers::look);
+        if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
+            own_thread::exit(0);
+        }
+        if threads::last() {
+            own_thread::exit(threads::exit_code(sys::process()).unwrap_or(0));
+        }
+        let pause = pause.map_or(LOOK_NS, |pause| pause.min(LOOK_NS));
+        if !wait(doorbell, heard, pause) {
+            own_thread::exit(0);
+        }
+        // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
+        // another process.
+        let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
+        if loader::has_changed() {
+            // Wait, so that a program that loads one plugin after another causes one report.
+            sys::nap(LOADER_PAUSE_NS);
+        }
+        let flags = if loader::take_changed() {
+            HelloFlags::MODULES
+        } else {
+            0
+        };
+        if now != heard || flags != 0 {
+            heard = now;
+            // Without a launcher the doorbell will not ring again.
+            alone = tell(Event::Doorbell, [0; 2], flags).is_err();
+        }
+    }
 }

@@ -7,11 +7,11 @@
 
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime};
 
-use crate::entry::SavedRegisters;
 use crate::hold;
 use crate::masks::BlockedForExec;
 use crate::memory;
-use crate::start::{Settings, settings, value_of};
+use crate::saved_registers::SavedRegisters;
+use crate::settings::{Settings, settings, value_of};
 use crate::sys::{self, Descriptor, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";

@@ -9,31 +9,20 @@
 //! control thread ends, timers are deleted, and handlers are the program's again. From then on every entry
 //! into the agent returns at once.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use membound_wire::Event;
 
-use crate::entry::SavedRegisters;
 use crate::masks::BlockedForExec;
+use crate::saved_registers::SavedRegisters;
+use crate::shut_in::{ALL, SHUT_IN, shut_in};
 use crate::sys::{self, call, number};
-use crate::{assembly, control, handlers, listen, quiesce, sample, scheduler, threads, timers};
+use crate::{
+    assembly, control, handlers, listen, quiesce, sample_rings, scheduler, threads, timers,
+};
 
-/// Who is behind a filter. 0: no process. [`ALL`]: every process with this memory or a copy of it, as a
-/// forked child inherits filters. Else the number of a child of `vfork`, whose filters are its own.
-static SHUT_IN: AtomicU32 = AtomicU32::new(0);
-const ALL: u32 = u32::MAX;
 /// Set while a thread is about to put itself behind a filter.
 static BEGUN: AtomicBool = AtomicBool::new(false);
-
-/// True if this process's system calls may be filtered. Makes a system call itself only for children of
-/// `vfork`.
-pub(crate) fn shut_in() -> bool {
-    match SHUT_IN.load(Ordering::Acquire) {
-        0 => false,
-        ALL => true,
-        child => child == sys::process(),
-    }
-}
 
 /// Runs before the program's `prctl` or `seccomp` is made.
 pub(crate) fn before(frame: &SavedRegisters) {
@@ -63,7 +52,7 @@ fn leave(event: Event) {
     let who = if shares_memory() { sys::process() } else { ALL };
     SHUT_IN.store(who, Ordering::SeqCst);
     let_others_leave();
-    sample::use_rings(0);
+    sample_rings::use_rings(0);
     timers::end();
     handlers::hand_back();
     // From now on the thread really blocks the signals that it believed to block.

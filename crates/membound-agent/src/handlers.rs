@@ -13,7 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use membound_wire::State;
 
-use crate::entry::{self, Inside, SavedRegisters};
+use crate::inside::{self, Inside};
+use crate::saved_registers::SavedRegisters;
 use crate::scheduler::leave::Arrived;
 use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
@@ -437,7 +438,7 @@ impl Stand {
 /// Finds the place of a thread that `signal` interrupted with these registers. `None` in the program's own
 /// code, and in the agent if no trampoline has called it.
 pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
-    let inside = entry::interrupted(found);
+    let inside = inside::interrupted(found);
     let of = |state: &State| areas::find(state.ip)?.original_of(state);
     // Inside the agent: the registers that the trampoline had at its call, which goes on afterwards.
     let state = match inside {

@@ -15,7 +15,7 @@ use membound_wire::{
     Trial,
 };
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::memory;
 use crate::sys::{self, Errno};
 use crate::{assembly, threads, trap};

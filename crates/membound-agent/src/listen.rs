@@ -1,35 +1,25 @@
-//! The control thread of live sessions: waits for the launcher's doorbell.
+//! The control thread of live sessions, which waits for the launcher's doorbell: its state.
 //!
 //! It is a kernel thread that no libc knows, so it has neither thread-local storage nor an entry in libc's
 //! lists, takes no signals, and touches only the agent's code and data. A forked child has none until it is
-//! found to run in patched text ([`look_after_child`]): most children execute another program before that.
+//! found to run in patched text (`control::look_after_child`): most children execute another program before that.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Event, HelloFlags, Refusal};
-
-use crate::control::{self, Failure};
 use crate::sys::{Scratch, call, check, number};
-use crate::{loader, own_thread, quiesce, sys, threads, timers};
-
-const STACK_BYTES: usize = 256 << 10;
-/// Nanoseconds between two checks whether only this thread is left: a program that ends its only thread by
-/// the bare `exit` call, and not its process, expects the process to end.
-const LOOK_NS: u64 = 100_000_000;
-/// Nanoseconds from a change of the loader's list to its report.
-const LOADER_PAUSE_NS: u64 = 2_000_000;
+use crate::{loader, sys};
 
 /// Stands in [`THREAD`] while the control thread is being started.
-const STARTING: u32 = u32::MAX;
+pub(crate) const STARTING: u32 = u32::MAX;
 
 /// Set when the control thread is to end.
-static ENDING: AtomicBool = AtomicBool::new(false);
+pub(crate) static ENDING: AtomicBool = AtomicBool::new(false);
 /// Number of the control thread, 0 without one.
-static THREAD: AtomicU32 = AtomicU32::new(0);
+pub(crate) static THREAD: AtomicU32 = AtomicU32::new(0);
 /// True if it has its own table of descriptors.
-static OWN_TABLE: AtomicBool = AtomicBool::new(false);
+pub(crate) static OWN_TABLE: AtomicBool = AtomicBool::new(false);
 /// Address of the doorbell, 0 without one.
-static DOORBELL: AtomicU64 = AtomicU64::new(0);
+pub(crate) static DOORBELL: AtomicU64 = AtomicU64::new(0);
 /// Address of a word that is 1, or 0 in a forked child without a control thread; 0: no such word.
 static MARK: AtomicUsize = AtomicUsize::new(0);
 
@@ -57,41 +47,14 @@ pub(crate) fn after_fork() {
     loader::after_fork();
 }
 
-/// Starts the control thread in a forked child.
-pub(crate) fn start_again() -> Result<(), Failure> {
-    match DOORBELL.load(Ordering::Acquire) {
-        0 => Ok(()),
-        doorbell => start(doorbell),
-    }
-}
-
-/// Starts the control thread in a forked child that was found to run in patched text, whose patches would
-/// otherwise stay as they were at the fork.
-pub(crate) fn look_after_child() {
-    let Some(mark) = mark() else { return };
-    if mark.load(Ordering::Relaxed) != 0
-        || mark
-            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-    {
-        return;
-    }
-    // If children are followed by timers, `THREAD` is this process's already.
-    if !timers::active() {
-        after_fork();
-    }
-    // Without the control thread its patches stay, at their cost.
-    let _ = start_again();
-}
-
-fn mark() -> Option<&'static AtomicU32> {
+pub(crate) fn mark() -> Option<&'static AtomicU32> {
     let place = MARK.load(Ordering::Acquire);
     // SAFETY: the page is never unmapped, and the word is used as an atomic only.
     (place != 0).then(|| unsafe { &*(place as *const AtomicU32) })
 }
 
 /// Makes the mark, unless there is one, and records that there is a control thread.
-fn set_mark() {
+pub(crate) fn set_mark() {
     if MARK.load(Ordering::Acquire) == 0
         && let Ok(page) = Scratch::new(size_of::<AtomicU32>())
         && page.wipe_on_fork().is_ok()
@@ -101,41 +64,6 @@ fn set_mark() {
     }
     if let Some(mark) = mark() {
         mark.store(1, Ordering::Release);
-    }
-}
-
-/// Starts the control thread. `doorbell` is the address of its futex word.
-pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
-    const AS_THREAD: usize = own_thread::THREAD | own_thread::SAME_DIRECTORY;
-    DOORBELL.store(doorbell, Ordering::Release);
-    quiesce::adopt_process();
-    if THREAD
-        .compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Relaxed)
-        .is_err()
-    {
-        return Ok(());
-    }
-    set_mark();
-    // If it can close its copies of the program's descriptors, it has a table of its own: the program
-    // relies on getting the lowest free number.
-    let own_table = own_thread::close_from(usize::MAX >> 32).is_ok();
-    OWN_TABLE.store(own_table, Ordering::Release);
-    let flags = if own_table {
-        AS_THREAD
-    } else {
-        AS_THREAD | own_thread::SAME_DESCRIPTORS
-    };
-    match own_thread::start(flags, STACK_BYTES, listen, doorbell as usize) {
-        Ok(thread) => {
-            // The new thread may not have run yet, and `thread` must know its number all the same.
-            let order = Ordering::AcqRel;
-            let _ = THREAD.compare_exchange(STARTING, thread, order, Ordering::Relaxed);
-            Ok(())
-        }
-        Err(errno) => {
-            THREAD.store(0, Ordering::Release);
-            Err(Failure::new(errno, Refusal::NoThread))
-        }
     }
 }
 
@@ -184,58 +112,9 @@ pub(crate) fn end() {
     }
 }
 
-/// Main function of the control thread.
-extern "C" fn listen(doorbell: usize) -> ! {
-    THREAD.store(sys::thread(), Ordering::Release);
-    own_thread::name(c"membound-agent");
-    shorten_slice();
-    if OWN_TABLE.load(Ordering::Acquire) {
-        // The descriptors are copies, which would keep open what the program closes.
-        let _ = own_thread::close_from(0);
-    }
-    let mut room = if timers::active() {
-        threads::room_for_threads().ok()
-    } else {
-        None
-    };
-    // The launcher counts up from 0, so that a doorbell rung before this thread ran is not missed.
-    let mut heard = 0_u32;
-    let mut alone = false;
-    loop {
-        let pause = room.as_mut().and_then(timers::look);
-        if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
-            own_thread::exit(0);
-        }
-        if threads::last() {
-            own_thread::exit(threads::exit_code(sys::process()).unwrap_or(0));
-        }
-        let pause = pause.map_or(LOOK_NS, |pause| pause.min(LOOK_NS));
-        if !wait(doorbell, heard, pause) {
-            own_thread::exit(0);
-        }
-        // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
-        // another process.
-        let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
-        if loader::has_changed() {
-            // Wait, so that a program that loads one plugin after another causes one report.
-            sys::nap(LOADER_PAUSE_NS);
-        }
-        let flags = if loader::take_changed() {
-            HelloFlags::MODULES
-        } else {
-            0
-        };
-        if now != heard || flags != 0 {
-            heard = now;
-            // Without a launcher the doorbell will not ring again.
-            alone = control::tell(Event::Doorbell, [0; 2], flags).is_err();
-        }
-    }
-}
-
 /// Waits while the doorbell has the value `heard`, for `pause` nanoseconds at most. `false` if it is not
 /// mapped any more.
-fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
+pub(crate) fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
     const FUTEX_WAIT: usize = 0;
     const EINTR: u32 = 4;
     const EAGAIN: u32 = 11;
@@ -258,7 +137,7 @@ fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
 /// Asks for short scheduler slices, as the launcher's threads do: where the program's threads keep all
 /// processors busy, each message of a conversation would otherwise wait for some milliseconds, while
 /// patches are incomplete.
-fn shorten_slice() {
+pub(crate) fn shorten_slice() {
     const MIN_SLICE_NS: u64 = 100_000;
     const SCHED_OTHER: u64 = 0;
     // The kernel's `sched_attr`: size and policy, flags, nice and priority, runtime, and two more.

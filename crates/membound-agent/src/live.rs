@@ -20,7 +20,7 @@
 
 use membound_wire::{Refusal, TextEdit};
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::loader;
 use crate::quiesce::{self, Change};
 use crate::sys;

@@ -1,7 +1,7 @@
 //! What the dynamic loader maps and unmaps while the program runs.
 //!
 //! The loader announces a change before it makes it, and again when its list is consistent, to debuggers
-//! and so to [`announced`]. If a control thread can report new modules, the program does not wait: a
+//! and so to `modules`. If a control thread can report new modules, the program does not wait: a
 //! program that loads a hundred plugins would wait for a hundred conversations. It does wait when text with
 //! trampolines was unmapped, since the next module may be mapped in its place.
 //!
@@ -10,17 +10,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use membound_wire::Event;
-
-use crate::start::{self, LoaderPhase, settings};
-use crate::{areas, control, listen, quiesce};
-
 /// True if the control thread reports new modules.
-static TOLD_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
+pub(crate) static TOLD_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
 /// Set when the list of modules has changed since the control thread's last report.
-static CHANGED: AtomicBool = AtomicBool::new(false);
+pub(crate) static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Twice the number of unmappings so far, plus one while the loader unmaps modules.
-static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
+pub(crate) static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the control thread report new modules from now on.
 pub(crate) fn tell_by_control_thread() {
@@ -51,36 +46,8 @@ pub(crate) fn after_fork() {
     end_of_unmapping();
 }
 
-/// The loader is about to change its list, or has changed it.
-pub(crate) fn announced() {
-    let Some(settings) = settings() else { return };
-    match start::loader_state(settings).phase {
-        LoaderPhase::Adding => {}
-        LoaderPhase::Deleting => {
-            if unmappings().is_some() {
-                UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
-            }
-            quiesce::wait_for_change();
-        }
-        LoaderPhase::Consistent => {
-            let unmapped = end_of_unmapping();
-            let later = TOLD_BY_CONTROL_THREAD.load(Ordering::Acquire)
-                && listen::is_here()
-                && quiesce::is_own_process();
-            if later {
-                CHANGED.store(true, Ordering::Release);
-                listen::wake();
-            }
-            if !later || unmapped && areas::any_without_text() {
-                // Without a launcher, new modules stay as they are.
-                let _ = control::converse(Event::Modules, [0; 2]);
-            }
-        }
-    }
-}
-
 /// Ends an unmapping; true if one was in progress.
-fn end_of_unmapping() -> bool {
+pub(crate) fn end_of_unmapping() -> bool {
     let unmapped = unmappings().is_none();
     if unmapped {
         UNMAPPINGS.fetch_add(1, Ordering::SeqCst);

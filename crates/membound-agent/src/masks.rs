@@ -9,8 +9,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::entry::SavedRegisters;
 use crate::handlers::MASK_OFFSET;
+use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
 use crate::{children, memory, quiesce, scheduler, tick, trap};

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::Refusal;
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::sys::{self, Errno, Scratch};
 use crate::threads::{self, State};
 use crate::{areas, scavenger, scheduler, trap};

@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Command, Mark, RequestTimes, Requests, WrapKind, request_class};
 
-use crate::control::Failure;
-use crate::entry::SavedRegisters;
+use crate::failure::Failure;
 use crate::keep::{self, Request};
+use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, Scratch, call, number};
-use crate::tell::{word32, word64};
-use crate::wrap::{Course, WrapFrame};
-use crate::{assembly, filters, memory, scheduler};
+use crate::words::{word32, word64};
+use crate::wrap::frame::{Course, WrapFrame};
+use crate::{assembly, memory, scheduler, shut_in};
 
 /// Descriptors below this number are followed.
 const DESCRIPTORS: usize = 1 << 16;
@@ -59,7 +59,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
 fn table() -> Option<usize> {
     let table = TABLE.load(Ordering::Acquire);
     let counts = table != 0 && word64(table).load(Ordering::Relaxed) != 0;
-    (counts && !filters::shut_in()).then_some(table)
+    (counts && !shut_in::shut_in()).then_some(table)
 }
 
 /// The table's word for a file descriptor. Only the lower 32 bits of `descriptor` count, since system calls take

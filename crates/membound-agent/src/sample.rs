@@ -4,15 +4,13 @@
 //! have ended. The program never waits: if the ring is full, or none is free, the record is lost and
 //! counted.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{Entry, LEAD_IN, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
 
-use crate::entry::SavedRegisters;
-use crate::{assembly, listen, memory, sys};
-
-/// Address of the [`RingSet`], 0 without one.
-static RINGS: AtomicUsize = AtomicUsize::new(0);
+use crate::sample_rings::RINGS;
+use crate::saved_registers::SavedRegisters;
+use crate::{assembly, control, memory, sys};
 
 const OWNER: usize = core::mem::offset_of!(Ring, owner);
 const LOST: usize = core::mem::offset_of!(Ring, lost);
@@ -32,17 +30,12 @@ const TIMED: u16 = 2;
 const AFTER_GAP: u16 = 4;
 const BURST: u16 = 8;
 
-/// Uses the rings at `address` from now on; 0: none.
-pub(crate) fn use_rings(address: u64) {
-    RINGS.store(address as usize, Ordering::Release);
-}
-
 /// [`Entry::Sample`]: records the timed load and restarts the countdown.
 pub(crate) fn sample(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
-    listen::look_after_child();
+    control::look_after_child();
     let timed = if frame.arguments[2] == 0 { 0 } else { TIMED };
     write(frame, slots, site, timed);
 }
@@ -55,7 +48,7 @@ pub(crate) fn record(frame: &SavedRegisters) {
     if left != 0 && left != u32::MAX {
         burst.store(left - 1, Ordering::Relaxed);
     }
-    listen::look_after_child();
+    control::look_after_child();
     write(frame, slots, frame.arguments[0] as u32, BURST);
 }
 

@@ -18,7 +18,7 @@ use membound_wire::{
     Command, Event, Refusal, ScavengerPlacement, ScavengerProcessState, ScavengerRequest,
 };
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::handlers::Registers;
 use crate::scheduler::Context;
 use crate::scheduler::home_thread::{self, HomeThread, PendingRequest};

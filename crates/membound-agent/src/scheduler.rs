@@ -31,10 +31,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Command, ControlPage, Idle, Refusal};
 
-use crate::control::Failure;
-use crate::entry::SavedRegisters;
+use crate::failure::Failure;
+use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch};
-use crate::{assembly, auxiliary, filters, listen, own_thread, scavenger, trap};
+use crate::{assembly, auxiliary, listen, own_thread, scavenger, shut_in, trap};
 
 use ring::{YIELDED, announce_room};
 pub(crate) use thread_slot::{Context, ThreadSlot};
@@ -179,7 +179,7 @@ fn adopt(thread: u32) -> Result<&'static ThreadSlot, Errno> {
 /// [`membound_wire::Entry::Yield`]: a yield whose run queue belongs to another thread, or that was asked to
 /// enter.
 pub(crate) extern "C" fn on_yield(_: &mut SavedRegisters) {
-    let Some(slot) = ThreadSlot::of_thread().filter(|_| !filters::shut_in()) else {
+    let Some(slot) = ThreadSlot::of_thread().filter(|_| !shut_in::shut_in()) else {
         return;
     };
     let quiet = Quiet::new();

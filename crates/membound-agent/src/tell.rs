@@ -9,7 +9,8 @@ use membound_wire::{
 };
 
 use crate::keep::Thread;
-use crate::{assembly, memory, sys, told_blocks};
+use crate::words::{word32, word64};
+use crate::{assembly, sys, told_blocks};
 
 /// Address of the memory; 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
@@ -57,17 +58,6 @@ struct TargetRing {
     /// Address of the ring.
     ring: usize,
     shared: bool,
-}
-
-pub(crate) fn word32(address: usize) -> &'static AtomicU32 {
-    // SAFETY: the shared memory stays mapped for the life of the process, and both sides use
-    // atomics.
-    unsafe { &*(address as *const AtomicU32) }
-}
-
-pub(crate) fn word64(address: usize) -> &'static AtomicU64 {
-    // SAFETY: as for 32 bits.
-    unsafe { &*(address as *const AtomicU64) }
 }
 
 impl Shared {
@@ -266,15 +256,4 @@ fn write(ring: usize, index: u64, event: &Event) {
     };
     // Last, with Release: it marks the record complete.
     word32(at + offset_of!(AllocationRecord, what)).store(what.packed(), Ordering::Release);
-}
-
-/// Reads a word of a chain or of the index, which other threads may write.
-pub(crate) fn load(address: usize) -> u64 {
-    word64(address).load(Ordering::Acquire)
-}
-
-/// Writes a word that is not read yet.
-pub(crate) fn store(address: usize, value: u64) {
-    // SAFETY: the caller has reserved the word in the shared memory.
-    unsafe { memory::put(address, value) }
 }

@@ -6,7 +6,7 @@
 
 use membound_wire::{Command, EDIT_BYTES, GIVEN_UP, Refusal, TextEdit, fingerprint};
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::memory;
 use crate::sys::{self, Access, Descriptor, Errno, Open, Scratch};
 

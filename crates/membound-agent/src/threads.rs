@@ -3,7 +3,7 @@
 
 use membound_wire::Refusal;
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::memory::{self, Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
 
@@ -303,6 +303,11 @@ fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]>
     let file = sys::open(path.as_c_str()?, Open::Read).ok()?;
     let length = sys::read(&file, room).ok()?;
     room.get(..length).filter(|text| !text.is_empty())
+}
+
+/// True if the process has, or may have, more than one thread.
+pub(crate) fn many_threads() -> bool {
+    sys::threads() != 1
 }
 
 #[cfg(test)]

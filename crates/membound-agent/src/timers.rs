@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use membound_wire::{Command, Refused, TICK_ORPHAN, TICK_REFUSALS, TickRing, TickSet};
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::handlers::{self, Disposition};
 use crate::sys::{self, Errno, Quiet, Scratch, call, check};
 use crate::{listen, masks, threads, tick, trap};

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use crate::sys::{Errno, Protection, Scratch};
-use crate::tell::word32;
+use crate::words::word32;
 
 /// Bytes of the filter.
 pub(crate) const FILTER_BYTES: usize = 1 << 22;

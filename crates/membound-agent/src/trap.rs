@@ -10,7 +10,7 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::handlers::{self, Disposition, IGNORE, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::scavenger::Heard;
 use crate::scheduler::leave::Arrived;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use membound_wire::{CallersFrame, Command, Refusal, UnwindHeader, UnwindKind, UnwindRule};
 
-use crate::control::Failure;
+use crate::failure::Failure;
 use crate::sys::Errno;
 use crate::{assembly, memory};
 

@@ -9,9 +9,9 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::entry::SavedRegisters;
 use crate::memory;
 use crate::own_thread;
+use crate::saved_registers::SavedRegisters;
 use crate::sys::{Errno, Protection, Quiet, Scratch, call, check, number};
 
 use super::thread_slot::ThreadSlot;

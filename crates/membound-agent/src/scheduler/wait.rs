@@ -15,9 +15,9 @@ use super::thread_slot::ThreadSlot;
 use super::{
     control_page, ending, finish, idle, monitor, ns_of, tell as add_to_control_page, ticks_of,
 };
-use crate::entry::{SavedRegisters, Wait};
+use crate::saved_registers::{SavedRegisters, Wait};
 use crate::sys::{self, call, number};
-use crate::{assembly, filters, memory, tell, threads};
+use crate::{assembly, memory, shut_in, threads, words};
 
 /// How long, in nanoseconds, a thread yields that does not know how long it waits. A wait that is known to
 /// be longer is left to the kernel.
@@ -105,7 +105,7 @@ struct End {
 
 /// [`membound_wire::Entry::Wait`]: answers whether the thread yields, makes its call, or need not make it.
 pub(crate) extern "C" fn on_wait(frame: &mut SavedRegisters) {
-    if filters::shut_in() {
+    if shut_in::shut_in() {
         return frame.waits(Wait::Call);
     }
     // As at a yield, which the thread may never reach: it gets a run queue, or looks for ready scavengers.
@@ -334,7 +334,7 @@ impl Waits {
             Some(For::Word(address, value)) => {
                 // The kernel reports a wrong address to the program.
                 !sys::readable(address)
-                    || tell::word32(address as usize).load(Ordering::Acquire) != value
+                    || words::word32(address as usize).load(Ordering::Acquire) != value
             }
             Some(For::Descriptors(address, count)) => self.looks_at() && any_ready(address, count),
             Some(For::Input(descriptor)) => {

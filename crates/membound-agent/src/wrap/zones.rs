@@ -5,7 +5,7 @@ use core::mem::offset_of;
 
 use membound_wire::{STACK_POINTER, State};
 
-use super::{WrapFrame, frame_of, membound_wrap_start, membound_wrap_zones};
+use super::frame::{WrapFrame, frame_of, membound_wrap_start, membound_wrap_zones};
 use crate::memory;
 
 /// The part of the stub in which a thread is, or from which it has called a function.
@@ -229,7 +229,7 @@ mod tests {
 
     use std::vec::Vec;
 
-    use super::super::{back, membound_wrap_end};
+    use super::super::frame::{back, membound_wrap_end};
     use super::*;
 
     const FRAME: u64 = 0x8000;

@@ -1,0 +1,37 @@
+//! The dynamic loader's announcements: reports new modules to the launcher, or has the control thread do so.
+
+use core::sync::atomic::Ordering;
+
+use membound_wire::Event;
+
+use crate::loader::{CHANGED, TOLD_BY_CONTROL_THREAD, UNMAPPINGS, end_of_unmapping, unmappings};
+use crate::settings::{LoaderPhase, loader_state, settings};
+use crate::{areas, control, listen, quiesce};
+
+/// The loader is about to change its list, or has changed it.
+pub(crate) fn announced() {
+    let Some(settings) = settings() else { return };
+    match loader_state(settings).phase {
+        LoaderPhase::Adding => {}
+        LoaderPhase::Deleting => {
+            if unmappings().is_some() {
+                UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
+            }
+            quiesce::wait_for_change();
+        }
+        LoaderPhase::Consistent => {
+            let unmapped = end_of_unmapping();
+            let later = TOLD_BY_CONTROL_THREAD.load(Ordering::Acquire)
+                && listen::is_here()
+                && quiesce::is_own_process();
+            if later {
+                CHANGED.store(true, Ordering::Release);
+                listen::wake();
+            }
+            if !later || unmapped && areas::any_without_text() {
+                // Without a launcher, new modules stay as they are.
+                let _ = control::converse(Event::Modules, [0; 2]);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Registers of the program at a trampoline's call, for the functions that entry points call.
+
+use core::mem::offset_of;
+
+use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN};
+
+use crate::alone;
+
+/// Registers that a stub saved, lowest address first, and what the trampoline had pushed above them.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct SavedRegisters {
+    // The callee-saved registers are here for signal handlers only (see `interrupted`).
+    pub(crate) r15: u64,
+    pub(crate) r14: u64,
+    pub(crate) r13: u64,
+    pub(crate) r12: u64,
+    pub(crate) rbx: u64,
+    pub(crate) r11: u64,
+    pub(crate) r10: u64,
+    pub(crate) r9: u64,
+    pub(crate) r8: u64,
+    pub(crate) rdi: u64,
+    pub(crate) rsi: u64,
+    pub(crate) rdx: u64,
+    pub(crate) rcx: u64,
+    pub(crate) rax: u64,
+    pub(crate) rbp: u64,
+    pub(crate) flags: u64,
+    pub(crate) return_address: u64,
+    /// Arguments of [`Entry::Sample`], [`Entry::Record`] and [`Entry::Mark`]; in other entries the words
+    /// hold other data of the trampoline.
+    pub(crate) arguments: [u64; 5],
+}
+
+// Launcher and agent use the same offsets.
+const _: () = assert!(
+    offset_of!(SavedRegisters, flags) as u64 == CALL_FRAME_FLAGS
+        && offset_of!(SavedRegisters, return_address) as u64 == CALL_FRAME_RETURN
+        && offset_of!(SavedRegisters, rbp) as u64 == CALL_FRAME_BASE
+        && offset_of!(SavedRegisters, rcx) == 12 * 8
+);
+
+/// Flags by which the agent answers a trampoline.
+const CARRY: u64 = 1;
+
+const ZERO: u64 = 1 << 6;
+
+impl SavedRegisters {
+    /// Tells the trampoline that the system call was made, with this result.
+    pub(crate) fn done(&mut self, result: isize) {
+        self.rax = result.cast_unsigned() as u64;
+        self.flags |= CARRY;
+    }
+
+    /// Arguments of the system call that the trampoline asks about.
+    pub(crate) const fn call_arguments(&self) -> [usize; 6] {
+        [
+            self.rdi as usize,
+            self.rsi as usize,
+            self.rdx as usize,
+            self.r10 as usize,
+            self.r8 as usize,
+            self.r9 as usize,
+        ]
+    }
+
+    /// The system call that the trampoline asks about.
+    pub(crate) const fn call(&self) -> alone::Call {
+        alone::Call {
+            number: self.rax as usize,
+            arguments: self.call_arguments(),
+        }
+    }
+
+    /// Tells the trampoline the result of the system call, or that it was not made.
+    pub(crate) fn made(&mut self, result: Option<isize>) {
+        match result {
+            Some(result) => self.done(result),
+            None => self.not_done(),
+        }
+    }
+
+    /// Tells the trampoline what to do about a call that may wait.
+    pub(crate) fn waits(&mut self, answer: Wait) {
+        self.flags &= !(CARRY | ZERO);
+        match answer {
+            Wait::Call => {}
+            Wait::Done => {
+                self.rax = 0;
+                self.flags |= ZERO;
+            }
+            Wait::Yield => self.flags |= CARRY,
+        }
+    }
+
+    /// Tells the trampoline to make the system call itself.
+    pub(crate) fn not_done(&mut self) {
+        self.flags &= !CARRY;
+    }
+}
+
+/// What a trampoline does about a system call that may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It makes the call.
+    Call,
+    /// The call is over, without an error.
+    Done,
+    /// It yields, and asks again.
+    Yield,
+}
