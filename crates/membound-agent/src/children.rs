@@ -1,14 +1,15 @@
 //! Creation of threads and processes, in programs that timers sample or whose threads believe to block
-//! signals that they do not ([`masks`]).
+//! signals that they do not (`masks`).
 //!
 //! A forked child has neither timers nor a control thread: it gets a timer as soon as it starts, and a
 //! control thread when it makes its first thread. For the timer, and to make the child block what its
 //! parent believes to block, the agent makes the system call itself; the child returns from it on its copy
 //! of the stack.
 
+use crate::beliefs::{BLOCK, believe, believed, change};
 use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, call, number};
-use crate::{control, listen, masks, memory, scheduler, timers};
+use crate::{control, listen, memory, scheduler, timers};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
@@ -18,7 +19,7 @@ const CLONE_THREAD: u64 = 0x1_0000;
 pub(crate) fn make(frame: &SavedRegisters) -> Option<isize> {
     scheduler::before_child();
     let parent = sys::thread();
-    if !timers::active() && masks::believed(parent) == 0 {
+    if !timers::active() && believed(parent) == 0 {
         return None;
     }
     let (flags, stack) = match frame.rax as usize {
@@ -41,7 +42,7 @@ pub(crate) fn make(frame: &SavedRegisters) -> Option<isize> {
         if timers::active() {
             listen::after_fork();
         }
-        masks::after_fork(parent);
+        after_fork(parent);
         if timers::active() {
             timers::after_fork();
         }
@@ -76,4 +77,15 @@ fn described(address: u64) -> Option<(u64, u64)> {
     // SAFETY: as above.
     let stack: u64 = unsafe { memory::get(stack as usize) };
     Some((flags, stack))
+}
+
+/// In a forked child, its one thread blocks the signals that the parent's thread believed to block, except
+/// the timers' signal, for which it only inherits the belief.
+pub(crate) fn after_fork(parent: u32) {
+    let signals = believed(parent);
+    let of_timers = signals & timers::signal_bit();
+    if of_timers != 0 {
+        believe(sys::thread(), of_timers);
+    }
+    change(BLOCK, signals & !of_timers);
 }

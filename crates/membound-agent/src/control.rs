@@ -22,7 +22,8 @@ use crate::settings::{Settings, loader_state, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
     allocations, areas, assembly, handlers, hold, inside, listen, live, loader, own_thread,
-    quiesce, requests, sample_rings, scavenger, scheduler, sys, text, threads, timers, unwind,
+    quiesce, requests, sample_rings, scavenger, scheduler, sys, text, threads, tick, timers,
+    unwind,
 };
 
 const STACK_BYTES: usize = 256 << 10;
@@ -154,7 +155,7 @@ fn obey(
     } else if is(Action::Hold) {
         hold::run(command.address)
     } else if is(Action::Timers) {
-        timers::begin(command, quiet)
+        timers::begin(command, quiet, tick::address())
     } else if is(Action::Rings) {
         sample_rings::use_rings(command.address);
         Ok(0)

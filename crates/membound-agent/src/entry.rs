@@ -250,7 +250,7 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
             },
         )),
         number::MLOCKALL => frame.made(locked::lock_all(frame.rdi)),
-        number::SIGALTSTACK => frame.made(scheduler::alternate::set(frame)),
+        number::SIGALTSTACK => frame.made(scheduler::sigaltstack::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
         number::EXIT_GROUP => {

@@ -42,7 +42,7 @@ pub(crate) fn before(frame: &SavedRegisters) {
 /// Leaves the process as it would be without the agent, because of `event`.
 fn leave(event: Event) {
     // While scavengers can still be taken out of the threads that run them.
-    scheduler::ending::end_scavengers();
+    scheduler::end_scavengers::end_scavengers();
     // Before the conversation, so that no patch is installed any more after it.
     listen::end();
     quiesce::wait_until_idle();

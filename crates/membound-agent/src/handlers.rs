@@ -9,25 +9,16 @@
 //! [`leave`], which sets where the thread goes on.
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use membound_wire::State;
-
-use crate::inside::{self, Inside};
+use crate::disposition::{Disposition, IGNORE, disposition};
 use crate::saved_registers::SavedRegisters;
-use crate::scheduler::leave::Arrived;
-use crate::sys::{call, check, number};
+use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
+use crate::signal_stubs::{MARKS, ONCE, handler_of};
+use crate::stand::stand;
+use crate::sys::{call, number};
 use crate::timers::{self, Use};
-use crate::{areas, masks, memory, quiesce, scheduler, tick, trap};
-
-pub(crate) mod vectors;
-
-/// Handler of a signal that is ignored (`SIG_IGN`).
-pub(crate) const IGNORE: u64 = 1;
-
-/// Number of stubs; the assembly below has the same number.
-const STUBS: usize = 1024;
-const STUB_BYTES: u64 = 16;
+use crate::{areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
 
 // The stubs differ only in their address, which they load into rax. Unwinders pass through them: the
 // frame's return address is the kernel's restorer, as it would be for the handler itself.
@@ -79,138 +70,8 @@ global_asm!(
     leave = sym leave,
 );
 
-unsafe extern "C" {
-    fn membound_signal_stubs();
-}
-
-/// Mark in [`HANDLERS`]: the program did not ask for `SA_SIGINFO`. With run queues the kernel is asked for
-/// the information all the same, since a signal may have to be sent again with it.
-const WITHOUT_INFORMATION: u64 = 1 << 63;
-/// Mark in [`HANDLERS`]: the program asked for `SA_RESETHAND`. With run queues the stub resets the handler,
-/// not the kernel: a signal that is sent again must still find it.
-const ONCE: u64 = 1 << 62;
-const MARKS: u64 = WITHOUT_INFORMATION | ONCE;
-const SIGINFO: u64 = 4;
-const RESETHAND: u64 = 0x8000_0000;
-
-/// Handler of each stub, with [`MARKS`]; 0 where the stub is free. Written once.
-static HANDLERS: [AtomicU64; STUBS] = [const { AtomicU64::new(0) }; STUBS];
 /// Set by an order of the launcher, once its hook on system calls is in place.
 static ADOPTED: AtomicBool = AtomicBool::new(false);
-
-/// The kernel's `struct sigaction`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Disposition {
-    pub(crate) handler: u64,
-    pub(crate) flags: u64,
-    pub(crate) restorer: u64,
-    pub(crate) mask: u64,
-}
-
-impl Disposition {
-    pub(crate) const DEFAULT: Self = Self {
-        handler: 0,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
-    };
-
-    pub(crate) fn is_ignored(&self) -> bool {
-        self.handler == IGNORE
-    }
-
-    /// Puts a stub in the handler's place; `false` if it stays as it is.
-    fn wrap(&mut self) -> bool {
-        let mut marks = 0;
-        if scheduler::control_page().is_some() {
-            if self.flags & SIGINFO == 0 {
-                marks |= WITHOUT_INFORMATION;
-            }
-            if self.flags & RESETHAND != 0 {
-                marks |= ONCE;
-            }
-        }
-        let Some(stub) = marked_stub_of(self.handler, marks) else {
-            return false;
-        };
-        self.handler = stub;
-        if marks & WITHOUT_INFORMATION != 0 {
-            self.flags |= SIGINFO;
-        }
-        if marks & ONCE != 0 {
-            self.flags &= !RESETHAND;
-        }
-        true
-    }
-
-    /// Undoes [`Self::wrap`]: puts the program's handler and flags back. Returns whether the handler was a
-    /// stub.
-    pub(crate) fn unwrap(&mut self) -> bool {
-        let Some(marked) = handler_of(self.handler) else {
-            return false;
-        };
-        self.handler = marked & !MARKS;
-        if marked & WITHOUT_INFORMATION != 0 {
-            self.flags &= !SIGINFO;
-        }
-        if marked & ONCE != 0 {
-            self.flags |= RESETHAND;
-        }
-        true
-    }
-}
-
-fn stub_address(index: usize) -> u64 {
-    membound_signal_stubs as *const () as u64 + index as u64 * STUB_BYTES
-}
-
-/// Handler of the stub at `address`, with its marks; `None` if there is no stub.
-fn handler_of(address: u64) -> Option<u64> {
-    let offset = address.checked_sub(stub_address(0))?;
-    let handler = HANDLERS
-        .get((offset / STUB_BYTES) as usize)?
-        .load(Ordering::Acquire);
-    (handler != 0 && offset.is_multiple_of(STUB_BYTES)).then_some(handler)
-}
-
-/// The stub of `handler`. `None` when the pool is used up: then the handler sees the registers as the
-/// kernel does.
-pub(crate) fn stub_of(handler: u64) -> Option<u64> {
-    marked_stub_of(handler, 0)
-}
-
-fn marked_stub_of(handler: u64, marks: u64) -> Option<u64> {
-    const DEFAULT_AND_IGNORE: u64 = 1;
-    let ours =
-        [trap::address(), tick::address()].contains(&handler) || handler_of(handler).is_some();
-    if handler <= DEFAULT_AND_IGNORE || ours {
-        return None;
-    }
-    for (index, slot) in HANDLERS.iter().enumerate() {
-        let taken = slot
-            .compare_exchange(0, handler | marks, Ordering::AcqRel, Ordering::Acquire)
-            .err();
-        if taken.is_none_or(|owner| owner == handler | marks) {
-            return Some(stub_address(index));
-        }
-    }
-    None
-}
-
-/// Reads or replaces the kernel's disposition of `signal`; returns the previous one.
-pub(crate) fn disposition(signal: u64, new: Option<&Disposition>) -> Option<Disposition> {
-    let mut old = Disposition::DEFAULT;
-    let new = new.map_or(0, |new| (&raw const *new) as usize);
-    // SAFETY: both structures have the kernel's layout and outlive the call.
-    let result = unsafe {
-        call(
-            number::RT_SIGACTION,
-            [signal as usize, new, (&raw mut old) as usize, 8, 0, 0],
-        )
-    };
-    check(result).ok().map(|_| old)
-}
 
 /// Wraps the handlers that are installed, and every new one from now on. Returns the number of the former.
 pub(crate) fn adopt() -> u64 {
@@ -234,7 +95,7 @@ pub(crate) fn hand_back() {
         let Some(mut found) = disposition(signal, None) else {
             continue;
         };
-        if found.handler == trap::address() {
+        if found.handler == own_signals::address() {
             found = trap::exchange(signal, None);
         } else if found.handler == tick::address() {
             // Ignoring the signal discards pending ticks, which would end the program without a handler.
@@ -286,7 +147,7 @@ pub(crate) fn sigaction(frame: &SavedRegisters) -> Option<isize> {
         if new == 0 || wrapped.handler == Disposition::DEFAULT.handler {
             return Some(pretend_default(frame, old));
         }
-        timers::give_up(frame.rdi, Use::Handles);
+        timers::give_up(frame.rdi, Use::Handles, tick::address());
     }
     if new != 0 && wrapped.wrap() {
         passed = (&raw const wrapped) as usize;
@@ -295,7 +156,7 @@ pub(crate) fn sigaction(frame: &SavedRegisters) -> Option<isize> {
     if result == 0 && old != 0 {
         // SAFETY: the kernel has just written the structure there.
         let mut before: Disposition = unsafe { memory::get(old) };
-        if before.handler == trap::address() {
+        if before.handler == own_signals::address() {
             // In a child of `vfork`, whose table is a copy that holds the agent's handler.
             before = trap::exchange(frame.rdi, None);
         }
@@ -329,144 +190,6 @@ fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
             [signal as usize, new, old, size as usize, 0, 0],
         )
     }
-}
-
-/// The general registers in a signal frame's `ucontext`, as the kernel orders them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(crate) struct Registers {
-    /// r8 to r15.
-    high: [u64; 8],
-    rdi: u64,
-    rsi: u64,
-    rbp: u64,
-    rbx: u64,
-    rdx: u64,
-    rax: u64,
-    rcx: u64,
-    rsp: u64,
-    pub(crate) rip: u64,
-    flags: u64,
-}
-
-/// Offset of the registers in a `ucontext`, in bytes.
-pub(crate) const REGISTERS_OFFSET: usize = 40;
-/// Offset of the signal mask, which lies behind the registers and the fields that belong to them.
-pub(crate) const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
-
-impl Registers {
-    pub(crate) fn state(&self) -> State {
-        let low = [
-            self.rax, self.rcx, self.rdx, self.rbx, self.rsp, self.rbp, self.rsi, self.rdi,
-        ];
-        let mut state = State {
-            ip: self.rip,
-            flags: self.flags,
-            ..State::default()
-        };
-        for (register, value) in state.general.iter_mut().zip(low.iter().chain(&self.high)) {
-            *register = *value;
-        }
-        state
-    }
-
-    /// The system call in these registers: its number and arguments.
-    pub(crate) fn call(&self) -> (usize, [usize; 6]) {
-        let [r8, r9, r10, ..] = self.high;
-        let arguments = [self.rdi, self.rsi, self.rdx, r10, r8, r9];
-        (self.rax as usize, arguments.map(|it| it as usize))
-    }
-
-    /// Stores a system call's result.
-    pub(crate) fn answer(&mut self, result: isize) {
-        self.rax = result.cast_unsigned() as u64;
-    }
-
-    /// Makes the thread execute the system call `number` again, with the instruction at `at`.
-    pub(crate) fn call_again(&mut self, at: u64, number: u64) {
-        self.rip = at;
-        self.rax = number;
-    }
-
-    fn of_state(state: &State) -> Self {
-        let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, high @ ..] = state.general;
-        Self {
-            high,
-            rdi,
-            rsi,
-            rbp,
-            rbx,
-            rdx,
-            rax,
-            rcx,
-            rsp,
-            rip: state.ip,
-            flags: state.flags,
-        }
-    }
-}
-
-/// A thread that was interrupted in a trampoline, or in the agent when a trampoline had called it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stand {
-    /// The registers that the original program would have.
-    pub(crate) original: State,
-    /// Address in the trampoline at which the thread goes on with these registers; `None` inside the agent,
-    /// which must finish its call first.
-    resume: Option<u64>,
-    /// The thread's registers in the trampoline, or when the trampoline called the agent.
-    within: State,
-}
-
-impl Stand {
-    /// True if a thread at `ip` executes code that the original program does not have.
-    pub(crate) fn is_beside(&self, ip: u64) -> bool {
-        self.resume != Some(ip)
-    }
-
-    /// Puts the original program's vector registers into the frame whose `ucontext` is at `context`, if the
-    /// trampoline has saved them on the stack.
-    fn put_vectors(&self, context: usize) {
-        if let Some(area) = areas::find(self.within.ip) {
-            // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
-            // stack is there until the thread goes on in it.
-            unsafe { vectors::put(context, area.vectors_of(&self.within)) };
-        }
-    }
-}
-
-/// Finds the place of a thread that `signal` interrupted with these registers. `None` in the program's own
-/// code, and in the agent if no trampoline has called it.
-pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
-    let inside = inside::interrupted(found);
-    let of = |state: &State| areas::find(state.ip)?.original_of(state);
-    // Inside the agent: the registers that the trampoline had at its call, which goes on afterwards.
-    let state = match inside {
-        Some(Inside::Called(frame)) => found.of_call(frame, |address| {
-            // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
-            // when its handler, which is running now, has returned.
-            Some(unsafe { memory::get(address as usize) })
-        })?,
-        Some(Inside::Wrapped(state)) => {
-            return Some(Stand {
-                // Behind the call there is usually the caller's own code.
-                original: of(&state).map_or(state, |original| original.state),
-                resume: None,
-                within: state,
-            });
-        }
-        None => *found,
-    };
-    let mut within = state;
-    let original = of(&state).or_else(|| {
-        within.ip = island_target(signal, state.ip)?;
-        of(&within)
-    })?;
-    Some(Stand {
-        original: original.state,
-        resume: original.resume.filter(|_| inside.is_none()),
-        within,
-    })
 }
 
 /// State that a stub keeps from [`enter`] to [`leave`].
@@ -509,7 +232,7 @@ unsafe extern "C" fn enter(
     if let Some(go_on) = scheduler::leave::on_signal(arrived) {
         return go_on;
     }
-    scheduler::on_handler(context, masks::now);
+    scheduler::on_handler(context, beliefs::now);
     // The kernel has blocked the handler's signals, perhaps those of a change of text: wait until none is
     // closed.
     quiesce::wait_for_change();
@@ -550,29 +273,6 @@ fn forget(signal: u64, stub: u64) {
         found.handler = Disposition::DEFAULT.handler;
         disposition(signal, Some(&found));
     }
-}
-
-/// Target of the jump at `ip`. On an island, between the text and a trampoline, the registers are still the
-/// original program's.
-fn island_target(signal: u64, ip: u64) -> Option<u64> {
-    const BUS: u64 = 7;
-    const SEGV: u64 = 11;
-    const JUMP: u8 = 0xe9;
-    // The thread may have jumped to unmapped memory.
-    if matches!(signal, BUS | SEGV) {
-        return None;
-    }
-    // SAFETY: the thread executes the instruction at this address.
-    let code: u8 = unsafe { memory::get(ip as usize) };
-    if code != JUMP {
-        return None;
-    }
-    // SAFETY: the instruction has these four bytes more.
-    let displacement: i32 = unsafe { memory::get(ip as usize + 1) };
-    Some(
-        ip.wrapping_add(5)
-            .wrapping_add_signed(i64::from(displacement)),
-    )
 }
 
 /// Puts the original instruction's address into the information of signals that name one.
@@ -627,52 +327,4 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     // SAFETY: the mask lies behind the registers and what belongs to them.
     scheduler::on_handler(context, || unsafe { memory::get(context + MASK_OFFSET) });
     tick::returned(&registers.state());
-}
-
-/// Moves a thread that would return from its handler into overwritten text to the trampoline instead.
-///
-/// A thread that sleeps in a handler of the agent counts as outside the text that is being changed, so
-/// this is the last thing that such a handler does: no system call that may sleep comes after it.
-///
-/// # Safety
-///
-/// `context` is what the kernel passed to the handler.
-pub(crate) unsafe fn leave_overwritten_text(context: usize) {
-    let place = context + REGISTERS_OFFSET;
-    // SAFETY: the kernel put the registers there, and takes them back from there.
-    let mut registers: Registers = unsafe { memory::get(place) };
-    if let Some(entrance) = areas::inside(registers.rip) {
-        registers.rip = entrance;
-        // SAFETY: as above.
-        unsafe { memory::put(place, registers) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use membound_wire::STACK_POINTER;
-
-    use super::*;
-
-    #[test]
-    fn a_state_has_every_register_at_its_number() {
-        let registers = Registers {
-            high: [8, 9, 10, 11, 12, 13, 14, 15],
-            rdi: 7,
-            rsi: 6,
-            rbp: 5,
-            rbx: 3,
-            rdx: 2,
-            rax: 0,
-            rcx: 1,
-            rsp: 4,
-            rip: 16,
-            flags: 17,
-        };
-        let state = registers.state();
-        assert!(state.general.iter().copied().eq(0..16));
-        assert_eq!((state.ip, state.flags), (16, 17));
-        assert_eq!(state.stack_pointer(), state.general[STACK_POINTER]);
-        assert_eq!(Registers::of_state(&state), registers);
-    }
 }

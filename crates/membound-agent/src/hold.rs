@@ -1,5 +1,5 @@
 //! Trials that measure the cost of false sharing or contention for a cache line: all threads that write the
-//! line but one are held in the handler of [`trap::CALL`] for less than a millisecond. What the remaining
+//! line but one are held in the handler of [`own_signals::CALL`] for less than a millisecond. What the remaining
 //! thread executes in its CPU time is compared with what it executes when none is held.
 //!
 //! The control thread makes a trial from beginning to end. A held thread waits with a time limit of its
@@ -18,7 +18,7 @@ use membound_wire::{
 use crate::failure::Failure;
 use crate::memory;
 use crate::sys::{self, Errno};
-use crate::{assembly, threads, trap};
+use crate::{assembly, own_signals, threads, trap};
 
 /// Time that called threads may take to arrive in the handler, in nanoseconds.
 const ARRIVAL_NS: u64 = 250_000;
@@ -31,8 +31,8 @@ const PAUSE_NS: u64 = 60_000;
 const EXEC_NS: u64 = 1_000_000_000;
 /// Longest time that an `execve` waits for a call that is under way, in nanoseconds.
 const CALL_NS: u64 = 2_000_000;
-/// [`trap::CALL`] as a signal mask.
-const CALLS: u64 = 1 << (trap::CALL - 1);
+/// [`own_signals::CALL`] as a signal mask.
+const CALLS: u64 = 1 << (own_signals::CALL - 1);
 /// Most bytes that a frame pointer may lie above the stack pointer.
 const FRAME_BYTES: u64 = 4096;
 /// Bytes of a page of memory: a page can be read if its first byte can.
@@ -191,7 +191,7 @@ pub(crate) fn run(address: u64) -> Result<u64, Failure> {
     if threads::traced() {
         return Err(Failure::new(Errno::EBUSY, Refusal::Traced));
     }
-    trap::install(&trap::OF_CHANGES)?;
+    trap::install(&own_signals::OF_CHANGES)?;
     HELD.store(0, Ordering::Release);
     LINE.store(trial.line, Ordering::Release);
     for (seat, index) in SEATS.iter().zip(0..) {
@@ -351,7 +351,7 @@ impl Trying {
                 called = false;
                 break;
             }
-            sys::queue_signal(sys::process(), thread, trap::CALL as u32, magic());
+            sys::queue_signal(sys::process(), thread, own_signals::CALL as u32, magic());
         }
         CALLING.store(0, Ordering::SeqCst);
         sys::wake_all(&CALLING);

@@ -26,7 +26,7 @@ use crate::quiesce::{self, Change};
 use crate::sys;
 use crate::sys::Errno;
 use crate::text::{Batch, Edits, Mark, takes_back};
-use crate::{threads, trap};
+use crate::{own_signals, threads, trap};
 
 const INT3: u8 = 0xcc;
 /// Number of edits in a part; more if edits at its end share bytes.
@@ -66,7 +66,7 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     }
     sys::register_barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))?;
     let mut change = Change::begin().ok_or(Failure::new(Errno::EBUSY, Refusal::Occupied))?;
-    trap::install(&trap::OF_CHANGES)?;
+    trap::install(&own_signals::OF_CHANGES)?;
     let mut edits = LiveEdits {
         edits: Edits::of(batch)?,
         unmappings: None,

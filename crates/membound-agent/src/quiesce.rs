@@ -22,9 +22,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::Refusal;
 
 use crate::failure::Failure;
+use crate::scavenger::table;
+use crate::scheduler::page;
 use crate::sys::{self, Errno, Scratch};
 use crate::threads::{self, State};
-use crate::{areas, scavenger, scheduler, trap};
+use crate::{areas, own_signals};
 
 /// Most threads that can be called.
 const THREADS: usize = 16384;
@@ -78,7 +80,7 @@ static MAX_STOP_NS: AtomicU64 = AtomicU64::new(0);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Signals that a thread must not block, to be called and to take a trap; as a mask.
-const NEEDED: u64 = trap::mask(&trap::OF_CHANGES);
+const NEEDED: u64 = own_signals::mask(&own_signals::OF_CHANGES);
 
 /// The right to change text while other threads run. The change is over when it is dropped.
 #[derive(Debug)]
@@ -150,7 +152,7 @@ impl Change {
         let own = sys::thread();
         let process = sys::process();
         // A forked child has the numbers of its parent's home threads, but not these threads.
-        let has_scavengers = scheduler::here();
+        let has_scavengers = page::here();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
             // Read before the threads are: an answer that comes meanwhile makes the wait below return at
@@ -159,7 +161,7 @@ impl Change {
             let mut waiting = false;
             let mut called = false;
             self.each(|thread| {
-                if thread == own || (has_scavengers && scavenger::is_own_thread(thread)) {
+                if thread == own || (has_scavengers && table::is_own_thread(thread)) {
                     return Ok(());
                 }
                 let entry = entry_of(thread);
@@ -181,7 +183,7 @@ impl Change {
                             enroll(None, thread)?;
                             called = true;
                         }
-                        sys::queue_signal(process, thread, trap::CALL as u32, magic());
+                        sys::queue_signal(process, thread, own_signals::CALL as u32, magic());
                         waiting = true;
                     }
                 }
@@ -398,11 +400,11 @@ pub(crate) fn check_reachable() -> Result<(), Failure> {
     let own = sys::thread();
     let process = sys::process();
     // A forked child has the numbers of its parent's home threads, but not these threads.
-    let has_scavengers = scheduler::here();
+    let has_scavengers = page::here();
     let mut room = threads::room_for_threads()?;
     // Each thread by itself: of many threads one is always inside a handler for a moment.
     threads::each(&mut room, |thread| {
-        if thread == own || (has_scavengers && scavenger::is_own_thread(thread)) {
+        if thread == own || (has_scavengers && table::is_own_thread(thread)) {
             return Ok(());
         }
         let begin_ns = sys::monotonic_ns();

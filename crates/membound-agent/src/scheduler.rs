@@ -11,92 +11,48 @@
 //! times slices. See [`membound_wire::RunQueue`] for the order in which yields read and write. Times are
 //! nanoseconds, or ticks of the time stamp counter where a name says so.
 
-pub(crate) mod alternate;
+mod admission;
+mod alternate;
 mod blocked_signals;
+mod cpu_share;
+pub(crate) mod end_scavengers;
 pub(crate) mod ending;
 pub(crate) mod finish;
+pub(crate) mod handover;
 pub(crate) mod home_thread;
+pub(crate) mod home_threads;
 mod idle_time;
 pub(crate) mod leave;
+mod leaving;
 mod monitor;
+mod monitor_thread;
 pub(crate) mod overdue;
 mod pace;
+pub(crate) mod page;
+mod policy;
 mod ring;
+pub(crate) mod sigaltstack;
 mod thread_slot;
 mod timing;
 pub(crate) mod wait;
+mod waits;
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::Ordering;
 
-use membound_wire::{Command, ControlPage, Idle, Refusal};
+use membound_wire::{Command, ControlPage, Refusal};
 
 use crate::failure::Failure;
 use crate::saved_registers::SavedRegisters;
+use crate::scavenger::table;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch};
-use crate::{assembly, auxiliary, listen, own_thread, scavenger, shut_in, trap};
+use crate::{assembly, auxiliary, listen, own_signals, own_thread, shut_in, trap};
 
+use admission::Phase;
+use page::{CONTROL_PAGE, POOL, PROCESS, here, tell};
 use ring::{YIELDED, announce_room};
 pub(crate) use thread_slot::{Context, ThreadSlot};
-use thread_slot::{MAX_THREAD_SLOTS, POOL, Use, take_slot};
-
-/// Address of the [`ControlPage`]; 0 before [`begin`].
-static CONTROL_PAGE: AtomicUsize = AtomicUsize::new(0);
-/// Number of the process whose threads have the run queues: a forked child has none.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// 1: scavengers without a run queue run in idle time, whatever [`ControlPage::idle`] says.
-static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
-
-/// The shared control page: settings of the launcher and counters of the agent; `None` before [`begin`].
-pub(crate) fn control_page() -> Option<&'static ControlPage> {
-    let address = CONTROL_PAGE.load(Ordering::Acquire);
-    // SAFETY: the launcher has mapped the page, and it stays mapped. The launcher changes its words at any
-    // time; all are read and written as single words.
-    (address != 0).then(|| unsafe { &*(address as *const ControlPage) })
-}
-
-/// The counter at `offset` of the control page, which the agent writes.
-fn told(offset: usize) -> Option<&'static AtomicU64> {
-    let address = CONTROL_PAGE.load(Ordering::Acquire);
-    // SAFETY: as above.
-    (address != 0).then(|| unsafe { &*((address + offset) as *const AtomicU64) })
-}
-
-/// Adds `more` to the counter at `offset` of the control page.
-fn tell(offset: usize, more: u64) {
-    if let Some(word) = told(offset) {
-        word.fetch_add(more, Ordering::Relaxed);
-    }
-}
-
-/// Converts ticks of the time stamp counter to nanoseconds.
-fn ns_of(ticks: u64) -> u64 {
-    let each = control_page().map_or(1024, |control_page| u64::from(control_page.ticks.max(1)));
-    ticks.saturating_mul(1024) / each
-}
-
-/// Converts nanoseconds to ticks of the time stamp counter.
-fn ticks_of(ns: u64) -> u64 {
-    let each = control_page().map_or(1024, |control_page| u64::from(control_page.ticks));
-    ns.saturating_mul(each) / 1024
-}
-
-/// The idle policy: what scavengers without a run queue do.
-fn idle() -> Idle {
-    if IDLE_WISH.load(Ordering::Acquire) != 0 {
-        return Idle::Harvest;
-    }
-    match control_page().map_or(0, |control_page| control_page.idle) {
-        0 => Idle::Harvest,
-        1 => Idle::Steal,
-        _ => Idle::Stop,
-    }
-}
-
-/// True if the process has no primary and exists only for its scavengers.
-fn has_peers() -> bool {
-    control_page().is_some_and(|control_page| control_page.peers != 0)
-}
+use thread_slot::{MAX_THREAD_SLOTS, Use, take_slot};
 
 /// Begins to give run queues to the program's threads; `command.address` is that of a [`ControlPage`].
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
@@ -116,7 +72,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     PROCESS.store(sys::process(), Ordering::Release);
     // Last: `here` reads the pool first, and then relies on the others.
     POOL.store(pool.keep(), Ordering::Release);
-    trap::install(&trap::OF_CHANGES)?;
+    trap::install(&own_signals::OF_CHANGES)?;
     let _quiet = Quiet::new();
     // This thread may wait for others all its life, so its run queue gets no contexts before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
@@ -133,19 +89,6 @@ fn bases_are_ours() -> bool {
     read.is_ok() && ours
 }
 
-/// True if this process has run queues.
-pub(crate) fn here() -> bool {
-    POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
-}
-
-/// A phase: scavengers are admitted during all of it, or during none of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Phase {
-    pub(crate) lets_in: bool,
-    /// Time stamp at which it began.
-    pub(crate) since: u64,
-}
-
 /// The present phase; before [`begin`] none admits scavengers.
 pub(crate) fn phase() -> Phase {
     if POOL.load(Ordering::Acquire) == 0 {
@@ -154,7 +97,7 @@ pub(crate) fn phase() -> Phase {
             since: 0,
         };
     }
-    monitor::phase()
+    admission::phase()
 }
 
 /// Gives the calling thread a run queue of its own. The caller has blocked signals.
@@ -267,5 +210,5 @@ pub(crate) fn thread_ends() {
 
 /// True if a thread of this process is one of membound's and not the program's.
 pub(crate) fn is_agents(thread: u32) -> bool {
-    scavenger::is_own_thread(thread) || monitor::is_own(thread) || listen::is_own(thread)
+    table::is_own_thread(thread) || monitor_thread::is_own(thread) || listen::is_own(thread)
 }

@@ -11,8 +11,9 @@ use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE, agent_in};
 
 use crate::control;
 use crate::memory;
+use crate::scheduler::{home_threads, page};
 use crate::settings::{READY, SETTINGS, value_of};
-use crate::{assembly, quiesce, scheduler};
+use crate::{assembly, quiesce};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -29,8 +30,8 @@ extern "C" fn begin() {
         quiesce::adopt_process();
         // The launcher knows what it could not do; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
-        if scheduler::control_page().is_some() {
-            scheduler::home_thread::stand_back();
+        if page::control_page().is_some() {
+            home_threads::stand_back();
         }
     }
 }

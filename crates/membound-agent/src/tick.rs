@@ -11,11 +11,12 @@ use membound_wire::{
     STACK_POINTER, State, TICK_DEPTH, TICK_HEAD_WORDS, TICK_WORDS, TickHead, TickRing,
 };
 
-use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
+use crate::disposition::{Disposition, disposition};
+use crate::signal_frame::{REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::timers::{self, Ring, Use};
 use crate::unwind::{Begin, Registers as UnwindRegisters, Stack, Walk};
-use crate::{areas, assembly, masks, memory};
+use crate::{areas, assembly, beliefs, memory, stand};
 
 /// Most words of a sample.
 const MAX_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
@@ -92,7 +93,7 @@ unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
     }
     again(place, registers);
     // SAFETY: the context is the kernel's.
-    unsafe { handlers::leave_overwritten_text(context) };
+    unsafe { stand::leave_overwritten_text(context) };
 }
 
 /// Makes a thread repeat the system call that a signal of the agent has interrupted. The kernel restores
@@ -120,7 +121,7 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     };
     let clock = ring.word64(core::mem::offset_of!(TickRing, clock_ns));
     let weight = now.saturating_sub(clock.swap(now, Ordering::Relaxed));
-    let stand = handlers::stand(signal, state);
+    let stand = stand::stand(signal, state);
     let mut original = stand.map_or(*state, |stand| stand.original);
     // SAFETY: the room has that many words behind the head, and the launcher reads none before `publish`.
     let callers = unsafe {
@@ -348,10 +349,10 @@ fn make_again(place: usize, mut registers: Registers, state: &State) {
 
 /// Handles a signal of the timers' number that the timers did not send.
 fn foreign(signal: u64, information: usize, context: usize) {
-    timers::give_up(signal, Use::Waits);
-    if !masks::make_true(signal, information, context) {
+    timers::give_up(signal, Use::Waits, address());
+    if !beliefs::make_true(signal, information, context) {
         // Without a handler of the program it ends the process, as soon as this handler's mask is gone.
-        handlers::disposition(signal, Some(&Disposition::DEFAULT));
+        disposition(signal, Some(&Disposition::DEFAULT));
         sys::send_signal(sys::process(), sys::thread(), signal as u32);
     }
 }
@@ -361,8 +362,7 @@ fn foreign(signal: u64, information: usize, context: usize) {
 pub(crate) fn is_late(signal: u64, information: usize) -> bool {
     const SIGINFO: u64 = 4;
     // Without that flag the kernel leaves the bytes of the information as they were.
-    let informed =
-        || handlers::disposition(signal, None).is_some_and(|found| found.flags & SIGINFO != 0);
+    let informed = || disposition(signal, None).is_some_and(|found| found.flags & SIGINFO != 0);
     if !timers::was_ours(signal) || !informed() {
         return false;
     }

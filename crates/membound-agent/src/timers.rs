@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use membound_wire::{Command, Refused, TICK_ORPHAN, TICK_REFUSALS, TickRing, TickSet};
 
+use crate::disposition::{Disposition, disposition};
 use crate::failure::Failure;
-use crate::handlers::{self, Disposition};
 use crate::sys::{self, Errno, Quiet, Scratch, call, check};
-use crate::{listen, masks, threads, tick, trap};
+use crate::{beliefs, listen, own_signals, threads};
 
 const TIMER_CREATE: usize = 222;
 const TIMER_SETTIME: usize = 223;
@@ -117,14 +117,14 @@ fn set_word(offset: usize) -> Option<&'static AtomicU32> {
 
 /// Starts sampling this process: the calling thread at once, other threads as they are found. `quiet` holds
 /// the mask that the calling thread gets back.
-pub(crate) fn begin(command: &Command, quiet: &mut Quiet) -> Result<u64, Failure> {
+pub(crate) fn begin(command: &Command, quiet: &mut Quiet, handler: u64) -> Result<u64, Failure> {
     SET.store(command.address as usize, Ordering::Release);
     PERIOD_NS.store(command.count.max(1), Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
     let blocked = quiet.before();
-    let signal = choose(blocked).ok_or(Failure::from(Errno::EBUSY))?;
+    let signal = choose(blocked, handler).ok_or(Failure::from(Errno::EBUSY))?;
     SIGNAL.store(signal, Ordering::Release);
-    if blocked & bit(signal) != 0 && masks::note_blocked(bit(signal)) {
+    if blocked & bit(signal) != 0 && beliefs::note_blocked(bit(signal)) {
         quiet.unblock(bit(signal));
     }
     let thread = sys::thread();
@@ -139,12 +139,12 @@ pub(crate) fn begin(command: &Command, quiet: &mut Quiet) -> Result<u64, Failure
 
 /// Chooses a free signal, one that is not in `blocked` if possible, and installs the handler. `None`: all
 /// are used.
-fn choose(blocked: u64) -> Option<u32> {
+fn choose(blocked: u64, handler: u64) -> Option<u32> {
     let all = || (LAST..=FIRST).rev().chain([62, 63, 64]);
     let taken = RETIRED.load(Ordering::Acquire) | USED.load(Ordering::Acquire);
     let free = |signal: &u32| {
         taken & bit(*signal) == 0
-            && handlers::disposition(u64::from(*signal), None)
+            && disposition(u64::from(*signal), None)
                 .is_some_and(|found| found.handler == Disposition::DEFAULT.handler)
     };
     let unblocked = |signal: &u32| blocked & bit(*signal) == 0;
@@ -153,12 +153,12 @@ fn choose(blocked: u64) -> Option<u32> {
         .find(free)
         .or_else(|| all().find(free))?;
     let ours = Disposition {
-        handler: tick::address(),
-        flags: trap::FLAGS,
-        restorer: trap::restorer(),
+        handler,
+        flags: own_signals::FLAGS,
+        restorer: own_signals::restorer(),
         mask: u64::MAX,
     };
-    handlers::disposition(u64::from(signal), Some(&ours))?;
+    disposition(u64::from(signal), Some(&ours))?;
     Some(signal)
 }
 
@@ -467,7 +467,7 @@ fn compare(room: &mut Scratch) {
         let Some(ring) = ring(index) else { continue };
         let gone = !seen.load(Ordering::Relaxed);
         if gone {
-            masks::forget(owner.load(Ordering::Relaxed));
+            beliefs::forget(owner.load(Ordering::Relaxed));
         }
         // Another thread may have got the number meanwhile; the timer of the old one has stopped.
         let changed = (probe..probe + PROBED).contains(&index) && !runs(ring);
@@ -523,7 +523,7 @@ pub(crate) enum Use {
 }
 
 /// Leaves `signal` to the program, and continues with another one.
-pub(crate) fn give_up(signal: u64, how: Use) {
+pub(crate) fn give_up(signal: u64, how: Use, handler: u64) {
     let Ok(number @ 1..=64) = u32::try_from(signal) else {
         return;
     };
@@ -533,7 +533,7 @@ pub(crate) fn give_up(signal: u64, how: Use) {
         // A tick may be pending for a thread, and would end the program without a handler.
         Use::Waits => RETIRED.fetch_or(bit(number), Ordering::AcqRel),
     };
-    let next = choose(0).unwrap_or(0);
+    let next = choose(0, handler).unwrap_or(0);
     if SIGNAL
         .compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()

@@ -8,13 +8,14 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use membound_wire::{ScavengerProcessState, ScavengerRequest};
+use membound_wire::{Event, ScavengerProcessState, ScavengerRequest};
 
-use super::{Request, Scavenger, finish};
-use crate::handlers::Registers;
-use crate::scheduler::{self, home_thread};
+use super::end::finish;
+use super::table::{Request, Scavenger};
+use crate::scheduler::{handover, page};
+use crate::signal_frame::Registers;
 use crate::sys::{self, call, number};
-use crate::{memory, trap};
+use crate::{control, memory, own_signals};
 
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
@@ -105,7 +106,11 @@ fn answer(
         number if sends_signals(number, second) => EPERM,
         IO_URING_SETUP => ENOSYS,
         // A scavenger has no signal frames to return from.
-        RT_SIGRETURN => finish(scavenger, ScavengerProcessState::Killed, trap::SEGV as u32),
+        RT_SIGRETURN => finish(
+            scavenger,
+            ScavengerProcessState::Killed,
+            own_signals::SEGV as u32,
+        ),
         number if is_of_thread(number) => of_thread(number, arguments),
         number::MMAP => {
             let whole = Bytes::mapped(second as u64, arguments[2], arguments[3]);
@@ -116,7 +121,7 @@ fn answer(
             if mapped < 0 && mapped > -4096 {
                 whole.give_back(request);
             } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
-                super::tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
+                tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
             } else if whole.memory >= HUGE_PAGE && arguments[3] & ANONYMOUS != 0 {
                 ask_for_huge_pages(mapped as usize, second);
             }
@@ -150,7 +155,7 @@ fn answer(
 /// program's time, at times as long as a load.
 fn ask_for_huge_pages(place: usize, length: usize) {
     const HUGEPAGE: usize = 14;
-    if scheduler::control_page().is_some_and(|control_page| control_page.huge_pages != 0) {
+    if page::control_page().is_some_and(|control_page| control_page.huge_pages != 0) {
         // Without huge pages the mapping stays as it is.
         let _ = plain(number::MADVISE, [place, length, HUGEPAGE, 0, 0, 0]);
     }
@@ -214,7 +219,7 @@ fn narrowed(number: usize, mut arguments: [usize; 6]) -> isize {
     // epoll_pwait2, io_pgetevents.
     const MASKS: [(usize, usize); 5] = [(270, 5), (271, 3), (281, 4), (441, 4), (333, 5)];
     let none = 0_u64;
-    let mask = home_thread::MASK;
+    let mask = handover::MASK;
     match number {
         number::RT_SIGTIMEDWAIT if arguments[0] != 0 => {
             arguments[0] = (&raw const none) as usize;
@@ -248,7 +253,7 @@ static SHARED: AtomicU64 = AtomicU64::new(0);
 
 /// True if scavengers may have that many bytes at all.
 fn may_have(bytes: u64) -> bool {
-    let most = scheduler::control_page().map_or(0, |control_page| control_page.memory);
+    let most = page::control_page().map_or(0, |control_page| control_page.memory);
     most == 0 || bytes <= most
 }
 
@@ -286,7 +291,7 @@ impl Bytes {
         if !take(mapped, self.addresses, request.get().memory) {
             return false;
         }
-        let most = scheduler::control_page().map_or(0, |control_page| control_page.memory);
+        let most = page::control_page().map_or(0, |control_page| control_page.memory);
         let held = request.long(offset_of!(ScavengerRequest, held));
         let before = held.load(Ordering::Relaxed);
         let after = before.saturating_add(self.memory);
@@ -314,7 +319,7 @@ impl Bytes {
 
 /// Bytes of the common share that a scavenger holds more with `much` than with `little`.
 fn shared_between(little: u64, much: u64) -> u64 {
-    let each = scheduler::control_page().map_or(0, |control_page| control_page.memory_each);
+    let each = page::control_page().map_or(0, |control_page| control_page.memory_each);
     much.saturating_sub(each.max(little))
 }
 
@@ -434,4 +439,17 @@ fn process_control(arguments: [usize; 6]) -> isize {
         }
         _ => EINVAL,
     }
+}
+
+/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
+pub(super) fn tell_of_text(span: [u64; 2]) {
+    if page::control_page().is_some() {
+        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
+        let _ = control::converse(Event::Scavenger, span);
+    }
+}
+
+/// Makes the system call in `registers` for the scavenger of the calling home thread.
+pub(crate) fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
+    make(scavenger, registers);
 }

@@ -2,8 +2,8 @@
 
 use core::ffi::CStr;
 
-use super::Request;
 use super::image::Image;
+use super::table::Request;
 use crate::sys::{Errno, Protection, Scratch, call, check, number};
 use crate::{auxiliary, memory};
 

@@ -4,17 +4,14 @@
 //! own, or one of its thread slot while it has none. The program must not notice the latter.
 //!
 //! What the program does about its own alternate stack can remove ours: the program sets another one and
-//! disables it later ([`set`]), and at a handler's end the kernel restores the one that was set at the
+//! disables it later (`sigaltstack`), and at a handler's end the kernel restores the one that was set at the
 //! handler's start ([`Alternate::outlive`]).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::memory;
 use crate::own_thread;
-use crate::saved_registers::SavedRegisters;
-use crate::sys::{Errno, Protection, Quiet, Scratch, call, check, number};
-
-use super::thread_slot::ThreadSlot;
+use crate::sys::{Errno, Protection, Scratch, call, check, number};
 
 /// Bytes of a slot's alternate stack. Nested handlers of the program may run there too, and a single frame
 /// of the kernel may take 11 KiB.
@@ -29,7 +26,7 @@ const STACK_OFFSET: usize = 16;
 /// A `stack_t`: address, flags, bytes.
 pub(super) type Told = [usize; 3];
 
-const NONE: Told = [0, DISABLED, 0];
+pub(super) const NONE: Told = [0, DISABLED, 0];
 
 /// The alternate stack of a thread slot, used by whichever thread has the slot.
 #[derive(Debug)]
@@ -65,7 +62,7 @@ impl Alternate {
         }
     }
 
-    fn is(&self, told: Told) -> bool {
+    pub(super) fn is(&self, told: Told) -> bool {
         !is_none(told) && told[0] == self.place.load(Ordering::Relaxed)
     }
 
@@ -122,21 +119,4 @@ fn is_none(told: Told) -> bool {
 /// True if the thread runs on it now.
 pub(super) fn is_in_use(told: Told) -> bool {
     flags(told) == ON_STACK
-}
-
-/// Makes the program's `sigaltstack` call and hides our stack from it. `None`: the thread has no run queue.
-pub(crate) fn set(frame: &SavedRegisters) -> Option<isize> {
-    let alternate = &ThreadSlot::own()?.alternate;
-    let _quiet = Quiet::new();
-    let was_ours = present().is_ok_and(|now| alternate.is(now));
-    let [new, old] = [frame.rdi, frame.rsi].map(|it| it as usize);
-    // SAFETY: the kernel refuses pointers that it cannot use; the program asked for the change.
-    let result = unsafe { call(number::SIGALTSTACK, [new, old, 0, 0, 0, 0]) };
-    if result == 0 && was_ours && old != 0 {
-        // SAFETY: the kernel has just written there.
-        unsafe { memory::put(old, NONE) };
-    }
-    // It is mapped already, and the thread cannot be running on it, since it has just given up another one.
-    let _ = present().and_then(|now| alternate.provide(now));
-    Some(result)
 }

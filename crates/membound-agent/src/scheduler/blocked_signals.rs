@@ -10,11 +10,12 @@ use core::sync::atomic::Ordering;
 use super::monitor;
 use super::ring::announce_room;
 use super::thread_slot::ThreadSlot;
-use crate::trap;
+use crate::own_signals;
 
 /// Signals that a thread with scavengers must not block: those of faults and dispatched calls, and
-/// [`trap::CALL`].
-const NEEDED: u64 = trap::mask(&trap::OF_SCAVENGERS) | trap::mask(&[trap::CALL]);
+/// [`own_signals::CALL`].
+const NEEDED: u64 =
+    own_signals::mask(&own_signals::OF_SCAVENGERS) | own_signals::mask(&[own_signals::CALL]);
 
 /// True if a thread with this mask cannot be interrupted on behalf of a scavenger.
 pub(super) fn blocks_needed_signals(mask: u64) -> bool {

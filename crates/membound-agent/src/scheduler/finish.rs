@@ -3,10 +3,12 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{IDLE_WISH, control_page, here, is_agents, monitor};
-use crate::handlers::{self, Disposition};
+use super::page::{IDLE_WISH, control_page, here};
+use super::{is_agents, monitor};
+use crate::disposition::{Disposition, disposition};
+use crate::scavenger::table;
 use crate::sys::{self, Quiet, call, number};
-use crate::{own_thread, scavenger, threads, trap};
+use crate::{own_signals, own_thread, threads};
 
 /// Nanoseconds between two polls whether threads, and scavengers, are still there.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
@@ -19,7 +21,7 @@ const HANGUP: u64 = 1;
 /// Set when the program has ended.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// True if a thread of the program that gets [`trap::CALL`] is to end.
+/// True if a thread of the program that gets [`own_signals::CALL`] is to end.
 pub(crate) fn is_over() -> bool {
     ENDED.load(Ordering::Acquire)
 }
@@ -34,7 +36,7 @@ pub(crate) fn program_ends(code: u64) {
         monitor::account_for_all();
     }
     let wished = control_page().is_some_and(|control_page| control_page.finish != 0) && here();
-    if !wished || scavenger::none_left() || ENDED.swap(true, Ordering::AcqRel) {
+    if !wished || table::none_left() || ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _quiet = Quiet::new();
@@ -43,7 +45,7 @@ pub(crate) fn program_ends(code: u64) {
     end_others();
     // A reader of the program's output that waits for end of file must not wait for its scavengers.
     let _ = own_thread::close_from(0);
-    while !scavenger::none_left() && !is_asked_to_end() {
+    while !table::none_left() && !is_asked_to_end() {
         sys::nap(POLL_INTERVAL_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
@@ -61,10 +63,10 @@ fn is_asked_to_end() -> bool {
             [(&raw mut pending) as usize, 8, 0, 0, 0, 0],
         )
     };
-    let came = |signal: &u64| pending & trap::mask(&[*signal]) != 0;
+    let came = |signal: &u64| pending & own_signals::mask(&[*signal]) != 0;
     found == 0
         && ENDING.into_iter().filter(came).any(|signal| {
-            handlers::disposition(signal, None).is_some_and(|it| {
+            disposition(signal, None).is_some_and(|it| {
                 !it.is_ignored() && (signal != HANGUP || it.handler == Disposition::DEFAULT.handler)
             })
         })
@@ -82,7 +84,7 @@ fn end_others() {
         let seen = threads::each(&mut room, |thread| {
             if thread != own && !is_agents(thread) && !threads::has_ended(thread) {
                 left = true;
-                sys::send_signal(process, thread, trap::CALL as u32);
+                sys::send_signal(process, thread, own_signals::CALL as u32);
             }
             Ok(())
         });

@@ -8,15 +8,17 @@
 //! preempted cannot be taken back before it runs again.
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use membound_wire::{ControlPage, Idle};
 
-use super::home_thread::HomeThread;
+use super::cpu_share::WHOLE;
+use super::handover::HomeThread;
+use super::page::{has_peers, idle, told};
 use super::ring::announce_room;
 use super::thread_slot::thread_slots;
-use super::{has_peers, idle, told};
-use crate::{scavenger, sys};
+use crate::scavenger::table;
+use crate::sys;
 
 /// Nanoseconds between two judgements.
 const JUDGEMENT_INTERVAL_NS: u64 = 100_000_000;
@@ -31,8 +33,6 @@ const MIN_WAITING_JUDGEMENTS: u32 = 3;
 /// [`MAX_PAUSE_JUDGEMENTS`].
 const FIRST_PAUSE_JUDGEMENTS: u32 = 2;
 const MAX_PAUSE_JUDGEMENTS: u32 = 256;
-/// Shares of the time are in units of 1 / `WHOLE`.
-const WHOLE: u64 = 1024;
 
 /// What the monitor thread remembers of the last judgement. Shares are in units of 1 / [`WHOLE`].
 #[derive(Debug, Default)]
@@ -52,29 +52,6 @@ pub(super) struct Judge {
     /// Judgements until one more may be kept at home.
     pause: u32,
     next_pause: u32,
-}
-
-/// CPU time of a thread at the last judgement, in nanoseconds; 0: none yet.
-#[derive(Debug)]
-pub(super) struct Seen(AtomicU64);
-
-impl Seen {
-    pub(super) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Share of `since_ns` that the thread has run since the last call, if its CPU time is `cpu_ns` now;
-    /// `None` at the first call.
-    fn share(&self, cpu_ns: u64, since_ns: u64) -> Option<u64> {
-        let before = self.0.swap(cpu_ns, Ordering::Relaxed);
-        let share = cpu_ns.saturating_sub(before).saturating_mul(WHOLE) / since_ns.max(1);
-        (before != 0).then(|| share.min(WHOLE))
-    }
-
-    /// Forgets the CPU time: the thread is another one.
-    pub(super) fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
 }
 
 impl Judge {
@@ -193,7 +170,7 @@ fn shares_of_kept(since_ns: u64) -> Option<Kept> {
         one: None,
     };
     let mut is_known = true;
-    scavenger::each_home_thread(|thread, home_thread| {
+    table::each_home_thread(|thread, home_thread| {
         if !home_thread.is_kept() {
             return;
         }
@@ -241,7 +218,7 @@ fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
 /// Keeps one more scavenger at home; `false` if none is left.
 fn keep_one() -> bool {
     let mut found = false;
-    scavenger::each_home_thread(|_, home_thread| {
+    table::each_home_thread(|_, home_thread| {
         if !found && !home_thread.is_kept() && home_thread.is_away() {
             found = true;
             home_thread.keep();

@@ -8,22 +8,22 @@
 
 use core::arch::global_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use membound_wire::ControlPage;
 
 use super::alternate;
-use super::home_thread::{self, PendingRequest};
+use super::handover::{self, PendingRequest};
+use super::leaving::Leaving;
+use super::overdue;
+use super::page::tell;
 use super::thread_slot::{Context, ThreadSlot, set_fs};
 use super::timing::between;
-use super::{overdue, tell};
-use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
-use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
+use crate::saved_vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
+use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::{assembly, memory};
 
-/// Bytes of a signal's information (`siginfo_t`) that are kept.
-const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
 /// Bytes below the stack pointer that a function may use (System V ABI).
@@ -65,48 +65,6 @@ global_asm!(
 
 unsafe extern "C" {
     fn membound_run_queue_go();
-}
-
-/// What the handler passes on to the code that runs on the thread's own stack.
-#[derive(Debug)]
-#[repr(C)]
-pub(super) struct Leaving {
-    /// The signal mask that is restored at the end.
-    mask: AtomicU64,
-    /// Address of the `ucontext` from which the scavenger resumes; 0: it stays parked, in the ring.
-    frame: AtomicU64,
-    /// The scavenger's pending request, a [`PendingRequest`] as its word.
-    pending_request: AtomicU32,
-    /// The signal that is sent to the thread again; 0: none.
-    signal: AtomicU32,
-    information: [AtomicU64; INFORMATION_BYTES / 8],
-}
-
-/// A signal as the kernel delivers it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived {
-    pub(crate) signal: u64,
-    /// Address of its `siginfo_t`.
-    pub(crate) information: usize,
-    /// Address of the `ucontext`.
-    pub(crate) context: usize,
-}
-
-impl Arrived {
-    fn registers(self) -> Registers {
-        // SAFETY: the kernel put the registers there.
-        unsafe { memory::get(self.context + REGISTERS_OFFSET) }
-    }
-
-    fn mask(self) -> u64 {
-        // SAFETY: the mask lies behind the registers and what belongs to them.
-        unsafe { memory::get(self.context + MASK_OFFSET) }
-    }
-
-    /// Sends the signal to the calling thread again.
-    fn send_again(self) {
-        sys::send_again(sys::thread(), self.signal as u32, self.information);
-    }
 }
 
 /// Handles a signal to the program. If the calling thread runs a context, returns the address at which the
@@ -271,12 +229,12 @@ extern "C" fn left(slot: &'static ThreadSlot) -> u64 {
         let pending_request =
             PendingRequest::of_word(leaving.pending_request.load(Ordering::Relaxed));
         if !matches!(pending_request, PendingRequest::Die(_)) {
-            alternate::put_back(frame as usize, home_thread::alternate_stack(context));
+            alternate::put_back(frame as usize, handover::alternate_stack(context));
             // SAFETY: no code runs on this frame any more: its handler was left.
-            unsafe { memory::put(frame as usize + MASK_OFFSET, home_thread::MASK) };
+            unsafe { memory::put(frame as usize + MASK_OFFSET, handover::MASK) };
         }
         // After all changes to the frame: from here on the home thread may resume from it.
-        home_thread::send_home(context, frame, pending_request);
+        handover::send_home(context, frame, pending_request);
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {

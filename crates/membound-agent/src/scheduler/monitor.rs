@@ -2,17 +2,21 @@
 //! timed, and decides when scavengers are admitted.
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use membound_wire::{ASK, ControlPage, Idle};
 
-use super::home_thread::{self, PendingRequest};
+use super::admission::{BEGINS, let_in, lets_in};
+use super::handover::{self, PendingRequest};
+use super::monitor_thread::THREAD;
 use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
+use super::page::{control_page, has_peers, idle, tell};
 use super::ring::announce_room;
 use super::thread_slot::{Context, ThreadSlot, Use, thread_slots};
-use super::{Phase, control_page, ending, has_peers, idle, idle_time, overdue, tell};
+use super::{ending, home_threads, idle_time, overdue};
+use crate::scavenger::table;
 use crate::sys::{self, Errno, call, number};
-use crate::{assembly, own_thread, scavenger, threads};
+use crate::{own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
 /// Longest poll interval, in units, in a process without a primary, where polls take no processor from a
@@ -22,69 +26,6 @@ const MAX_POLL_UNITS_WITHOUT_PRIMARY: u32 = 4;
 const CALL_INTERVAL_NS: u64 = 16_000_000;
 /// Nanoseconds between two checks whether the program still exists.
 const EXIT_CHECK_INTERVAL_NS: u64 = 100_000_000;
-
-/// 1 while scavengers are admitted; a futex word.
-static LET_IN: AtomicU32 = AtomicU32::new(1);
-
-/// Number of the monitor thread; 0: there is none.
-static THREAD: AtomicU32 = AtomicU32::new(0);
-
-/// True if the monitor thread runs.
-pub(super) fn is_here() -> bool {
-    THREAD.load(Ordering::Acquire) != 0
-}
-
-/// True if `thread` is the monitor thread.
-pub(super) fn is_own(thread: u32) -> bool {
-    THREAD.load(Ordering::Acquire) == thread
-}
-
-/// Time stamp of the last change of [`LET_IN`]. Stored before the change, so that a reader of the new phase
-/// does not see the time stamp of the phase before.
-static CHANGED: AtomicU64 = AtomicU64::new(0);
-
-/// The present phase.
-pub(super) fn phase() -> Phase {
-    let lets_in = lets_in();
-    Phase {
-        lets_in,
-        since: CHANGED.load(Ordering::Acquire),
-    }
-}
-
-/// Admits scavengers from now on, or stops admitting them.
-fn let_in(others: bool) {
-    if others != lets_in() {
-        CHANGED.store(assembly::time_stamp(), Ordering::Release);
-        LET_IN.store(u32::from(others), Ordering::Release);
-        if others {
-            sys::wake_all(&LET_IN);
-        }
-    }
-}
-
-/// Waits until scavengers are admitted, but not for long: what the program does without them must be
-/// measured.
-pub(super) fn await_let_in() {
-    const LET_IN_TIMEOUT_NS: u64 = 100_000_000;
-    if !lets_in() {
-        sys::wait_while(&LET_IN, 0, LET_IN_TIMEOUT_NS);
-    }
-}
-
-/// 1: the first thread has come to a yield, and phases are to begin.
-static BEGINS: AtomicU32 = AtomicU32::new(0);
-
-/// Starts the phases with one that admits scavengers, since a short program may see no other.
-pub(super) fn begin_phases() {
-    let_in(true);
-    BEGINS.store(1, Ordering::Release);
-}
-
-/// True if scavengers are admitted at present.
-pub(super) fn lets_in() -> bool {
-    LET_IN.load(Ordering::Acquire) != 0
-}
 
 /// Starts the monitor thread.
 pub(super) fn start() -> Result<(), Errno> {
@@ -141,22 +82,18 @@ extern "C" fn look_after(_: usize) -> ! {
             seen = seen.and(found);
         }
         looks = looks.saturating_add(u32::from(turns));
-        pace.has_seen(if scavenger::any_lives() {
-            seen
-        } else {
-            Seen::Rest
-        });
+        pace.has_seen(if table::any_lives() { seen } else { Seen::Rest });
         since_call += period;
         let takes = thread_slots().any(ThreadSlot::takes);
         if since_call >= CALL_INTERVAL_NS {
             since_call = 0;
             // Once called they come to a yield, and then ask run queues themselves.
-            if takes && home_thread::any_in_idle_time() {
-                home_thread::call_from_idle_time();
+            if takes && home_threads::any_in_idle_time() {
+                home_threads::call_from_idle_time();
             }
         }
         let now_ns = sys::monotonic_ns();
-        if home_thread::look_at_all(now_ns, takes) {
+        if home_threads::look_at_all(now_ns, takes) {
             thread_slots().for_each(ThreadSlot::ask);
         }
         idle_time_judge.look(now_ns);
@@ -298,14 +235,14 @@ pub(super) fn empty(slot: &'static ThreadSlot) -> u64 {
     for _ in 0..sent {
         let context = Context::at(at);
         at = context.next.load(Ordering::Acquire);
-        home_thread::send_home(context, 0, PendingRequest::Run);
+        handover::send_home(context, 0, PendingRequest::Run);
     }
     sent.into()
 }
 
 /// Ends the process if no thread of the program is left, only scavengers and membound's threads.
 fn end_if_left_alone() {
-    if let Some(code) = threads::left_with(scavenger::is_own_thread) {
+    if let Some(code) = threads::left_with(table::is_own_thread) {
         // SAFETY: no thread of the program runs any more.
         let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }

@@ -8,10 +8,11 @@
 
 use core::sync::atomic::Ordering;
 
-use super::home_thread::PendingRequest;
+use super::handover::PendingRequest;
+use super::monitor_thread;
+use super::page::has_peers;
 use super::thread_slot::ThreadSlot;
-use super::{has_peers, monitor};
-use crate::{sys, threads, trap};
+use crate::{own_signals, sys, threads};
 
 /// CPU time that a slice may take, in nanoseconds.
 const MAX_SLICE_CPU_NS: u64 = 3_000_000;
@@ -51,12 +52,12 @@ pub(super) fn watch(slot: &ThreadSlot, thread: u32, turned: u64, ran_ns: u64) ->
     let (lasted, looks) = if is_overdue { (0, 0) } else { (lasted, looks) };
     slot.turn_ns.store(lasted, Ordering::Relaxed);
     slot.turn_looks.store(looks, Ordering::Relaxed);
-    if is_overdue && !monitor::is_own(thread) {
+    if is_overdue && !monitor_thread::is_own(thread) {
         let faults = threads::minor_faults(thread).unwrap_or(0);
         let has_faulted = faults != slot.turn_faults.load(Ordering::Relaxed);
         slot.has_faulted
             .store(u32::from(has_faulted), Ordering::Relaxed);
-        sys::queue_signal(sys::process(), thread, trap::CALL as u32, magic());
+        sys::queue_signal(sys::process(), thread, own_signals::CALL as u32, magic());
     }
     is_overdue
 }

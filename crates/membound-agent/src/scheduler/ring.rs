@@ -5,10 +5,12 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use membound_wire::ASK;
 
-use super::home_thread::{self, PendingRequest};
+use super::handover::{self, PendingRequest};
+use super::page::{control_page, has_peers};
 use super::thread_slot::{Context, ThreadSlot, Use};
-use super::{control_page, has_peers, monitor};
-use crate::{scavenger, sys};
+use super::{admission, home_threads};
+use crate::scavenger::table;
+use crate::sys;
 
 /// 1 once a thread of the program has come to a yield.
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
@@ -51,7 +53,7 @@ impl ThreadSlot {
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
         if YIELDED.swap(1, Ordering::AcqRel) == 0 {
-            monitor::begin_phases();
+            admission::begin_phases();
         }
         self.take_ready();
         let begin = self.begin();
@@ -66,7 +68,7 @@ impl ThreadSlot {
         }
         self.ring.store(begin, Ordering::Relaxed);
         self.set_turns();
-        let before = if monitor::lets_in() {
+        let before = if admission::lets_in() {
             &self.stopwatch
         } else {
             &self.nobody
@@ -134,10 +136,10 @@ impl ThreadSlot {
             }
             let context = Context::at(at);
             at = context.next.load(Ordering::Relaxed);
-            let goes = is_lonely || home_thread::keeps_off_run_queues(context);
+            let goes = is_lonely || home_threads::keeps_off_run_queues(context);
             if goes && context.resume.load(Ordering::Relaxed) != 0 {
                 self.unlink(context);
-                home_thread::send_home(context, 0, PendingRequest::Run);
+                handover::send_home(context, 0, PendingRequest::Run);
             }
         }
     }
@@ -164,11 +166,11 @@ impl ThreadSlot {
 
     /// Takes contexts that lie ready, up to the limit of the run queue.
     fn take_ready(&self) {
-        if has_peers() && self.count.load(Ordering::Acquire) + scavenger::count_ready() < 2 {
+        if has_peers() && self.count.load(Ordering::Acquire) + table::count_ready() < 2 {
             return;
         }
         while self.has_room()
-            && let Some(context) = scavenger::take_ready()
+            && let Some(context) = table::take_ready()
         {
             self.count.fetch_add(1, Ordering::AcqRel);
             self.link(context);
@@ -245,7 +247,7 @@ impl ThreadSlot {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
             && self.has_room()
-            && (!has_peers() || home_thread::candidates(sys::monotonic_ns()) > 1)
+            && (!has_peers() || home_threads::candidates(sys::monotonic_ns()) > 1)
     }
 
     /// As [`Self::takes`]; if true, asks the thread to look for a context.

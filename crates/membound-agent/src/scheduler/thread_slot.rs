@@ -11,8 +11,10 @@ use membound_wire::{
 };
 
 use super::alternate::Alternate;
-use super::wait::Waits;
-use super::{control_page, here, idle_time, leave};
+use super::cpu_share::Seen;
+use super::leaving::Leaving;
+use super::page::{POOL, control_page, here};
+use super::waits::Waits;
 use crate::own_thread;
 use crate::sys::{self, Errno, call, check, number};
 
@@ -23,9 +25,6 @@ pub(super) const MAX_THREAD_SLOTS: usize = 4096;
 /// exceptions masked and, in the x87, the longest mantissa.
 pub(super) const ROUNDING_AT_FIRST: u64 = 0x037f_0000_1f80;
 
-/// Address of the slots; 0 before there are any. A forked child finds this memory zeroed: its threads have
-/// no run queues.
-pub(super) static POOL: AtomicUsize = AtomicUsize::new(0);
 /// Slots that were ever used: those below this index.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -121,7 +120,7 @@ pub(crate) struct ThreadSlot {
     /// CPU time of the thread at that poll, in nanoseconds.
     pub(super) seen_cpu_ns: AtomicU64,
     /// CPU time of the thread when idle-time execution was last judged.
-    pub(super) judged: idle_time::Seen,
+    pub(super) judged: Seen,
     /// 1: the ring had contexts at that time.
     pub(super) had_scavengers: AtomicU32,
     /// CPU time of the present slice up to the monitor thread's last poll, in nanoseconds.
@@ -144,7 +143,7 @@ pub(crate) struct ThreadSlot {
     pub(super) to_time: AtomicU32,
     pub(super) waits: Waits,
     pub(super) alternate: Alternate,
-    pub(super) leaving: leave::Leaving,
+    pub(super) leaving: Leaving,
     /// Written by yields alone.
     recent: Recent,
 }

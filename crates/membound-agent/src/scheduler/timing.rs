@@ -7,8 +7,8 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::{Context as WireContext, ControlPage, RunQueue, time_class};
 
+use super::page::{ns_of, tell, told};
 use super::thread_slot::{Context, ROUNDING_AT_FIRST, ThreadSlot};
-use super::{ns_of, tell, told};
 
 /// Unrecorded slices before the recorded ones: after an entry into the kernel, branch predictors and caches are
 /// cold, and these slices warm them up.

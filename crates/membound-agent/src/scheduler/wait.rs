@@ -7,14 +7,14 @@
 //! keeps its processor: if other threads want that, waits are left to the kernel.
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use membound_wire::{CREDIT_UNITS_PER_NS, ControlPage, Idle};
 
+use super::page::{control_page, idle, ns_of, tell as add_to_control_page, ticks_of};
 use super::thread_slot::ThreadSlot;
-use super::{
-    control_page, ending, finish, idle, monitor, ns_of, tell as add_to_control_page, ticks_of,
-};
+use super::waits::Waits;
+use super::{admission, ending, finish};
 use crate::saved_registers::{SavedRegisters, Wait};
 use crate::sys::{self, call, number};
 use crate::{assembly, memory, shut_in, threads, words};
@@ -44,39 +44,6 @@ const MAX_PAUSE_JUDGEMENTS: u32 = 640;
 /// Policies of threads that the kernel schedules before all others: `SCHED_FIFO`, `SCHED_RR`,
 /// `SCHED_DEADLINE`. Other threads would never get the processor.
 const BEFORE_OTHERS: [isize; 3] = [1, 2, 6];
-
-/// State of a thread's short waits. Times are time stamps unless the name says otherwise.
-#[derive(Debug)]
-pub(super) struct Waits {
-    /// Key of the present wait (see `key_of`); 0: none.
-    key: AtomicU64,
-    begun: AtomicU64,
-    /// Time stamp of the last entry.
-    asked: AtomicU64,
-    /// Time stamp at which the wait ends, or is left to the kernel.
-    end: AtomicU64,
-    looks: AtomicU32,
-    /// Of a sleep until a time: that time, in nanoseconds of the kernel's clock `clock`; `u64::MAX`: none.
-    until_ns: AtomicU64,
-    clock: AtomicU32,
-    /// Consecutive waits that were too long.
-    long: AtomicU32,
-    /// Waits that are left to the kernel before the next one is tried.
-    pause: AtomicU32,
-    /// Judgements for which other threads count as wanting the processor.
-    wanted: AtomicU32,
-    /// The same, the next time.
-    next_wanted: AtomicU32,
-    /// Time for which the thread had waited for a processor by the last judgement.
-    delay_ns: AtomicU64,
-    /// Slices in waits so far.
-    turns: AtomicU64,
-    /// Duration of these waits so far.
-    waited_ns: AtomicU64,
-    /// What the monitor thread has reported of the two.
-    told_turns: AtomicU64,
-    told_ns: AtomicU64,
-}
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +147,7 @@ impl ThreadSlot {
             return None;
         }
         let compared = control_page().is_some_and(|control_page| control_page.phase_looks != 0);
-        if compared && !monitor::lets_in() {
+        if compared && !admission::lets_in() {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
@@ -219,7 +186,7 @@ impl ThreadSlot {
         self.set_turns();
         self.change_next(|| {
             let next = self.next.load(Ordering::Relaxed);
-            if !monitor::lets_in() && self.is_member(next) {
+            if !admission::lets_in() && self.is_member(next) {
                 self.begin_with(&self.nobody, next);
             }
         });
@@ -281,23 +248,6 @@ impl ThreadSlot {
 }
 
 impl Waits {
-    /// Clears the state: the slot is another thread's.
-    pub(super) fn forget(&self) {
-        for word in [
-            &self.key,
-            &self.delay_ns,
-            &self.turns,
-            &self.waited_ns,
-            &self.told_turns,
-            &self.told_ns,
-        ] {
-            word.store(0, Ordering::Relaxed);
-        }
-        for word in [&self.long, &self.pause, &self.wanted, &self.next_wanted] {
-            word.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// End of a wait that begins now; `None` if it is left to the kernel.
     fn begins(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
         if self.wanted.load(Ordering::Relaxed) > 0 {

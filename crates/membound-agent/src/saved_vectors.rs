@@ -4,9 +4,10 @@
 //! more registers, the kernel extends this area in the layout of `xsave`.
 
 use crate::memory;
+use crate::signal_frame::REGISTERS_OFFSET;
 
 /// Offset in a `ucontext` of the area's address: behind 23 registers of eight bytes each.
-pub(crate) const AREA_OFFSET: usize = super::REGISTERS_OFFSET + 23 * 8;
+pub(crate) const AREA_OFFSET: usize = REGISTERS_OFFSET + 23 * 8;
 /// Offset of `xmm0` in the area.
 const XMM_OFFSET: usize = 160;
 const XMM_BYTES: usize = 16;
@@ -24,7 +25,7 @@ const XMM_FILLED: u64 = 2;
 /// # Safety
 ///
 /// The kernel made the frame, for a handler that has not returned, and the bytes can be read.
-pub(super) unsafe fn put(context: usize, values: impl Iterator<Item = (u8, u64)>) {
+pub(crate) unsafe fn put(context: usize, values: impl Iterator<Item = (u8, u64)>) {
     // SAFETY: every frame has this field.
     let area: usize = unsafe { memory::get(context + AREA_OFFSET) };
     if area == 0 {
