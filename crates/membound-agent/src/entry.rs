@@ -222,7 +222,7 @@ global_asm!(
     ".popsection",
 );
 
-/// [`Entry::Syscall`], for the numbers that the stub does not skip.
+/// [`membound_wire::Entry::Syscall`], for the numbers that the stub does not skip.
 extern "C" fn on_syscall(frame: &mut SavedRegisters) {
     if matches!(frame.rax as usize, number::PRCTL | number::SECCOMP) {
         filters::before(frame);
@@ -279,17 +279,17 @@ fn give_text_back(frame: &SavedRegisters) {
     }
 }
 
-/// [`Entry::Modules`].
+/// [`membound_wire::Entry::Modules`].
 extern "C" fn on_modules(_: &mut SavedRegisters) {
     modules::announced();
 }
 
-/// [`Entry::Sample`].
+/// [`membound_wire::Entry::Sample`].
 extern "C" fn on_sample(frame: &mut SavedRegisters) {
     sample::sample(frame);
 }
 
-/// [`Entry::Record`].
+/// [`membound_wire::Entry::Record`].
 extern "C" fn on_record(frame: &mut SavedRegisters) {
     sample::record(frame);
 }

@@ -1,6 +1,6 @@
 //! Trials that measure the cost of false sharing or contention for a cache line: all threads that write the
-//! line but one are held in the handler of [`own_signals::CALL`] for less than a millisecond. What the remaining
-//! thread executes in its CPU time is compared with what it executes when none is held.
+//! line but one are held in the handler of [`own_signals::CALL`] for less than a millisecond. What the
+//! remaining thread executes in its CPU time is compared with what it executes when none is held.
 //!
 //! The control thread makes a trial from beginning to end. A held thread waits with a time limit of its
 //! own, so that it goes on if the control thread does not come back, or the launcher dies. Only running

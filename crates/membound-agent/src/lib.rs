@@ -5,20 +5,24 @@
 //! that a signal handler or a forked child could find held for ever. The launcher makes all decisions;
 //! `membound-wire` defines the protocol.
 //!
-//! - `start`: runs before the program's first instruction, finds the launcher, hides the agent.
-//! - `control`: one conversation; `text` and `live` replace text in it.
+//! - `start`: runs before the program's first instruction, finds the launcher, hides the agent; `settings`
+//!   keeps what it has found.
+//! - `control`: one conversation, over the socket of `conversation`; `text` and `live` replace text in it.
 //! - `areas`: the registered trampolines and the way back out of them.
-//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `sample` serve them.
-//! - `filters`: the way out before the program forbids itself system calls.
-//! - `threads` and `trap`: how threads are stopped while text is changed live.
+//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `modules`, `sample` serve them,
+//!   with the program's `saved_registers`. `inside` tells signal handlers how a thread came in there.
+//! - `filters`: the way out before the program forbids itself system calls; `shut_in`: whether it was taken.
+//! - `threads` and `trap`: how threads are stopped while text is changed live; `own_signals` defines the
+//!   signals for it, and `trap_handler` handles them.
+//! - `signal_frame`, `disposition`, `signal_stubs`, `stand`: what all signal handlers use.
 //! - `wrap`, `allocations`, `countdown`, `told_blocks`, `tell`, `chains`: allocations by wrapped functions.
 //! - `requests`: durations from receive to send, or from mark to mark.
 //! - `unwind` and `stack`: call chains. `keep`: state of each thread.
-//! - `listen`: the thread that waits for the launcher in live sessions.
+//! - `listen`: the thread that waits for the launcher in live sessions; `control` has its main function.
 //! - `scavenger`: scavengers, other programs inside this one; `scheduler`: their time slices at the yields of
 //!   its threads.
-//! - `timers` and `tick`: samples of threads, by timers on their CPU time; `masks` and `children` hide them
-//!   from the program and give children timers too.
+//! - `timers` and `tick`: samples of threads, by timers on their CPU time; `masks` (with `beliefs`) and
+//!   `children` hide them from the program and give children timers too.
 //!
 //! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
 //! library is linked, whose panic handler would collide with the one here.

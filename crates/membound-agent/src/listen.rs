@@ -2,7 +2,8 @@
 //!
 //! It is a kernel thread that no libc knows, so it has neither thread-local storage nor an entry in libc's
 //! lists, takes no signals, and touches only the agent's code and data. A forked child has none until it is
-//! found to run in patched text (`control::look_after_child`): most children execute another program before that.
+//! found to run in patched text (`control::look_after_child`): most children execute another program before
+//! that.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -81,7 +82,7 @@ pub(crate) fn wake() {
     };
 }
 
-/// Ends the control thread until [`start_again`]; `false` if it is still there.
+/// Ends the control thread until `control::start_again`; `false` if it is still there.
 pub(crate) fn pause() -> bool {
     end();
     if thread().is_some() {

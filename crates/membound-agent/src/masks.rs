@@ -1,11 +1,11 @@
 //! Keeps the agent's signals unblocked in the program's threads: those of the timers, so that a thread that
-//! blocks all signals is sampled all the same, and those of changes of text ([`own_signals::OF_CHANGES`]), so that
-//! a thread that sleeps with all signals blocked (an allocator's background thread, one in `sigwait`) does
-//! not keep text from being changed.
+//! blocks all signals is sampled all the same, and those of changes of text ([`own_signals::OF_CHANGES`]),
+//! so that a thread that sleeps with all signals blocked (an allocator's background thread, one in
+//! `sigwait`) does not keep text from being changed.
 //!
-//! The module `beliefs` remembers which signals a thread believes to block, so that it reads back the mask that it
-//! has set. A program that names such a signal alone, not among all others, wants the number for itself,
-//! and gets it.
+//! The module `beliefs` remembers which signals a thread believes to block, so that it reads back the mask
+//! that it has set. A program that names such a signal alone, not among all others, wants the number for
+//! itself, and gets it.
 
 use core::sync::atomic::Ordering;
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Address of the [`RingSet`], 0 without one.
+/// Address of the [`membound_wire::RingSet`], 0 without one.
 pub(crate) static RINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Uses the rings at `address` from now on; 0: none.

@@ -28,8 +28,8 @@ pub(crate) struct SavedRegisters {
     pub(crate) rbp: u64,
     pub(crate) flags: u64,
     pub(crate) return_address: u64,
-    /// Arguments of [`Entry::Sample`], [`Entry::Record`] and [`Entry::Mark`]; in other entries the words
-    /// hold other data of the trampoline.
+    /// Arguments of the entries `Sample`, `Record` and `Mark`; in other entries the words hold other data
+    /// of the trampoline.
     pub(crate) arguments: [u64; 5],
 }
 

@@ -6,7 +6,7 @@ use crate::disposition::Disposition;
 use crate::scheduler::page;
 use crate::{own_signals, tick};
 
-/// Number of stubs; the assembly below has the same number.
+/// Number of stubs; the assembly in `handlers` has the same number.
 const STUBS: usize = 1024;
 const STUB_BYTES: u64 = 16;
 

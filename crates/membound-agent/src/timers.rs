@@ -116,7 +116,7 @@ fn set_word(offset: usize) -> Option<&'static AtomicU32> {
 }
 
 /// Starts sampling this process: the calling thread at once, other threads as they are found. `quiet` holds
-/// the mask that the calling thread gets back.
+/// the mask that the calling thread gets back, and `handler` is the address of the timers' handler.
 pub(crate) fn begin(command: &Command, quiet: &mut Quiet, handler: u64) -> Result<u64, Failure> {
     SET.store(command.address as usize, Ordering::Release);
     PERIOD_NS.store(command.count.max(1), Ordering::Release);
@@ -522,7 +522,7 @@ pub(crate) enum Use {
     Waits,
 }
 
-/// Leaves `signal` to the program, and continues with another one.
+/// Leaves `signal` to the program, and continues with another one, whose handler is at `handler`.
 pub(crate) fn give_up(signal: u64, how: Use, handler: u64) {
     let Ok(number @ 1..=64) = u32::try_from(signal) else {
         return;

@@ -12,7 +12,6 @@ use crate::{
 };
 
 const NODEFER: u64 = 0x4000_0000;
-
 const RESETHAND: u64 = 0x8000_0000;
 
 // The handler continues in the program's own handler, through its stub, with all registers as the kernel

@@ -11,7 +11,6 @@ use crate::{memory, sys};
 
 /// Most scavengers at one time.
 pub(super) const MAX_SCAVENGERS: usize = 1024;
-
 /// Nanoseconds between two checks of a held scavenger whether it may go on.
 const HELD_POLL_INTERVAL_NS: u64 = 1_000_000;
 
@@ -106,7 +105,6 @@ impl Scavenger {
 }
 
 pub(super) static ALL: [Scavenger; MAX_SCAVENGERS] = [const { Scavenger::new() }; MAX_SCAVENGERS];
-
 /// Number of entries of [`ALL`] that were ever used, from the first on.
 pub(super) static USED: AtomicUsize = AtomicUsize::new(0);
 

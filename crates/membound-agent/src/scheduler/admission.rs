@@ -14,11 +14,9 @@ pub(crate) struct Phase {
 
 /// 1 while scavengers are admitted; a futex word.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
-
 /// Time stamp of the last change of [`LET_IN`]. Stored before the change, so that a reader of the new phase
 /// does not see the time stamp of the phase before.
 static CHANGED: AtomicU64 = AtomicU64::new(0);
-
 /// 1: the first thread has come to a yield, and phases are to begin.
 pub(super) static BEGINS: AtomicU32 = AtomicU32::new(0);
 

@@ -16,7 +16,6 @@ use crate::{own_signals, threads};
 
 /// Nanoseconds between two polls whether scavengers are still there.
 const POLL_INTERVAL_NS: u64 = 1_000_000;
-
 /// Polls after which remaining scavengers are left alone, for example in a call that cannot be interrupted.
 /// Half a minute: a thread in `SCHED_IDLE` gets only a few milliseconds a second to end in while others
 /// want the processors, and any scavenger that remains gets the program killed.

@@ -14,10 +14,8 @@ pub(crate) const MASK: u64 =
 
 /// State: the scavenger is on its home thread.
 pub(super) const HOME: u32 = 0;
-
 /// State: a run queue has the scavenger, or is being given it.
 pub(super) const AWAY: u32 = 1;
-
 /// State: the context lies ready, and any run queue may take it.
 pub(super) const READY: u32 = 2;
 

@@ -13,7 +13,7 @@ pub(super) struct Leaving {
     pub(super) mask: AtomicU64,
     /// Address of the `ucontext` from which the scavenger resumes; 0: it stays parked, in the ring.
     pub(super) frame: AtomicU64,
-    /// The scavenger's pending request, a [`PendingRequest`] as its word.
+    /// The scavenger's pending request, a `PendingRequest` as its word.
     pub(super) pending_request: AtomicU32,
     /// The signal that is sent to the thread again; 0: none.
     pub(super) signal: AtomicU32,

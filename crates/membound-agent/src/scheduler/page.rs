@@ -6,20 +6,18 @@ use membound_wire::{ControlPage, Idle};
 
 use crate::sys;
 
-/// Address of the [`ControlPage`]; 0 before [`begin`].
+/// Address of the [`ControlPage`]; 0 before `scheduler::begin`.
 pub(super) static CONTROL_PAGE: AtomicUsize = AtomicUsize::new(0);
-
 /// Number of the process whose threads have the run queues: a forked child has none.
 pub(super) static PROCESS: AtomicU32 = AtomicU32::new(0);
-
 /// 1: scavengers without a run queue run in idle time, whatever [`ControlPage::idle`] says.
 pub(super) static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
-
 /// Address of the slots; 0 before there are any. A forked child finds this memory zeroed: its threads have
 /// no run queues.
 pub(super) static POOL: AtomicUsize = AtomicUsize::new(0);
 
-/// The shared control page: settings of the launcher and counters of the agent; `None` before [`begin`].
+/// The shared control page: settings of the launcher and counters of the agent; `None` before
+/// `scheduler::begin`.
 pub(crate) fn control_page() -> Option<&'static ControlPage> {
     let address = CONTROL_PAGE.load(Ordering::Acquire);
     // SAFETY: the launcher has mapped the page, and it stays mapped. The launcher changes its words at any

@@ -4,7 +4,6 @@ use super::page::has_peers;
 use crate::sys::{call, check};
 
 pub(super) const SCHED_OTHER: usize = 0;
-
 pub(super) const SCHED_IDLE: usize = 5;
 
 /// Sets the scheduling policy of a thread (0: the calling one). The kernel lets only a privileged thread leave

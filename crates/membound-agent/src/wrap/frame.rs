@@ -62,7 +62,7 @@ pub(crate) enum Course {
     Around = 1,
 }
 
-// The offsets in the assembly below.
+// The offsets in the assembly of `wrap`.
 const _: () = assert!(size_of::<WrapFrame>() == 208);
 const _: () = assert!(offset_of!(WrapFrame, rbp) == 176);
 const _: () = assert!(offset_of!(WrapFrame, original) == 168);
