@@ -20,6 +20,8 @@ use crate::sys::{call, number};
 use crate::timers::{self, Use};
 use crate::{areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
 
+pub(crate) mod vectors;
+
 // The stubs differ only in their address, which they load into rax. Unwinders pass through them: the
 // frame's return address is the kernel's restorer, as it would be for the handler itself.
 global_asm!(

@@ -66,7 +66,6 @@ mod requests;
 mod sample;
 mod sample_rings;
 mod saved_registers;
-mod saved_vectors;
 mod scavenger;
 mod scheduler;
 mod settings;

@@ -2,9 +2,10 @@
 
 use membound_wire::State;
 
+use crate::handlers::vectors;
 use crate::inside::{self, Inside};
 use crate::signal_frame::{REGISTERS_OFFSET, Registers};
-use crate::{areas, memory, saved_vectors};
+use crate::{areas, memory};
 
 /// A thread that was interrupted in a trampoline, or in the agent when a trampoline had called it.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ impl Stand {
         if let Some(area) = areas::find(self.within.ip) {
             // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
             // stack is there until the thread goes on in it.
-            unsafe { saved_vectors::put(context, area.vectors_of(&self.within)) };
+            unsafe { vectors::put(context, area.vectors_of(&self.within)) };
         }
     }
 }

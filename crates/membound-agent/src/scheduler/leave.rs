@@ -19,7 +19,7 @@ use super::overdue;
 use super::page::tell;
 use super::thread_slot::{Context, ThreadSlot, set_fs};
 use super::timing::between;
-use crate::saved_vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
+use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::{assembly, memory};
