@@ -6,7 +6,7 @@
 //! Its system calls come to the agent by SIGSYS, its faults by their signals: both end at most the
 //! scavenger.
 
-pub(crate) mod calls;
+mod calls;
 pub(crate) mod end;
 mod image;
 mod stack;
@@ -16,17 +16,15 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use membound_wire::{Command, Refusal, ScavengerProcessState, ScavengerRequest};
+use membound_wire::{Command, Event, Refusal, ScavengerProcessState, ScavengerRequest};
 
 use crate::failure::Failure;
 use crate::scheduler::handover::{self, PendingRequest};
-use crate::scheduler::home_thread;
-use crate::signal_frame::Arrived;
-use crate::signal_frame::Registers;
+use crate::scheduler::{home_thread, page};
+use crate::signal_frame::{Arrived, Registers};
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
-use crate::{memory, own_signals, own_thread, scheduler, trap};
+use crate::{control, memory, own_signals, own_thread, scheduler, trap};
 
-use calls::tell_of_text;
 use end::{finish, leave};
 use table::{ALL, Request, Scavenger, TAKEN, USED, own};
 
@@ -125,7 +123,7 @@ extern "C" fn live(scavenger: usize) -> ! {
             // SAFETY: the stack was made for this.
             unsafe { memory::put(stack, entered.entry) };
             let begin = membound_scavenger_begin as *const () as u64;
-            home_thread::live(scavenger, stack as u64, begin)
+            home_thread::live(scavenger, stack as u64, begin, make_call)
         }
         Err(errno) => finish(scavenger, ScavengerProcessState::Failed, errno.0),
     }
@@ -228,6 +226,14 @@ fn set_aside(scavenger: &Scavenger, request: Request) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
+fn tell_of_text(span: [u64; 2]) {
+    if page::control_page().is_some() {
+        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
+        let _ = control::converse(Event::Scavenger, span);
+    }
+}
+
 /// Handles the signal that ends scavengers, unless a run queue has this one, which will send it home.
 pub(crate) fn on_end() {
     if let Some(scavenger) = own().filter(|scavenger| scavenger.home_thread.stays_home()) {
@@ -272,8 +278,13 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     if calls {
         // The call may wait for any time, and must still be ended by SIGSYS.
         sys::set_mask(!own_signals::mask(&[own_signals::SYS]));
-        calls::make(scavenger, registers);
+        calls::make(scavenger, registers, tell_of_text);
         return Heard::Yes;
     }
     finish(scavenger, ScavengerProcessState::Killed, signal as u32)
+}
+
+/// Makes the system call in `registers` for the scavenger of the calling home thread.
+fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
+    calls::make(scavenger, registers, tell_of_text);
 }

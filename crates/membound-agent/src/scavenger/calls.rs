@@ -8,14 +8,14 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use membound_wire::{Event, ScavengerProcessState, ScavengerRequest};
+use membound_wire::{ScavengerProcessState, ScavengerRequest};
 
 use super::end::finish;
 use super::table::{Request, Scavenger};
 use crate::scheduler::{handover, page};
 use crate::signal_frame::Registers;
 use crate::sys::{self, call, number};
-use crate::{control, memory, own_signals};
+use crate::{memory, own_signals};
 
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
@@ -28,12 +28,17 @@ const EFAULT: isize = -14;
 const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 
-/// Makes the system call in `registers`, and puts its result there.
-pub(super) fn make(scavenger: &'static Scavenger, registers: &mut Registers) {
+/// Makes the system call in `registers`, and puts its result there. `tell_of_text` reports text that the
+/// call has mapped.
+pub(super) fn make(
+    scavenger: &'static Scavenger,
+    registers: &mut Registers,
+    tell_of_text: impl Fn([u64; 2]),
+) {
     let request = scavenger.request();
     scavenger.count(offset_of!(ScavengerRequest, calls));
     let (number, arguments) = registers.call();
-    let result = answer(scavenger, request, number, arguments);
+    let result = answer(scavenger, request, number, arguments, tell_of_text);
     registers.answer(result);
 }
 
@@ -42,6 +47,7 @@ fn answer(
     request: Request,
     number: usize,
     arguments: [usize; 6],
+    tell_of_text: impl Fn([u64; 2]),
 ) -> isize {
     const BRK: usize = 12;
     const SETRLIMIT: usize = 160;
@@ -439,17 +445,4 @@ fn process_control(arguments: [usize; 6]) -> isize {
         }
         _ => EINVAL,
     }
-}
-
-/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
-pub(super) fn tell_of_text(span: [u64; 2]) {
-    if page::control_page().is_some() {
-        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
-        let _ = control::converse(Event::Scavenger, span);
-    }
-}
-
-/// Makes the system call in `registers` for the scavenger of the calling home thread.
-pub(crate) fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
-    make(scavenger, registers);
 }

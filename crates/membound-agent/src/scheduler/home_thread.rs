@@ -17,8 +17,9 @@ use super::policy::{SCHED_IDLE, SCHED_OTHER, schedule};
 use super::ring::{ROOM_EVENTS, has_yielded};
 use super::thread_slot::{Context, ROUNDING_AT_FIRST, Use, slots, take_slot};
 use super::{admission, ending, finish, leave, overdue};
+use crate::scavenger::end;
 use crate::scavenger::table::Scavenger;
-use crate::scavenger::{calls, end};
+use crate::signal_frame::Registers;
 use crate::sys::{self, Errno};
 
 /// Credit of a scavenger that runs at home: it comes back to its home thread after about 50 µs of counted
@@ -106,8 +107,14 @@ pub(crate) fn settle(home_thread: &'static HomeThread) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Runs the scavenger, which begins at `resume` with this stack pointer, until it ends.
-pub(crate) fn live(scavenger: &'static Scavenger, stack: u64, resume: u64) -> ! {
+/// Runs the scavenger, which begins at `resume` with this stack pointer, until it ends. `make_call` makes the
+/// system call in registers for it.
+pub(crate) fn live(
+    scavenger: &'static Scavenger,
+    stack: u64,
+    resume: u64,
+    make_call: impl Fn(&'static Scavenger, &mut Registers),
+) -> ! {
     let home_thread = scavenger.home_thread();
     let context = &home_thread.context;
     context.stack.store(stack, Ordering::Relaxed);
@@ -129,7 +136,7 @@ pub(crate) fn live(scavenger: &'static Scavenger, stack: u64, resume: u64) -> ! 
                 // In `SCHED_IDLE` the call would wait long for a busy processor.
                 schedule(0, SCHED_OTHER);
                 leave::in_frame(frame, |registers| {
-                    calls::make_call(scavenger, registers);
+                    make_call(scavenger, registers);
                 });
             }
             PendingRequest::BackOff | PendingRequest::ShortBackOff => {
