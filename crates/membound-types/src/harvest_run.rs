@@ -359,7 +359,7 @@ pub struct Scavenger {
     pub own_thread_s: f64,
     /// Number of system calls that it made.
     pub calls: u64,
-    /// Number of time slices that it got.
+    /// Number of times that it left its home thread for a run queue.
     pub turns: u64,
     /// File with its output; absent if the output was discarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -95,7 +95,7 @@ const WORK: Column = Column {
     format: units::percent,
 };
 const TURN: Column = Column {
-    title: "turn",
+    title: "slice",
     expendable: 5,
     is_compared: false,
     of: |row| row.turn_p50_ns,
@@ -224,8 +224,8 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
     let has = |wanted: ExploreSweep| explore.sweeps.iter().any(|it| it.sweep == wanted);
     if has(ExploreSweep::Bound) || has(ExploreSweep::Distance) {
         out.push(
-            "turn, 90 %: the time from a yield until the primary ran again that half, and 90 in 100, of the \
-             turns did not exceed"
+            "slice, 90 %: the time from a yield until the primary ran again that half, and 90 in 100, of the \
+             time slices did not exceed"
                 .to_owned(),
         );
     }
@@ -238,7 +238,8 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
     }
     if has(ExploreSweep::Parts) || has(ExploreSweep::Overhead) {
         out.push(
-            "a yield: what the primary's time grew by, over the turns that it gave".to_owned(),
+            "a yield: the growth of the primary's time divided by the number of its time slices"
+                .to_owned(),
         );
     }
     if explore.options.requests.is_some() {

@@ -17,7 +17,7 @@ pub(crate) fn title(run: &HarvestRun) -> String {
     if has_primary(run) {
         run::shell(&run.primary.command)
     } else {
-        "no primary: programs take turns".to_owned()
+        "no primary: programs share time slices".to_owned()
     }
 }
 
@@ -78,11 +78,13 @@ fn first_turn(run: &HarvestRun) -> Option<String> {
     let planted = units::seconds(planted_s);
     Some(match run.primary.first_turn_s {
         Some(first_s) => format!(
-            "The plan was made in this run and followed after {planted}; the first turn came after {}.",
+            "The plan was made in this run and followed after {planted}; the first time slice came after {}.",
             units::seconds(first_s)
         ),
         None => {
-            format!("The plan was made in this run and followed after {planted}; no turn came.")
+            format!(
+                "The plan was made in this run and followed after {planted}; no time slice came."
+            )
         }
     })
 }
@@ -116,8 +118,8 @@ fn harvested(run: &HarvestRun) -> String {
 fn balance(balance: &HarvestBalance) -> Option<String> {
     let worth = balance.worth?;
     Some(format!(
-        "In turns with each other scavengers did {} of what each does on its own ({}); they ran on their own \
-         for {} of {}.",
+        "Interleaved, scavengers did {} of the work that they do one after another ({}); they ran one after \
+         another for {} of {}.",
         units::percent(worth),
         units::plural(balance.trials as usize, "trial"),
         units::seconds(balance.apart_s),
@@ -179,7 +181,7 @@ fn came_back(run: &HarvestRun) -> Option<String> {
         "A program"
     };
     let mut text = format!(
-        "{who} ran again within {} of its yield in 99 of 100 turns",
+        "{who} ran again within {} of its yield in 99 of 100 time slices",
         units::duration_ns(p99)
     );
     if let Some(kept) = beyond(run) {
@@ -208,7 +210,7 @@ pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
     let share = distances.skipped as f64 / (distances.skipped + distances.timed) as f64;
     (distances.skipped > 0).then(|| {
         format!(
-            "{} of all turns were skipped, until what a scavenger had asked for was there",
+            "{} of all time slices were skipped, until the line that a scavenger had prefetched was there",
             some_percent(share)
         )
     })
@@ -313,7 +315,7 @@ pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
             name: "memory stalls",
             before_s: run.stall.before_s,
             harvested_s: run.stall.harvested_s,
-            by: "turns at yields",
+            by: "time slices at yields",
         },
         Class {
             name: "idle time",

@@ -135,7 +135,7 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
         .column("in stalls", Align::Right, 1)
         .column("in waits", Align::Right, 3)
         .column("own thread", Align::Right, 3)
-        .column("turns", Align::Right, 4)
+        .column("moves", Align::Right, 4)
         .column("calls", Align::Right, 5);
     for it in run.scavengers.iter().take(MAX_SCAVENGERS) {
         table.row([
@@ -184,7 +184,10 @@ fn distances(out: &mut Out, run: &HarvestRun) {
     }
     out.heading(
         &facts::distance_title(run),
-        &format!("{} timed", units::plural(distances.timed as usize, "turn")),
+        &format!(
+            "{} timed",
+            units::plural(distances.timed as usize, "time slice")
+        ),
     );
     if !known.is_empty() {
         out.note(&known.join(", "));
@@ -204,7 +207,7 @@ fn distances(out: &mut Out, run: &HarvestRun) {
     let most = spans.iter().map(|span| span.count).fold(0.0, f64::max);
     let mut table = Table::new()
         .figures("time")
-        .figures("of the turns")
+        .figures("of the slices")
         .words("")
         .words("");
     for span in &spans {

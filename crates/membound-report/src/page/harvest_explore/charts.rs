@@ -57,15 +57,15 @@ const SPEEDUP: Drawn = Drawn {
     format: facts::times,
 };
 const TURN: Drawn = Drawn {
-    title: "How long turns were",
-    label: "half of the turns",
+    title: "How long time slices were",
+    label: "half of the slices",
     of: |row| row.turn_p50_ns,
     factor: 1.0,
     format: units::duration_ns,
 };
 const TURN_90: Drawn = Drawn {
-    title: "How long turns were",
-    label: "90 % of the turns",
+    title: "How long time slices were",
+    label: "90 % of the slices",
     of: |row| row.turn_p90_ns,
     factor: 1.0,
     format: units::duration_ns,
@@ -143,7 +143,7 @@ fn over_time(sweep: &ExploredSweep, slowdown: Drawn, noun: &'static str) -> Mark
     let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
     let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
-    let mut turns = lines(sweep, &[TURN, TURN_90], x(), "time of a turn");
+    let mut turns = lines(sweep, &[TURN, TURN_90], x(), "length of a slice");
     turns.y.format = units::short_duration_ns;
     html! { (longer.markup()) (work.markup()) (fast.markup()) (turns.markup()) }
 }

@@ -30,14 +30,14 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
     let label = if bound.is_some() {
         "within the bound"
     } else {
-        "turns"
+        "time slices"
     };
     let mut series = vec![steps(
         label,
         WITHIN_BOUND_COLOUR,
         kept,
         total,
-        "of the turns",
+        "of the slices",
     )];
     if beyond.iter().any(|span| span.count > 0.0) {
         series.push(steps(
@@ -45,16 +45,16 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
             BEYOND_BOUND_COLOUR,
             beyond,
             total,
-            "of the turns",
+            "of the slices",
         ));
     }
     Some(Chart {
         id: "distance-histogram".to_owned(),
         title: format!("Time {}.", facts::distance_title(run)),
-        reading: format!("{}.", reading(&edges, distances.timed, "timed turn")),
+        reading: format!("{}.", reading(&edges, distances.timed, "timed slice")),
         extent: Extent::Full,
         x: duration_axis("time from the yield"),
-        y: share_axis("% of the turns"),
+        y: share_axis("% of the slices"),
         series,
         marks: bound
             .map(|bound| Mark {

@@ -166,7 +166,7 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
     out.push(section(
         run,
         ("distances", "Time away"),
-        ("distance_ns", "no turn was timed"),
+        ("distance_ns", "no time slice was timed"),
         (timed.is_some() || run.distance_ns.p50.is_some()).then(|| {
             html! {
                 @if let Some(chart) = &timed { (chart.markup()) }

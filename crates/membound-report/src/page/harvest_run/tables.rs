@@ -72,7 +72,7 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label="time until the primary ran again" {
             table {
-                thead { tr { @for title in ["turns timed", "median", "90 %", "99 %", "longest", "bound"] { th scope="col" { (title) } } } }
+                thead { tr { @for title in ["slices timed", "median", "90 %", "99 %", "longest", "bound"] { th scope="col" { (title) } } } }
                 tbody { tr {
                     th scope="row" { (units::count(distances.timed)) }
                     td { (cell(distances.p50)) }
@@ -83,7 +83,7 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
                 } }
             }
         }
-        @if let Some(beyond) = facts::beyond(run) { p { "Of the turns that were timed, " (beyond) "." } }
+        @if let Some(beyond) = facts::beyond(run) { p { "Of the time slices that were timed, " (beyond) "." } }
         @if let Some(skipped) = facts::skipped(run) { p { (skipped) "." } }
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
         div.scroll tabindex="0" role="group" aria-label="scavengers" {
             table {
                 thead { tr {
-                    @for title in ["command", "state", "ended", "CPU time", "in stalls", "in waits", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
+                    @for title in ["command", "state", "ended", "CPU time", "in stalls", "in waits", "own thread", "moves", "system calls"] { th scope="col" { (title) } }
                 } }
                 tbody {
                     @for it in all.iter().take(MAX_ROWS) {

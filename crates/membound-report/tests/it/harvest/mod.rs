@@ -187,7 +187,7 @@ fn classes_of_time_are_those_of_document_003() {
     // which 4.2 on SMT siblings.
     let text = flowing(&run);
     assert!(
-        text.contains("memory stalls 7.40 s 5.10 s turns at yields"),
+        text.contains("memory stalls 7.40 s 5.10 s time slices at yields"),
         "{text}"
     );
     assert!(
@@ -214,7 +214,7 @@ fn the_answer_stands_first() {
         &[
             "5.10 s of 7.40 s stall (69 %) went to scavengers.",
             "The primary took 1.8 % [1.2, 2.4] more CPU time; allowed were 5.0 %.",
-            "ran again within 268 ns of its yield in 99 of 100 turns; 0.5 % exceeded the bound of 300 ns.",
+            "ran again within 268 ns of its yield in 99 of 100 time slices; 0.5 % exceeded the bound of 300 ns.",
             "4 scavengers: 1 finished, 1 unfinished, 1 crashed, 1 refused.",
             "harvested 69 %",
             "left 31 %",
@@ -250,7 +250,7 @@ fn what_is_missing_is_told_and_nothing_is_zero() {
         ],
     );
     assert!(!text.contains("0 %."), "{text}");
-    assert!(!text.contains("0 turns timed"), "{text}");
+    assert!(!text.contains("0 time slices timed"), "{text}");
 }
 
 #[test]
@@ -328,13 +328,13 @@ fn an_interval_that_is_missing_says_why_beside_the_slowdown() {
 }
 
 #[test]
-fn without_a_primary_programs_take_turns() {
+fn without_a_primary_programs_share_time_slices() {
     let run = fixture::no_primary();
     let text = flowing(&run);
     check_order(
         &text,
         &[
-            "no primary: programs take turns",
+            "no primary: programs share time slices",
             "5.10 s went to scavengers while others waited for memory.",
             "A program ran again within 268 ns",
             "40 scavengers: 40 finished.",
@@ -451,8 +451,8 @@ fn a_bound_that_nothing_comes_near_is_on_the_page() {
 }
 
 #[test]
-fn turns_that_were_skipped_are_told() {
-    let told = "20 % of all turns were skipped";
+fn skipped_time_slices_are_reported() {
+    let told = "20 % of all time slices were skipped";
     let mut run = fixture::full();
     assert!(!text::harvest_run(&run, Style::default()).contains("skipped"));
     run.distance_ns.skipped = run.distance_ns.timed / 4;
