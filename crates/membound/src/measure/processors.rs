@@ -12,7 +12,8 @@ use membound_platform::{Root, affinity};
 use membound_report::text::{self, Shown};
 use membound_types::{CpuId, Kind, MachineProfile, Processors, SCHEMA_VERSION};
 
-use super::{measure, pools};
+use super::one_cpu::measure;
+use super::pools;
 use crate::args::{Format, MeasureArgs, Part};
 use crate::output::{self, Target, Usage};
 
