@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, Args, Command, CommandFactory, ValueHint};
+use clap::{Arg, Args, Command, ValueHint};
 use clap_complete::Shell;
 use membound_report::{By, Sort};
 use membound_types::{
@@ -17,7 +17,6 @@ use membound_types::{
     HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights, WindowKernel,
 };
 
-use crate::args::Cli;
 use crate::output;
 
 /// Arguments of `completions`.
@@ -34,10 +33,10 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the script.
-pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+/// Prints the script for the command line that `command` defines.
+pub(crate) fn run(args: &CompletionsArgs, command: &Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    let mut command = visible(&Cli::command(), &values());
+    let mut command = visible(command, &values());
     clap_complete::generate(args.shell, &mut command, "membound", &mut script);
     output::print(&String::from_utf8(script)?);
     Ok(ExitCode::SUCCESS)
@@ -117,7 +116,10 @@ fn named<T: Display + 'static>(all: &[T]) -> Values {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::command_line::Cli;
 
     /// Checks that every argument that is a path has a hint, derived from the name of its value: without one,
     /// shells would offer any path.

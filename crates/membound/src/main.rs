@@ -4,6 +4,7 @@
 //! into one line and an exit code.
 
 mod args;
+mod command_line;
 mod compare;
 mod completions;
 mod doctor;
@@ -28,7 +29,8 @@ mod version;
 
 use std::process::ExitCode;
 
-use args::Command;
+use clap::CommandFactory as _;
+use command_line::{Cli, Command};
 
 /// Allocator of the static binary: that of musl is slow.
 #[cfg(target_env = "musl")]
@@ -36,7 +38,7 @@ use args::Command;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match args::parse(std::env::args_os()) {
+    let cli = match command_line::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(code) => return output::settled(code),
     };
@@ -52,8 +54,8 @@ fn main() -> ExitCode {
         Command::Rewrite(command) => rewrite::run(&command),
         Command::Harvest(command) => harvest::run(&command),
         Command::Tour(args) => tour::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => manual::run(&args),
+        Command::Completions(args) => completions::run(&args, &Cli::command()),
+        Command::Man(args) => manual::run(&args, Cli::command()),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
         Command::HarvestHost { threads } => {

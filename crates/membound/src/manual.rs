@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::Man;
 
-use crate::args::Cli;
 use crate::output::{self, Target, Usage};
 use crate::version;
 
@@ -22,9 +21,9 @@ pub(crate) struct ManArgs {
     all: Option<PathBuf>,
 }
 
-/// Prints a page in roff, or writes all of them.
-pub(crate) fn run(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    let command = named(&args.names)?;
+/// Prints a page in roff, or writes all of them, for the command line that `root` defines.
+pub(crate) fn run(args: &ManArgs, root: Command) -> anyhow::Result<ExitCode> {
+    let command = named(root, &args.names)?;
     match &args.all {
         Some(directory) => write_all(command, directory)?,
         None => output::print(&page(command)?.1),
@@ -67,11 +66,9 @@ fn write_all(command: Command, directory: &Path) -> anyhow::Result<()> {
 }
 
 /// The visible subcommand under these names, with its full name.
-fn named(names: &[String]) -> Result<Command, Usage> {
+fn named(root: Command, names: &[String]) -> Result<Command, Usage> {
     // Every build of a version gives the same page, so the long version is left out; `help` has no page.
-    let mut root = Cli::command()
-        .long_version(None)
-        .disable_help_subcommand(true);
+    let mut root = root.long_version(None).disable_help_subcommand(true);
     root.build();
     let mut found = &root;
     for name in names {
