@@ -8,6 +8,7 @@
 #[cfg(any(target_arch = "aarch64", test))]
 mod aarch64;
 mod counter;
+mod native;
 mod portable;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ mod tests;
 pub(crate) mod x86_64;
 
 pub(crate) use counter::Counter;
+pub use native::{native, native_or_why_not};
 pub use portable::Portable;
 
 use membound_types::{
@@ -254,31 +256,4 @@ pub trait Backend: Send + Sync {
     /// When code cannot be emitted.
     fn window(&self, kernel: WindowKernel, window_bytes: u64)
     -> Result<Box<dyn WindowLoop>, Error>;
-}
-
-/// The backend for this machine: emitted kernels where this architecture has them and the system
-/// allows emitted code, otherwise the portable ones.
-#[must_use]
-pub fn native() -> Box<dyn Backend> {
-    native_or_why_not().0
-}
-
-/// Like [`native`]; if the kernels are the portable ones, also returns the reason.
-#[must_use]
-pub fn native_or_why_not() -> (Box<dyn Backend>, Option<String>) {
-    #[cfg(target_arch = "aarch64")]
-    let emitted = aarch64::Emitted;
-    #[cfg(target_arch = "x86_64")]
-    let emitted = x86_64::Emitted;
-    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
-    let why = match emitted.add_chain() {
-        Ok(_) => return (Box::new(emitted), None),
-        Err(error) => error.to_string(),
-    };
-    #[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
-    let why = format!(
-        "kernels are emitted for x86-64 and aarch64, not for {}",
-        std::env::consts::ARCH
-    );
-    (Box::new(Portable), Some(why))
 }
