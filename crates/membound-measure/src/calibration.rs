@@ -20,13 +20,9 @@ pub use area::Area;
 pub use follow::{load, time_stamp};
 
 use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, stats};
+use area::{LINE_BYTES, MODIFIED_STRIDE_BYTES};
 use writer::Writer;
 
-/// Bytes from one element of a chain to the next in memory: a line; for lines that another core
-/// modifies, a page and a line, because prefetchers that stay inside pages would fetch such lines
-/// before they are loaded.
-const LINE_BYTES: u64 = 64;
-const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
 /// Loads between two readings of the clock.
 const LOADS_PER_CLOCK_READ: u64 = 16_384;
 /// Number of batches for which the chain is timed without the patched load, and the length of one

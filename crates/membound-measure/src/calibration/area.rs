@@ -5,6 +5,12 @@ use std::str::FromStr;
 
 use membound_types::{CpuId, NodePolicy, PageKind};
 
+/// Bytes from one element of a chain to the next in memory: a line; for lines that another core
+/// modifies, a page and a line, because prefetchers that stay inside pages would fetch such lines
+/// before they are loaded.
+pub(super) const LINE_BYTES: u64 = 64;
+pub(super) const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
+
 /// Memory whose loads are served from one level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use membound_platform::affinity::Pinned;
 use membound_types::CpuId;
 
+use super::area::MODIFIED_STRIDE_BYTES;
 use crate::Error;
 use crate::threads::spawned;
 
@@ -107,7 +108,7 @@ fn run(iterations: &Iterations, cpu: CpuId, start: Lines, lines: u64) {
             continue;
         }
         for line in 0..lines {
-            let word = start.wrapping_add((line * super::MODIFIED_STRIDE_BYTES + 8) as usize);
+            let word = start.wrapping_add((line * MODIFIED_STRIDE_BYTES + 8) as usize);
             // SAFETY: the second word of a line of the region, which no other thread accesses.
             unsafe { word.cast::<u64>().write_volatile(asked) };
         }
