@@ -5,12 +5,16 @@ use std::time::Instant;
 
 use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState};
 
+use super::config::{LatencyConfig, align};
 use super::copy::{Arena, Copy};
-use super::{LatencyConfig, Refine, align};
 use crate::gate::Gate;
 use crate::sampling::{Rounds, Sampled, Slot, Visit, run_rounds_as};
 use crate::threads::{joined, spawned};
 use crate::{Error, Session};
+
+/// Chooses sizes to measure next, given `(size, ns, low, high)` in order of size and the maximum
+/// number of sizes to choose.
+pub type Refine<'a> = dyn Fn(&[(u64, f64, f64, f64)], usize) -> Vec<u64> + 'a;
 
 /// What all points of a series have in common.
 #[derive(Clone, Copy, Debug)]
