@@ -6,28 +6,19 @@
 //! between two runs in which nothing was changed.
 
 mod outliers;
+mod placement;
 
 use membound_types::{Filler, MlpMode, PlacementPoint, Placements};
 
-use super::probe::{Probe, Timed};
-use super::{MlpConfig, unless_interrupted};
+use super::config::MlpConfig;
+use super::probe::{Probe, Timed, unless_interrupted};
 use crate::watch::PlacementWatch;
 use crate::{Error, Session, room, stats};
-use outliers::Perturbation;
+use placement::{Perturbation, Placement, Times};
 
 /// Maximum number of parallel loads that are measured again: with more, their time is that of the
 /// queue.
 const MAX_LOADS: u32 = 16;
-
-/// Times of one placement, one per point: mode, loads, cycles, and spread in cycles.
-type Times = Vec<(MlpMode, u32, f64, f64)>;
-
-/// One placement: its times and what perturbed the thread meanwhile.
-#[derive(Clone, Debug, Default)]
-struct Placement {
-    times: Times,
-    perturbation: Perturbation,
-}
 
 /// Measures `config.placements` times on new pages; `None` if that is 0. `first` keeps its pages
 /// until the next ones are mapped, so that the pages differ, where memory allows. `outside` is the

@@ -7,7 +7,7 @@ use membound_types::{
     Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, TickCount,
 };
 
-use super::MlpConfig;
+use super::config::MlpConfig;
 use super::misses::MissCounter;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::hint;
@@ -20,6 +20,15 @@ pub(super) struct Timed {
     pub(super) ticks: f64,
     pub(super) spread_ticks: f64,
     pub(super) misses: Outcome<Misses>,
+}
+
+/// `None` for a cell during which the session was cancelled; the cells before it are kept.
+pub(super) fn unless_interrupted<T>(timed: Result<T, Error>) -> Result<Option<T>, Error> {
+    match timed {
+        Ok(timed) => Ok(Some(timed)),
+        Err(Error::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The kernel and the area it loads from.

@@ -6,7 +6,7 @@
 
 use membound_types::{Outcome, PlacementOutlier};
 
-use super::Placement;
+use super::placement::{Perturbation, Placement};
 use crate::{Error, stats};
 
 /// Multiple of the median of all placements from which on a placement is far off.
@@ -14,13 +14,6 @@ const OUTLIER_FACTOR: f64 = 3.0;
 
 /// Minimum number of placements; with fewer, there is no majority to compare one with.
 const MIN_PLACEMENTS: usize = 3;
-
-/// What perturbed the thread while a placement was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Perturbation {
-    pub(super) steal_ms: f64,
-    pub(super) involuntary_switches: u32,
-}
 
 /// Removes placements that are far off from `all` and measures each once more with `again` (`None`:
 /// interrupted). A repetition that is near the others replaces the placement.
