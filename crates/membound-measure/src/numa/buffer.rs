@@ -6,7 +6,7 @@ use membound_types::{
     Access, BandwidthKernel, CpuId, NodeId, NodePolicy, Outcome, PageKind, Pattern,
 };
 
-use super::NumaConfig;
+use super::config::NumaConfig;
 use crate::arch::StreamLoop;
 use crate::sampling::{Visit, take_batches};
 use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint, room};

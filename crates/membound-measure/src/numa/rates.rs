@@ -3,7 +3,7 @@
 
 use membound_types::{CpuId, NodePolicy, NumaPair};
 
-use super::NumaConfig;
+use super::config::NumaConfig;
 use crate::Session;
 use crate::bandwidth::{self, BandwidthConfig};
 

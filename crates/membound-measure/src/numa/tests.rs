@@ -2,9 +2,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use membound_platform::Root;
 use membound_platform::numa::{Node, Topology};
+use membound_types::PageKind;
 
 use super::*;
-use crate::Silent;
+use crate::{Effort, Silent};
 
 fn with_session(check: impl FnOnce(&mut Session<'_>, &AtomicBool)) {
     let root = Root::system();
