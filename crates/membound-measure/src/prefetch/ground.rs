@@ -3,7 +3,7 @@
 use membound_platform::affinity::Pinned;
 use membound_types::{NodePolicy, PageKind};
 
-use super::PrefetchConfig;
+use super::config::PrefetchConfig;
 use super::order::{Field, GROUP_BYTES, Walk};
 use crate::chain::{Follower, Ring};
 use crate::sampling::{Visit, take_batches};

@@ -2,12 +2,13 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use membound_platform::Root;
-use membound_types::Stopped;
+use membound_types::{PageKind, Stopped};
 
 use super::*;
-use crate::{Progress, Silent};
+use crate::{Effort, Progress, Silent};
 
 /// Switches that remember what happened to them.
 #[derive(Clone, Default)]
