@@ -5,101 +5,33 @@
 //! runs on one processor. Compared cases run in turn, and a figure is the median of the rounds. A
 //! part that fails reports why, and the others go on.
 
+mod args;
 mod arithmetic;
 mod bed;
 mod chase;
 mod empty;
+mod failure;
 mod kernel;
 mod kv;
 mod progress;
 mod stable;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{CpuId, Doctor, MachineProfile};
 use serde_json::{Value, json};
 
+pub(crate) use self::args::Args;
+use self::args::Part;
 use self::bed::Bed;
-use super::common::{document, machine_profile, median};
+use self::failure::failed;
+use super::common::{document, machine_profile};
 use super::harvest_programs;
 use crate::results::Kept;
 use crate::run::{note, program, say};
 
-/// Arguments of `bench harvest`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// What to measure; everything without.
-    parts: Vec<Part>,
-    /// Rounds of everything that runs in turn.
-    #[arg(long, default_value_t = 5)]
-    repeat: usize,
-    /// The processor that everything runs on.
-    #[arg(long, default_value_t = 1)]
-    cpu: u32,
-    /// The other hardware thread of its core [default: what the kernel says].
-    #[arg(long)]
-    sibling: Option<u32>,
-    /// What each chase goes through, in bytes: a power of two, with K, M or G.
-    #[arg(long, default_value = "512M")]
-    area: String,
-    /// What the store's nodes take, in bytes, with K, M or G.
-    #[arg(long, default_value = "1G")]
-    nodes: String,
-    /// Factor on the work of every run; less than 1 is for trying the bench.
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// The machine profile, instead of a quick one that is made.
-    #[arg(long)]
-    machine: Option<PathBuf>,
-}
-
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
-    /// Chases with 1, 3, 7 and 15 copies, against the limit and switches by hand.
-    Chase,
-    /// The time of a switch where every load hits.
-    Switch,
-    /// What the parts of a yield are worth.
-    Parts,
-    /// What yields cost without a scavenger, and a primary that only computes.
-    Empty,
-    /// A store under load: its requests' times, and what of its stalls becomes work.
-    Kv,
-    /// How often turns keep to the bound.
-    Distance,
-    /// The kernel's scheduling of the same two programs.
-    Kernel,
-    /// Whether plans choose the same loads whatever the period of sampling.
-    Stable,
-}
-
 impl Part {
-    const ALL: [Self; 8] = [
-        Self::Chase,
-        Self::Switch,
-        Self::Parts,
-        Self::Empty,
-        Self::Kv,
-        Self::Distance,
-        Self::Kernel,
-        Self::Stable,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Chase => "chase",
-            Self::Switch => "switch",
-            Self::Parts => "parts",
-            Self::Empty => "empty",
-            Self::Kv => "kv",
-            Self::Distance => "distance",
-            Self::Kernel => "kernel",
-            Self::Stable => "stable",
-        }
-    }
-
     /// Measures the part, prints its tables and returns their rows.
     fn run(self, bed: &Bed<'_>) -> Result<Vec<Value>> {
         match self {
@@ -181,36 +113,6 @@ fn sibling(cpu: u32, cores: &[Vec<CpuId>]) -> Option<u32> {
     core.iter().map(|it| it.0).find(|&it| it != cpu)
 }
 
-/// Prints why something could not be measured, in lines of 80 columns, and returns the reason.
-fn failed(error: &anyhow::Error) -> String {
-    let why = format!("{error:#}");
-    for line in wrapped(&format!("failed: {why}"), 76) {
-        say(format_args!("  {line}"));
-    }
-    why
-}
-
-/// `text` in lines of at most `columns` letters, broken between words; a longer word has its own
-/// line.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-/// The median of `of` over all runs.
-fn middle<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Result<f64> {
-    median(&runs.iter().map(of).collect::<Vec<_>>()).context("no run was asked for")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,12 +138,5 @@ mod tests {
         for name in named {
             assert!(Part::ALL.iter().any(|part| part.name() == name), "{name}");
         }
-    }
-
-    #[test]
-    fn reasons_are_broken_between_words() {
-        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("a-long-word b", 4), ["a-long-word", "b"]);
-        assert!(wrapped(" ", 4).is_empty());
     }
 }

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::{Context as _, Result};
 use membound_model::stats::student_95;
 use membound_types::Calibration;
+
+use super::super::common::median;
 
 /// Maximum speed-up of interleaving `contexts` chases over one, when a load takes `load_ns` and a
 /// switch `switch_ns`: L / max(L / n, s).
@@ -135,6 +138,11 @@ pub(super) fn scaled(amount: u64, scale: f64) -> u64 {
 /// A count as a floating-point number.
 pub(super) const fn float(count: usize) -> f64 {
     count as f64
+}
+
+/// The median of `of` over all runs.
+pub(super) fn middle<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Result<f64> {
+    median(&runs.iter().map(of).collect::<Vec<_>>()).context("no run was asked for")
 }
 
 #[cfg(test)]

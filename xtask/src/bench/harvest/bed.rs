@@ -15,7 +15,7 @@ use membound_types::{
 use serde_json::{Value, json};
 
 use super::super::harvest_programs::Programs;
-use super::Args;
+use super::args::Args;
 use super::arithmetic::{distance_ns, scaled};
 use super::progress::{Progress, VARIABLE, Watch};
 use crate::run::{note, program, stdout_of};

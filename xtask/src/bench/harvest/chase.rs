@@ -7,9 +7,10 @@ use membound_types::{HarvestPart, HarvestPlan, HarvestRole, IdlePolicy};
 use serde_json::{Value, json};
 
 use super::super::common::verdict;
-use super::arithmetic::{limit, switch_ns};
+use super::arithmetic::{limit, middle, switch_ns};
 use super::bed::{Asked, Bed, Said, Words, alternate, ran_apart, read};
-use super::{failed, middle, say};
+use super::failure::failed;
+use crate::run::say;
 
 /// Numbers of scavengers beside the primary.
 const COPIES: [u32; 4] = [1, 3, 7, 15];

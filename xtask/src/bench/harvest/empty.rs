@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::super::common::verdict;
 use super::arithmetic::Paired;
 use super::bed::{Asked, Bed, Endless, OVERHEAD, Words, alternate};
-use super::{failed, say};
+use super::failure::failed;
+use crate::run::say;
 
 /// Maximum slowdown of a primary with yields and without a scavenger.
 const EMPTY_TARGET: f64 = 0.02;

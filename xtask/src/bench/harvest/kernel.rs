@@ -6,10 +6,11 @@ use anyhow::Result;
 use membound_types::IdlePolicy;
 use serde_json::{Value, json};
 
-use super::arithmetic::{Paired, work_at_no_worse};
+use super::arithmetic::{Paired, middle, work_at_no_worse};
 use super::bed::{Asked, Bed, OVERHEAD, alternate};
+use super::failure::failed;
 use super::kv::{asked, full_rate, rate, store};
-use super::{failed, middle, say};
+use crate::run::say;
 
 /// Utilisations in per cent.
 const LOADS: [u32; 2] = [30, 70];

@@ -8,12 +8,13 @@ use membound_types::{HarvestPart, HarvestPlan, IdlePolicy, MachineProfile};
 use serde_json::{Value, json};
 
 use super::super::common::verdict;
-use super::arithmetic::{loads_beyond, turned_into_work};
+use super::arithmetic::{loads_beyond, middle, turned_into_work};
 use super::bed::{
     Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,
 };
 use super::chase::{REST_S, resting};
-use super::{failed, middle, say};
+use super::failure::failed;
+use crate::run::say;
 
 /// Seconds for which requests are served at a given rate, and number of requests without one.
 const SERVED_S: u64 = 5;

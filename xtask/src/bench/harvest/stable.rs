@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::super::common::verdict;
 use super::arithmetic::agreement;
 use super::bed::{Bed, Words, chosen};
-use super::{failed, kv, say};
-use crate::run::{program, stdout_of};
+use super::failure::failed;
+use super::kv;
+use crate::run::{program, say, stdout_of};
 
 /// CPU time between two samples in milliseconds: a hundredfold range. The others are compared with
 /// the first.
