@@ -15,6 +15,7 @@ mod guard;
 mod in_place;
 mod learning;
 mod off;
+mod option_values;
 mod ordinary;
 mod plan;
 mod plans;

@@ -22,16 +22,13 @@ use membound_types::{
 
 use args::ExploreArgs;
 use bed::{AloneRuns, Baseline, TestBench};
-use children::{INTERRUPTED, Unended};
+use children::{ENDED_BY_USER, INTERRUPTED, Unended};
 use prepare::{Prepared, Stop};
 use profiles::{Loads, Plans};
 use settings::{Setting, SweepInputs};
 
 use crate::output::{self, Target};
 use crate::progress::Bar;
-
-/// Exit code with which a shell reports a program that Ctrl-C ended.
-const ENDED_BY_USER: u8 = 130;
 
 /// Runs `membound harvest explore`.
 pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {

@@ -8,7 +8,7 @@ use clap::Args;
 use membound_launch::RequestsBy;
 use membound_types::{ExploreSweep, IdlePolicy};
 
-use crate::harvest::args::{bound, percent, requests};
+use crate::harvest::option_values::{bound, percent, requests};
 use crate::profile::args::seconds;
 
 /// Arguments of `harvest explore`.

@@ -44,6 +44,8 @@ impl Unended {
     }
 }
 
+/// Exit code with which a shell reports a program that Ctrl-C ended.
+pub(super) const ENDED_BY_USER: u8 = 130;
 /// Reason of a run that the user interrupted.
 pub(super) const INTERRUPTED: &str = "interrupted";
 

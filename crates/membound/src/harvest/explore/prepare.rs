@@ -285,7 +285,7 @@ fn stopped(unended: Unended) -> Stop {
         return Stop(ExitCode::FAILURE);
     }
     output::complain("interrupted: nothing was measured");
-    Stop(ExitCode::from(super::ENDED_BY_USER))
+    Stop(ExitCode::from(children::ENDED_BY_USER))
 }
 
 /// The source of plans for each program: given files, or a profile.
