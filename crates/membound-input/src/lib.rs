@@ -12,6 +12,7 @@ mod check;
 mod collect;
 mod content;
 mod csv;
+mod decode;
 mod error;
 mod fields;
 mod json;
@@ -52,7 +53,7 @@ enum Format {
 ///
 /// [`InputError`] with file, line or field, and the expected form.
 pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
-    let parsed = text::decode(bytes).and_then(|text| {
+    let parsed = decode::decode(bytes).and_then(|text| {
         let text = text.as_ref();
         match detect(text)? {
             Format::Json => json::read(text),
