@@ -23,8 +23,10 @@ mod harvest_batch;
 mod harvest_explore;
 mod harvest_run;
 mod latency;
+mod level;
 mod loaded;
 mod machine;
+mod machine_info;
 mod mlp;
 mod model;
 mod names;
@@ -54,11 +56,10 @@ pub use harvest_run::*;
 pub use latency::{
     Access, CoreDifference, Dscr, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,
 };
+pub use level::{Level, LevelKind, LineSize};
 pub use loaded::{Loaded, LoadedPoint, TrafficMix};
-pub use machine::{
-    Cache, CacheKind, Conditions, Cpu, Level, LevelKind, LineSize, MachineInfo, MachineProfile,
-    Processors, ThpState, Timer,
-};
+pub use machine::{MachineProfile, Processors};
+pub use machine_info::{Cache, CacheKind, Conditions, Cpu, MachineInfo, ThpState, Timer};
 pub use mlp::{
     AreaPoint, ExpectedHits, Fence, Filler, FillerCliff, LevelHits, Misses, Mlp, MlpCell, MlpMode,
     PageWalks, PlacementOutlier, PlacementPoint, Placements, ReorderEvidence, RuleBracket,
