@@ -6,8 +6,6 @@
 
 use membound_launch::Processors;
 
-use crate::groups::Threads;
-
 /// Nanoseconds per execution of a patched site that is not sampled.
 const UNTAKEN_NS: f64 = 1.0;
 /// The same where concurrent threads decrement a counter in one line. The line moves between their cores, and
@@ -31,6 +29,15 @@ const MAX_LOSS_BEFORE_END: f64 = 0.3;
 /// Share of the recorder's CPU time that programs lose, above which they count as using nearly all
 /// processors.
 const IN_THE_WAY: f64 = 0.5;
+
+/// Whether plain counters of one process may race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One thread of the process runs at a time.
+    One,
+    /// Several threads run concurrently.
+    Several,
+}
 
 /// The kind of patches that a window puts into the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use membound_rewrite::stall::{Code, CodeBlock};
 use membound_run::{ModuleId, SiteId};
 use rustc_hash::FxHashMap;
 
-use crate::budget::Work;
+use crate::budget::{Threads, Work};
 use crate::modules::CodeModule;
 use crate::patcher::Patcher;
 use crate::sites::Sites;
@@ -51,15 +51,6 @@ const BLOCKS_EVERY: u64 = 16;
 const MAX_BLOCKS: usize = 1024;
 /// Accesses of one function that are recorded in a burst, at most.
 const MAX_RECORDED_ACCESSES: usize = 2048;
-
-/// Whether plain counters of one process may race.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Threads {
-    /// One thread of the process runs at a time.
-    One,
-    /// Several threads run concurrently.
-    Several,
-}
 
 /// Whether an optional kind of data is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

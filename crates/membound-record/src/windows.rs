@@ -17,8 +17,8 @@ use membound_run::SiteId;
 use self::progress::Progress;
 use self::window::Phase;
 pub(crate) use self::window::{Closed, Now};
-use crate::budget::{Budget, EXCHANGE_NS, Work};
-use crate::groups::{Groups, Threads, Wanted};
+use crate::budget::{Budget, EXCHANGE_NS, Threads, Work};
+use crate::groups::{Groups, Wanted};
 use crate::patcher::Patcher;
 use crate::sites::Sites;
 

@@ -7,10 +7,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Driver, TOGETHER_NS};
 use crate::Latencies;
-use crate::budget::Work;
+use crate::budget::{Threads, Work};
 use crate::cpu_time::CpuTime;
 use crate::dilation::Waiting;
-use crate::groups::Threads;
 use crate::patcher::Running;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now};

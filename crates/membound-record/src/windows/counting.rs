@@ -4,8 +4,8 @@ use membound_run::Executions;
 
 use super::window::{Closed, Now, Part, Phase, Window};
 use super::{UNKNOWN_COST, Windows};
-use crate::budget::Work;
-use crate::groups::{Group, Threads};
+use crate::budget::{Threads, Work};
+use crate::groups::Group;
 use crate::patcher::{Counts, Patcher};
 use crate::sites::Sites;
 

@@ -50,7 +50,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::groups::Threads;
+    use crate::budget::Threads;
 
     #[test]
     fn a_program_that_gets_stuck_is_told_from_one_that_waits() {

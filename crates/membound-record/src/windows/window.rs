@@ -4,8 +4,7 @@ use membound_launch::{Choice, Pace};
 use membound_rewrite::stall::CodeBlock;
 use membound_run::{Executions, ModuleId, SiteId};
 
-use crate::budget::Work;
-use crate::groups::Threads;
+use crate::budget::{Threads, Work};
 use crate::patcher::Counts;
 
 /// The present moment, as far as windows need it.
