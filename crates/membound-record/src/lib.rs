@@ -5,6 +5,7 @@
 //! latencies; allocations, pages' nodes and hardware watchpoints name what was accessed.
 //! Interpreting the run is left to `membound-analyze`.
 
+mod allocation_sums;
 mod budget;
 mod bursts;
 pub mod calibrate;

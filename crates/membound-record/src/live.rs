@@ -7,7 +7,7 @@
 use membound_launch::AllocationFunction;
 use rustc_hash::FxHashMap;
 
-use crate::heap::Totals;
+use crate::allocation_sums::Totals;
 
 /// Length of a step in nanoseconds when a run begins.
 const FIRST_STEP_NS: u64 = 1 << 20;
