@@ -7,7 +7,8 @@
 
 use membound_types::{Cpu, NotMeasured};
 
-use super::{Event, Pmu, PmuKind, pmus};
+use super::devices::{Pmu, PmuKind, pmus};
+use super::event::Event;
 use crate::Root;
 
 const TYPE_HARDWARE: u32 = 0;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use membound_types::{NotMeasured, Outcome};
 
 use super::encoding::Code;
-use super::{Event, Reading};
+use super::event::{Event, Reading};
 use crate::{Error, Root, hypervisor};
 
 /// `struct perf_event_attr` up to and with `sig_data`, which is its version 7; older kernels accept
