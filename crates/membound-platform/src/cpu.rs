@@ -7,19 +7,10 @@ mod models;
 
 use membound_types::{Cpu, CpuId};
 
-pub use models::{Microarchitecture, microarchitecture};
+pub use models::{CoreType, Microarchitecture, microarchitecture};
 
 use crate::hypervisor::has_flag;
 use crate::{Root, affinity, list};
-
-/// Kind of core of a hybrid processor's CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CoreType {
-    /// A core of the larger kind, or of a processor with one kind only.
-    Performance,
-    /// An Intel core of the smaller kind.
-    Efficiency,
-}
 
 /// Reads the processor. On a hybrid one, microarchitecture and reorder buffer are those of
 /// the core that the calling thread runs on.

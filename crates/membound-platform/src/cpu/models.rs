@@ -4,7 +4,14 @@
 //! Model numbers are those of Linux: `arch/x86/include/asm/intel-family.h`, and the generations
 //! that `arch/x86/kernel/cpu/amd.c` distinguishes. Uncertain entries are left out.
 
-use super::CoreType;
+/// Kind of core of a hybrid processor's CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoreType {
+    /// A core of the larger kind, or of a processor with one kind only.
+    Performance,
+    /// An Intel core of the smaller kind.
+    Efficiency,
+}
 
 /// A microarchitecture with its published reorder buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
