@@ -2,7 +2,7 @@
 
 use membound_types::{Capability, CapabilityState, NotMeasured, ThpState};
 
-use super::Facts;
+use super::facts::Facts;
 use super::words::{count, percent, size};
 use crate::vmhost::Placement;
 use crate::{cgroup, list};

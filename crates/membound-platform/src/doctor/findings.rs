@@ -1,12 +1,14 @@
 //! The facts, group by group, in the order in which they are shown.
 
+mod finding;
 mod hardware;
 
+use finding::{known, missing, outcome};
 use hardware::{caches, memory_group, page_group, processor};
-use membound_types::{Finding, NotMeasured, Outcome};
+use membound_types::{Finding, Outcome};
 use serde_json::{Value, json};
 
-use super::Facts;
+use super::facts::Facts;
 use super::words::{count, percent, rate, short};
 use crate::counters::{PmuKind, paranoid};
 use crate::{cgroup, frequency, hypervisor, list, msr};
@@ -28,28 +30,6 @@ pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
         found.extend(group(facts));
     }
     found
-}
-
-fn known(group: &str, key: &str, value: impl Into<String>, detail: Value) -> Finding {
-    Finding {
-        group: group.to_owned(),
-        key: key.to_owned(),
-        value: Outcome::Known(value.into()),
-        detail: (!detail.is_null()).then_some(detail),
-    }
-}
-
-fn outcome(group: &str, key: &str, value: Outcome<String>) -> Finding {
-    Finding {
-        group: group.to_owned(),
-        key: key.to_owned(),
-        value,
-        detail: None,
-    }
-}
-
-fn missing(group: &str, key: &str, not_measured: NotMeasured) -> Finding {
-    outcome(group, key, Outcome::Missing { not_measured })
 }
 
 fn clocks(facts: &Facts<'_>) -> Vec<Finding> {

@@ -1,6 +1,6 @@
 //! Whole machines as test trees, and the findings and capabilities of the doctor on them.
 
-use membound_types::{Capability, CapabilityState, Doctor, NodeId, Timer};
+use membound_types::{Capability, CapabilityState, Doctor, NodeId, NotMeasured, Outcome, Timer};
 
 use super::*;
 use crate::testing::Tree;

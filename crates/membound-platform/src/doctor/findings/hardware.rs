@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use membound_types::{CacheKind, Finding, Outcome};
 use serde_json::{Value, json};
 
-use super::{known, outcome};
-use crate::doctor::Facts;
+use super::finding::{known, outcome};
+use crate::doctor::facts::Facts;
 use crate::doctor::words::{count, short, size};
 use crate::{dimm, list, memory, pages};
 
