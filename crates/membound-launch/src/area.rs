@@ -24,9 +24,10 @@ use crate::orders::Part;
 use crate::room;
 use crate::standing::Trampolines;
 
+mod groups;
 mod withdraw;
 
-use withdraw::clusters;
+use groups::{clusters, group};
 
 /// Times that another free range is searched for because a thread of the program took the previous one.
 const ATTEMPTS: usize = 8;
@@ -671,11 +672,6 @@ pub(crate) fn sampled(words: &[u8]) -> u64 {
     let done = done.copied().map_or(0, u64::from_ne_bytes);
     // The countdown is below zero only until the probe is armed again.
     done.saturating_add_signed(word(4) - word(0))
-}
-
-/// First address and end of the group that `edit` displaces.
-fn group(edit: &TextEdit) -> (u64, u64) {
-    (edit.address, edit.address + u64::from(edit.group))
 }
 
 /// Areas of `areas` whose memory a process with these mappings shares.
