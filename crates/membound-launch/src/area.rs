@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use crate::choice::Pace;
 use crate::conversation::{Conversation, Failure};
 use crate::maps::{self, Mapping};
-use crate::memory;
+use crate::memfd;
 use crate::modules::Loaded;
 use crate::orders::Part;
 use crate::room;
@@ -121,7 +121,7 @@ impl Area {
     ) -> Result<(Self, bool), NotInstalled> {
         let layout = plan.layout();
         let length = layout.bytes();
-        let data = memory::zeroed("membound-data", layout.data_bytes)?;
+        let data = memfd::zeroed("membound-data", layout.data_bytes)?;
         let inode = data.metadata()?.ino();
         let heap = conversation.heap_start();
         let islands: Vec<Range<u64>> = plan
@@ -261,7 +261,7 @@ impl Area {
             }
             bytes.extend_from_slice(&island.bytes);
         }
-        let file = memory::with("membound-islands", &bytes)?;
+        let file = memfd::with("membound-islands", &bytes)?;
         let parts: Vec<Part<'_>> = runs
             .iter()
             .map(|(range, offset, _)| Part {
@@ -423,7 +423,7 @@ impl Area {
         use std::os::unix::fs::FileExt;
         let at = self.colour() + at as u64;
         let mut words = [0; size_of::<Probe>()];
-        memory::read(&self.data, at, &mut words)?;
+        memfd::read(&self.data, at, &mut words)?;
         let done = sampled(&words);
         // Uniform from 1 to twice the period, so that windows do not lock onto a period of the program.
         let mut drawn = DefaultHasher::new();
@@ -443,7 +443,7 @@ impl Area {
     pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
         let length = self.data.metadata()?.len() - self.colour();
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        memory::read(&self.data, self.colour(), &mut bytes)?;
+        memfd::read(&self.data, self.colour(), &mut bytes)?;
         Ok(bytes)
     }
 
@@ -607,7 +607,7 @@ impl Mapped {
             usize::try_from(layout.code_bytes + layout.tables_bytes).unwrap_or(0),
             0,
         );
-        let file = memory::with("membound-code", &bytes)?;
+        let file = memfd::with("membound-code", &bytes)?;
         let trampolines = Arc::new(Trampolines {
             code: code.start + colour..code.end,
             base: placed.base,

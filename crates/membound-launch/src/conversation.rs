@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::codec;
 use crate::maps;
-use crate::memory;
+use crate::memfd;
 use crate::orders::{Order, Part};
 use crate::standing::{Spaces, Trampolines};
 use crate::stops::StopLog;
@@ -274,7 +274,7 @@ impl Conversation {
         }
         let refused_at = bytes.len() as u64;
         bytes.resize(bytes.len() + edits.len() * 4, 0);
-        let memory = memory::with("membound-edits", &bytes)?;
+        let memory = memfd::with("membound-edits", &bytes)?;
         let command = Command {
             action: Action::Text as u32,
             mode: mode as u32,
@@ -300,7 +300,7 @@ impl Conversation {
             .ok_or(io::ErrorKind::InvalidData)
             .map_err(io::Error::from)?;
         let mut indices = vec![0; left_out * 4];
-        memory::read(&memory, refused_at, &mut indices)?;
+        memfd::read(&memory, refused_at, &mut indices)?;
         let (indices, _) = indices.as_chunks::<4>();
         let marked = indices.iter().copied().map(u32::from_ne_bytes);
         let mut left_out = LeftOut::default();

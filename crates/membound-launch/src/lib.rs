@@ -30,6 +30,7 @@ mod ledger;
 mod live;
 mod maps;
 mod marks;
+mod memfd;
 mod memory;
 mod modules;
 mod object;

@@ -15,7 +15,7 @@ use rustix::thread::futex;
 
 use crate::conversation::{Conversation, Failure};
 use crate::maps::{self, Mapping};
-use crate::memory;
+use crate::memfd;
 use crate::orders::{NewModules, Order, Part};
 use crate::room;
 
@@ -66,7 +66,7 @@ struct Bell {
 
 impl Bell {
     fn make() -> io::Result<Self> {
-        let file = memory::zeroed("membound-doorbell", PAGE_BYTES)?;
+        let file = memfd::zeroed("membound-doorbell", PAGE_BYTES)?;
         let page = MmapRaw::map_raw(&file)?;
         Ok(Self { file, page })
     }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
-use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
-use rustix::io::Errno;
+use rustix::fs::SeekFrom;
 
 use crate::conversation::{Conversation, Failure};
 use crate::live::map_near;
 use crate::maps::Mapping;
+use crate::memfd;
 use crate::orders::{Order, Part};
 
 const PAGE_BYTES: usize = 4096;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Makes at least `length` zero bytes, in whole pages.
     pub(crate) fn zeroed(name: &str, length: usize) -> io::Result<Self> {
-        let file = zeroed(name, length.next_multiple_of(PAGE_BYTES) as u64)?;
+        let file = memfd::zeroed(name, length.next_multiple_of(PAGE_BYTES) as u64)?;
         Ok(Self {
             inode: file.metadata()?.ino(),
             words: MmapRaw::map_raw(&file)?,
@@ -81,7 +81,7 @@ impl Shared {
     /// Fills `bytes` from `offset`.
     #[cfg(test)]
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        read(&self.file, offset, bytes)
+        memfd::read(&self.file, offset, bytes)
     }
 
     /// The first offset from `offset` on that was touched; `None`: there is none. Untouched pages take no
@@ -125,35 +125,6 @@ impl Shared {
         };
         (0..classes).filter_map(counted).collect()
     }
-}
-
-/// An anonymous file that holds `bytes`.
-pub(crate) fn with(name: &str, bytes: &[u8]) -> io::Result<File> {
-    let file = File::from(create(name)?);
-    file.set_len(bytes.len() as u64)?;
-    file.write_all_at(bytes, 0)?;
-    Ok(file)
-}
-
-/// An anonymous file of `length` zero bytes.
-pub(crate) fn zeroed(name: &str, length: u64) -> io::Result<File> {
-    let file = File::from(create(name)?);
-    file.set_len(length)?;
-    Ok(file)
-}
-
-fn create(name: &str) -> io::Result<std::os::fd::OwnedFd> {
-    // A kernel may refuse execution of such files unless the flag requests it; an older kernel does not
-    // know the flag.
-    match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::EXEC) {
-        Err(Errno::INVAL) => Ok(memfd_create(name, MemfdFlags::CLOEXEC)?),
-        other => Ok(other?),
-    }
-}
-
-/// Fills `bytes` from `offset`.
-pub(crate) fn read(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-    file.read_exact_at(bytes, offset)
 }
 
 /// Shortest time between two searches for rings in use. It doubles, up to [`MAX_SEARCH_INTERVAL`], with every
@@ -292,17 +263,5 @@ mod tests {
         let (found, after, later) = found_after(1000, 5);
         assert!(found.is_some_and(|ms| ms <= 8), "{found:?}");
         assert_eq!((after, later), (MIN_SEARCH_INTERVAL, MAX_SEARCH_INTERVAL));
-    }
-
-    #[test]
-    fn bytes_are_had_back() {
-        let file = with("test", b"abcdef").unwrap();
-        let mut part = [0; 3];
-        read(&file, 2, &mut part).unwrap();
-        assert_eq!(&part, b"cde");
-        assert!(read(&file, 4, &mut part).is_err());
-        let file = zeroed("test", 4096).unwrap();
-        read(&file, 4093, &mut part).unwrap();
-        assert_eq!(part, [0; 3]);
     }
 }

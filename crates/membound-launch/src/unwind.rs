@@ -24,7 +24,7 @@ use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
-use crate::memory;
+use crate::memfd;
 use crate::modules::{Loaded, ModulePlan, Plans};
 use crate::orders::Part;
 
@@ -49,7 +49,7 @@ enum Table {
 impl Table {
     fn of(bytes: Vec<u8>) -> Self {
         if bytes.len() >= LARGE_BYTES
-            && let Ok(file) = memory::with(FILE_NAME, &bytes)
+            && let Ok(file) = memfd::with(FILE_NAME, &bytes)
         {
             return Self::Large(Arc::new(file), bytes.len() as u64);
         }
@@ -278,7 +278,7 @@ impl Unwinding {
             bytes.extend_from_slice(table);
             bytes.resize(end, 0);
         }
-        let file = Arc::new(memory::with(FILE_NAME, &bytes)?);
+        let file = Arc::new(memfd::with(FILE_NAME, &bytes)?);
         files.push_back((tables, Arc::clone(&file)));
         if files.len() > KEPT_FILES {
             files.pop_front();
