@@ -30,3 +30,10 @@ pub struct Pace {
     /// Samples after which the site is only counted; 0: it is sampled once.
     pub samples: u32,
 }
+
+/// The paces of a choice's sites, by address.
+#[derive(Debug)]
+pub(crate) struct Paced {
+    pub(crate) choice: Choice,
+    pub(crate) paces: Vec<(u64, Pace)>,
+}

@@ -11,7 +11,7 @@ use membound_rewrite::patch::{self, Refusal};
 use membound_wire::TextMode;
 
 use crate::area::{self, Area, NotInstalled};
-use crate::choice::{Choice, Pace};
+use crate::choice::{Choice, Pace, Paced};
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
@@ -32,13 +32,6 @@ impl Loaded {
 pub(crate) enum Left {
     Nothing,
     Some,
-}
-
-/// The paces of a choice's sites, by address.
-#[derive(Debug)]
-pub(crate) struct Paced {
-    choice: Choice,
-    paces: Vec<(u64, Pace)>,
 }
 
 /// Number of executions of a site.

@@ -13,7 +13,7 @@ use crate::allocations::{AllocationAction, AllocationEvent, AllocationReceiver, 
 use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::pace::{self, Account, Pace, Processors, Window};
 
 /// Poll interval of the rings while they have events.
@@ -461,7 +461,7 @@ fn close(images: &mut Vec<Image>, objects: &Objects) {
     if !images.iter().any(Image::is_over) {
         return;
     }
-    let used = crate::server::used_inodes();
+    let used = maps::used_inodes();
     images.retain_mut(|image| {
         let keep = !image.is_over() || used.contains(&image.memory.memory.inode);
         if !keep {

@@ -34,8 +34,8 @@ use crate::maps::Mapping;
 use crate::memory::Shared;
 use crate::modules::{Loaded, ModulePlan};
 use crate::planting::{LatePlantings, Planting};
-use crate::requests::{Requested, Requesting};
-use crate::withdraw::{Withdrawn, YieldPlace};
+use crate::requested::{Requested, Requesting};
+use crate::withdrawn::{Withdrawn, YieldPlace};
 
 /// Interval between two checks whether scavengers are ready.
 const LOOK: Duration = Duration::from_millis(1);

@@ -43,6 +43,7 @@ mod preload;
 mod program;
 mod records;
 mod report;
+mod requested;
 mod requests;
 mod rings;
 mod room;
@@ -58,8 +59,10 @@ mod texts;
 mod tick_memory;
 mod ticks;
 mod timers;
+mod trials;
 mod unwind;
 mod withdraw;
+mod withdrawn;
 
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
@@ -70,7 +73,6 @@ pub use choice::{Choice, Pace};
 pub use elf::Headers;
 pub use exchange::Executed;
 pub use harvest::{Harvest, Harvested, ScavengerCommand, ScavengerStatus, Turns};
-pub use hold::{HOLD_LINE_WORDS, HOLD_SPANS, HOLD_THREADS, Held, HeldSpan, Holding};
 pub use host::{host, host_load, own_file};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of};
@@ -85,14 +87,15 @@ pub use preload::load_agent;
 pub use program::{CannotRun, Unpatched, examine, find};
 pub use records::{Bursts, RecordTotals, Recording};
 pub use report::{ModuleReport, Patched, Report, SiteReport};
-pub use requests::{RequestDurations, Requested};
+pub use requested::{RequestDurations, Requested};
 pub use samples::{Access, LINE_BYTES, Receiver, Samples, Source};
 pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
 pub use spawn::environment;
 pub use stops::Stops;
 pub use timers::{Registers, Standing, TimerReceiver, TimerSample, Timers};
-pub use withdraw::YieldPlace;
+pub use trials::{HOLD_LINE_WORDS, HOLD_SPANS, HOLD_THREADS, Held, HeldSpan, Holding};
+pub use withdrawn::YieldPlace;
 
 /// A script with which gdb shows the original program in a patched one.
 pub const GDB_SCRIPT: &str = include_str!("gdb.py");

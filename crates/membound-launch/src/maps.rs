@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 
 use membound_platform::stat::Stat;
+use rustc_hash::FxHashSet;
 
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +138,18 @@ fn parse(text: &[u8]) -> Vec<Mapping> {
 pub(crate) fn heap_start(pid: u32) -> u64 {
     let stat = Stat::of(pid).ok();
     stat.and_then(|stat| stat.heap_start()).unwrap_or(0)
+}
+
+/// Inodes of all nameless files that are mapped shared in any process that can be inspected.
+pub(crate) fn used_inodes() -> FxHashSet<u64> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| of(pid).ok())
+        .flatten()
+        .filter(|map| map.shared && map.deleted())
+        .map(|map| map.inode)
+        .collect()
 }
 
 #[cfg(test)]

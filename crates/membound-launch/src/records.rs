@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::modules::ModulePlan;
 use crate::rings::{Drained, Origin, Rings};
 use crate::samples::{Access, Receiver, Recorded, Samples, Source};
@@ -393,7 +393,7 @@ impl State {
         if !self.images.iter().any(Image::is_over) {
             return;
         }
-        let used: FxHashSet<u64> = crate::server::used_inodes();
+        let used: FxHashSet<u64> = maps::used_inodes();
         // Records written between the last poll and the end are drained first.
         self.drain_last();
         self.images

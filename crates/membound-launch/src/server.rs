@@ -7,7 +7,6 @@ mod loading;
 mod starting;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +16,10 @@ use membound_rewrite::image::Identity;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, NotInstalled};
-use crate::choice::Choice;
+use crate::choice::{Choice, Paced};
 use crate::conversation::Conversation;
-use crate::exchange::Paced;
 use crate::following::Following;
 use crate::harvest::Harvesting;
-use crate::hold::Trials;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
@@ -35,6 +32,7 @@ use crate::stops::StopLog;
 use crate::texts::Texts;
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing};
+use crate::trials::Trials;
 use crate::unwind::Unwinding;
 
 /// Whether patches change while programs run.
@@ -253,16 +251,4 @@ impl Server {
             other => other,
         }
     }
-}
-
-/// Inodes of all nameless files that are mapped shared in any process that can be inspected.
-pub(crate) fn used_inodes() -> FxHashSet<u64> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| maps::of(pid).ok())
-        .flatten()
-        .filter(|map| map.shared && map.deleted())
-        .map(|map| map.inode)
-        .collect()
 }

@@ -27,7 +27,6 @@ use crate::choice::{Choice, Pace};
 use crate::exchange::Executed;
 use crate::following::Following;
 use crate::harvest::{Harvest, Harvested, Harvesting};
-use crate::hold::{Held, Holding};
 use crate::live::Doorbells;
 use crate::modules::Plans;
 use crate::planting::Planting;
@@ -37,8 +36,9 @@ use crate::report::Report;
 use crate::server::{Live, Server, Wanted};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing, Timers};
+use crate::trials::{Held, Holding};
 use crate::unwind::Unwinding;
-use crate::withdraw::YieldPlace;
+use crate::withdrawn::YieldPlace;
 use crate::{slice, spawn};
 
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";

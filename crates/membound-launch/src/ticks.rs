@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::tick_memory::{Memory, Taken};
 use crate::timers::{TimerReceiver, TimerSample, Timers};
 
@@ -242,7 +242,7 @@ impl State {
             image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
         };
         if self.images.iter().any(over) {
-            let used: FxHashSet<u64> = crate::server::used_inodes();
+            let used: FxHashSet<u64> = maps::used_inodes();
             // Samples written between the last poll and the end are drained first.
             self.drain();
             self.pass_on(receiver);

@@ -5,10 +5,9 @@
 //! module does, and lead back behind the group, whose bytes are the program's again. Yields of scavengers
 //! are never removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use membound_rewrite::image::Identity;
 use membound_wire::TextMode;
 
 use crate::area::{self, Area, NotInstalled};
@@ -19,35 +18,7 @@ use crate::maps;
 use crate::modules::Loaded;
 use crate::server::Server;
 use crate::settling::Refused;
-
-/// Identifies a yield.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct YieldPlace {
-    /// Identity of its file.
-    pub file: Identity,
-    /// Its address in the file.
-    pub address: u64,
-}
-
-/// Yields of the command that should be removed, and those that are.
-#[derive(Debug, Default)]
-pub(crate) struct Withdrawn {
-    wanted: Vec<YieldPlace>,
-    /// The removed yields in the command's process, by the start of their trampolines.
-    out: BTreeMap<u64, Vec<YieldPlace>>,
-}
-
-impl Withdrawn {
-    /// The yields that are removed.
-    pub(crate) fn places(&self) -> Vec<YieldPlace> {
-        self.out.values().flatten().cloned().collect()
-    }
-
-    fn wanted_in(&self, file: &Identity) -> BTreeSet<u64> {
-        let of_file = self.wanted.iter().filter(|place| place.file == *file);
-        of_file.map(|place| place.address).collect()
-    }
-}
+use crate::withdrawn::YieldPlace;
 
 impl Server {
     /// Sets that these yields of the command are removed from its text and all others installed, and wakes

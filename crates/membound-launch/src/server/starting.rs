@@ -4,7 +4,7 @@ use std::fs;
 
 use membound_wire::TextMode;
 
-use super::{Live, Server, used_inodes};
+use super::{Live, Server};
 use crate::area::NotInstalled;
 use crate::conversation::{Conversation, Failure};
 use crate::exchange::Left;
@@ -136,7 +136,7 @@ impl Server {
             return;
         }
         self.texts().retain(settling::runs);
-        let used = used_inodes();
+        let used = maps::used_inodes();
         ledger.close(|area| used.contains(&area.inode));
     }
 }
