@@ -192,7 +192,7 @@ pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     };
     let frame = &*frame;
     let wrapped = Wrapped::of(frame.kept.number);
-    let told = Told {
+    let told = ReturnedCall {
         shared,
         thread,
         wrapped,
@@ -231,14 +231,14 @@ const FAILED: u64 = u64::MAX;
 
 /// A wrapped call whose original has returned.
 #[derive(Clone, Copy)]
-struct Told<'a> {
+struct ReturnedCall<'a> {
     shared: Shared,
     thread: &'a Thread,
     wrapped: Wrapped,
     frame: &'a WrapFrame,
 }
 
-impl Told<'_> {
+impl ReturnedCall<'_> {
     fn mapped(self) {
         if self.frame.rax != FAILED {
             self.mapping((self.frame.rax, self.frame.kept.size));

@@ -40,7 +40,7 @@ const PAGE_BYTES: u64 = 4096;
 const FRAME_POINTER: usize = 5;
 
 /// Number of the present call, which distinguishes it from earlier ones.
-static TURN: AtomicU32 = AtomicU32::new(0);
+static CALL_NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Threads that are to be held, one bit for each seat; a futex word.
 static HELD: AtomicU32 = AtomicU32::new(0);
 /// Threads that have arrived in the handler for the present call; a futex word.
@@ -59,7 +59,7 @@ static SEATS: [Seat; HOLD_THREADS] = [const { Seat::new() }; HOLD_THREADS];
 /// A thread of the trial, and the progress that it last reported.
 struct Seat {
     thread: AtomicU32,
-    /// Value of [`TURN`] when it last arrived.
+    /// Value of [`CALL_NUMBER`] when it last arrived.
     came: AtomicU32,
     /// Stack pointer when the trial began, from which words are copied; 0: not known yet.
     stack: AtomicU64,
@@ -127,7 +127,7 @@ fn copy(words: &[AtomicU64], from: u64) {
 
 /// Value by which a signal of a trial is recognised.
 fn magic() -> u64 {
-    (&raw const TURN) as u64
+    (&raw const CALL_NUMBER) as u64
 }
 
 /// True if a signal with this information is a call of a trial.
@@ -138,7 +138,7 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 /// Called in the signal handler: reports the thread's progress and, if the thread is to be held, waits
 /// until the span is over, for [`HOLD_LIMIT_NS`] at most. `state` holds the thread's registers.
 pub(crate) fn stand(state: &State) {
-    let turn = TURN.load(Ordering::Acquire);
+    let turn = CALL_NUMBER.load(Ordering::Acquire);
     let own = sys::thread();
     let seats = SEATS.iter().zip(0_u32..);
     let mut seats = seats.filter(|(seat, _)| seat.thread.load(Ordering::Acquire) == own);
@@ -333,7 +333,7 @@ impl Trying {
         if mask == 0 {
             return true;
         }
-        let turn = TURN.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let turn = CALL_NUMBER.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         ARRIVED.store(0, Ordering::Release);
         CALLING.store(1, Ordering::SeqCst);
         let now = sys::monotonic_ns();

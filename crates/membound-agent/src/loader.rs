@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// True if the control thread reports new modules.
-pub(crate) static TOLD_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
+pub(crate) static REPORTED_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
 /// Set when the list of modules has changed since the control thread's last report.
 pub(crate) static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Twice the number of unmappings so far, plus one while the loader unmaps modules.
@@ -19,7 +19,7 @@ pub(crate) static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the control thread report new modules from now on.
 pub(crate) fn tell_by_control_thread() {
-    TOLD_BY_CONTROL_THREAD.store(true, Ordering::Release);
+    REPORTED_BY_CONTROL_THREAD.store(true, Ordering::Release);
 }
 
 /// True if the list of modules has changed since the last [`take_changed`].

@@ -4,7 +4,9 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::Event;
 
-use crate::loader::{CHANGED, TOLD_BY_CONTROL_THREAD, UNMAPPINGS, end_of_unmapping, unmappings};
+use crate::loader::{
+    CHANGED, REPORTED_BY_CONTROL_THREAD, UNMAPPINGS, end_of_unmapping, unmappings,
+};
 use crate::settings::{LoaderPhase, loader_state, settings};
 use crate::{areas, control, listen, quiesce};
 
@@ -21,7 +23,7 @@ pub(crate) fn announced() {
         }
         LoaderPhase::Consistent => {
             let unmapped = end_of_unmapping();
-            let later = TOLD_BY_CONTROL_THREAD.load(Ordering::Acquire)
+            let later = REPORTED_BY_CONTROL_THREAD.load(Ordering::Acquire)
                 && listen::is_here()
                 && quiesce::is_own_process();
             if later {

@@ -51,7 +51,7 @@ const REACHABLE_LIMIT_NS: u64 = 1_000_000_000;
 /// Pause between two polls of such a thread.
 const REACHABLE_POLL_NS: u64 = 500_000;
 /// Flag in a roll entry: its thread was seen in this phase.
-const SEEN: u32 = 1 << 31;
+const OBSERVED: u32 = 1 << 31;
 
 /// The thread that changes text, with its process in the upper half; 0: none.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -66,7 +66,7 @@ const BEFORE_TRAPS: u32 = 1;
 const TRAPPED: u32 = 2;
 /// Number of answers so far; a futex word.
 static ANSWERS: AtomicU32 = AtomicU32::new(0);
-/// Threads that were called or seen in this phase, with [`SEEN`] once they were.
+/// Threads that were called or seen in this phase, with [`OBSERVED`] once they were.
 static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
 /// Number of entries in [`ROLL`].
 static CALLED: AtomicU32 = AtomicU32::new(0);
@@ -165,12 +165,12 @@ impl Change {
                     return Ok(());
                 }
                 let entry = entry_of(thread);
-                if entry.is_some_and(|entry| entry.load(Ordering::Acquire) & SEEN != 0) {
+                if entry.is_some_and(|entry| entry.load(Ordering::Acquire) & OBSERVED != 0) {
                     return Ok(());
                 }
                 match threads::state(thread, process) {
                     State::Gone => {}
-                    State::Blocked(ip) if permitted(ip) => enroll(entry, thread | SEEN)?,
+                    State::Blocked(ip) if permitted(ip) => enroll(entry, thread | OBSERVED)?,
                     State::Blocked(_) | State::BlocksTraps => waiting = true,
                     // The signal would stay pending, and a program that asks for pending signals would see
                     // it.
@@ -300,7 +300,7 @@ fn enroll(entry: Option<&AtomicU32>, word: u32) -> Result<(), Failure> {
 fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
     ROLL.iter()
         .take(CALLED.load(Ordering::Acquire) as usize)
-        .find(|entry| entry.load(Ordering::Relaxed) & !SEEN == thread)
+        .find(|entry| entry.load(Ordering::Relaxed) & !OBSERVED == thread)
 }
 
 /// True if a signal with this information is a call.
@@ -322,7 +322,12 @@ pub(crate) fn answer(mask: u64, ip: u64) {
     };
     // The entry may belong to a later phase than the one just read: it is answered all the same.
     if entry
-        .compare_exchange(thread, thread | SEEN, Ordering::AcqRel, Ordering::Relaxed)
+        .compare_exchange(
+            thread,
+            thread | OBSERVED,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
         .is_err()
     {
         return;

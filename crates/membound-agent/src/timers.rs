@@ -57,11 +57,11 @@ static ANEW: AtomicBool = AtomicBool::new(false);
 /// Threads of this process that have a timer, by the index of their ring.
 static THREADS: [AtomicU32; MAX_RINGS] = [const { AtomicU32::new(0) }; MAX_RINGS];
 /// True if the thread of this ring was found by the last comparison.
-static SEEN: [AtomicBool; MAX_RINGS] = [const { AtomicBool::new(false) }; MAX_RINGS];
+static FOUND: [AtomicBool; MAX_RINGS] = [const { AtomicBool::new(false) }; MAX_RINGS];
 /// Number of threads at the last poll.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Polls so far.
-static LOOKS: AtomicU32 = AtomicU32::new(0);
+static POLLS: AtomicU32 = AtomicU32::new(0);
 /// The next ring whose timer is checked.
 static PROBE: AtomicUsize = AtomicUsize::new(0);
 /// The launcher's heartbeat at the last poll.
@@ -417,7 +417,7 @@ pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
         arm_all_anew();
     }
     let count = sys::threads();
-    let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
+    let looks = POLLS.fetch_add(1, Ordering::Relaxed);
     if COUNT.swap(count, Ordering::Relaxed) != count || looks.is_multiple_of(SCANS_PER_FULL_SCAN) {
         compare(room);
     }
@@ -435,7 +435,7 @@ fn tell_own_time() {
 
 /// Compares the process's threads with those that have timers.
 fn compare(room: &mut Scratch) {
-    for seen in SEEN.iter().take(rings()) {
+    for seen in FOUND.iter().take(rings()) {
         seen.store(false, Ordering::Relaxed);
     }
     let listed = threads::each(room, |thread| {
@@ -447,7 +447,7 @@ fn compare(room: &mut Scratch) {
             // `arm_new` reports an error to the launcher.
             None => arm_new(thread).ok().and_then(|()| ring_of_thread(thread)),
         };
-        if let Some(seen) = ring.and_then(|ring| SEEN.get(ring.index)) {
+        if let Some(seen) = ring.and_then(|ring| FOUND.get(ring.index)) {
             seen.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -460,7 +460,7 @@ fn compare(room: &mut Scratch) {
         (probe + PROBED).checked_rem(rings()).unwrap_or(0),
         Ordering::Relaxed,
     );
-    for (index, (owner, seen)) in THREADS.iter().zip(&SEEN).enumerate().take(rings()) {
+    for (index, (owner, seen)) in THREADS.iter().zip(&FOUND).enumerate().take(rings()) {
         if owner.load(Ordering::Relaxed) == 0 {
             continue;
         }

@@ -60,7 +60,7 @@ struct Reader {
 
 /// A record with its process and thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ThreadRecord {
     pub(crate) process: u32,
     pub(crate) thread: u32,
     pub(crate) record: AllocationRecord,
@@ -177,7 +177,7 @@ impl Memory {
     }
 
     /// Removes every complete event and passes it on; events of one thread are in order.
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(&Told)) -> Drained {
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&ThreadRecord)) -> Drained {
         let homeless = self.memory.word64(offset_of!(Allocations, homeless));
         let mut drained = Drained {
             taken: 0,
@@ -197,7 +197,12 @@ impl Memory {
         used.to_vec()
     }
 
-    fn drain_one(&mut self, index: usize, drained: &mut Drained, each: &mut impl FnMut(&Told)) {
+    fn drain_one(
+        &mut self,
+        index: usize,
+        drained: &mut Drained,
+        each: &mut impl FnMut(&ThreadRecord),
+    ) {
         const RECORDS: u64 = ALLOCATION_RECORDS as u64;
         /// Records freed together: the program may reuse the first of them while later ones are still being
         /// read.
@@ -251,7 +256,7 @@ impl Memory {
         record: AllocationRecord,
         what: AllocationWhat,
         drained: &mut Drained,
-        each: &mut impl FnMut(&Told),
+        each: &mut impl FnMut(&ThreadRecord),
     ) {
         if what.kind == AllocationKind::Thread as u8 {
             reader.thread = u32::try_from(record.address).unwrap_or(0);
@@ -259,7 +264,7 @@ impl Memory {
             return;
         }
         drained.taken += 1;
-        each(&Told {
+        each(&ThreadRecord {
             process: reader.process,
             thread: reader.thread,
             record,
@@ -310,7 +315,7 @@ impl Memory {
     }
 
     /// Frees the rings of threads that have ended.
-    pub(crate) fn free(&mut self, mut each: impl FnMut(&Told)) -> Drained {
+    pub(crate) fn free(&mut self, mut each: impl FnMut(&ThreadRecord)) -> Drained {
         let mut drained = Drained::default();
         if !self.same_numbers {
             return drained;

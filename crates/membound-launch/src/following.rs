@@ -8,7 +8,7 @@ use membound_platform::{cpu_time, stat};
 use membound_wire::{AllocationKind, allocation_interval};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, Told};
+use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, ThreadRecord};
 use crate::allocations::{AllocationAction, AllocationEvent, AllocationReceiver, Objects};
 use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
@@ -166,7 +166,7 @@ impl Following {
         let mut closed = freed;
         let mut poll = IDLE_POLL_INTERVAL;
         let mut receiver_ns = 0;
-        let mut looks = Looks::default();
+        let mut looks = PollCost::default();
         loop {
             let stop = stopped(poll);
             let now = Instant::now();
@@ -229,12 +229,12 @@ struct LookCost {
 
 /// Separates what polls cost by themselves from what their events cost.
 #[derive(Clone, Copy, Debug, Default)]
-struct Looks {
+struct PollCost {
     /// Mean cost of a poll that finds nothing.
     empty_ns: f64,
 }
 
-impl Looks {
+impl PollCost {
     /// Events above which the cost of a poll depends on their number. With fewer, most of it is the wake-up
     /// and the call of the receiver.
     const MANY_EVENTS: u64 = 100;
@@ -283,7 +283,7 @@ impl Image {
     fn take(
         &mut self,
         objects: &Objects,
-        take: impl FnOnce(&mut Memory, &mut dyn FnMut(&Told)) -> Drained,
+        take: impl FnOnce(&mut Memory, &mut dyn FnMut(&ThreadRecord)) -> Drained,
     ) -> u64 {
         let Self {
             memory,
@@ -436,7 +436,7 @@ fn index_of(processes: &mut Vec<Process>, number: u32) -> usize {
 }
 
 /// The event for the receiver; `None` for a record that makes no sense.
-fn event(told: &Told) -> Option<AllocationEvent> {
+fn event(told: &ThreadRecord) -> Option<AllocationEvent> {
     let action = if told.what.kind == AllocationKind::Allocated as u8 {
         AllocationAction::Allocated
     } else if told.what.kind == AllocationKind::Freed as u8 {
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn what_looks_cost_is_no_cost_of_the_events_that_they_find() {
-        let mut looks = Looks::default();
+        let mut looks = PollCost::default();
         for _ in 0..200 {
             assert_eq!(looks.cost(20_000.0, 0).reading_ns, 0.0);
         }

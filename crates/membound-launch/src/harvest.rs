@@ -42,10 +42,10 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Length of a phase with or without scavengers, in polls of the agent, where request latencies are
 /// measured: 20 ms.
-const REQUEST_LOOKS: u32 = 10;
+const REQUEST_POLLS: u32 = 10;
 
 /// Longest phase, in polls of the agent: 500 ms.
-const MAX_REQUEST_LOOKS: f64 = 250.0;
+const MAX_REQUEST_POLLS: f64 = 250.0;
 
 /// Nanoseconds between two polls of the agent.
 const LOOK_NS: f64 = 2e6;
@@ -222,7 +222,7 @@ impl Harvesting {
         word(offset_of!(ControlPage, idle), wanted.idle as u32);
         word(offset_of!(ControlPage, share), parts(wanted.share));
         if wanted.requests.is_some() {
-            word(offset_of!(ControlPage, phase_looks), REQUEST_LOOKS);
+            word(offset_of!(ControlPage, phase_looks), REQUEST_POLLS);
         }
         let long = |offset: usize, value: u64| {
             control_page.word64(offset).store(value, Ordering::Relaxed);
@@ -256,7 +256,7 @@ impl Harvesting {
     /// Lengthens phases with and without scavengers to this many nanoseconds, if they are shorter.
     pub(crate) fn lengthen_phases(&self, length_ns: f64) {
         if let Some(control_page) = &self.state().control_page {
-            let looks = (length_ns / LOOK_NS).clamp(1.0, MAX_REQUEST_LOOKS) as u32;
+            let looks = (length_ns / LOOK_NS).clamp(1.0, MAX_REQUEST_POLLS) as u32;
             let word = control_page.word32(offset_of!(ControlPage, phase_looks));
             word.fetch_max(looks, Ordering::Relaxed);
         }

@@ -20,9 +20,9 @@ const ADVANCE_NS: f64 = 10e6;
 const EVERY_BLOCK_NS: f64 = 5e6;
 /// Cost in nanoseconds of a block that is not reported: a few instructions at its allocation and at its
 /// free, and the cache lines that they read.
-const NOT_TOLD_NS: f64 = 24.0;
+const UNREPORTED_BLOCK_NS: f64 = 24.0;
 /// Least part of the share for reported blocks, however many others there are.
-const MIN_SHARE_FOR_TOLD_BLOCKS: f64 = 0.25;
+const MIN_SHARE_FOR_REPORTED_BLOCKS: f64 = 0.25;
 /// Part of the remaining advance that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
 /// Cost of events at which a window ends early: at the full length of the window a flood would have cost
@@ -149,7 +149,7 @@ impl Window {
 impl Window {
     /// CPU time that its blocks cost the program whether they were reported or not.
     fn fixed_ns(&self) -> f64 {
-        self.blocks * NOT_TOLD_NS
+        self.blocks * UNREPORTED_BLOCK_NS
     }
 }
 
@@ -224,7 +224,7 @@ impl Pace {
             _ => {
                 let left_ns = (ADVANCE_NS - account.spent_ns).max(0.0);
                 let for_told_ns =
-                    (earned_ns - window.fixed_ns()).max(MIN_SHARE_FOR_TOLD_BLOCKS * earned_ns);
+                    (earned_ns - window.fixed_ns()).max(MIN_SHARE_FOR_REPORTED_BLOCKS * earned_ns);
                 let event_ns = window.event_ns + self.reading.event_ns();
                 level_within(window, event_ns, for_told_ns + PART_OF_ADVANCE * left_ns)
             }
@@ -324,7 +324,8 @@ mod tests {
         let cost_ns = |level: &u32| {
             window(3e4, *level).events * (70.0 + 30.0 * Processors::cores(2).lost_beside(1.0))
         };
-        let all_ns: f64 = levels[1..].iter().map(cost_ns).sum::<f64>() + 200.0 * 3e4 * NOT_TOLD_NS;
+        let all_ns: f64 =
+            levels[1..].iter().map(cost_ns).sum::<f64>() + 200.0 * 3e4 * UNREPORTED_BLOCK_NS;
         let paid_ns = 200.0 * PART_OF_ALL * 5e6;
         assert!(
             (0.5 * paid_ns..=paid_ns + ADVANCE_NS).contains(&all_ns),
@@ -337,7 +338,7 @@ mod tests {
             .iter()
             .map(|level| window(1e6, *level).events * 70.0)
             .sum();
-        let least_ns = 150.0 * MIN_SHARE_FOR_TOLD_BLOCKS * PART_OF_ALL * 5e6;
+        let least_ns = 150.0 * MIN_SHARE_FOR_REPORTED_BLOCKS * PART_OF_ALL * 5e6;
         assert!(
             (0.3 * least_ns..=least_ns).contains(&told_ns),
             "{told_ns} {least_ns}"

@@ -45,7 +45,7 @@ struct Owner {
 
 /// Contents of a ring.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct DrainedRing {
     pub(crate) process: u32,
     pub(crate) sample: Option<TimerSample>,
     /// Samples that found no room.
@@ -113,7 +113,7 @@ impl Memory {
 
     /// Removes every sample and passes it on; samples of one thread are in order. Also counts up the
     /// heartbeat.
-    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Taken)) {
+    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(DrainedRing)) {
         self.memory
             .word32(offset_of!(TickSet, heartbeat))
             .fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Memory {
         }
     }
 
-    fn drain_one(&mut self, index: usize, each: &mut dyn FnMut(Taken)) {
+    fn drain_one(&mut self, index: usize, each: &mut dyn FnMut(DrainedRing)) {
         let ring = Self::ring(index);
         let owner = self
             .memory
@@ -138,7 +138,7 @@ impl Memory {
             _ => lost.swap(0, Ordering::Relaxed),
         };
         if lost > 0 {
-            each(Taken {
+            each(DrainedRing {
                 process,
                 sample: None,
                 lost: u64::from(lost),
@@ -158,7 +158,7 @@ impl Memory {
             let slot = usize::try_from(at % TICK_WORDS as u64).unwrap_or(0);
             let (length, sample) = self.sample(ring, slot, thread);
             if let Some(sample) = sample {
-                each(Taken {
+                each(DrainedRing {
                     process,
                     sample: Some(sample),
                     lost: 0,
@@ -223,7 +223,7 @@ impl Memory {
     }
 
     /// Frees the rings of threads that have ended without a mark of their process.
-    pub(crate) fn free(&mut self, each: &mut dyn FnMut(Taken)) {
+    pub(crate) fn free(&mut self, each: &mut dyn FnMut(DrainedRing)) {
         if self.elsewhere {
             return;
         }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashSet;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
-use crate::tick_memory::{Memory, Taken};
+use crate::tick_memory::{DrainedRing, Memory};
 use crate::timers::{TimerReceiver, TimerSample, Timers};
 
 /// Poll interval of the rings.
@@ -163,7 +163,7 @@ impl State {
         self.each(|memory, each| memory.free(each));
     }
 
-    fn each(&mut self, take: impl Fn(&mut Memory, &mut dyn FnMut(Taken))) {
+    fn each(&mut self, take: impl Fn(&mut Memory, &mut dyn FnMut(DrainedRing))) {
         let Self { images, processes } = self;
         for image in images {
             take(&mut image.memory, &mut |taken| {

@@ -143,7 +143,7 @@ impl Look {
 
 /// Estimates how much CPU time programs lose to the recorder running beside them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct Interference {
     processors: Processors,
     /// Share of the program's CPU time that recording may cost.
     share: f64,
@@ -153,7 +153,7 @@ pub(crate) struct Beside {
     lost_ns: f64,
 }
 
-impl Beside {
+impl Interference {
     /// Shortest interval between two readings: the clocks of processes are too coarse for less.
     const EVERY_NS: u64 = 20_000_000;
     /// Processors that a running program uses at least; below, it counts as idle.
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn own_time_counts_more_where_the_program_has_all_processors() {
         let lost = |busy: u64| {
-            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            let mut beside = Interference::new(Processors::cores(2), 0.05);
             let look = |at: u64| Look {
                 t_ns: at * 50_000_000,
                 cpu_ns: at * 50_000_000 * busy,
@@ -252,14 +252,14 @@ mod tests {
     #[test]
     fn what_can_wait_is_done_where_it_costs_the_program_nothing() {
         let after = |busy: u64, own_ns: u64| {
-            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            let mut beside = Interference::new(Processors::cores(2), 0.05);
             beside.lost_ns(Look::default());
             beside.lost_ns(after_100_ms(busy, 0));
             beside.may_go_on(own_ns)
         };
         assert!(after(1, 50_000_000) && !after(2, 50_000_000));
         let is_in_the_way = |busy: u64, waits: u64, own_ns: u64| {
-            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            let mut beside = Interference::new(Processors::cores(2), 0.05);
             beside.lost_ns(Look::default());
             beside.lost_ns(after_100_ms(busy, waits));
             beside.is_in_the_way(own_ns)
@@ -270,14 +270,14 @@ mod tests {
             "two threads take turns on one"
         );
         let lacks_processors = |busy: u64, waits: u64| {
-            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            let mut beside = Interference::new(Processors::cores(2), 0.05);
             beside.lost_ns(Look::default());
             beside.lost_ns(after_100_ms(busy, waits));
             beside.lacks_processors()
         };
         assert!(lacks_processors(2, 0) && lacks_processors(1, 1));
         assert!(!lacks_processors(1, 0) && !lacks_processors(0, 0));
-        let mut beside_clients = Beside::new(Processors::cores(2), 0.05);
+        let mut beside_clients = Interference::new(Processors::cores(2), 0.05);
         beside_clients.lost_ns(Look::default());
         beside_clients.lost_ns(Look {
             others: 1.0,
@@ -287,7 +287,7 @@ mod tests {
         let is_room = !is_in_the_way(1, 0, 1_000_000_000);
         assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));
-        let young = Beside::new(Processors::cores(2), 0.05);
+        let young = Interference::new(Processors::cores(2), 0.05);
         assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));
     }
 

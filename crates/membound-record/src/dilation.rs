@@ -129,7 +129,7 @@ struct Part {
 
 /// What a sample shows about patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub(crate) enum PatchVisibility {
     /// Whether it lay in a patch.
     Patches,
     /// Only the instruction of the program, and whether it lay in the agent.
@@ -139,7 +139,7 @@ pub(crate) enum Telling {
 /// Corrects windows by their samples.
 #[derive(Debug)]
 pub(crate) struct Dilation {
-    telling: Telling,
+    telling: PatchVisibility,
     waiting: Vec<Waiting>,
     /// By kind of work and patched sites.
     pools: FxHashMap<(Work, BTreeSet<SiteId>), Pool>,
@@ -154,7 +154,7 @@ pub(crate) struct Dilation {
 
 impl Dilation {
     /// No windows yet.
-    pub(crate) fn new(telling: Telling) -> Self {
+    pub(crate) fn new(telling: PatchVisibility) -> Self {
         Self {
             telling,
             waiting: Vec::new(),
@@ -274,8 +274,10 @@ impl Dilation {
         let usually = usually.filter_map(|it| self.usual_at_ns.get(it));
         let usually = usually.sum::<f64>() / self.usual_all_ns;
         let most = match self.telling {
-            Telling::Patches => pool.in_patches_ns / pool.all_ns + (displaced - usually).max(0.0),
-            Telling::Instructions => pool.cost_ns / pool.all_ns,
+            PatchVisibility::Patches => {
+                pool.in_patches_ns / pool.all_ns + (displaced - usually).max(0.0)
+            }
+            PatchVisibility::Instructions => pool.cost_ns / pool.all_ns,
         };
         let most = most.min(MAX_PATCHED_SHARE);
         let samples = f64::from(pool.samples);
@@ -345,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_patches_take_is_taken_out_of_a_window_s_time() {
-        let mut dilation = Dilation::new(Telling::Instructions);
+        let mut dilation = Dilation::new(PatchVisibility::Instructions);
         dilation.wait(window(100, 199));
         for t_ns in 0..300 {
             // One in ten is at the patched instruction; inside of windows one in two.
@@ -364,7 +366,7 @@ mod tests {
     /// CPU time of windows of ten samples: this many in patches and this many at other instructions; outside
     /// windows three in ten lie at the latter.
     fn windows(own: u64, elsewhere: u64) -> Vec<u64> {
-        let mut dilation = Dilation::new(Telling::Patches);
+        let mut dilation = Dilation::new(PatchVisibility::Patches);
         for number in 0..20 {
             dilation.wait(window(1000 * number, 1000 * number + 9));
         }
@@ -410,7 +412,7 @@ mod tests {
 
     #[test]
     fn windows_are_not_charged_for_allocations() {
-        let mut dilation = Dilation::new(Telling::Patches);
+        let mut dilation = Dilation::new(PatchVisibility::Patches);
         dilation.sample(10, (FrameId(1), None), 5_000_000, Inside::Hook);
         assert_eq!(dilation.take_unforeseen(), 0.0);
         dilation.sample(20, (FrameId(1), None), 1_000_000, Inside::Patch);
@@ -419,7 +421,7 @@ mod tests {
 
     #[test]
     fn without_samples_a_window_stays_as_it_is() {
-        let mut dilation = Dilation::new(Telling::Instructions);
+        let mut dilation = Dilation::new(PatchVisibility::Instructions);
         dilation.wait(window(100, 199));
         for t_ns in 0..105 {
             dilation.sample(t_ns, (FrameId(1), Some(SiteId(1))), 10, Inside::Program);

@@ -26,13 +26,13 @@ use membound_rewrite::stall::Effective;
 use membound_run::{Meta, ProcessId, ThreadId, TimerKind};
 use rustc_hash::FxHashMap;
 
-use crate::budget::Beside;
+use crate::budget::Interference;
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
 use crate::clock::{Clock, Reading};
 use crate::cpu_time::CpuTime;
 use crate::cut_off::CutOff;
-use crate::dilation::{Dilation, Telling};
+use crate::dilation::{Dilation, PatchVisibility};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
 use crate::groups::Wanted;
@@ -47,7 +47,7 @@ use crate::pages::Pages;
 use crate::residency::Residencies;
 use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
-use crate::sampling::Taken;
+use crate::sampling::ResolvedSample;
 use crate::sites::Sites;
 use crate::traffic::TrafficCounters;
 use crate::waited::Waited;
@@ -67,17 +67,17 @@ const MAX_DELAY_NS: u64 = 2_000_000_000;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Longest time between two iterations of the driver's loop.
-const TURN: Duration = Duration::from_millis(8);
+const ITERATION_INTERVAL: Duration = Duration::from_millis(8);
 /// The same while programs are only sampled, not patched.
-const CALM_TURN: Duration = Duration::from_millis(40);
+const CALM_ITERATION_INTERVAL: Duration = Duration::from_millis(40);
 /// Shortest time between two iterations, while a window is open or opening: the window must close in time.
-const SHORT_TURN: Duration = Duration::from_millis(1);
+const MIN_ITERATION_INTERVAL: Duration = Duration::from_millis(1);
 /// The same while the program makes a trial: each iteration takes a processor, which perturbs the trial.
-const TRIAL_TURN: Duration = Duration::from_millis(8);
+const TRIAL_ITERATION_INTERVAL: Duration = Duration::from_millis(8);
 /// Events processed per millisecond between two iterations while a window is open.
 const SETTLED_A_MS: usize = 500;
 /// Interval at which the programs' loss of CPU time is updated.
-const BESIDE_EVERY_NS: u64 = 25_000_000;
+const INTERFERENCE_INTERVAL_NS: u64 = 25_000_000;
 /// Interval between two transactions on the file.
 const WRITE_EVERY_NS: u64 = 500_000_000;
 /// The same while a harvest is planned from the file as it is written.
@@ -100,9 +100,9 @@ pub(crate) struct Costs {
 
 /// An event that waits to be processed.
 #[derive(Debug)]
-enum Happened {
+enum PendingEvent {
     /// A sample, the address it waited for, and since when no patch was in the text (`None`: one was).
-    Sampled(Box<Taken>, Option<Effective>, Option<u64>),
+    Sampled(Box<ResolvedSample>, Option<Effective>, Option<u64>),
     Accessed(Access),
     /// Process, number and return addresses of a call chain.
     Chained(u32, u32, Vec<u64>),
@@ -135,7 +135,7 @@ pub(crate) struct Driver {
     chooser: Chooser,
     cpu_time: CpuTime,
     /// Estimates what the recorder's own CPU time costs the programs; below, the CPU time before that.
-    beside: Beside,
+    beside: Interference,
     own_before_ns: u64,
     /// CPU time that the programs have lost so far to the recorder running beside them.
     lost_beside_ns: f64,
@@ -152,7 +152,7 @@ pub(crate) struct Driver {
     in_hooks_ns: f64,
     /// Sampled CPU time at which the names of sampled modules are read next.
     read_names_at_ns: u64,
-    pending: Pending<Happened>,
+    pending: Pending<PendingEvent>,
     sources: Vec<PathBuf>,
     source_modules: FxHashMap<usize, Arc<CodeModule>>,
     /// When each thread was sampled last, and its process.
@@ -212,8 +212,8 @@ impl Driver {
             bursts: wanted(options.bursts == Bursts::On),
         };
         let telling = match meta.timer {
-            TimerKind::AgentTimer => Telling::Instructions,
-            TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => Telling::Patches,
+            TimerKind::AgentTimer => PatchVisibility::Instructions,
+            TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => PatchVisibility::Patches,
         };
         // Perf's batches report up to when they are complete; the agent's samples need no such wait.
         let sampled_until_ns = match sampling {
@@ -226,7 +226,7 @@ impl Driver {
         let trials = Trials::new(line_bytes.map(u64::from));
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
-        let beside = Beside::new(Processors::here(), options.max_overhead);
+        let beside = Interference::new(Processors::here(), options.max_overhead);
         let mut gaps = gaps;
         let traffic = TrafficCounters::open(&Root::system(), clock.now_ns(), &mut gaps);
         Self {
@@ -318,21 +318,23 @@ impl Driver {
 
     /// Time until the next iteration while a window is open or opening.
     fn window_turn(&self) -> Duration {
-        self.windows.until_look().clamp(SHORT_TURN, TURN)
+        self.windows
+            .until_look()
+            .clamp(MIN_ITERATION_INTERVAL, ITERATION_INTERVAL)
     }
 
     /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
     fn wait(&mut self) {
         let turn = if self.trials.is_trying() {
-            TRIAL_TURN
+            TRIAL_ITERATION_INTERVAL
         } else if self.over {
-            SHORT_TURN
+            MIN_ITERATION_INTERVAL
         } else if self.windows.is_open() {
             self.window_turn()
         } else if self.remote.is_none() {
-            CALM_TURN
+            CALM_ITERATION_INTERVAL
         } else {
-            TURN
+            ITERATION_INTERVAL
         };
         let first = match &self.sampling {
             Some(sampling) => sampling.batches.recv_timeout(turn),
@@ -373,7 +375,7 @@ impl Driver {
         } else {
             usize::MAX
         };
-        if now_ns >= self.looked_beside_ns + BESIDE_EVERY_NS {
+        if now_ns >= self.looked_beside_ns + INTERFERENCE_INTERVAL_NS {
             self.look_beside(now_ns);
         }
         self.look(now_ns);

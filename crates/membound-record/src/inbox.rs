@@ -18,7 +18,7 @@ const MAX_WAITING: usize = 2 << 20;
 
 /// Everything that was reported since the last fetch.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Reports {
     /// Accesses of patched sites.
     pub(crate) accesses: Vec<Access>,
     /// Paths of new files; [`Access::module`] is an index into all paths so far.
@@ -59,7 +59,7 @@ pub(crate) struct Inbox {
 
 #[derive(Debug, Default)]
 struct State {
-    told: Told,
+    told: Reports,
     /// Number of files reported so far.
     sources: usize,
 }
@@ -81,7 +81,7 @@ impl Inbox {
     }
 
     /// Fetches everything since the last call.
-    pub(crate) fn take(&self) -> Told {
+    pub(crate) fn take(&self) -> Reports {
         std::mem::take(&mut self.state().told)
     }
 }

@@ -33,7 +33,7 @@ const APART: std::ops::Range<f64> = 0.5..1.5;
 
 /// A sample of the program's own code.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct LoopSample<'a> {
     pub(crate) t_ns: u64,
     pub(crate) thread: ThreadId,
     pub(crate) weight_ns: u64,
@@ -138,7 +138,7 @@ impl IterationCounter {
     }
 
     /// Adds a sample; a thread's samples come in time order. Stretches that end with it go into `out`.
-    pub(crate) fn sample(&mut self, seen: &Seen<'_>, sites: &Sites, out: &mut Vec<Laps>) {
+    pub(crate) fn sample(&mut self, seen: &LoopSample<'_>, sites: &Sites, out: &mut Vec<Laps>) {
         let thread = self.threads.entry(seen.thread).or_default();
         let code = seen.module.code();
         let function = code.and_then(|code| code.function(seen.address));

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::clock::Clock;
 use crate::duty::Duty;
 use crate::perf::{self, Bell, Mode, Named, PerfEvent};
-use crate::sampling::{Seen, Taken};
+use crate::sampling::{RawSample, ResolvedSample};
 use crate::world::World;
 
 /// Poll interval of the rings while patches depend on samples.
@@ -25,7 +25,7 @@ const CALM_EVERY: Duration = Duration::from_millis(40);
 /// What the thread sends to the driver after each poll.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) samples: Vec<Taken>,
+    pub(crate) samples: Vec<ResolvedSample>,
     /// Time until which all samples have been sent, in nanoseconds since the run began.
     pub(crate) until_ns: u64,
     /// Records that were lost for lack of room.
@@ -168,7 +168,7 @@ impl Reader {
                     duty.sampled(sample.pid, sample.tid);
                     let weight_ns = (sample.period_ns as f64 * duty.factor()) as u64;
                     batch.switching_ns += weight_ns as f64 * duty.lost_part();
-                    let seen = Seen {
+                    let seen = RawSample {
                         pid: sample.pid,
                         tid: sample.tid,
                         t_ns: t_ns(sample.t_ns),

@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// A sample with its call chain.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ResolvedSample {
     pub(crate) t_ns: u64,
     pub(crate) process: ProcessId,
     pub(crate) thread: ThreadId,
@@ -54,7 +54,7 @@ pub(crate) enum Patched {
 
 /// A raw sample, taken from outside the process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct RawSample<'a> {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) t_ns: u64,
@@ -71,7 +71,11 @@ pub(crate) struct Seen<'a> {
 
 impl World {
     /// Resolves a raw sample. `remote` knows the trampolines of the programs.
-    pub(crate) fn take_seen(&mut self, seen: &Seen<'_>, remote: Option<&Remote>) -> Taken {
+    pub(crate) fn take_seen(
+        &mut self,
+        seen: &RawSample<'_>,
+        remote: Option<&Remote>,
+    ) -> ResolvedSample {
         let mut registers = seen.registers.unwrap_or_default();
         let bottom = registers.stack_pointer();
         let read = |address: u64| word(seen.stack, bottom, address);
@@ -115,7 +119,12 @@ impl World {
     }
 
     /// Resolves a sample that the agent took at `t_ns`.
-    pub(crate) fn take_told(&mut self, pid: u32, sample: &TimerSample, t_ns: u64) -> Taken {
+    pub(crate) fn take_told(
+        &mut self,
+        pid: u32,
+        sample: &TimerSample,
+        t_ns: u64,
+    ) -> ResolvedSample {
         let process = self.image(pid, t_ns);
         let patched = if sample.inside {
             Patched::Agent
@@ -144,7 +153,7 @@ impl World {
         process: ProcessId,
         registers: &Registers,
         callers: &[u64],
-    ) -> Taken {
+    ) -> ResolvedSample {
         let thread = self.threads.of(process, place.pid, place.tid, place.t_ns);
         self.find_stack(place, process, thread, registers.stack_pointer());
         let t_ns = place.t_ns;
@@ -184,7 +193,7 @@ impl World {
         }
         frames.insert(0, leaf);
         let stack = self.interner.stack(&frames);
-        Taken {
+        ResolvedSample {
             t_ns,
             process,
             thread,
@@ -278,7 +287,7 @@ mod tests {
         };
         let local = 0_u64;
         registers.general[Registers::STACK_POINTER] = &raw const local as u64;
-        let mut seen = Seen {
+        let mut seen = RawSample {
             pid,
             tid: pid,
             t_ns: 5,

@@ -15,7 +15,7 @@ use crate::perf::{
 };
 
 pub use patrol::Patrol;
-pub use suspects::{Plan, Seen, Suspects, Wrote};
+pub use suspects::{ObservedAccess, Plan, Suspects, Wrote};
 
 /// Number of debug registers for addresses.
 pub const MAX_POINTS: usize = 4;

@@ -8,7 +8,7 @@ use membound_run::Watched;
 use crate::clock::Clock;
 use crate::gaps::Gaps;
 use crate::perf;
-use crate::sampling::Seen;
+use crate::sampling::RawSample;
 use crate::watch::{self, Patrol, Suspects};
 use crate::world::World;
 
@@ -32,7 +32,7 @@ impl Watching {
     }
 
     /// Notes an access.
-    pub(crate) fn note(&mut self, seen: watch::Seen) {
+    pub(crate) fn note(&mut self, seen: watch::ObservedAccess) {
         self.suspects.note(seen);
     }
 
@@ -87,7 +87,7 @@ fn row(
     hit: &watch::Hit<'_>,
 ) -> Watched {
     let sample = &hit.sample;
-    let seen = Seen {
+    let seen = RawSample {
         pid: sample.pid,
         tid: sample.tid,
         t_ns: clock.of_raw(sample.t_ns),

@@ -37,7 +37,7 @@ const MAX_PAUSE_NS: u64 = 60_000_000_000;
 const MAX_TAKEN_NS: u64 = 10_000_000;
 /// While programs exchange their patches, they are polled again after this fraction of the time that has
 /// passed since the exchange began: if a file has to be planned, that takes seconds.
-const LOOKS_OPENING: u64 = 8;
+const OPENING_POLL_FRACTION: u64 = 8;
 /// Assumed cost of sites of unknown rates, as a share of CPU time.
 const UNKNOWN_COST: f64 = 1.0;
 
@@ -143,7 +143,7 @@ impl Windows {
     fn look_after(&self, now: Now) -> Duration {
         Duration::from_nanos(match &self.phase {
             Phase::Opening { window, .. } => {
-                now.t_ns.saturating_sub(window.since_ns) / LOOKS_OPENING
+                now.t_ns.saturating_sub(window.since_ns) / OPENING_POLL_FRACTION
             }
             // Half of the expected time: the speed of programs changes, and a window must not last much
             // longer than planned.

@@ -22,7 +22,7 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{Telling, kept, options, record, tell, usual};
+use once::{Printed, kept, options, record, tell, usual};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -42,9 +42,9 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     }
     let options = options(args)?;
     let telling = if args.quiet {
-        Telling::Nothing
+        Printed::Nothing
     } else {
-        Telling::Summary
+        Printed::Summary
     };
     match (args.pid, args.command.split_first()) {
         (Some(pid), _) => attach(pid, options, telling),
@@ -57,7 +57,7 @@ fn launch(
     name: &OsString,
     arguments: &[OsString],
     options: Options,
-    telling: Telling,
+    telling: Printed,
 ) -> anyhow::Result<ExitCode> {
     Ok(match record(name, arguments, options, telling)? {
         // The exit code of a program that failed takes precedence over ours.
@@ -75,7 +75,7 @@ pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> a
         machine: machine::profile(None)?,
         ..usual(run)
     };
-    let code = launch(&program.into(), arguments, options, Telling::Nothing)?;
+    let code = launch(&program.into(), arguments, options, Printed::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
     Ok(())
 }
@@ -97,7 +97,7 @@ pub(crate) fn in_place(
         duration: Some(duration),
         ..usual(run)
     };
-    record(name, arguments, options, Telling::Nothing)
+    record(name, arguments, options, Printed::Nothing)
 }
 
 /// Whether the kernel permits timer samples of programs that this process starts.
@@ -136,7 +136,7 @@ pub(crate) fn for_harvest(
     }
 }
 
-fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCode> {
+fn attach(pid: u32, options: Options, telling: Printed) -> anyhow::Result<ExitCode> {
     let path = options.output.clone();
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;

@@ -24,9 +24,9 @@ const DISABLED: usize = 2;
 const STACK_OFFSET: usize = 16;
 
 /// A `stack_t`: address, flags, bytes.
-pub(super) type Told = [usize; 3];
+pub(super) type SignalStack = [usize; 3];
 
-pub(super) const NONE: Told = [0, DISABLED, 0];
+pub(super) const NONE: SignalStack = [0, DISABLED, 0];
 
 /// The alternate stack of a thread slot, used by whichever thread has the slot.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Alternate {
 impl Alternate {
     /// Maps the stack, and has the calling thread use it where `now`, the thread's alternate stack, is
     /// none. Signals are blocked.
-    pub(super) fn provide(&self, now: Told) -> Result<(), Errno> {
+    pub(super) fn provide(&self, now: SignalStack) -> Result<(), Errno> {
         if self.place.load(Ordering::Relaxed) == 0 {
             let place = Scratch::untouched(BYTES, Protection::ReadWrite)?.keep();
             self.place.store(place, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Alternate {
         }
     }
 
-    pub(super) fn is(&self, told: Told) -> bool {
+    pub(super) fn is(&self, told: SignalStack) -> bool {
         !is_none(told) && told[0] == self.place.load(Ordering::Relaxed)
     }
 
@@ -83,7 +83,7 @@ pub(super) fn put_back(context: usize, [place, bytes]: [usize; 2]) {
 }
 
 /// The alternate stack that was set before the handler with the frame at `context`.
-fn before(context: usize) -> Told {
+fn before(context: usize) -> SignalStack {
     // SAFETY: the kernel put a `stack_t` there.
     unsafe { memory::get(context + STACK_OFFSET) }
 }
@@ -95,7 +95,7 @@ pub(super) fn holds(context: usize) -> bool {
 }
 
 /// The calling thread's alternate stack, as the kernel reports it.
-pub(super) fn present() -> Result<Told, Errno> {
+pub(super) fn present() -> Result<SignalStack, Errno> {
     let mut now = NONE;
     // SAFETY: the kernel writes a `stack_t`.
     let asked = unsafe {
@@ -108,15 +108,15 @@ pub(super) fn present() -> Result<Told, Errno> {
 }
 
 /// Flags of a `stack_t`: only the lower 32 bits, since the kernel writes no more of that word into a frame.
-fn flags(told: Told) -> usize {
+fn flags(told: SignalStack) -> usize {
     told[1] & 0xffff_ffff
 }
 
-fn is_none(told: Told) -> bool {
+fn is_none(told: SignalStack) -> bool {
     flags(told) & DISABLED != 0
 }
 
 /// True if the thread runs on it now.
-pub(super) fn is_in_use(told: Told) -> bool {
+pub(super) fn is_in_use(told: SignalStack) -> bool {
     flags(told) == ON_STACK
 }

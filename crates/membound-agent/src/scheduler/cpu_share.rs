@@ -7,9 +7,9 @@ pub(super) const WHOLE: u64 = 1024;
 
 /// CPU time of a thread at the last judgement, in nanoseconds; 0: none yet.
 #[derive(Debug)]
-pub(super) struct Seen(AtomicU64);
+pub(super) struct JudgedCpuTime(AtomicU64);
 
-impl Seen {
+impl JudgedCpuTime {
     pub(super) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }

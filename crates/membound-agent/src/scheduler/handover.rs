@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu_share::Seen;
+use super::cpu_share::JudgedCpuTime;
 use super::policy::{SCHED_OTHER, schedule};
 use super::thread_slot::{Context, ThreadSlot, Use};
 use crate::{own_signals, sys};
@@ -83,7 +83,7 @@ pub(crate) struct HomeThread {
     /// [`Self::loads`] at the last poll of the monitor thread.
     pub(super) seen_loads: AtomicU64,
     /// CPU time of its home thread when idle-time execution was last judged.
-    pub(super) judged: Seen,
+    pub(super) judged: JudgedCpuTime,
 }
 
 impl HomeThread {
@@ -99,7 +99,7 @@ impl HomeThread {
             kept: AtomicU32::new(0),
             backs_off_until_ns: AtomicU64::new(0),
             seen_loads: AtomicU64::new(0),
-            judged: Seen::new(),
+            judged: JudgedCpuTime::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use membound_wire::{ASK, ControlPage, Idle};
 use super::admission::{BEGINS, let_in, lets_in};
 use super::handover::{self, PendingRequest};
 use super::monitor_thread::THREAD;
-use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
+use super::pace::{Activity, Pace, Phases, UNIT_NS, WHOLE};
 use super::page::{control_page, has_peers, idle, tell};
 use super::ring::announce_room;
 use super::thread_slot::{Context, ThreadSlot, Use, thread_slots};
@@ -74,15 +74,19 @@ extern "C" fn look_after(_: usize) -> ! {
             times: pace.is_timed_after(looks),
             period_ns: period,
         };
-        let mut seen = Seen::Rest;
+        let mut seen = Activity::Rest;
         let mut turns = false;
         for slot in thread_slots() {
             let found = look_at(slot, &look);
-            turns |= matches!(found, Seen::Turns { .. });
+            turns |= matches!(found, Activity::Turns { .. });
             seen = seen.and(found);
         }
         looks = looks.saturating_add(u32::from(turns));
-        pace.has_seen(if table::any_lives() { seen } else { Seen::Rest });
+        pace.has_seen(if table::any_lives() {
+            seen
+        } else {
+            Activity::Rest
+        });
         since_call += period;
         let takes = thread_slots().any(ThreadSlot::takes);
         if since_call >= CALL_INTERVAL_NS {
@@ -117,12 +121,12 @@ struct Look {
     period_ns: u64,
 }
 
-fn look_at(slot: &'static ThreadSlot, look: &Look) -> Seen {
+fn look_at(slot: &'static ThreadSlot, look: &Look) -> Activity {
     slot.keep_exceptions_apart();
     let thread = slot.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = sys::cpu_ns(thread) else {
         reclaim(slot, false);
-        return Seen::Motion;
+        return Activity::Motion;
     };
     let (turned, ran_ns) = account(slot, cpu_ns, look.were_in);
     let is_overdue = overdue::watch(slot, thread, turned, ran_ns);
@@ -141,15 +145,15 @@ fn look_at(slot: &'static ThreadSlot, look: &Look) -> Seen {
     }
     let open = slot.current.load(Ordering::Acquire) != 0;
     if is_overdue {
-        Seen::Overdue
+        Activity::Overdue
     } else if turned > 0 {
-        Seen::Turns { open }
+        Activity::Turns { open }
     } else if open || (little && !empty) {
-        Seen::Motion
+        Activity::Motion
     } else if little {
-        Seen::Waits
+        Activity::Waits
     } else {
-        Seen::Rest
+        Activity::Rest
     }
 }
 

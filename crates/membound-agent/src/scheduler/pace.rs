@@ -30,7 +30,7 @@ const POLLS_PER_TIMED_SLICE: u32 = 16;
 
 /// What the monitor thread found at one run queue, or at all of them; later variants outweigh earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Seen {
+pub(super) enum Activity {
     /// Its thread computes, and no scavenger needs anything.
     Rest,
     /// Its thread waits, and has no contexts that could be taken from it.
@@ -43,7 +43,7 @@ pub(super) enum Seen {
     Overdue,
 }
 
-impl Seen {
+impl Activity {
     /// Combines what was found at two run queues.
     pub(super) fn and(self, other: Self) -> Self {
         self.max(other)
@@ -91,14 +91,16 @@ impl Pace {
     }
 
     /// Takes note of what the last poll found.
-    pub(super) fn has_seen(&mut self, seen: Seen) {
-        self.open = self.halvings() > 0 && seen == Seen::Turns { open: true };
+    pub(super) fn has_seen(&mut self, seen: Activity) {
+        self.open = self.halvings() > 0 && seen == Activity::Turns { open: true };
         match seen {
-            Seen::Rest => (self.rest, self.turns) = (self.rest.saturating_add(1), 0),
-            Seen::Turns { .. } => (self.rest, self.turns) = (0, self.turns.saturating_add(1)),
-            Seen::Waits | Seen::Motion | Seen::Overdue => (self.rest, self.turns) = (0, 0),
+            Activity::Rest => (self.rest, self.turns) = (self.rest.saturating_add(1), 0),
+            Activity::Turns { .. } => (self.rest, self.turns) = (0, self.turns.saturating_add(1)),
+            Activity::Waits | Activity::Motion | Activity::Overdue => {
+                (self.rest, self.turns) = (0, 0)
+            }
         }
-        if seen == Seen::Overdue {
+        if seen == Activity::Overdue {
             self.enough = (self.enough + 1).min(MAX_LOG2_POLLS_BEFORE_BACK_OFF);
         }
     }
@@ -168,10 +170,10 @@ impl Phases {
 mod tests {
     use super::*;
 
-    const CLOSED: Seen = Seen::Turns { open: false };
-    const OPEN: Seen = Seen::Turns { open: true };
+    const CLOSED: Activity = Activity::Turns { open: false };
+    const OPEN: Activity = Activity::Turns { open: true };
 
-    fn seen(pace: &mut Pace, what: Seen, times: u32) -> u32 {
+    fn seen(pace: &mut Pace, what: Activity, times: u32) -> u32 {
         for _ in 0..times {
             pace.has_seen(what);
         }
@@ -184,10 +186,10 @@ mod tests {
         assert_eq!(seen(&mut pace, OPEN, 31), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
         assert_eq!(seen(&mut pace, CLOSED, 1000), 8);
-        assert_eq!(seen(&mut pace, Seen::Motion, 1), 1);
-        assert_eq!(seen(&mut pace, CLOSED.and(Seen::Waits), 1000), 8);
-        assert_eq!(seen(&mut pace, Seen::Waits, 1), 1);
-        assert_eq!(seen(&mut pace, Seen::Rest, 1000), 16);
+        assert_eq!(seen(&mut pace, Activity::Motion, 1), 1);
+        assert_eq!(seen(&mut pace, CLOSED.and(Activity::Waits), 1000), 8);
+        assert_eq!(seen(&mut pace, Activity::Waits, 1), 1);
+        assert_eq!(seen(&mut pace, Activity::Rest, 1000), 16);
         assert!(pace.is_at_rest());
         assert_eq!(seen(&mut pace, CLOSED, 1), 1);
         assert!(!pace.is_at_rest());
@@ -202,17 +204,17 @@ mod tests {
         assert_eq!(seen(&mut pace, OPEN, 1), 8);
         assert_eq!(seen(&mut pace, OPEN, 1), 1);
         // The observed slice has not ended.
-        assert_eq!(seen(&mut pace, Seen::Motion, 1), 1);
+        assert_eq!(seen(&mut pace, Activity::Motion, 1), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 1);
     }
 
     #[test]
     fn who_had_to_be_called_out_is_watched_for_longer() {
         let mut pace = Pace::new();
-        assert_eq!(seen(&mut pace, Seen::Overdue, 1), 1);
+        assert_eq!(seen(&mut pace, Activity::Overdue, 1), 1);
         assert_eq!(seen(&mut pace, CLOSED, 63), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
-        assert_eq!(seen(&mut pace, Seen::Overdue, 100), 1);
+        assert_eq!(seen(&mut pace, Activity::Overdue, 100), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1023), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
     }

@@ -19,7 +19,7 @@ pub(super) static ROOM_EVENTS: AtomicU32 = AtomicU32::new(0);
 
 /// Consecutive polls after which a context that is alone in a ring is sent home. More than one, since a
 /// neighbour may be away only for a system call.
-const LONELY_LOOKS: u32 = 2;
+const LONELY_POLLS: u32 = 2;
 
 /// Values of [`ThreadSlot::changing`]: the thread is changing what its next slice is.
 const CHANGES: u32 = 1;
@@ -147,7 +147,7 @@ impl ThreadSlot {
     /// True if a context has been alone in the ring for so long that it should run on its home thread, in a
     /// process without a primary whose stalls it could fill.
     fn is_lonely(&self) -> bool {
-        has_peers() && self.lonely_looks.load(Ordering::Relaxed) >= LONELY_LOOKS
+        has_peers() && self.lonely_looks.load(Ordering::Relaxed) >= LONELY_POLLS
     }
 
     /// Counts polls that find a single context in the ring, and asks the thread when they are enough.
@@ -159,7 +159,7 @@ impl ThreadSlot {
         let looks = self.lonely_looks.load(Ordering::Relaxed);
         let looks = if is_one { looks.saturating_add(1) } else { 0 };
         self.lonely_looks.store(looks, Ordering::Relaxed);
-        if looks >= LONELY_LOOKS {
+        if looks >= LONELY_POLLS {
             self.ask();
         }
     }

@@ -11,7 +11,7 @@ use membound_wire::{
 };
 
 use super::alternate::Alternate;
-use super::cpu_share::Seen;
+use super::cpu_share::JudgedCpuTime;
 use super::leaving::Leaving;
 use super::page::{POOL, control_page, here};
 use super::waits::Waits;
@@ -120,7 +120,7 @@ pub(crate) struct ThreadSlot {
     /// CPU time of the thread at that poll, in nanoseconds.
     pub(super) seen_cpu_ns: AtomicU64,
     /// CPU time of the thread when idle-time execution was last judged.
-    pub(super) judged: Seen,
+    pub(super) judged: JudgedCpuTime,
     /// 1: the ring had contexts at that time.
     pub(super) had_scavengers: AtomicU32,
     /// CPU time of the present slice up to the monitor thread's last poll, in nanoseconds.

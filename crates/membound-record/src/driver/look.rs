@@ -15,7 +15,7 @@ const MAX_SAMPLES: usize = 50_000;
 /// The same for other events, which are held back behind the samples.
 const MAX_EVENTS: usize = 200_000;
 /// CPU time for which samples are examined in one iteration.
-const TURN_NS: u64 = 20_000_000;
+const ITERATION_CPU_NS: u64 = 20_000_000;
 
 impl Driver {
     /// Examines as many held samples as the program can be charged for now.
@@ -31,7 +31,7 @@ impl Driver {
             return;
         }
         let begun_ns = cpu_time::of_this_thread();
-        while cpu_time::of_this_thread() < begun_ns + TURN_NS && self.may_look() {
+        while cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS && self.may_look() {
             let Some((taken, clear_since_ns)) = self.unseen.pop() else {
                 return;
             };

@@ -7,11 +7,11 @@ use membound_platform::cpu_time;
 use membound_rewrite::stall::Effective;
 use membound_run::{ProcessId, Sample, SiteId, ThreadId};
 
-use super::{Driver, Happened};
+use super::{Driver, PendingEvent};
 use crate::bursts::Recorded;
 use crate::dilation::Inside;
 use crate::iterations;
-use crate::sampling::{Owner, Patched, Taken};
+use crate::sampling::{Owner, Patched, ResolvedSample};
 use crate::watch::Wrote;
 
 /// How long windows wait for their samples at most.
@@ -25,19 +25,19 @@ impl Driver {
         let (events, mut allocations) = (due.len(), 0_usize);
         for (t_ns, happened) in due {
             match happened {
-                Happened::Allocated(pid, event) => {
+                PendingEvent::Allocated(pid, event) => {
                     allocations += 1;
                     let process = crate::lock(&self.world).image(pid, t_ns);
                     self.objects.apply(process, &event, t_ns);
                 }
-                Happened::Chained(pid, number, addresses) => {
+                PendingEvent::Chained(pid, number, addresses) => {
                     self.settle_chain(pid, number, &addresses, t_ns);
                 }
-                Happened::Sampled(taken, effective, clear_since_ns) => {
+                PendingEvent::Sampled(taken, effective, clear_since_ns) => {
                     self.count_laps(&taken, clear_since_ns);
                     self.settle_sample(&taken, effective, clear_since_ns);
                 }
-                Happened::Accessed(access) => self.settle_access(&access, t_ns),
+                PendingEvent::Accessed(access) => self.settle_access(&access, t_ns),
             }
         }
         if allocations > 0 {
@@ -77,7 +77,7 @@ impl Driver {
 
     fn settle_sample(
         &mut self,
-        taken: &Taken,
+        taken: &ResolvedSample,
         effective: Option<Effective>,
         clear_since_ns: Option<u64>,
     ) {
@@ -121,9 +121,9 @@ impl Driver {
 
     /// Compares a sample with the thread's previous one, to count loop iterations. Kernel time is only added
     /// up: the thread was inside the same loop meanwhile.
-    fn count_laps(&mut self, taken: &Taken, clear_since_ns: Option<u64>) {
+    fn count_laps(&mut self, taken: &ResolvedSample, clear_since_ns: Option<u64>) {
         if let Some((module, address, _)) = &taken.code {
-            let seen = iterations::Seen {
+            let seen = iterations::LoopSample {
                 t_ns: taken.t_ns,
                 thread: taken.thread,
                 weight_ns: taken.weight_ns,

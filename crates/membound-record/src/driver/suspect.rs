@@ -4,12 +4,12 @@ use membound_run::{ProcessId, ThreadId};
 
 use super::Driver;
 use crate::holding::Noted;
-use crate::sampling::Taken;
-use crate::watch::{Seen, Wrote};
+use crate::sampling::ResolvedSample;
+use crate::watch::{ObservedAccess, Wrote};
 
 impl Driver {
     /// Notes the access of `address` that a sample waited for.
-    pub(super) fn suspect_sample(&mut self, taken: &Taken, address: u64) {
+    pub(super) fn suspect_sample(&mut self, taken: &ResolvedSample, address: u64) {
         let (leaf, process, thread) = (taken.leaf, taken.process, taken.thread);
         let site = self
             .sites
@@ -60,7 +60,7 @@ impl Driver {
             return;
         };
         let pid = world.row(process).pid;
-        watching.note(Seen {
+        watching.note(ObservedAccess {
             pid,
             tid,
             address,

@@ -3,10 +3,10 @@
 use membound_run::TimerKind;
 use rustc_hash::FxHashMap;
 
-use super::{Driver, Happened};
-use crate::inbox::Told;
+use super::{Driver, PendingEvent};
+use crate::inbox::Reports;
 use crate::sampler::Batch;
-use crate::sampling::{Owner, Patched, Taken};
+use crate::sampling::{Owner, Patched, ResolvedSample};
 use crate::sites;
 
 impl Driver {
@@ -26,7 +26,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn told(&mut self, told: Told, now_ns: u64) {
+    pub(super) fn told(&mut self, told: Reports, now_ns: u64) {
         self.sources.extend(told.sources);
         let lost = told.lost;
         let reason = "they came faster than they could be kept";
@@ -57,12 +57,12 @@ impl Driver {
         for (pid, number, addresses) in told.chains {
             let first = first.get(&(pid, number));
             let t_ns = first.map_or(now_ns, |tsc| self.clock.of_tsc(*tsc));
-            let chained = Happened::Chained(pid, number, addresses);
+            let chained = PendingEvent::Chained(pid, number, addresses);
             self.pending.push(t_ns, chained);
         }
         for (pid, event) in told.allocations {
             let t_ns = self.clock.of_tsc(event.tsc);
-            self.pending.push(t_ns, Happened::Allocated(pid, event));
+            self.pending.push(t_ns, PendingEvent::Allocated(pid, event));
         }
         self.sampled_interval_bytes = self.sampled_interval_bytes.max(told.sampled_interval_bytes);
         for (pid, sample) in told.samples {
@@ -72,12 +72,12 @@ impl Driver {
         }
         for access in told.accesses {
             let t_ns = self.clock.of_tsc(access.tsc);
-            self.pending.push(t_ns, Happened::Accessed(access));
+            self.pending.push(t_ns, PendingEvent::Accessed(access));
         }
     }
 
     /// Accepts a sample.
-    pub(super) fn sampled(&mut self, taken: Taken) {
+    pub(super) fn sampled(&mut self, taken: ResolvedSample) {
         // What scavengers inside the process do is not part of the command's profile.
         if self.elapsed_ns.is_some() || taken.owner == Owner::Scavenger {
             return;
@@ -97,7 +97,7 @@ impl Driver {
 
     /// Finds out what a sample waited for, on which the next patches depend; then holds the sample back as an
     /// event.
-    pub(super) fn find_wait(&mut self, taken: Taken, clear_since_ns: Option<u64>) {
+    pub(super) fn find_wait(&mut self, taken: ResolvedSample, clear_since_ns: Option<u64>) {
         let mut effective = None;
         if let Some((module, address, bias)) = &taken.code {
             let world = &self.world;
@@ -128,7 +128,7 @@ impl Driver {
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
         let t_ns = taken.t_ns;
-        let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);
+        let sampled = PendingEvent::Sampled(Box::new(taken), effective, clear_since_ns);
         self.pending.push(t_ns, sampled);
     }
 }

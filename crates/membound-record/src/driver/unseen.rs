@@ -7,19 +7,19 @@
 
 use std::collections::VecDeque;
 
-use crate::sampling::Taken;
+use crate::sampling::ResolvedSample;
 
 /// Held samples, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     /// Each with the time since when no patch had been in the text (`None`: one was).
-    samples: VecDeque<(Taken, Option<u64>)>,
+    samples: VecDeque<(ResolvedSample, Option<u64>)>,
     /// CPU time in all samples that have arrived.
     pub(super) came_ns: u64,
 }
 
 impl Unseen {
-    pub(super) fn push(&mut self, taken: Taken, clear_since_ns: Option<u64>) {
+    pub(super) fn push(&mut self, taken: ResolvedSample, clear_since_ns: Option<u64>) {
         self.came_ns += taken.weight_ns;
         self.samples.push_back((taken, clear_since_ns));
     }
@@ -30,7 +30,7 @@ impl Unseen {
     }
 
     /// Removes the first held sample.
-    pub(super) fn pop(&mut self) -> Option<(Taken, Option<u64>)> {
+    pub(super) fn pop(&mut self) -> Option<(ResolvedSample, Option<u64>)> {
         self.samples.pop_front()
     }
 

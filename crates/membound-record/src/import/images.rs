@@ -56,7 +56,7 @@ impl CodeMap {
 
 /// A process, as the recording describes it.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct DescribedProcess {
     parent: Option<u32>,
     path: String,
     start_ns: u64,
@@ -75,7 +75,7 @@ struct Image {
 /// All processes of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    told: FxHashMap<i32, Told>,
+    told: FxHashMap<i32, DescribedProcess>,
     all: Vec<Image>,
     /// Process of each thread.
     process_of: FxHashMap<i32, i32>,
@@ -101,9 +101,9 @@ impl Images {
 
     /// The image of a process. If it is new, also the mappings that must be added to it first.
     pub(super) fn sampled(&mut self, pid: i32, t_ns: u64) -> (ProcessId, Arc<Vec<CodeMap>>) {
-        let told = self.told.entry(pid).or_insert_with(|| Told {
+        let told = self.told.entry(pid).or_insert_with(|| DescribedProcess {
             start_ns: t_ns,
-            ..Told::default()
+            ..DescribedProcess::default()
         });
         if let Some(image) = told.image {
             return (image, Arc::default());
@@ -141,9 +141,9 @@ impl Images {
 
     /// Notes a mapping. Returns the image to which it must be added at once, if the process has one.
     pub(super) fn mapped(&mut self, pid: i32, map: &CodeMap) -> Option<ProcessId> {
-        let told = self.told.entry(pid).or_insert_with(|| Told {
+        let told = self.told.entry(pid).or_insert_with(|| DescribedProcess {
             start_ns: map.t_ns,
-            ..Told::default()
+            ..DescribedProcess::default()
         });
         // The first mapped file is the executable.
         if told.path.is_empty() {
@@ -166,10 +166,10 @@ impl Images {
     pub(super) fn executed(&mut self, pid: i32, t_ns: u64) {
         let before = self.told.remove(&pid).unwrap_or_default();
         self.end(&before, t_ns);
-        let told = Told {
+        let told = DescribedProcess {
             parent: before.parent,
             start_ns: t_ns,
-            ..Told::default()
+            ..DescribedProcess::default()
         };
         self.told.insert(pid, told);
         self.process_of.insert(pid, pid);
@@ -186,7 +186,7 @@ impl Images {
             return;
         }
         let parent = self.told.get(&parent_pid);
-        let told = Told {
+        let told = DescribedProcess {
             parent: Some(number(parent_pid)),
             path: parent.map(|it| it.path.clone()).unwrap_or_default(),
             start_ns: t_ns,
@@ -205,7 +205,7 @@ impl Images {
         }
     }
 
-    fn end(&mut self, told: &Told, t_ns: u64) {
+    fn end(&mut self, told: &DescribedProcess, t_ns: u64) {
         if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
             image.row.end_ns = Some(t_ns);
         }

@@ -26,12 +26,12 @@ pub(super) struct Leaf {
     /// Address in the module's file.
     pub(super) address: u64,
     /// Samples of it from which the accessed address can be computed.
-    pub(super) telling: Vec<Telling>,
+    pub(super) telling: Vec<LeafSample>,
 }
 
 /// A sample with the program's registers.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct LeafSample {
     /// Index of the sample.
     pub(super) sample: usize,
     pub(super) registers: Registers,
@@ -187,7 +187,7 @@ mod tests {
         // Backwards, and with samples that tell registers.
         let leaves = (0..4000).rev().map(|at| {
             let mut leaf = leaf(at, &module, start + u64::from(at));
-            leaf.telling.push(Telling {
+            leaf.telling.push(LeafSample {
                 sample: at as usize,
                 registers: Registers::from([0x10_0000; 16]),
                 bias: 0x5000,

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::identity::{Identities, Verdict};
 use super::images::{CodeMap, number};
-use super::leaves::{self, Leaf, Telling};
+use super::leaves::{self, Leaf, LeafSample};
 use super::rate::Timer;
 use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::Error;
@@ -322,7 +322,7 @@ impl Reader {
             });
             leaves.len() - 1
         });
-        let telling = registers.map(|registers| Telling {
+        let telling = registers.map(|registers| LeafSample {
             sample: self.waiting.len(),
             registers,
             bias,

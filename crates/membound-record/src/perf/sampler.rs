@@ -24,7 +24,7 @@ const SAMPLES_WITHOUT_END: u32 = 1 << 20;
 /// Bytes of the rings of all processors together, at most.
 const MAX_RINGS_BYTES: usize = 64 << 20;
 /// How often a new thread is searched for among the events of its parent.
-const LOOKS: u32 = 5;
+const THREAD_SEARCHES: u32 = 5;
 /// Pause between two such searches.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     /// The kernel permits samples of itself.
-    Seen,
+    Sampled,
     /// Not permitted; time in the kernel is only counted.
     Unseen,
 }
@@ -269,7 +269,7 @@ impl Sampler {
     /// Threads of `pid` that have no event.
     fn unseen(&mut self, pid: u32) -> Result<Vec<u32>, Error> {
         let mut unseen = Vec::new();
-        for _ in 0..LOOKS {
+        for _ in 0..THREAD_SEARCHES {
             unseen = threads(pid)?;
             unseen.retain(|tid| !self.threads.contains(tid));
             if unseen.is_empty() || self.threads.is_empty() {
@@ -485,7 +485,7 @@ fn permitted(config: &Config) -> Result<(Attrs, Kernel), Error> {
         result = probe(attrs);
     }
     match result {
-        Ok(_) => Ok((attrs, Kernel::Seen)),
+        Ok(_) => Ok((attrs, Kernel::Sampled)),
         Err(_) => {
             let attrs = attrs.each(Attr::without_kernel);
             probe(attrs).map_err(refused)?;

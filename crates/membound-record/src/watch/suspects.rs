@@ -24,7 +24,7 @@ pub enum Wrote {
 
 /// A single access observed by a sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedAccess {
     /// Number of the process.
     pub pid: u32,
     /// Number of the thread.
@@ -84,7 +84,7 @@ impl Suspects {
     }
 
     /// Notes an access.
-    pub fn note(&mut self, seen: Seen) {
+    pub fn note(&mut self, seen: ObservedAccess) {
         let key = (seen.pid, seen.address & !(self.line_bytes - 1));
         if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&key) {
             self.forget();
@@ -193,8 +193,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn seen(tid: u32, address: u64, wrote: Wrote) -> Seen {
-        Seen {
+    fn seen(tid: u32, address: u64, wrote: Wrote) -> ObservedAccess {
+        ObservedAccess {
             pid: 1,
             tid,
             address,

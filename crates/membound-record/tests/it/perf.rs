@@ -301,7 +301,7 @@ fn time_in_the_kernel_is_seen_or_at_least_counted() {
         .filter(|sample| sample.mode == Mode::Kernel);
     let kernel: u64 = kernel.map(|sample| sample.period_ns).sum();
     match sampler.kernel() {
-        Kernel::Seen => assert!(share(kernel, counted) > 0.5, "{kernel} of {counted}"),
+        Kernel::Sampled => assert!(share(kernel, counted) > 0.5, "{kernel} of {counted}"),
         Kernel::Unseen => assert_eq!(kernel, 0),
     }
 }

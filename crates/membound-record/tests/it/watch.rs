@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use membound_record::perf::{Error, now_ns};
-use membound_record::watch::{Patrol, Point, Seen, Suspects, Watchpoints, Wrote};
+use membound_record::watch::{ObservedAccess, Patrol, Point, Suspects, Watchpoints, Wrote};
 use membound_testkit::skipped;
 
 use crate::fixture::{Fixture, Running, busy};
@@ -175,7 +175,7 @@ fn a_patrol_confirms_who_shares_a_line() {
     let mut suspects = Suspects::new(64);
     let accesses = [(main, line + 8, Wrote::Yes), (reader, line + 24, Wrote::No)];
     for (tid, address, wrote) in accesses {
-        suspects.note(Seen {
+        suspects.note(ObservedAccess {
             pid: main,
             tid,
             address,

@@ -24,16 +24,16 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let patched = check.processes.iter().filter(|it| it.patched).count();
     // If patches were missing for part of a program's run, its counts cover only part of its executions.
     let seen = if check.missed.is_empty() {
-        Seen::All
+        Counted::All
     } else {
-        Seen::Part
+        Counted::Part
     };
     let remark = format!(
         "{patched} of {} patched{}",
         units::plural(programs, "program"),
         match seen {
-            Seen::All => "",
-            Seen::Part => ", part of the time only: see below",
+            Counted::All => "",
+            Counted::Part => ", part of the time only: see below",
         }
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
@@ -70,12 +70,12 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
 
 /// Part of the executions that was counted.
 #[derive(Clone, Copy)]
-enum Seen {
+enum Counted {
     All,
     Part,
 }
 
-fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
+fn modules(out: &mut Out, modules: &[CheckedModule], seen: Counted) {
     let mut table = Table::new()
         .words("module")
         .column("loads", Align::Right, 2)
@@ -90,7 +90,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
             units::count(module.counts.stores),
             share(&module.counts),
             match (module.executions.known(), seen) {
-                (Some(executions), Seen::Part) => format!("≥ {}", units::count(*executions)),
+                (Some(executions), Counted::Part) => format!("≥ {}", units::count(*executions)),
                 (executions, _) => figure(executions.copied()),
             },
         ]);

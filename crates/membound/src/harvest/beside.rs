@@ -30,7 +30,7 @@ pub(super) enum Use {
 
 /// Binds scavengers to CPUs, and counts the time that they spend on SMT siblings.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct SiblingBinding {
     /// Usable CPUs by core: one list for each core.
     cores: Vec<Vec<CpuId>>,
     /// All CPUs that may be used.
@@ -78,7 +78,7 @@ struct CpuBinding {
     own_s: f64,
 }
 
-impl Beside {
+impl SiblingBinding {
     /// For a machine with these `cores`, whose CPUs are all among `allowed`. At most `most` scavengers have
     /// an SMT sibling at one time.
     pub(super) fn new(cores: Vec<Vec<CpuId>>, allowed: Vec<CpuId>, most: usize) -> Self {
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_for_a_while_after_it_ran_and_scavengers_never_do() {
-        let mut beside = Beside::new(Vec::new(), cpus(&[0, 1]), 1);
+        let mut beside = SiblingBinding::new(Vec::new(), cpus(&[0, 1]), 1);
         let scavenger = ScavengerStatus {
             state: Some(ScavengerProcessState::Runs),
             code: 0,
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn the_others_are_kept_off_where_none_is_to_be_used() {
-        let beside = Beside::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
+        let beside = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
         assert_eq!(beside.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
         assert_eq!(beside.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
         // Without any other CPU, they run on the siblings all the same.

@@ -6,7 +6,7 @@ use membound_platform::{Root, affinity};
 use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 
 use super::args::RunArgs;
-use super::beside::{Beside, Use};
+use super::beside::{SiblingBinding, Use};
 use super::guard::Limits;
 use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
@@ -16,9 +16,9 @@ pub(super) enum Slots {
     /// No other hardware thread is managed, for the reason given.
     Stalls(&'static str),
     /// The kernel's scheduler, on all CPUs but the SMT siblings of the command's, for the reason given.
-    Kernel(Beside, &'static str),
+    Kernel(SiblingBinding, &'static str),
     /// Those SMT siblings while the control permits, else the kernel's scheduler as in `Kernel`.
-    Smt(Beside, SiblingControl),
+    Smt(SiblingBinding, SiblingControl),
 }
 
 impl Slots {
@@ -53,7 +53,7 @@ impl Slots {
         // The slowdown is measured by time slices, so one scavenger has to stay in stalls.
         let in_stalls = usize::from(args.max_slowdown.is_some());
         let most = scavengers.saturating_sub(in_stalls);
-        let beside = Beside::new(cores, cpu.allowed.clone(), most);
+        let beside = SiblingBinding::new(cores, cpu.allowed.clone(), most);
         match args.smt {
             SmtPolicy::Off => Self::Kernel(
                 beside,
@@ -73,7 +73,7 @@ impl Slots {
         !matches!(self, Self::Stalls(_))
     }
 
-    /// Finds where the command, process `pid`, runs, and binds scavengers; see [`Beside::poll`].
+    /// Finds where the command, process `pid`, runs, and binds scavengers; see [`SiblingBinding::poll`].
     pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
         let (beside, to) = match self {
             Self::Stalls(_) => return,

@@ -17,7 +17,7 @@ use crate::{launching, output, report};
 
 /// What is printed at the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+pub(super) enum Printed {
     /// The results, in a few lines.
     Summary,
     /// Problems only.
@@ -72,7 +72,7 @@ pub(super) fn record(
     name: &OsString,
     arguments: &[OsString],
     options: Options,
-    telling: Telling,
+    telling: Printed,
 ) -> anyhow::Result<Recorded> {
     let program = launching::program(name, arguments);
     let path = options.output.clone();
@@ -122,8 +122,8 @@ pub(super) fn kept(path: &Path) -> String {
 }
 
 /// Prints the results in a few lines, and how to see the rest; on stderr, since stdout is the program's.
-pub(super) fn tell(summary: &Summary, telling: Telling) {
-    if telling == Telling::Nothing {
+pub(super) fn tell(summary: &Summary, telling: Printed) {
+    if telling == Printed::Nothing {
         return;
     }
     let path = summary.path.display();

@@ -16,7 +16,7 @@ use membound_types::{Profile, RunSide};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::args::ProfileArgs;
-use super::once::{self, Recorded, Telling};
+use super::once::{self, Printed, Recorded};
 use crate::job::{self, End};
 use crate::output::{self, Target};
 use crate::report;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             output: path.clone(),
             ..options.clone()
         };
-        let end = match once::record(name, arguments, options, Telling::Nothing)? {
+        let end = match once::record(name, arguments, options, Printed::Nothing)? {
             Recorded::Whole(end @ End::Exited(0)) => end,
             Recorded::NotStarted(code) | Recorded::Failed(End::Exited(0), code) => {
                 return Ok(code);

@@ -13,7 +13,7 @@ use membound_types::{
 
 use super::children::{self, Running, Unended};
 use super::profiles::{EndedScavenger, Limited, Loads, Plans, loads};
-use super::settings::{Beside, Harvesting, Scheduling};
+use super::settings::{Harvesting, ScavengerSet, Scheduling};
 use crate::harvest::programs::Program;
 use crate::harvest::timing::Timing;
 
@@ -173,11 +173,11 @@ impl TestBench<'_> {
         run.scavengers_alone_s = match scheduling {
             Scheduling::Alone | Scheduling::Profiled(_) => None,
             Scheduling::Harvest(how) => match how.beside {
-                Beside::Named => baseline.scavengers_s,
-                Beside::CopiesOfFirst(copies) => {
+                ScavengerSet::Named => baseline.scavengers_s,
+                ScavengerSet::CopiesOfFirst(copies) => {
                     baseline.first_s.map(|first| first * f64::from(copies))
                 }
-                Beside::Waiting | Beside::EndedScavenger => None,
+                ScavengerSet::Waiting | ScavengerSet::EndedScavenger => None,
             },
             _ => baseline.scavengers_s,
         };
@@ -255,7 +255,7 @@ impl TestBench<'_> {
     fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
         let how = Harvesting {
             // A scavenger is present as in a harvest, since it decides which threads' requests are counted.
-            beside: Beside::Waiting,
+            beside: ScavengerSet::Waiting,
             without: vec![HarvestPart::Waits],
             ..Harvesting::default()
         };
@@ -290,7 +290,7 @@ impl TestBench<'_> {
         let json = self.scratch.join("harvest.json");
         let _ = std::fs::remove_file(&json);
         let ended_scavenger = match how.beside {
-            Beside::EndedScavenger => Some(EndedScavenger::find()?),
+            ScavengerSet::EndedScavenger => Some(EndedScavenger::find()?),
             _ => None,
         };
         let files = match &ended_scavenger {
@@ -330,9 +330,11 @@ impl TestBench<'_> {
         known: &AloneRuns,
     ) -> Option<String> {
         let wanted = match how.beside {
-            Beside::EndedScavenger => return None,
-            Beside::CopiesOfFirst(copies) => copies as usize,
-            Beside::Named | Beside::Waiting => self.copies as usize * self.scavengers.len(),
+            ScavengerSet::EndedScavenger => return None,
+            ScavengerSet::CopiesOfFirst(copies) => copies as usize,
+            ScavengerSet::Named | ScavengerSet::Waiting => {
+                self.copies as usize * self.scavengers.len()
+            }
         };
         complaint(document, known, wanted)
     }
@@ -351,17 +353,17 @@ impl TestBench<'_> {
         command.args(["harvest", "run", "--quiet", "--machine"]);
         command.arg(&self.machine_path).arg("--json").arg(json);
         let (copies, idle) = match how.beside {
-            Beside::Named => (self.copies, self.idle),
-            Beside::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
-            Beside::Waiting => (self.copies, IdlePolicy::Stop),
-            Beside::EndedScavenger => (1, IdlePolicy::Stop),
+            ScavengerSet::Named => (self.copies, self.idle),
+            ScavengerSet::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
+            ScavengerSet::Waiting => (self.copies, IdlePolicy::Stop),
+            ScavengerSet::EndedScavenger => (1, IdlePolicy::Stop),
         };
         command.args(["--copies", &copies.to_string(), "--idle", idle.name()]);
         match (how.beside, ended_scavenger) {
             (_, Some(ended_scavenger)) => {
                 command.arg("--scavenger").arg(&ended_scavenger.path);
             }
-            (Beside::CopiesOfFirst(copies), None) => {
+            (ScavengerSet::CopiesOfFirst(copies), None) => {
                 command.args(["--per-thread", &copies.to_string()]);
                 command.args(["--scavenger", &self.lines[0]]);
             }

@@ -42,12 +42,12 @@ pub(super) struct Harvesting {
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
     pub(super) slo_p95_ns: Option<f64>,
-    pub(super) beside: Beside,
+    pub(super) beside: ScavengerSet,
 }
 
 /// The scavengers beside the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum ScavengerSet {
     /// The scavengers that the user named.
     #[default]
     Named,
@@ -117,9 +117,9 @@ impl Scheduling {
             Self::Sibling(None) => 0.0,
             Self::Harvest(how) => {
                 let scavengers_s = match how.beside {
-                    Beside::Named => scavengers_s,
-                    Beside::CopiesOfFirst(copies) => primary_s * f64::from(copies),
-                    Beside::Waiting | Beside::EndedScavenger => 0.0,
+                    ScavengerSet::Named => scavengers_s,
+                    ScavengerSet::CopiesOfFirst(copies) => primary_s * f64::from(copies),
+                    ScavengerSet::Waiting | ScavengerSet::EndedScavenger => 0.0,
                 };
                 START_S + primary_s + scavengers_s * (1.0 - HIDDEN_SHARE)
             }
@@ -216,8 +216,8 @@ fn parts() -> Vec<Setting> {
             // Without switches, no yield gives way to the primary, and scavengers would run to their end
             // before it begins.
             beside: match part {
-                HarvestPart::Switch => Beside::EndedScavenger,
-                _ => Beside::Named,
+                HarvestPart::Switch => ScavengerSet::EndedScavenger,
+                _ => ScavengerSet::Named,
             },
             ..Harvesting::default()
         };
@@ -251,7 +251,7 @@ fn at_once() -> Vec<Setting> {
             1 => Setting::new(name, at, Scheduling::Alone),
             _ => {
                 let how = Harvesting {
-                    beside: Beside::CopiesOfFirst(programs - 1),
+                    beside: ScavengerSet::CopiesOfFirst(programs - 1),
                     ..Harvesting::default()
                 };
                 Setting::harvest(name, at, how)
