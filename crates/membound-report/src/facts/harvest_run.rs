@@ -204,7 +204,7 @@ pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
     })
 }
 
-/// Share of skipped time slices: `51 % of all turns were skipped, until …`; `None` if none were skipped.
+/// Share of skipped time slices: `51 % of all time slices were skipped, until …`; `None` if none were skipped.
 pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
     let distances = &run.distance_ns;
     let share = distances.skipped as f64 / (distances.skipped + distances.timed) as f64;
@@ -232,6 +232,29 @@ pub(crate) fn scavengers(all: &[Scavenger]) -> String {
         units::plural(all.len(), "scavenger"),
         by_state(&ScavengerState::ALL, all.iter().map(|it| it.state))
     )
+}
+
+/// Counts how often scavengers left threads of the primary in the middle of a time slice or without one, by
+/// cause; `None` if none did.
+pub(crate) fn left_otherwise(run: &HarvestRun) -> Option<String> {
+    let moves = &run.moves;
+    let causes: Vec<String> = [
+        (moves.steals, "stolen from a thread that waited"),
+        (moves.reclaimed, "taken from a thread that ended"),
+        (moves.calls, "for a system call"),
+        (moves.interrupted, "for a signal to the primary"),
+        (moves.overdue, "without a yield for too long"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, cause)| format!("{} {cause}", units::count(count)))
+    .collect();
+    (!causes.is_empty()).then(|| {
+        format!(
+            "Scavengers left run queues other than at a yield: {}.",
+            causes.join(", ")
+        )
+    })
 }
 
 /// Counts items by state; states without items are left out.

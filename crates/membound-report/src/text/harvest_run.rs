@@ -152,6 +152,9 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.table(&table);
     more(out, run.scavengers.len(), MAX_SCAVENGERS, "scavenger");
+    if let Some(left) = facts::left_otherwise(run) {
+        out.line(&left);
+    }
     let has_reason = |it: &&Scavenger| it.reason.is_some();
     for it in run
         .scavengers

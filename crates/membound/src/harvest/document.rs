@@ -85,7 +85,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
                     .to_owned()
             }),
         );
-        lacks("distance_ns", "no turn was timed".to_owned());
+        lacks("distance_ns", "no time slice was timed".to_owned());
     }
     let slowdown = facts.observed.spans.slowdown();
     let interval = slowdown.and_then(|slowdown| slowdown.interval);

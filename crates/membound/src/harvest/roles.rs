@@ -18,7 +18,7 @@ pub(super) fn why_without_slices(plan: &HarvestPlan, beside_command: bool) -> Op
     if gain < MIN_GAIN_SHARE {
         return Some(format!(
             "according to its plan others could run in {:.0} % of its time, and time slices pay from {:.0} % on",
-            (gain * 100.0).max(0.0),
+            gain.max(0.0).abs() * 100.0,
             MIN_GAIN_SHARE * 100.0
         ));
     }

@@ -259,7 +259,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
         (["--bounds", "-1,none"], 2, "nor `none`"),
         (["--overheads", "5%,200%"], 2, "no share of 0% to 100%"),
         (["--pairs", "0"], 2, "1..=1000"),
-        (["--cpu", "4095"], 2, "none that may be used"),
+        (["--cpu", "4095"], 2, "may not be used"),
         (["--scavenger", "/no/such"], 2, "/no/such"),
         (["--scavenger", "a 'b"], 2, "a quote is open"),
         (["--html", "-"], 2, "--html needs a file"),

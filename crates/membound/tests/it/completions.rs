@@ -51,10 +51,15 @@ fn scripts_of_every_shell_have_all_commands_that_are_seen_and_no_other() {
         for name in VISIBLE {
             assert!(script.contains(name), "{shell}: no {name}");
         }
-        for option in ["max-slowdown", "prefetch-settings", "non-temporal"] {
+        for option in ["max-slowdown", "prefetch-settings", "page-random"] {
             assert!(script.contains(option), "{shell}: no {option}");
         }
-        assert!(!script.contains("churn"), "{shell}: a hidden option");
+        for hidden in ["churn", "non-temporal"] {
+            assert!(
+                !script.contains(hidden),
+                "{shell}: {hidden} is of a hidden option"
+            );
+        }
         for hidden in ["__restore", "run-object", "harvest-host", "contend"] {
             assert!(!script.contains(hidden), "{shell}: {hidden} is hidden");
         }

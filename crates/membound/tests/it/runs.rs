@@ -153,7 +153,7 @@ fn of_many_copies_one_is_timed_and_one_profiled_and_each_runs_once() {
         reasons.filter(|reason| reason.contains(part)).count()
     };
     assert_eq!(with("it was only timed"), 1, "{text}");
-    assert_eq!(with("it was profiled meanwhile"), 1, "{text}");
+    assert_eq!(with("it was profiled in this run"), 1, "{text}");
     for scavenger in scavengers {
         assert_eq!(scavenger["state"], "finished", "{scavenger}");
     }

@@ -322,7 +322,7 @@ pub(crate) fn bare() -> HarvestRun {
                 None,
             ),
             missing("stall", "the plan holds no stall", None),
-            missing("distance_ns", "no turn was timed", None),
+            missing("distance_ns", "no time slice was timed", None),
             missing("sites", "no load yields", Some("profile a longer run")),
             missing("topology", "/sys/devices/system/cpu is not readable", None),
         ],
