@@ -5,7 +5,7 @@
 
 /// The signals handled here; the index is that of `trap::USERS`.
 pub(crate) const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
-/// Those that changes of text need.
+/// Signals that the agent uses while it changes text.
 pub(crate) const OF_CHANGES: [u64; 2] = [SIGTRAP, CALL];
 /// Those by which scavengers make system calls and fault. Other threads' are given to the program.
 pub(crate) const OF_SCAVENGERS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];

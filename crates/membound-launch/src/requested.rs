@@ -21,7 +21,7 @@ pub struct Requested {
     pub without: RequestDurations,
     /// Requests in neither: they began in one phase and ended in another.
     pub spanning: u64,
-    /// Receives on descriptors with numbers above those that the agent follows.
+    /// Number of receives on descriptors that the agent does not follow, because their numbers are too high.
     pub high: u64,
     /// Marks of threads for which the agent had no entry.
     pub homeless: u64,

@@ -13,7 +13,7 @@ pub struct YieldPlace {
     pub address: u64,
 }
 
-/// Yields of the command that should be removed, and those that are.
+/// Yields of the command: which should be removed, and which have been removed.
 #[derive(Debug, Default)]
 pub(crate) struct Withdrawn {
     pub(crate) wanted: Vec<YieldPlace>,

@@ -198,8 +198,8 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "FENCE", help_heading = "mlp")]
     pub(crate) fence: Option<Fence>,
 
-    /// Repeat a few measurements so many times, on new pages each time, to show how much the choice of
-    /// pages changes.
+    /// Repeat some of the measurements TIMES times, each time on new pages, to show how much the choice
+    /// of pages matters.
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=1000), help_heading = "mlp")]
     pub(crate) placements: Option<u32>,
 

@@ -42,8 +42,8 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
     leaves
 }
 
-/// Number of scavengers that could share a run queue now: those in a run queue, those that are ready for one,
-/// and those that run on their home threads because no run queue has room.
+/// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is ready
+/// for one, or runs on its home thread because no run queue has room.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
     table::each_home_thread(|_, home_thread| {

@@ -1,4 +1,4 @@
-//! Improves placed yields: removes those that are not needed, raises counters, moves yields to long waits.
+//! Improves placed yields: removes unneeded yields, raises counters, moves yields to long waits.
 
 use std::collections::BTreeSet;
 

@@ -52,7 +52,7 @@ impl BlockEnd {
     }
 }
 
-/// A basic block: instructions that follow each other, of which only the first is a branch target.
+/// A basic block: consecutive instructions. Branches lead to its first instruction only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BasicBlock {
     /// Index of the block's first instruction in [`Function::instructions`](super::Function::instructions).

@@ -145,8 +145,8 @@ fn fleet(directories: &[&PathBuf]) -> anyhow::Result<(Fleet, Vec<SkippedFile>)> 
     Ok((fleet, skipped))
 }
 
-/// Reads all files: the figures of those that can be used and the reasons for the others, both in the order
-/// of `paths`. A thread reuses its buffer, so the text of a file is dropped before it reads the next one.
+/// Reads all files. Returns the figures of usable files, and why each other file was skipped, both in the
+/// order of `paths`. A thread reuses its buffer, so the text of a file is dropped before it reads the next one.
 fn read_all(paths: &[PathBuf]) -> (Vec<Reading>, Vec<SkippedFile>) {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(paths.len()));

@@ -24,8 +24,8 @@ pub(crate) enum HarvestCommand {
     /// Compare settings of a harvest with each other and with the kernel's scheduling, on your own
     /// program.
     Explore(Box<ExploreArgs>),
-    /// Run a list of commands, several at a time; those that wait for memory run together where that
-    /// was measured to pay.
+    /// Run a list of commands, several at a time. Commands that wait for memory share a CPU if that was
+    /// measured to pay.
     Batch(Box<BatchArgs>),
     /// Switch off a running harvest: its command goes on without yields, and its scavengers wait.
     Stop(StopArgs),

@@ -44,7 +44,7 @@ pub(crate) struct ExploreArgs {
     /// Maximum costs of yields, as shares of the CPU time [default: 0.2%,1%,2%,5%,10%,20%].
     #[arg(long, value_name = "P%", value_delimiter = ',', value_parser = percent)]
     pub(crate) overheads: Vec<f64>,
-    /// Number of rounds, each of which runs every setting once.
+    /// Number of rounds. Each round runs every setting once.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) pairs: u32,
     /// CPU that all programs share [default: the last permitted CPU].
