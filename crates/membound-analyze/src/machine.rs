@@ -74,6 +74,11 @@ impl<'a> Machine<'a> {
                 },
                 locked_ns: calibration.and_then(|it| it.locked_ns).unwrap_or(0.0),
                 core_hz: profile.map_or(0.0, core_hz),
+                // Between threads, a slow access may wait for another core's cache.
+                last_cache_ns: profile
+                    .filter(|_| info::threads(run) == 1)
+                    .and_then(last_cache_latency_ns)
+                    .unwrap_or(0.0),
             },
             line_bytes: profile.and_then(line_bytes).unwrap_or(ASSUMED_LINE_BYTES),
             l1_ticks: l1.and_then(mean_ticks),
@@ -184,6 +189,13 @@ impl<'a> Machine<'a> {
 
 fn l1_latency_ns(profile: &MachineProfile) -> Option<f64> {
     profile.levels.first().map(|level| level.latency_ns)
+}
+
+fn last_cache_latency_ns(profile: &MachineProfile) -> Option<f64> {
+    let mut levels = profile.levels.iter();
+    levels
+        .rfind(|level| level.kind == LevelKind::Cache)
+        .map(|level| level.latency_ns)
 }
 
 /// Core clock in Hz, 0 if the profile lacks it.

@@ -255,6 +255,9 @@ pub struct Costs {
     pub locked_ns: f64,
     /// Core clock in hertz.
     pub core_hz: f64,
+    /// Latency of a hit in the last cache, in nanoseconds; 0 if it is unknown, or if slower accesses may be
+    /// served by another core's cache.
+    pub last_cache_ns: f64,
 }
 
 /// The estimated stall of a site.
@@ -291,7 +294,8 @@ impl Stall {
     /// more they wait for it): other time at this site is not due to memory. Stores that are not timed
     /// have no such limit; samples after them waited for room in the store buffer. If T is the time of N
     /// accesses that each wait only for themselves, all of these are the same quantity, and are
-    /// weighted by their precision.
+    /// weighted by their precision. Accesses that were counted but not timed have stalled at least T minus
+    /// the time that N executions of the slowest other instructions would take.
     #[must_use]
     pub fn of(evidence: &Evidence<'_>, costs: &Costs) -> Self {
         let time_ns = evidence.time_ns.max(0.0);
@@ -303,7 +307,12 @@ impl Stall {
                 let left = work.map(|work| work.left(stall, evidence, executed, costs));
                 (left.unwrap_or(stall), levels)
             }
-            (Some(executed), None) => counted(evidence, executed, costs),
+            (Some(executed), None) => {
+                let (stall, levels) = counted(evidence, executed, costs);
+                let work = evidence.work.filter(|_| evidence.stream.is_none());
+                let left = work.map(|work| work.left(stall, evidence, executed, costs));
+                (left.unwrap_or(stall), levels)
+            }
             (None, Some(mixture)) => {
                 let share = mixture.excess_ns.value / mixture.mean_ns.value.max(costs.l1_ns);
                 let stall = Estimate::new(time_ns * share.min(1.0), 0.0, time_ns);
@@ -522,24 +531,52 @@ fn with_contention(
     (stall, levels)
 }
 
+/// Cycles for which an instruction keeps the next one from retiring at most, without waiting for memory: a
+/// division behind a mispredicted branch.
+const MAX_CYCLES_WITHOUT_MEMORY: f64 = 60.0;
+
+/// Average time of accesses served by caches, as a multiple of the last cache's latency: they may miss the TLB.
+const MAX_HIT_RATIO: f64 = 2.0;
+
 /// The stall of accesses that were counted but not timed, and its division by place.
 fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estimate, ByLevel) {
     let hit_ns = costs.hit_ns(evidence.access_kind);
     let plain = beyond_hits(evidence, executed, hit_ns);
     // It is unknown whether they overlap.
     let most_ns = beyond_hits(evidence, executed, hit_ns * OVERLAPPED_HIT.least).high;
-    let mut levels = ByLevel::default();
-    if let Some(stream) = evidence.stream {
-        levels.add(stream.served, plain.value);
-    }
+    // Without the clock nothing is known of other instructions.
+    let least_ns = match costs.core_hz > 0.0 {
+        true => {
+            let other_ns = MAX_CYCLES_WITHOUT_MEMORY * 1e9 / costs.core_hz;
+            beyond_hits(evidence, executed, hit_ns + other_ns).low
+        }
+        false => 0.0,
+    };
     let moved = evidence
         .stream
         .map(|stream| stream.moved_ns(executed.count));
     let stall = match (evidence.access_kind, moved) {
         (AccessKind::Writes, _) => plain,
         (_, Some(moved)) => Estimate::new(plain.value.min(moved), 0.0, plain.high),
-        (_, None) => Estimate::new(most_ns * ASSUMED_STALL_SHARE, 0.0, most_ns),
+        (_, None) => {
+            let value = least_ns + (most_ns - least_ns) * ASSUMED_STALL_SHARE;
+            Estimate::new(value, least_ns, most_ns)
+        }
     };
+    let mut levels = ByLevel::default();
+    match evidence.stream {
+        Some(stream) => levels.add(stream.served, plain.value),
+        None => {
+            let beyond_caches =
+                beyond_hits(evidence, executed, MAX_HIT_RATIO * costs.last_cache_ns);
+            let certain = match evidence.access_kind {
+                AccessKind::Reads if costs.last_cache_ns > 0.0 => beyond_caches.low.min(least_ns),
+                _ => 0.0,
+            };
+            levels.add(Served::Dram, certain);
+            levels.add(Served::Unknown, stall.value - certain);
+        }
+    }
     (stall, levels)
 }
 

@@ -12,6 +12,7 @@ const COSTS: Costs = Costs {
     l1_ns: 1.0,
     locked_ns: 5.0,
     core_hz: 4e9,
+    last_cache_ns: 16.0,
 };
 
 struct Random(u64);
@@ -490,6 +491,27 @@ fn work_that_is_done_while_an_access_waits_is_not_gained_with_the_data_near() {
     // Work that samples show elsewhere in the loop is not hidden, and a loop without more work hides none.
     assert_eq!(with(&mut evidence, 20.0, 20e9), alone);
     assert_eq!(with(&mut evidence, 0.0, 0.0), alone);
+}
+
+#[test]
+fn accesses_that_take_long_have_waited_though_they_were_not_timed() {
+    let mixture = mixer().fit(&histogram(&[(3, 1.0)], 1000, 2)).unwrap();
+    let untimed = |seconds: f64, executions: f64| {
+        let evidence = Evidence {
+            mixture: None,
+            ..site(seconds, executions, &mixture)
+        };
+        Stall::of(&evidence, &COSTS)
+    };
+    // 200 ns each: no division and no mispredicted branch takes that long, nor does any cache.
+    let stall = untimed(4.0, 2e7);
+    assert!(stall.stall_ns.low > 0.85 * 4e9, "{stall:#?}");
+    assert!(stall.stall_ns.value > 0.9 * 4e9);
+    assert!(stall.levels.get(Served::Dram) > 0.75 * stall.stall_ns.value);
+    // 8 ns each may be anything.
+    let stall = untimed(4.0, 5e8);
+    assert_eq!(stall.stall_ns.low, 0.0);
+    assert_eq!(stall.levels.get(Served::Dram), 0.0);
 }
 
 #[test]
