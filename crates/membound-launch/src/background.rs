@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 use std::num::NonZero;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use membound_platform::cpu_time;
@@ -36,6 +36,19 @@ const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Bytes of text up to which the plan of a file is finished after its programs have ended: most of a second's
+/// work, so that the next run has the plan from its start.
+const MAX_FINISHED_TEXT_BYTES: u64 = 8 << 20;
+
+/// Plans that are being made or wait for their begin.
+static UNFINISHED: Unfinished = Unfinished {
+    state: Mutex::new(State {
+        plans: 0,
+        programs_ended: false,
+    }),
+    changed: Condvar::new(),
+};
+
 /// True if programs lack processors.
 static SHORT: AtomicBool = AtomicBool::new(false);
 /// True if work is held.
@@ -57,6 +70,83 @@ pub fn lack_processors(short: bool) {
     SHORT.store(short, Ordering::Relaxed);
 }
 
+struct Unfinished {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Number of plans that [`finish_plans`] waits for.
+    plans: usize,
+    /// Nothing delays planning any more.
+    programs_ended: bool,
+}
+
+impl Unfinished {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps for `time`, or until programs have ended.
+    fn sleep(&self, time: Duration) {
+        let wait = self
+            .changed
+            .wait_timeout_while(self.state(), time, |state| !state.programs_ended);
+        drop(wait);
+    }
+}
+
+/// A plan that is being made in the background.
+pub(crate) struct Planning {
+    text_bytes: u64,
+}
+
+impl Planning {
+    /// For a file with this much text.
+    pub(crate) fn of(text_bytes: u64) -> Self {
+        let planning = Self { text_bytes };
+        if planning.is_finished_later() {
+            UNFINISHED.state().plans += 1;
+        }
+        planning
+    }
+
+    const fn is_finished_later(&self) -> bool {
+        self.text_bytes <= MAX_FINISHED_TEXT_BYTES
+    }
+
+    /// Waits until the planning may begin.
+    pub(crate) fn wait(&self, begin: Begin) {
+        let is_short = || SHORT.load(Ordering::Relaxed);
+        wait_by(self.text_bytes, begin, is_short, |time| {
+            UNFINISHED.sleep(time)
+        });
+    }
+}
+
+impl Drop for Planning {
+    fn drop(&mut self) {
+        if self.is_finished_later() {
+            UNFINISHED.state().plans -= 1;
+            UNFINISHED.changed.notify_all();
+        }
+    }
+}
+
+/// To be called when all programs of this process have ended: waits at most `limit` until the plans of smaller
+/// files are finished and on disk, so that the next run of the same programs need not make them.
+pub fn finish_plans(limit: Duration) {
+    let mut state = UNFINISHED.state();
+    state.programs_ended = true;
+    UNFINISHED.changed.notify_all();
+    let wait = UNFINISHED
+        .changed
+        .wait_timeout_while(state, limit, |state| state.plans > 0);
+    if let Ok((mut state, _)) = wait {
+        state.programs_ended = false;
+    }
+}
+
 /// When the planning of a file begins that no program waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
@@ -64,16 +154,6 @@ pub(crate) enum Begin {
     Late,
     /// At once, unless programs lack processors.
     AtOnce,
-}
-
-/// Waits until the planning of a file with `text_bytes` of text may begin.
-pub(crate) fn wait(text_bytes: u64, begin: Begin) {
-    wait_by(
-        text_bytes,
-        begin,
-        || SHORT.load(Ordering::Relaxed),
-        std::thread::sleep,
-    );
 }
 
 fn wait_by(
@@ -233,6 +313,25 @@ mod tests {
         assert_eq!(waits(Begin::AtOnce, 5, 0), 0);
         assert_eq!(waits(Begin::AtOnce, 5, 300), 300);
         assert_eq!(waits(Begin::AtOnce, 5, u128::MAX), 1000);
+    }
+
+    #[test]
+    fn plans_of_smaller_files_are_finished_after_programs_have_ended() {
+        let (small, large) = (Planning::of(1 << 20), Planning::of(100 << 20));
+        let begun = std::sync::mpsc::channel();
+        let planner = std::thread::spawn(move || {
+            begun.0.send(()).expect("the test waits");
+            // Ends long before an hour is over, since the programs end.
+            UNFINISHED.sleep(Duration::from_secs(3600));
+            drop(small);
+        });
+        begun.1.recv().expect("it sends");
+        finish_plans(Duration::from_secs(3600));
+        planner.join().expect("it only sleeps");
+        // A large file is not waited for.
+        finish_plans(Duration::from_secs(3600));
+        drop(large);
+        assert_eq!(UNFINISHED.state().plans, 0);
     }
 
     #[test]

@@ -16,14 +16,16 @@ use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::pace::{self, Account, Pace, Processors, Window};
 
-/// Poll interval of the rings while they have events.
+/// Shortest poll interval of the rings unless polls find more than [`FLOOD_EVENTS`].
 const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The same while each poll finds more than [`FLOOD_EVENTS`]: otherwise agents would sample blocks to keep
+/// Events that the next poll is to find. Each poll wakes a thread, for which a program may have to leave its
+/// processor.
+const EVENTS_OF_A_POLL: f64 = 500.0;
+/// Poll interval while each poll finds more than [`FLOOD_EVENTS`]: otherwise agents would sample blocks to keep
 /// rings from overflowing.
 const FLOOD_POLL_INTERVAL: Duration = Duration::from_micros(300);
 /// Poll interval after the first poll that found nothing. It doubles with each further one, up to
-/// [`MAX_POLL_INTERVAL`]: each poll wakes a thread, for which a program may have to leave its
-/// processor.
+/// [`MAX_POLL_INTERVAL`].
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Longest poll interval. A thread that begins to allocate at full speed fills a ring, up to the mark from
 /// which the agent samples, in about this time.
@@ -260,7 +262,9 @@ impl PollCost {
 fn next_poll(interval: Duration, events: u64) -> Duration {
     match events {
         0 => (2 * interval).clamp(IDLE_POLL_INTERVAL, MAX_POLL_INTERVAL),
-        1..=FLOOD_EVENTS => BUSY_POLL_INTERVAL,
+        1..=FLOOD_EVENTS => interval
+            .mul_f64(EVENTS_OF_A_POLL / events as f64)
+            .clamp(BUSY_POLL_INTERVAL, MAX_POLL_INTERVAL),
         _ => FLOOD_POLL_INTERVAL,
     }
 }
@@ -477,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_into_empty_rings_back_off_and_come_often_again_with_the_first_event() {
+    fn polls_come_as_often_as_events_require() {
         let mut poll = FLOOD_POLL_INTERVAL;
         let mut after = |events| {
             poll = next_poll(poll, events);
@@ -485,8 +489,11 @@ mod tests {
         };
         let idle = [0; 5].map(&mut after);
         assert_eq!(idle, [2000, 4000, 8000, 8000, 8000]);
-        assert_eq!(after(1), 1000);
+        assert_eq!(after(1), 8000);
+        assert_eq!(after(1000), 4000);
         assert_eq!(after(FLOOD_EVENTS + 1), 300);
+        assert_eq!(after(100), 1500);
+        assert_eq!(after(1000), 1000);
         assert_eq!(after(0), 2000);
     }
 

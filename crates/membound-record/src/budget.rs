@@ -126,6 +126,8 @@ pub(crate) struct Look {
     pub(crate) own_ns: u64,
     /// Number of processors that other processes use.
     pub(crate) others: f64,
+    /// Number of threads of the programs that were sampled lately.
+    pub(crate) active_threads: usize,
 }
 
 impl Look {
@@ -137,6 +139,7 @@ impl Look {
             waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
             own_ns: self.own_ns.saturating_sub(before.own_ns),
             others: self.others,
+            active_threads: self.active_threads,
         }
     }
 }
@@ -172,15 +175,25 @@ impl Interference {
 
     /// True if work that can wait for the end may be done now, after `own_ns` of the recorder's CPU time.
     pub(crate) fn may_go_on(&self, own_ns: u64) -> bool {
-        let last = self.last.unwrap_or_default();
-        let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
-        self.lost_ns + since_ns * self.part
-            <= MAX_LOSS_BEFORE_END * earned_ns(self.share, last.cpu_ns)
+        self.lost_share(own_ns) <= MAX_LOSS_BEFORE_END
     }
 
     /// True if programs use nearly all processors and have lost as much to the recorder as they may.
     pub(crate) fn is_in_the_way(&self, own_ns: u64) -> bool {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
+    }
+
+    /// True if planning has to pause after `own_ns` of the recorder's CPU time. On a free processor it costs the
+    /// programs caches and memory bandwidth, so it may use the whole budget there.
+    pub(crate) fn is_planning_too_costly(&self, own_ns: u64) -> bool {
+        self.is_in_the_way(own_ns) || self.lost_share(own_ns) > 1.0
+    }
+
+    /// What programs have lost so far, as a share of what they may have lost.
+    fn lost_share(&self, own_ns: u64) -> f64 {
+        let last = self.last.unwrap_or_default();
+        let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
+        (self.lost_ns + since_ns * self.part) / earned_ns(self.share, last.cpu_ns)
     }
 
     /// True if programs wanted nearly all processors in the last interval.
@@ -194,7 +207,8 @@ impl Interference {
         let passed = now.since(self.last.get_or_insert(first));
         if passed.t_ns >= Self::EVERY_NS {
             let wanted_ns = (passed.cpu_ns + passed.waited_ns) as f64;
-            let busy = wanted_ns / passed.t_ns as f64;
+            // A thread that waits for a processor still needs only one.
+            let busy = (wanted_ns / passed.t_ns as f64).min(passed.active_threads as f64);
             // A program that is held, sleeps or has ended loses nothing meanwhile.
             self.part = match busy >= Self::HARDLY_BUSY {
                 true => self.processors.lost_beside(busy + passed.others),
@@ -217,6 +231,7 @@ mod tests {
             t_ns: 100_000_000,
             cpu_ns: 100_000_000 * busy,
             waited_ns: 100_000_000 * waits,
+            active_threads: (busy + waits) as usize,
             ..Look::default()
         }
     }
@@ -240,6 +255,7 @@ mod tests {
                 t_ns: at * 50_000_000,
                 cpu_ns: at * 50_000_000 * busy,
                 own_ns: at * 10_000_000,
+                active_threads: busy as usize,
                 ..Look::default()
             };
             (0..=4).map(|at| beside.lost_ns(look(at))).last()
@@ -284,6 +300,19 @@ mod tests {
             ..after_100_ms(1, 0)
         });
         assert!(beside_clients.is_in_the_way(50_000_000));
+        let one_thread = |waits: u64| Look {
+            active_threads: 1,
+            ..after_100_ms(1, waits)
+        };
+        let is_planning_too_costly = |look: Look, own_ns: u64| {
+            let mut beside = Interference::new(Processors::cores(2), 0.05);
+            beside.lost_ns(Look::default());
+            beside.lost_ns(look);
+            beside.is_planning_too_costly(own_ns)
+        };
+        assert!(!is_planning_too_costly(one_thread(1), 50_000_000));
+        assert!(is_planning_too_costly(one_thread(0), 1_000_000_000));
+        assert!(is_planning_too_costly(after_100_ms(2, 0), 50_000_000));
         let is_room = !is_in_the_way(1, 0, 1_000_000_000);
         assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));

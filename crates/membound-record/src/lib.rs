@@ -40,6 +40,7 @@ pub mod perf;
 mod recorder;
 mod residency;
 mod rows;
+mod sample_period;
 mod sampler;
 mod sampling;
 mod sites;
@@ -55,8 +56,7 @@ mod world;
 pub use cut_off::CutOff;
 pub use error::Error;
 pub use options::{
-    Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Latencies, Options,
-    TimerChoice, Watch,
+    Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Latencies, Options, TimerChoice, Watch,
 };
 pub use recorder::{Ended, Over, Recorder, Stopper, Summary, can_sample};
 

@@ -58,18 +58,13 @@ pub enum Bursts {
     Off,
 }
 
-/// CPU time of a thread between two timer samples. In a virtual machine a sample takes some 20 µs of the
-/// program's time; this keeps that below 2 %. It is no round number: a program's own period mostly is one,
-/// and a sampler in step with it meets only a few instructions.
-pub const DEFAULT_PERIOD: Duration = Duration::from_micros(1270);
-
 /// How a run is recorded.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The source of timer samples.
     pub timer: TimerChoice,
-    /// CPU time of a thread between two timer samples.
-    pub period: Duration,
+    /// CPU time of a thread between two timer samples; `None`: as short as the cost of a sample permits.
+    pub period: Option<Duration>,
     /// Whether hot sites are patched.
     pub latencies: Latencies,
     /// Size in bytes from which on every block is followed; `None`: allocations are not followed.
@@ -109,7 +104,7 @@ impl Options {
     pub fn new(output: PathBuf) -> Self {
         Self {
             timer: TimerChoice::default(),
-            period: DEFAULT_PERIOD,
+            period: None,
             latencies: Latencies::default(),
             objects: Some(DEFAULT_OBJECT_BYTES),
             allocators: Vec::new(),

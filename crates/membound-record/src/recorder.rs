@@ -23,6 +23,7 @@ use crate::groups::FIRST_PERIOD;
 use crate::inbox::Inbox;
 use crate::nodes::Nodes;
 use crate::perf::{self, Bell, Kernel, Sampler};
+use crate::sample_period::{self, MIN_PERIOD};
 use crate::sampler::Sampling;
 use crate::world::World;
 use crate::{Error, Latencies, Options, TimerChoice};
@@ -114,6 +115,7 @@ impl Recorder {
     /// cannot be started.
     pub fn launch(program: &Program, options: Options) -> Result<Self, Error> {
         let mut gaps = Gaps::default();
+        let (options, sample_ns) = with_period(options);
         // Opened before the program starts, so that the program is sampled from its first instruction.
         let sampler = sampler(&options, &mut gaps)?;
         let timer = match sampler {
@@ -122,7 +124,7 @@ impl Recorder {
         };
         let command = std::iter::once(&program.name).chain(&program.arguments);
         let command = command.map(|word| word.to_string_lossy().into_owned());
-        let mut parts = Parts::begin(options, command.collect(), None, timer, gaps)?;
+        let mut parts = Parts::begin(options, command.collect(), None, timer, gaps, sample_ns)?;
         let untouched = parts.needs_no_agent();
         let session = if untouched {
             Session::start_untouched(program, parts.session_options())?
@@ -156,11 +158,13 @@ impl Recorder {
             let reason = "the agent can only be brought into programs that membound starts";
             return Err(refused(reason.to_owned()));
         }
+        let (options, sample_ns) = with_period(options);
         // Attach once before the run file is created, so that a failure leaves no file.
         let config = config(&options);
         drop(Sampler::attach(pid, &config).map_err(|error| refused(error.to_string()))?);
         let timer = TimerKind::CpuClock;
-        let mut parts = Parts::begin(options, Vec::new(), Some(pid), timer, Gaps::default())?;
+        let gaps = Gaps::default();
+        let mut parts = Parts::begin(options, Vec::new(), Some(pid), timer, gaps, sample_ns)?;
         let sampling = parts
             .sample_running(pid)
             .map_err(|error| refused(error.to_string()))?;
@@ -329,9 +333,29 @@ fn unpatched(gaps: &mut Gaps, reason: &str) {
     }
 }
 
+/// Options with a period, and the CPU time in nanoseconds that one of perf's samples costs the sampled thread:
+/// 0 where perf may not sample.
+fn with_period(mut options: Options) -> (Options, f64) {
+    let cost_ns = match options.timer {
+        TimerChoice::Agent => None,
+        TimerChoice::Auto | TimerChoice::Perf => perf::sample_cost_ns(&config(&options)),
+    };
+    // A harvest that begins in place waits for the plan that these samples are for.
+    if options.period.is_none() && options.harvest.is_none() {
+        let affordable = sample_period::affordable(cost_ns.unwrap_or(0.0), options.max_overhead);
+        options.period = Some(affordable);
+    }
+    (options, cost_ns.unwrap_or(0.0))
+}
+
+fn period_ns(options: &Options) -> u64 {
+    let period = options.period.unwrap_or(MIN_PERIOD);
+    u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn config(options: &Options) -> perf::Config {
     perf::Config {
-        period_ns: u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX),
+        period_ns: period_ns(options),
         ..perf::Config::default()
     }
 }
@@ -397,6 +421,7 @@ impl Parts {
         attached: Option<u32>,
         timer: TimerKind,
         gaps: Gaps,
+        sample_ns: f64,
     ) -> Result<Self, Error> {
         let root = Root::system();
         let nodes = Nodes::read(&root);
@@ -412,7 +437,7 @@ impl Parts {
                 .unwrap_or_default(),
             date: membound_platform::date::now_utc(),
             timer,
-            period_ns: u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX),
+            period_ns: period_ns(&options),
             site_period: FIRST_PERIOD,
             latencies: patched,
             patch: if patched {
@@ -428,10 +453,6 @@ impl Parts {
             cpu_nodes: nodes.of_cpus().to_vec(),
             machine: options.machine.clone().map(Box::new),
             ..Meta::default()
-        };
-        let sample_ns = match timer {
-            TimerKind::CpuClock => perf::sample_cost_ns(&config(&options)).unwrap_or(0.0),
-            TimerKind::AgentTimer | TimerKind::Cycles | TimerKind::None => 0.0,
         };
         let file = create(&options.output, &meta)?;
         Ok(Self {
@@ -484,7 +505,7 @@ impl Parts {
                     receiver: Arc::clone(&receiver) as Arc<dyn AllocationReceiver>,
                 }),
             timers: (self.meta.timer == TimerKind::AgentTimer).then(|| membound_launch::Timers {
-                period: options.period,
+                period: options.period.unwrap_or(MIN_PERIOD),
                 receiver: receiver as Arc<dyn TimerReceiver>,
             }),
             harvest: options.harvest.clone(),

@@ -18,7 +18,7 @@ use crate::sampling::{RawSample, ResolvedSample};
 use crate::world::World;
 
 /// Poll interval of the rings while patches depend on samples.
-const EVERY: Duration = Duration::from_millis(16);
+const EVERY: Duration = Duration::from_millis(24);
 /// The same while no program has an agent.
 const CALM_EVERY: Duration = Duration::from_millis(40);
 

@@ -320,13 +320,13 @@ impl Windows {
     }
 
     /// Makes programs remove their patches. Charged twice: for this exchange and the one that installed them.
-    fn clear(&mut self, patcher: &impl Patcher) {
-        self.budget.spend(2.0 * EXCHANGE_NS);
+    fn clear(&mut self, patcher: &impl Patcher, now: Now) {
+        self.budget.spend(2.0 * EXCHANGE_NS * now.processes as f64);
         self.clearing = Some(patcher.exchange(Vec::new()));
     }
 
     fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
-        self.clear(patcher);
+        self.clear(patcher, now);
         Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         }
@@ -336,7 +336,7 @@ impl Windows {
     fn fail(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
         let pause_ns = PAUSE_AFTER_FAILURE_NS << self.failures.min(16);
         self.failures += 1;
-        self.clear(patcher);
+        self.clear(patcher, now);
         Phase::Closed {
             until_ns: now.t_ns + pause_ns.min(MAX_PAUSE_NS),
         }
@@ -399,6 +399,7 @@ mod tests {
         let mut windows = Windows::new(0.05, wants);
         windows.progress.busy = 2.0;
         let at = |ms: u64| Now {
+            processes: 1,
             t_ns: ms * 1_000_000,
             cpu_ns: 2 * ms * 1_000_000,
             threads: Threads::Several,
@@ -435,6 +436,7 @@ mod tests {
         let programs = Programs::default();
         let mut windows = Windows::new(0.05, wants);
         let now = Now {
+            processes: 1,
             t_ns: 0,
             cpu_ns: 0,
             threads: Threads::One,
@@ -453,6 +455,7 @@ mod tests {
     #[test]
     fn text_is_clear_from_when_all_programs_took_their_patches_out() {
         let at = |t_ns: u64| Now {
+            processes: 1,
             t_ns,
             cpu_ns: t_ns,
             threads: Threads::One,

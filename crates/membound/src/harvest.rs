@@ -12,6 +12,7 @@ mod ended;
 mod explore;
 mod follow;
 mod guard;
+mod idle_processors;
 mod in_place;
 mod learning;
 mod off;

@@ -11,7 +11,7 @@ use membound_rewrite::patch::{self, Groundwork, Hooks};
 use rustc_hash::FxHashSet;
 
 use super::{Derived, ModulePlan, Plans, Refused, Slot};
-use crate::background::{self, Begin};
+use crate::background::{self, Begin, Planning};
 
 impl Plans {
     /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same
@@ -115,9 +115,9 @@ impl Plans {
         }
         module.preparation.get_or_init(|| {
             let (plans, module) = (Arc::clone(self), Arc::clone(module));
+            let planning = Planning::of(module.headers.text_bytes());
             let work = move || {
-                // The program may end before the study has.
-                background::wait(module.headers.text_bytes(), Begin::AtOnce);
+                planning.wait(Begin::AtOnce);
                 let options = patch::Options::bare(Hooks::LeaveOut);
                 plans.with_groundwork(&module, &options, |_, _| ());
             };

@@ -8,7 +8,7 @@ use membound_rewrite::image::{Identity, Image};
 use memmap2::Mmap;
 
 use super::{FileKey, Later, Plans, Slot};
-use crate::background::{self, Begin};
+use crate::background::{self, Begin, Planning};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 
@@ -80,8 +80,9 @@ impl Plans {
             pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
+        let planning = Planning::of(headers.text_bytes());
         let work = move || {
-            background::wait(headers.text_bytes(), Begin::Late);
+            planning.wait(Begin::Late);
             let Some(later) = &plans.later else { return };
             let _ended = Ended { later, key };
             let identity = Image::identify(&bytes);

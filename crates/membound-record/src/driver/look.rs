@@ -14,6 +14,8 @@ const LATEST_LOOK_NS: u64 = 1_000_000_000;
 const MAX_SAMPLES: usize = 50_000;
 /// The same for other events, which are held back behind the samples.
 const MAX_EVENTS: usize = 200_000;
+/// A thread that was sampled within this time is active. Perf's samples arrive some 100 ms late.
+const ACTIVE_NS: u64 = 300_000_000;
 /// CPU time for which samples are examined in one iteration.
 const ITERATION_CPU_NS: u64 = 20_000_000;
 
@@ -26,7 +28,7 @@ impl Driver {
         if !self.over && self.unseen.came_ns < FIRST_LOOK_NS && now_ns < LATEST_LOOK_NS {
             return;
         }
-        if !self.can_wait() {
+        if !self.can_wait() && !self.in_the_way {
             self.look_at_all();
             return;
         }
@@ -47,7 +49,7 @@ impl Driver {
     }
 
     /// True if nothing done to the program depends on what its samples waited for. The next patches, trials
-    /// and watchpoints do.
+    /// and watchpoints do; while the recorder is in the way, they come later.
     fn can_wait(&self) -> bool {
         self.options.latencies == Latencies::Off && self.watching.is_none()
     }
@@ -73,12 +75,20 @@ impl Driver {
             waited_ns: self.waited.of(pids.map(|(pid, _)| pid)),
             own_ns,
             others: self.others.processors(now_ns, now.cpu_ns + own_ns),
+            active_threads: self.active_threads(now_ns),
         });
         // Hold planning back only while programs run: a window can wait, but a plan that starts late would
         // not be ready before a short program ends.
         self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
-        membound_launch::hold_planning(self.in_the_way);
+        membound_launch::hold_planning(!self.over && self.beside.is_planning_too_costly(own_ns));
         membound_launch::lack_processors(!self.over && self.beside.lacks_processors());
+    }
+
+    /// Number of threads that were sampled lately.
+    fn active_threads(&self, now_ns: u64) -> usize {
+        let since_ns = now_ns.saturating_sub(ACTIVE_NS);
+        let sampled = self.recent.values();
+        sampled.filter(|(t_ns, _)| *t_ns >= since_ns).count()
     }
 
     /// CPU time in nanoseconds that the programs have lost outside their patched code: to the recorder

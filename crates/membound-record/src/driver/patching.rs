@@ -120,6 +120,7 @@ pub(super) fn now(
         .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
         .any(|(_, process)| !seen.insert(*process));
     Now {
+        processes: pids.len(),
         t_ns: now_ns,
         cpu_ns: cpu_time.of(pids),
         threads: if several {

@@ -55,6 +55,7 @@ mod tests {
     #[test]
     fn a_program_that_gets_stuck_is_told_from_one_that_waits() {
         let at = |t_ms: u64, cpu_ms: u64| Now {
+            processes: 1,
             t_ns: t_ms * 1_000_000,
             cpu_ns: cpu_ms * 1_000_000,
             threads: Threads::One,

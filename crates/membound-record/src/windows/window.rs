@@ -14,6 +14,8 @@ pub(crate) struct Now {
     pub(crate) t_ns: u64,
     /// CPU time of all programs, in nanoseconds.
     pub(crate) cpu_ns: u64,
+    /// Number of processes, each of which an exchange of patches wakes.
+    pub(crate) processes: usize,
     /// Whether several threads of one process run concurrently, so that plain counters miss executions.
     pub(crate) threads: Threads,
 }

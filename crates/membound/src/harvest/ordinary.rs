@@ -9,11 +9,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use membound_launch::ScavengerCommand;
+use membound_platform::Root;
 use membound_platform::disturb::ThreadUsage;
 use membound_types::{Scavenger, ScavengerState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::idle_processors::IdleProcessors;
 use super::learning::{self, Learning, Observation, ObservationTask, Subject, has_others};
 use super::programs::CopyRequest;
 
@@ -84,8 +86,9 @@ pub(super) struct Processes {
     started: Vec<Started>,
     /// Processors that they may use.
     processors: usize,
-    /// Maximum number that run at one time.
+    /// Maximum number that run at one time, unless they leave a processor idle.
     most: usize,
+    idle: IdleProcessors,
     beside_command: bool,
     begun: Instant,
     /// Results since the last call of [`Self::take_learned`].
@@ -109,6 +112,7 @@ impl Processes {
             started: Vec::new(),
             processors,
             most,
+            idle: IdleProcessors::below(Root::system()),
             beside_command,
             begun: Instant::now(),
             learned: Vec::new(),
@@ -129,17 +133,23 @@ impl Processes {
             started.poll();
             self.learned.extend(started.learn());
         }
-        while self.running() < self.most
-            && let Some(next) = self.waiting.pop_front()
-        {
-            self.started.push(begin(next, self.beside_command));
+        while !self.waiting.is_empty() && self.may_start() {
+            let next = self.waiting.pop_front();
+            let begun = next.map(|it| begin(it, self.beside_command));
+            self.started.extend(begun);
         }
         self.running() == 0 && self.waiting.is_empty()
     }
 
+    /// Whether another process may start: fewer than the maximum run, or they wait for files, other processes or
+    /// clocks, and leave a processor idle.
+    fn may_start(&mut self) -> bool {
+        self.running() < self.most || (self.most > 0 && self.idle.has_one())
+    }
+
     /// Whether a processor is free, and no process waits to be started.
-    pub(super) fn has_free_processor(&self) -> bool {
-        self.waiting.is_empty() && self.running() < self.processors
+    pub(super) fn has_free_processor(&mut self) -> bool {
+        self.waiting.is_empty() && (self.running() < self.processors || self.idle.has_one())
     }
 
     /// Number of processes that have not ended.
@@ -449,6 +459,25 @@ mod tests {
             assert_eq!(processes.running(), running, "on {processors}");
             assert_eq!(processes.end(false, processors).len(), 5);
         }
+    }
+
+    #[test]
+    fn another_process_starts_where_one_waits_and_leaves_its_processor_idle() {
+        let room = tempfile::tempdir().unwrap();
+        std::fs::create_dir(room.path().join("proc")).unwrap();
+        let counts: String = (0..1024)
+            .map(|cpu| format!("cpu{cpu} 5 0 0 9 0 0 0\n"))
+            .collect();
+        std::fs::write(room.path().join("proc/stat"), counts).unwrap();
+        let file = room.path().join("file");
+        let waits = format!("while [ ! -e {0} ]; do sleep 0.01; done", file.display());
+        let makes = format!("echo > {}", file.display());
+        let all = [waits, makes].map(|script| ordinary(&["sh", "-c", &script], None));
+        let mut processes = Processes::start(all.into(), 1);
+        processes.idle = IdleProcessors::below(Root::at(room.path()));
+        // Without the second process the first would never end.
+        let ended = processes.end(true, 1);
+        assert!(ended.iter().all(|it| it.exit_code == Some(0)), "{ended:?}");
     }
 
     #[test]

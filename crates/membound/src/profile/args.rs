@@ -64,7 +64,8 @@ pub(crate) struct ProfileArgs {
         help_heading = "How"
     )]
     pub(crate) sampler: SamplerArg,
-    /// CPU time of a thread between two timer samples, in milliseconds [default: 1.27].
+    /// CPU time of a thread between two timer samples, in milliseconds [default: 1.27 to 4.91,
+    /// the longer the more a sample costs here].
     #[arg(long, value_name = "MS", value_parser = milliseconds, help_heading = "How")]
     pub(crate) period: Option<Duration>,
     /// Do not patch the program's code: no executions, addresses and latencies.

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use membound_record::{
-    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Ended, Error, Latencies, Options,
-    Recorder, Summary, TimerChoice, Watch,
+    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Ended, Error, Latencies, Options, Recorder, Summary,
+    TimerChoice, Watch,
 };
 
 use super::args::{ProfileArgs, SamplerArg};
@@ -24,6 +25,9 @@ pub(super) enum Printed {
     Nothing,
 }
 
+/// Longest time after the summary in which plans are finished that the program did not live to use.
+const PLANS_AFTER_END: Duration = Duration::from_millis(500);
+
 /// The options that the arguments request.
 ///
 /// # Errors
@@ -38,7 +42,7 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
             SamplerArg::Perf => TimerChoice::Perf,
             SamplerArg::Agent => TimerChoice::Agent,
         },
-        period: args.period.unwrap_or(DEFAULT_PERIOD),
+        period: args.period,
         latencies: if patched {
             Latencies::On
         } else {
@@ -96,6 +100,7 @@ pub(super) fn record(
     Ok(match recorder.finish(ended) {
         Ok(summary) => {
             tell(&summary, telling);
+            membound_launch::finish_plans(PLANS_AFTER_END);
             Recorded::Whole(end)
         }
         Err(error) => {
