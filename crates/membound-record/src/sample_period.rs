@@ -15,12 +15,10 @@ const SHARE_OF_BUDGET: f64 = 0.1;
 /// a share of CPU time. A virtual machine takes some 15 µs for each timer interrupt, other machines a tenth
 /// of that.
 pub(crate) fn affordable(sample_ns: f64, max_overhead: f64) -> Duration {
+    let [shortest, longest] = [MIN_PERIOD, MAX_PERIOD].map(|period| period.as_nanos() as f64);
+    // Infinite or NaN where there is no budget; `min` then gives the longest.
     let period_ns = sample_ns / (SHARE_OF_BUDGET * max_overhead);
-    // A budget of zero makes this infinite or NaN.
-    match period_ns <= MIN_PERIOD.as_nanos() as f64 {
-        true => MIN_PERIOD,
-        false => MAX_PERIOD.min(Duration::from_nanos(period_ns as u64)),
-    }
+    Duration::from_nanos(period_ns.min(longest).max(shortest).round() as u64)
 }
 
 #[cfg(test)]
