@@ -169,7 +169,7 @@ impl SettledBody {
                         companions(operand)
                     },
                     to: options.prefetch_of(instruction.ip()),
-                    recalls: options.recalls(instruction.ip()),
+                    filters_recent_misses: options.filters_recent_misses(instruction.ip()),
                 });
                 let settled = SettledYield::settle(what, options, &around, target)?;
                 (Action::Yield(settled), ScratchMethod::Free)
@@ -191,7 +191,7 @@ impl SettledBody {
     /// The yield that this body is, if it is one, and the state around it.
     pub(super) const fn yields(&self) -> Option<(Yield, Surroundings)> {
         match self.action {
-            Action::Yield(what) => Some((what.what(), self.around)),
+            Action::Yield(settled) => Some((settled.kind(), self.around)),
             _ => None,
         }
     }

@@ -101,7 +101,7 @@ impl TrampolineLoop {
 
     /// How many copies of the iteration may stand in a row, as a power of two. More than one only if the last
     /// instruction alone branches to the loop's head and the copies fit into [`COPIED_BYTES`].
-    pub(super) fn most_copies(body: &[Instruction]) -> u32 {
+    pub(super) fn max_copies_log2(body: &[Instruction]) -> u32 {
         let Some((last, others)) = body.split_last() else {
             return 0;
         };

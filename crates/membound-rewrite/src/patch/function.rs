@@ -110,9 +110,10 @@ pub(super) fn plan(
             let mut around = Surroundings::before(subject.liveness, index);
             if matches!(body, Body::Yield(_)) {
                 let untouched = *untouched.get_or_insert_with(|| {
-                    yields::untouched(&subject.function.instructions, analyst)
+                    yields::untouched_state(&subject.function.instructions, analyst)
                 });
-                around.live = yields::kept(around.live, untouched, subject.unused, options);
+                around.live =
+                    yields::state_to_save(around.live, untouched, subject.unused, options);
             }
             let companions =
                 |operand| companions::of(&subject.function.instructions, index, operand, analyst);
@@ -229,8 +230,8 @@ fn trampoline_loop_of(
         && let Some(iterations) = body.iterations(&trampoline_loop)
     {
         trampoline_loop.copies = iterations
-            .most_copies()
-            .min(TrampolineLoop::most_copies(instructions));
+            .max_copies_log2()
+            .min(TrampolineLoop::max_copies_log2(instructions));
     }
     Some(trampoline_loop)
 }
@@ -327,8 +328,8 @@ fn hook(
     } else {
         let mut around = Surroundings::before(subject.liveness, index);
         let settled = if may_wait {
-            let untouched = yields::untouched(&subject.function.instructions, analyst);
-            around.live = yields::kept(around.live, untouched, subject.unused, options);
+            let untouched = yields::untouched_state(&subject.function.instructions, analyst);
+            around.live = yields::state_to_save(around.live, untouched, subject.unused, options);
             SettledBody::wait(around, options)
         } else {
             SettledBody::syscall(around)

@@ -237,7 +237,7 @@ impl Options {
     }
 
     /// True if the yield at this address has a recent-miss filter.
-    pub(super) fn recalls(&self, address: u64) -> bool {
+    pub(super) fn filters_recent_misses(&self, address: u64) -> bool {
         self.recalled.binary_search(&address).is_ok() && !self.without.contains(&YieldPart::Recency)
     }
 

@@ -78,7 +78,7 @@ fn iterations_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     // The code of such an iteration fits in one line of the instruction cache.
     let back = lines[iteration + 5].strip_prefix("jne ").unwrap();
     let begins = u64::from_str_radix(back.trim_end_matches('h'), 16).unwrap();
-    assert!(begins.is_multiple_of(LINE_BYTES as u64), "{lines:#?}");
+    assert!(begins.is_multiple_of(membound_wire::LINE_BYTES as u64), "{lines:#?}");
 }
 
 #[test]
