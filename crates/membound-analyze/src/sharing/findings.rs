@@ -9,8 +9,8 @@ use membound_types::{
 use rustc_hash::FxHashMap;
 
 use super::evidence::{Basis, Line, Observation};
-use super::held::{self, Cost, Trials};
 use super::judge::{Conflict, Contention, User};
+use super::trials::{self, Cost, Trials};
 use crate::allocation_chain::allocation_chain;
 use crate::context::Context;
 use crate::groups::{GroupId, Groups};
@@ -161,7 +161,7 @@ fn measure(
     costs: &BTreeMap<ThreadId, Cost>,
     part: impl Fn(ThreadId) -> f64,
 ) {
-    let figure = |share: held::Share| Figure {
+    let figure = |share: trials::Share| Figure {
         value: share.value,
         low: share.low,
         high: share.high,
@@ -173,7 +173,7 @@ fn measure(
     let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
     let elapsed_ns = elapsed_ns.max(1) as f64;
     let stretch = 1.0 + crate::info::overhead(context.run).cost_fraction;
-    let (slowed_ns, gain) = held::saved(elapsed_ns, stretch, costs, part);
+    let (slowed_ns, gain) = trials::saved(elapsed_ns, stretch, costs, part);
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),
