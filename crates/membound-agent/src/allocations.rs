@@ -3,7 +3,7 @@
 //! A function that allocates by calling another wrapped one counts once: calls inside the outermost one
 //! pass. Whether a block is reported is decided before the original runs ([`countdown`]). Most calls
 //! already pass in the stub, which decides by the same rules. A free is reported for blocks that were
-//! reported ([`told_blocks`]).
+//! reported ([`reported_blocks`]).
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use membound_wire::{
     AllocationKind, Allocations, Command, WrapKind, allocation_interval, certain_from_bytes,
 };
 
+use crate::allocation_rings::{self, Event, Shared};
 use crate::countdown::{self, Counted, Mark};
 use crate::failure::Failure;
-use crate::keep::{self, Thread};
-use crate::tell::{self, Event, Shared};
+use crate::thread_table::{self, Thread};
 use crate::unwind::{self, Begin, Registers, Stack, Walk};
 use crate::wrap::frame::{self as wrap_frame, Course, WrapFrame};
-use crate::{assembly, chains, memory, told_blocks, walked};
+use crate::{assembly, chains, memory, reported_blocks, walked};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 64;
@@ -28,11 +28,11 @@ const FRAMES: usize = 256;
 /// Starts reporting allocations in the memory that `command` describes; address 0: stops.
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.address != 0 {
-        keep::prepare()?;
-        told_blocks::prepare()?;
+        thread_table::prepare()?;
+        reported_blocks::prepare()?;
     }
     walked::forget();
-    tell::set_memory(command.address);
+    allocation_rings::set_memory(command.address);
     countdown::certain_from_bytes(match Shared::get() {
         Some(shared) => certain_from(shared),
         None => 0,
@@ -84,7 +84,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(shared) = Shared::get() else {
         return Course::Pass;
     };
-    let Some(thread) = keep::own(frame.callers_stack()) else {
+    let Some(thread) = thread_table::own(frame.callers_stack()) else {
         shared
             .word(offset_of!(Allocations, homeless))
             .fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
         Around::Nothing => 0,
     };
     // Before the original frees the block: another thread may get its address at once.
-    let ends = resizes && told_blocks::remove(frame.rdi);
+    let ends = resizes && reported_blocks::remove(frame.rdi);
     if telling.is_none() && !ends {
         countdown::own().mark(own_mark(frame));
         return Course::Pass;
@@ -276,7 +276,7 @@ impl ReturnedCall<'_> {
         let done = self.frame.rax != 0;
         // With a size of 0 the original frees the block, in libcs that then return null.
         if kept.block != 0 && (done || kept.size == 0) {
-            tell_freed(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
+            report_free(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
         } else if kept.block != 0 {
             self.follow(kept.block);
         }
@@ -287,7 +287,7 @@ impl ReturnedCall<'_> {
 
     /// Adds the block to the reported ones; `false` if there was no room.
     fn follow(self, address: u64) -> bool {
-        let kept = told_blocks::insert(address);
+        let kept = reported_blocks::insert(address);
         if !kept {
             self.shared
                 .word(offset_of!(Allocations, homeless))
@@ -298,7 +298,7 @@ impl ReturnedCall<'_> {
 
     fn mapping_freed(self) {
         let kept = &self.frame.kept;
-        self.shared.tell(
+        self.shared.report(
             self.thread,
             &Event {
                 tsc: kept.tsc,
@@ -317,19 +317,19 @@ impl ReturnedCall<'_> {
         let Some(level) = self.frame.kept.telling.checked_sub(1) else {
             return;
         };
-        if self.follow(address) && !self.tell((address, size), level) {
-            told_blocks::remove(address);
+        if self.follow(address) && !self.report((address, size), level) {
+            reported_blocks::remove(address);
         }
     }
 
     fn mapping(self, block: (u64, u64)) {
-        self.tell(block, 0);
+        self.report(block, 0);
     }
 
-    fn tell(self, (address, size): (u64, u64), level: u32) -> bool {
+    fn report(self, (address, size): (u64, u64), level: u32) -> bool {
         let tsc = assembly::time_stamp();
         let chain = chain(self.shared, self.thread, self.frame);
-        self.shared.tell(
+        self.shared.report(
             self.thread,
             &Event {
                 tsc,
@@ -346,14 +346,14 @@ impl ReturnedCall<'_> {
 
 /// Reports a free if the allocation was reported.
 fn free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64) {
-    if address != 0 && told_blocks::remove(address) {
-        tell_freed(shared, thread, wrapped, address, assembly::time_stamp());
+    if address != 0 && reported_blocks::remove(address) {
+        report_free(shared, thread, wrapped, address, assembly::time_stamp());
     }
 }
 
 /// Reports the free of a block whose allocation was reported.
-fn tell_freed(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
-    shared.tell(
+fn report_free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
+    shared.report(
         thread,
         &Event {
             tsc,

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::Allocations;
 
-use crate::tell::Shared;
+use crate::allocation_rings::Shared;
 use crate::words;
 
 const WORD: usize = 8;
@@ -76,12 +76,12 @@ fn write(shared: Shared, chains: usize, addresses: &[u64], hash: u64) -> Option<
         .word(offset_of!(Allocations, chains_words))
         .load(Ordering::Relaxed);
     let used = shared.word(offset_of!(Allocations, chains_used));
-    let fits = |start: u64| start.checked_add(needed).is_some_and(|end| end <= limit);
-    if !fits(used.load(Ordering::Relaxed)) {
+    let in_bounds = |start: u64| start.checked_add(needed).is_some_and(|end| end <= limit);
+    if !in_bounds(used.load(Ordering::Relaxed)) {
         return None;
     }
     let start = used.fetch_add(needed, Ordering::Relaxed);
-    if !fits(start) {
+    if !in_bounds(start) {
         return None;
     }
     let at = chains + start as usize * WORD;

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn at_level_0_every_block_is_told_of() {
+    fn at_level_0_every_block_is_reported() {
         let countdown = seeded(5);
         for _ in 0..1000 {
             assert_eq!(countdown.decide(40, Counted::No, 0), Some(0));

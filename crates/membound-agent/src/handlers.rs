@@ -12,10 +12,10 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::disposition::{Disposition, IGNORE, disposition};
+use crate::original_state;
 use crate::saved_registers::SavedRegisters;
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::signal_stubs::{MARKS, ONCE, handler_of};
-use crate::stand::stand;
 use crate::sys::{call, number};
 use crate::timers::{self, Use};
 use crate::{areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
@@ -244,13 +244,13 @@ unsafe extern "C" fn enter(
     }
     // SAFETY: the kernel put the registers there.
     let found: Registers = unsafe { memory::get(place) };
-    if let Some(stand) = stand(signal, &found.state()) {
-        let original = Registers::of_state(&stand.original);
+    if let Some(interrupted) = original_state::find(signal, &found.state()) {
+        let original = Registers::of_state(&interrupted.original);
         kept.shown = original.rip;
-        match stand.resume {
+        match interrupted.resume {
             Some(resume) => {
                 kept.resume = resume;
-                stand.put_vectors(context);
+                interrupted.put_vectors(context);
             }
             // The thread goes on with its own registers, unless the handler sends it elsewhere.
             None => kept.found = found,
@@ -317,8 +317,8 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         registers.rip = areas::inside(rip).unwrap_or(rip);
         if kept.shown != 0 && kept.resume == 0 {
             // The signal matters only on islands; this thread was in a trampoline or in the agent.
-            if let Some(stand) = stand(0, &kept.found.state()) {
-                stand.put_vectors(context);
+            if let Some(interrupted) = original_state::find(0, &kept.found.state()) {
+                interrupted.put_vectors(context);
             }
         }
     }

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_agent_are_told_from_others() {
+    fn files_of_the_agent_are_recognised() {
         let read = |text: &str| {
             let mut line = Mapping::default();
             text.bytes().for_each(|byte| line.byte(byte));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_mapping_is_visited() {
-        let here = files_of_the_agent_are_told_from_others as fn() as usize as u64;
+        let here = files_of_the_agent_are_recognised as fn() as usize as u64;
         let mut found = 0;
         each_mapping(|start, end| found += u32::from((start..end).contains(&here))).unwrap();
         assert_eq!(found, 1);

@@ -152,7 +152,7 @@ impl Change {
         let own = sys::thread();
         let process = sys::process();
         // A forked child has the numbers of its parent's home threads, but not these threads.
-        let has_scavengers = page::here();
+        let has_scavengers = page::has_run_queues();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
             // Read before the threads are: an answer that comes meanwhile makes the wait below return at
@@ -389,9 +389,9 @@ pub(crate) fn wait_for_change() {
 /// Waits until no thread of this process changes text, without revoking the change: no call is on its way to
 /// the calling thread afterwards.
 pub(crate) fn wait_until_idle() {
-    const LOOK_NS: u64 = 100_000;
+    const POLL_INTERVAL_NS: u64 = 100_000;
     while OWNER.load(Ordering::Acquire) >> 32 == u64::from(sys::process()) {
-        sys::nap(LOOK_NS);
+        sys::nap(POLL_INTERVAL_NS);
     }
 }
 
@@ -405,7 +405,7 @@ pub(crate) fn check_reachable() -> Result<(), Failure> {
     let own = sys::thread();
     let process = sys::process();
     // A forked child has the numbers of its parent's home threads, but not these threads.
-    let has_scavengers = page::here();
+    let has_scavengers = page::has_run_queues();
     let mut room = threads::room_for_threads()?;
     // Each thread by itself: of many threads one is always inside a handler for a moment.
     threads::each(&mut room, |thread| {

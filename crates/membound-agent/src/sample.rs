@@ -35,7 +35,7 @@ pub(crate) fn sample(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
-    control::look_after_child();
+    control::start_in_forked_child();
     let timed = if frame.arguments[2] == 0 { 0 } else { TIMED };
     write(frame, slots, site, timed);
 }
@@ -48,7 +48,7 @@ pub(crate) fn record(frame: &SavedRegisters) {
     if left != 0 && left != u32::MAX {
         burst.store(left - 1, Ordering::Relaxed);
     }
-    control::look_after_child();
+    control::start_in_forked_child();
     write(frame, slots, frame.arguments[0] as u32, BURST);
 }
 

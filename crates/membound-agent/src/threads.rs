@@ -113,7 +113,7 @@ pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
 }
 
 /// Exit code for the process if no thread is left but membound's and those for which `beside` is true.
-pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
+pub(crate) fn exit_code_without_others(is_exempt: impl Fn(u32) -> bool) -> Option<u32> {
     let own = sys::thread();
     if !ended(sys::process()) {
         return None;
@@ -121,7 +121,7 @@ pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
     let mut room = room_for_threads().ok()?;
     let mut others = false;
     each(&mut room, |thread| {
-        let is_own = thread == own || crate::listen::is_own(thread) || beside(thread);
+        let is_own = thread == own || crate::listen::is_own(thread) || is_exempt(thread);
         others |= !is_own && thread != sys::process();
         Ok(())
     })

@@ -16,7 +16,7 @@ use crate::signal_frame::{REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::timers::{self, Ring, Use};
 use crate::unwind::{Begin, Registers as UnwindRegisters, Stack, Walk};
-use crate::{areas, assembly, beliefs, memory, stand};
+use crate::{areas, assembly, beliefs, memory, original_state};
 
 /// Most words of a sample.
 const MAX_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
@@ -93,7 +93,7 @@ unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
     }
     again(place, registers);
     // SAFETY: the context is the kernel's.
-    unsafe { stand::leave_overwritten_text(context) };
+    unsafe { original_state::leave_overwritten_text(context) };
 }
 
 /// Makes a thread repeat the system call that a signal of the agent has interrupted. The kernel restores
@@ -121,8 +121,8 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     };
     let clock = ring.word64(core::mem::offset_of!(TickRing, clock_ns));
     let weight = now.saturating_sub(clock.swap(now, Ordering::Relaxed));
-    let stand = stand::stand(signal, state);
-    let mut original = stand.map_or(*state, |stand| stand.original);
+    let interrupted = original_state::find(signal, state);
+    let mut original = interrupted.map_or(*state, |interrupted| interrupted.original);
     // SAFETY: the room has that many words behind the head, and the launcher reads none before `publish`.
     let callers = unsafe {
         core::slice::from_raw_parts_mut(room.word(TICK_HEAD_WORDS) as *mut u64, TICK_DEPTH)
@@ -131,12 +131,13 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let [low, high] = assembly::own_range();
     let own = (low..high).contains(&original.ip);
     if own {
-        // Inside the agent, only the callers tell for which code it runs.
+        // Inside the agent, only the callers show for which code it runs.
         original.ip = callers.first().copied().filter(|_| depth > 0).unwrap_or(0);
         callers.copy_within(1.., 0);
         depth = depth.saturating_sub(1);
     }
-    let inside = own || stand.is_some_and(|stand| stand.is_beside(state.ip));
+    let inside =
+        own || interrupted.is_some_and(|interrupted| interrupted.is_in_added_code(state.ip));
     let head = TickHead {
         words: (TICK_HEAD_WORDS + depth) as u16,
         flags: if inside { TickHead::INSIDE } else { 0 },

@@ -407,7 +407,7 @@ pub(crate) fn wanted(heartbeat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) ->
 /// nanoseconds until the next poll; `None`: no more polls.
 pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
     let stopped = set_word(core::mem::offset_of!(TickSet, stopped))?;
-    tell_own_time();
+    report_own_time();
     if !active() || !wanted(&HEARTBEAT, &HEARTBEAT_NS, sys::monotonic_ns()) {
         disarm_all();
         let over = !active() || stopped.load(Ordering::Relaxed) != 0;
@@ -424,7 +424,7 @@ pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
     Some(THREAD_SCAN_INTERVAL_NS)
 }
 
-fn tell_own_time() {
+fn report_own_time() {
     let now = sys::thread_cpu_ns();
     let new = now.saturating_sub(OWN_NS.swap(now, Ordering::Relaxed));
     let set = SET.load(Ordering::Acquire);

@@ -8,7 +8,8 @@ use crate::scavenger::{self, Heard, table};
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::trap::users;
 use crate::{
-    areas, beliefs, hold, memory, quiesce, scheduler, signal_stubs, stand, sys, threads, tick,
+    areas, beliefs, memory, original_state, quiesce, scheduler, signal_stubs, sys, threads, tick,
+    trial,
 };
 
 const NODEFER: u64 = 0x4000_0000;
@@ -66,7 +67,7 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let go_on = unsafe { respond(signal, information, context) };
     if go_on == 0 {
         // SAFETY: as above.
-        unsafe { stand::leave_overwritten_text(context) };
+        unsafe { original_state::leave_overwritten_text(context) };
     }
     go_on
 }
@@ -132,8 +133,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
         quiesce::answer(mask, registers.rip);
         Some(registers.rip)
-    } else if signal == CALL && hold::is_call(code, process, value) {
-        hold::stand(&registers.state());
+    } else if signal == CALL && trial::is_call(code, process, value) {
+        trial::report_and_wait(&registers.state());
         Some(registers.rip)
     } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))

@@ -78,15 +78,15 @@ fn snapshot(slot: &Slot) -> Option<ModuleText> {
 }
 
 /// Changes a slot, unless another thread does so now or it is not `wanted`.
-fn change(slot: &Slot, module: ModuleText, wanted: impl Fn(&Slot) -> bool) -> bool {
+fn change(slot: &Slot, module: ModuleText, is_eligible: impl Fn(&Slot) -> bool) -> bool {
     let version = slot.version.load(Ordering::Acquire);
-    if version & 1 != 0 || !wanted(slot) {
+    if version & 1 != 0 || !is_eligible(slot) {
         return false;
     }
-    let taken =
+    let claim =
         slot.version
             .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed);
-    if taken.is_err() {
+    if claim.is_err() {
         return false;
     }
     // Keeps the stores of the fields behind the odd version.

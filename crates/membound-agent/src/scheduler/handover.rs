@@ -67,7 +67,7 @@ pub(crate) struct HomeThread {
     /// The pending request, a [`PendingRequest`] as its word.
     pub(super) pending_request: AtomicU32,
     /// Address of the `ucontext` from which the scavenger resumes; 0: it is parked. The context itself
-    /// cannot tell: the scavenger may have been interrupted while parking, with its stack pointer already
+    /// cannot know: the scavenger may have been interrupted while parking, with its stack pointer already
     /// written.
     pub(super) frame: AtomicU64,
     /// Address of the home thread's slot; 0: none.
@@ -81,7 +81,7 @@ pub(crate) struct HomeThread {
     /// End of its back-off, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) backs_off_until_ns: AtomicU64,
     /// [`Self::loads`] at the last poll of the monitor thread.
-    pub(super) seen_loads: AtomicU64,
+    pub(super) counted_loads: AtomicU64,
     /// CPU time of its home thread when idle-time execution was last judged.
     pub(super) judged: JudgedCpuTime,
 }
@@ -98,7 +98,7 @@ impl HomeThread {
             in_idle_time: AtomicU32::new(0),
             kept: AtomicU32::new(0),
             backs_off_until_ns: AtomicU64::new(0),
-            seen_loads: AtomicU64::new(0),
+            counted_loads: AtomicU64::new(0),
             judged: JudgedCpuTime::new(),
         }
     }
@@ -175,7 +175,7 @@ pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
 
 /// Gives a context, which must be in no ring any more, back to its home thread. `frame` is the address of
 /// its `ucontext` if a signal interrupted it, 0 if it is parked.
-pub(super) fn send_home(context: &Context, frame: u64, pending_request: PendingRequest) {
+pub(super) fn return_home(context: &Context, frame: u64, pending_request: PendingRequest) {
     let home_thread = HomeThread::of(context);
     home_thread.frame.store(frame, Ordering::Relaxed);
     home_thread
@@ -211,24 +211,24 @@ impl HomeThread {
     }
 
     /// Keeps the scavenger at home from now on; `false` if a run queue has it already.
-    pub(crate) fn stays_home(&self) -> bool {
+    pub(crate) fn keep_at_home(&self) -> bool {
         self.take_back() || self.state.load(Ordering::Acquire) == HOME
     }
 
     /// Withdraws the offer; `false` if a run queue has taken the scavenger.
     pub(super) fn take_back(&self) -> bool {
-        let taken_back =
+        let exchanged =
             self.state
                 .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
-        taken_back.is_ok()
+        exchanged.is_ok()
     }
 
     /// Takes the context for a run queue, if it lies ready. The exchange lets exactly one of all run queues
     /// and the home thread win.
     pub(crate) fn take(&self) -> Option<&Context> {
-        let taken = self
-            .state
-            .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok().then_some(&self.context)
+        let exchanged =
+            self.state
+                .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
+        exchanged.is_ok().then_some(&self.context)
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct WrapFrame {
 #[repr(C)]
 pub(crate) struct Kept {
     pub(crate) tsc: u64,
-    /// Address of the thread's entry in `keep`.
+    /// Address of the thread's entry in `thread_table`.
     pub(crate) thread: u64,
     /// Frame of the wrapped call around this one; 0: none.
     pub(crate) outer: u64,

@@ -100,7 +100,7 @@ fn check(what: &str, waker: Waker, expected: &str) {
         // Opened for writing as soon as it is open for reading; the call is next.
         let mut hold = File::options().write(true).open(&fifo).unwrap();
         let pid = session.child.id();
-        wait_until("somebody waits in the changed place", || {
+        wait_until("next_scavenger waits in the changed place", || {
             held(pid, program.symbol("held_site") + 4)
         });
 

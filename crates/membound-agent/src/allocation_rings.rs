@@ -8,9 +8,9 @@ use membound_wire::{
     Allocations,
 };
 
-use crate::keep::Thread;
+use crate::thread_table::Thread;
 use crate::words::{word32, word64};
-use crate::{assembly, sys, told_blocks};
+use crate::{assembly, reported_blocks, sys};
 
 /// Address of the memory; 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Writes the event, or counts it as lost; returns whether it was written.
-    pub(crate) fn tell(self, thread: &Thread, event: &Event) -> bool {
+    pub(crate) fn report(self, thread: &Thread, event: &Event) -> bool {
         let Some(place) = self.place_of(thread) else {
             self.word(offset_of!(Allocations, homeless))
                 .fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Shared {
         let ring = self.place_of(thread).map_or(0, |place| {
             used(place).saturating_mul(16) / ALLOCATION_RECORDS as u64
         });
-        let fullest = ring.max(u64::from(told_blocks::sixteenths()));
+        let fullest = ring.max(u64::from(reported_blocks::sixteenths()));
         let least = PRESSURE
             .iter()
             .find(|(sixteenths, _)| fullest >= *sixteenths)
