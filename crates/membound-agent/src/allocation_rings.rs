@@ -119,7 +119,7 @@ impl Shared {
     /// The level for the thread now: the launcher's, or a higher one if the ring or the set of blocks fills
     /// up faster than it is emptied.
     pub(crate) fn level(self, thread: &Thread) -> u32 {
-        let wanted = self.set_level();
+        let level = self.set_level();
         let ring = self.place_of(thread).map_or(0, |place| {
             used(place).saturating_mul(16) / ALLOCATION_RECORDS as u64
         });
@@ -128,7 +128,7 @@ impl Shared {
             .iter()
             .find(|(sixteenths, _)| fullest >= *sixteenths)
             .map_or(0, |(_, level)| *level);
-        wanted.max(least)
+        level.max(least)
     }
 
     /// The thread's ring, or one that it shares; `None` when there are none.
@@ -248,12 +248,12 @@ fn write(ring: usize, index: u64, event: &Event) {
     long(offset_of!(AllocationRecord, address), event.address);
     long(offset_of!(AllocationRecord, size), event.size);
     word32(at + offset_of!(AllocationRecord, chain)).store(event.chain, Ordering::Relaxed);
-    let what = AllocationWhat {
+    let record = AllocationWhat {
         function: event.function,
         kind: event.kind as u8,
         level: event.level as u8,
         lap: AllocationWhat::lap_of(index),
     };
     // Last, with Release: it marks the record complete.
-    word32(at + offset_of!(AllocationRecord, what)).store(what.packed(), Ordering::Release);
+    word32(at + offset_of!(AllocationRecord, what)).store(record.packed(), Ordering::Release);
 }

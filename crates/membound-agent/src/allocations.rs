@@ -99,7 +99,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let resizes = RESIZING.iter().any(|kind| wrapped.is(*kind));
     let maps = MAPPING.iter().any(|kind| wrapped.is(*kind));
     // Also for a call inside another one: with a countdown that is used up, every call would come here.
-    let telling = match maps {
+    let report_level = match maps {
         true => Some(0),
         false => decide(shared, thread, wrapped, size),
     };
@@ -110,7 +110,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     };
     // Before the original frees the block: another thread may get its address at once.
     let ends = resizes && reported_blocks::remove(frame.rdi);
-    if telling.is_none() && !ends {
+    if report_level.is_none() && !ends {
         countdown::own().mark(own_mark(frame));
         return Course::Pass;
     }
@@ -129,7 +129,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     };
     kept.size = size;
     kept.second_size = frame.rdx;
-    kept.telling = telling.map_or(0, |level| level + 1);
+    kept.level_plus_one = report_level.map_or(0, |level| level + 1);
     kept.timed = match countdown::own().is_timed() {
         true => assembly::time_stamp(),
         false => 0,
@@ -140,9 +140,9 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
 
 /// Size in bytes from which every block is reported, at the level that the launcher has set.
 fn certain_from(shared: Shared) -> u64 {
-    let wanted = shared.word(offset_of!(Allocations, every_from_bytes));
+    let user_limit = shared.word(offset_of!(Allocations, every_from_bytes));
     let interval_bytes = allocation_interval(shared.set_level());
-    certain_from_bytes(interval_bytes, wanted.load(Ordering::Relaxed))
+    certain_from_bytes(interval_bytes, user_limit.load(Ordering::Relaxed))
 }
 
 /// The level at which a block of this size is reported; `None`: it is not.
@@ -192,24 +192,24 @@ pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     };
     let frame = &*frame;
     let wrapped = Wrapped::of(frame.kept.number);
-    let told = ReturnedCall {
+    let returned = ReturnedCall {
         shared,
         thread,
         wrapped,
         frame,
     };
     if wrapped.is(WrapKind::Map) {
-        told.mapped();
+        returned.mapped();
     } else if wrapped.is(WrapKind::Unmap) {
-        told.unmapped();
+        returned.unmapped();
     } else if wrapped.is(WrapKind::Remap) {
-        told.remapped();
+        returned.remapped();
     } else if wrapped.is(WrapKind::AlignedInto) {
-        told.put();
+        returned.put();
     } else if RESIZING.iter().any(|kind| wrapped.is(*kind)) {
-        told.resized();
+        returned.resized();
     } else if frame.rax != 0 {
-        told.allocated((frame.rax, frame.kept.size));
+        returned.allocated((frame.rax, frame.kept.size));
     }
     if frame.kept.timed != 0 {
         end_timing(shared, frame.kept.timed);
@@ -273,27 +273,27 @@ impl ReturnedCall<'_> {
 
     fn resized(self) {
         let kept = &self.frame.kept;
-        let done = self.frame.rax != 0;
+        let succeeded = self.frame.rax != 0;
         // With a size of 0 the original frees the block, in libcs that then return null.
-        if kept.block != 0 && (done || kept.size == 0) {
+        if kept.block != 0 && (succeeded || kept.size == 0) {
             report_free(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
         } else if kept.block != 0 {
             self.follow(kept.block);
         }
-        if done {
+        if succeeded {
             self.allocated((self.frame.rax, kept.size));
         }
     }
 
     /// Adds the block to the reported ones; `false` if there was no room.
     fn follow(self, address: u64) -> bool {
-        let kept = reported_blocks::insert(address);
-        if !kept {
+        let inserted = reported_blocks::insert(address);
+        if !inserted {
             self.shared
                 .word(offset_of!(Allocations, homeless))
                 .fetch_add(1, Ordering::Relaxed);
         }
-        kept
+        inserted
     }
 
     fn mapping_freed(self) {
@@ -314,7 +314,7 @@ impl ReturnedCall<'_> {
 
     /// Reports a block if that was decided before.
     fn allocated(self, (address, size): (u64, u64)) {
-        let Some(level) = self.frame.kept.telling.checked_sub(1) else {
+        let Some(level) = self.frame.kept.level_plus_one.checked_sub(1) else {
             return;
         };
         if self.follow(address) && !self.report((address, size), level) {
@@ -395,8 +395,8 @@ fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
         .load(Ordering::Relaxed) as usize;
     let [first, rest @ ..] = &mut addresses;
     *first = begin.ip;
-    let wanted = depth.saturating_sub(1).min(rest.len());
-    let rest = rest.get_mut(..wanted).unwrap_or_default();
+    let max_callers = depth.saturating_sub(1).min(rest.len());
+    let rest = rest.get_mut(..max_callers).unwrap_or_default();
     let found = unwind::unwind(begin, Begin::Return, stack, rest, &mut slots);
     let addresses = addresses.get(..=found).unwrap_or_default();
     let number = chains::number(shared, addresses);

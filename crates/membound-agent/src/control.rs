@@ -308,7 +308,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
     let mut heard = 0_u32;
     let mut alone = false;
     loop {
-        let pause = room.as_mut().and_then(timers::look);
+        let pause = room.as_mut().and_then(timers::poll);
         if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
             own_thread::exit(0);
         }

@@ -175,11 +175,11 @@ impl LiveEdits<'_> {
         }
         quiesce::check_reachable()?;
         change.close();
-        let done = self
+        let result = self
             .check_from(part.0)
             .and_then(|()| self.apply_closed(change, part, trapped));
         change.open();
-        done
+        result
     }
 
     fn apply_closed(

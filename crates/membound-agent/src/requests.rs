@@ -187,12 +187,12 @@ fn receive(table: usize, descriptor: u64) {
     let now = now();
     if word.load(Ordering::Relaxed) == UNKNOWN {
         HIGHEST.fetch_max((descriptor as u32).saturating_add(1), Ordering::Relaxed);
-        let known = if is_socket(descriptor) {
+        let state = if is_socket(descriptor) {
             IDLE
         } else {
             NO_SOCKET
         };
-        let _ = word.compare_exchange(UNKNOWN, known, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = word.compare_exchange(UNKNOWN, state, Ordering::Relaxed, Ordering::Relaxed);
     }
     // Another thread may have begun the request first.
     let _ = word.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -216,9 +216,9 @@ fn send(table: usize, descriptor: u64) {
 /// Forgets the state of the descriptors from `first` to `last`.
 fn forget(table: usize, first: u64, last: u64) {
     let highest = HIGHEST.load(Ordering::Relaxed);
-    let known = first as u32..(last as u32).saturating_add(1).min(highest);
+    let touched = first as u32..(last as u32).saturating_add(1).min(highest);
     let word = |descriptor: u32| word_of(table, u64::from(descriptor));
-    let mut words = known.filter_map(word);
+    let mut words = touched.filter_map(word);
     let is_known = |word: &&AtomicU64| word.load(Ordering::Relaxed) != UNKNOWN;
     let Some(found) = words.find(is_known) else {
         return;
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_requests() {
+    fn descriptors_other_than_sockets_have_no_requests() {
         let (_alone, table, words) = alone();
         let file = 0;
         forget(table, file, file);

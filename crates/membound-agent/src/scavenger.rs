@@ -263,12 +263,12 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
         PendingRequest::Die(signal as u32)
     };
     // Signals that a process has sent (`code` not positive) are for the program.
-    let left = if code > 0 {
+    let resume = if code > 0 {
         scheduler::leave::on_trap(arrived, pending_request)
     } else {
         scheduler::leave::on_signal(arrived)
     };
-    if let Some(go_on) = left {
+    if let Some(go_on) = resume {
         return Heard::Left(go_on);
     }
     // Such a signal may arrive at any thread, and is for the program.

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_process_s_own_threads_are_meant() {
+    fn only_the_process_s_own_threads_match() {
         for (path, expected) in [
             ("/proc/self/task", true),
             ("self/task/", true),

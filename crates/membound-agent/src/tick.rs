@@ -110,7 +110,7 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let now = sys::thread_cpu_ns();
     let heartbeat = ring.word32(core::mem::offset_of!(TickRing, heartbeat));
     let heartbeat_ns = ring.word64(core::mem::offset_of!(TickRing, heartbeat_ns));
-    if !timers::wanted(heartbeat, heartbeat_ns, now) {
+    if !timers::is_poll_due(heartbeat, heartbeat_ns, now) {
         timers::delete(ring);
         return;
     }

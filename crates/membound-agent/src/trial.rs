@@ -336,7 +336,7 @@ impl TrialRun {
         if mask == 0 {
             return true;
         }
-        let turn = CALL_NUMBER.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let call_number = CALL_NUMBER.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         ARRIVED.store(0, Ordering::Release);
         CALLING.store(1, Ordering::SeqCst);
         let now = sys::monotonic_ns();
@@ -360,7 +360,7 @@ impl TrialRun {
         sys::wake_all(&CALLING);
         while called {
             let arrived = ARRIVED.load(Ordering::Acquire);
-            if seats().all(|(seat, _)| seat.answered_call.load(Ordering::Acquire) == turn) {
+            if seats().all(|(seat, _)| seat.answered_call.load(Ordering::Acquire) == call_number) {
                 return true;
             }
             called = sys::monotonic_ns().saturating_sub(now) <= ARRIVAL_NS;
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_blocks_calls_or_is_in_a_system_call_is_known() {
+    fn threads_that_block_calls_or_are_in_system_calls_are_detected() {
         // The thread that is asked about is in a system call.
         assert!(!threads::is_running(sys::thread()));
         assert!(!blocks_calls(sys::thread()));

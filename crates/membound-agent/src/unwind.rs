@@ -431,11 +431,11 @@ mod tests {
         const TEXT: u64 = 0x7777_0000_0000;
         let stack_rule = UnwindRule::new(UnwindKind::Stack, 16, CallersFrame::Same);
         let frame_rule = UnwindRule::new(UnwindKind::Frame, 16, CallersFrame::Below(16));
-        let kept_rule = UnwindRule::new(UnwindKind::Kept, -8, CallersFrame::AtFrame);
+        let saved_rule = UnwindRule::new(UnwindKind::Kept, -8, CallersFrame::AtFrame);
         let table = Table::of([
             (0x100, stack_rule),
             (0x200, frame_rule),
-            (0x300, kept_rule),
+            (0x300, saved_rule),
             (0x400, UnwindRule::SIGNAL),
             (0x500, stack_rule),
             (0x600, UnwindRule::STOP),

@@ -106,11 +106,11 @@ pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: 
     if version & 1 != 0 {
         return;
     }
-    let taken =
+    let claimed =
         entry
             .version
             .compare_exchange(version, version | 1, Ordering::Acquire, Ordering::Relaxed);
-    if taken.is_err() {
+    if claimed.is_err() {
         return;
     }
     // Keeps the stores below behind the odd version.
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_is_known_while_its_return_addresses_lie_where_they_did() {
+    fn a_cached_chain_is_found_while_its_return_addresses_are_in_place() {
         let mut words = [0_u64; 16];
         let base = words.as_ptr() as u64;
         let at = |index: usize| base + index as u64 * 8;

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_put_back_and_no_other_one() {
+    fn only_the_named_register_is_restored() {
         for filled in [None, Some(2), Some(7)] {
             let area = with_third(filled);
             assert_eq!(register(&area, 3), [3, 4]);

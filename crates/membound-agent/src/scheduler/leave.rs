@@ -169,9 +169,9 @@ fn on_own_stack(arrived: Arrived) -> Option<u64> {
     const NEAR: u64 = 64 << 10;
     const PLAIN_BYTES: usize = 512;
     let stack = arrived.registers().state().stack_pointer();
-    let here = arrived.context as u64;
-    if here < stack && stack - here < NEAR {
-        return Some(here);
+    let context_address = arrived.context as u64;
+    if context_address < stack && stack - context_address < NEAR {
+        return Some(context_address);
     }
     // SAFETY: the kernel put a pointer there.
     let vectors: usize = unsafe { memory::get(arrived.context + AREA_OFFSET) };

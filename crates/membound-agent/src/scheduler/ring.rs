@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_turn_is_that_of_a_context_of_the_ring() {
+    fn the_next_slice_is_of_a_context_of_the_ring() {
         let own = [const { Context::new() }; 3];
         let foreign = Context::new();
         foreign.next.store(foreign.address(), Ordering::Relaxed);
@@ -304,7 +304,7 @@ mod tests {
 
     /// The thread was about to resume a context that slices in its handler have sent home meanwhile.
     #[test]
-    fn a_thread_asks_when_a_handler_had_turns_while_it_changed_the_next_one() {
+    fn a_thread_asks_after_a_handler_with_slices_interrupted_a_change() {
         let own = [const { Context::new() }; 2];
         let slot = ring_of(&own);
         let base = 0x1000;

@@ -123,9 +123,9 @@ extern "C" fn timed(ticks: u64) {
     let Some(slot) = ThreadSlot::of_thread() else {
         return;
     };
-    let left = slot.to_time.load(Ordering::Relaxed).saturating_sub(1);
-    slot.to_time.store(left, Ordering::Relaxed);
-    if left > 0 {
+    let slices_left = slot.to_time.load(Ordering::Relaxed).saturating_sub(1);
+    slot.to_time.store(slices_left, Ordering::Relaxed);
+    if slices_left > 0 {
         // The next slice is timed without entering the kernel first.
         slot.change_next(|| {
             let next = slot.next.load(Ordering::Relaxed);
@@ -134,7 +134,7 @@ extern "C" fn timed(ticks: u64) {
             }
         });
     }
-    if left >= RECORDED {
+    if slices_left >= RECORDED {
         return;
     }
     if slot.begun.load(Ordering::Relaxed) == 0 {

@@ -43,7 +43,7 @@ pub(crate) struct Kept {
     /// Number of the wrapped function, from the plan.
     pub(crate) number: u32,
     /// Level at which the block is reported, plus one; 0: it is not.
-    pub(crate) telling: u32,
+    pub(crate) level_plus_one: u32,
     pub(crate) block: u64,
     pub(crate) size: u64,
     /// Another argument that may be a size.
