@@ -80,23 +80,27 @@ pub(crate) fn choose(
     let mut order: Vec<usize> = (0..decisions.len())
         .filter(|&index| decisions[index].chosen)
         .collect();
-    let worth = |index: usize| {
+    let gain_per_cost = |index: usize| {
         let Decision {
             gain_ns,
             hit_cost_ns,
             ..
         } = decisions[index];
-        let worth = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
+        let gain_per_cost = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
         // Loads that were chosen before stay ahead of the others, as far as their intervals permit.
         match (candidates[index].former, decisions[index].stall_each_ns) {
             (Some(former), Some(each)) if each.value > 0.0 && former.pays => {
                 let end = if former.chosen { each.high } else { each.low };
-                worth * end / each.value
+                gain_per_cost * end / each.value
             }
-            _ => worth,
+            _ => gain_per_cost,
         }
     };
-    order.sort_by(|&a, &b| worth(b).total_cmp(&worth(a)).then(a.cmp(&b)));
+    order.sort_by(|&a, &b| {
+        gain_per_cost(b)
+            .total_cmp(&gain_per_cost(a))
+            .then(a.cmp(&b))
+    });
     let budget_ns = options.max_overhead * cpu_ns;
     let mut spent_ns = 0.0;
     for index in order {
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn gain_is_the_stall_without_the_yields_and_cost_is_that_on_hits() {
+    fn gain_is_the_stall_minus_yields_and_cost_is_the_yields_on_hits() {
         // A yield takes 12 ns, and a hit 3 ns with the recent-miss filter.
         let cases = [
             (HarvestRole::Scavenger, 0.75, 148.0, 3.0),
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gains_most_for_its_cost_is_taken_first() {
+    fn the_load_with_the_largest_gain_per_cost_is_chosen_first() {
         // Costs on hits: 0.15 %, 0.3 %, 0.12 % of the time; gains per cost 95, 52, 115.
         let all = [
             load(150.0, 1.0, 0.5),
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_the_interval_does_not_settle_is_said_to_be_undecided() {
+    fn a_threshold_inside_the_interval_is_undecided() {
         let mut wide = load(160.0, 1.0, 0.12);
         wide.likelihood = Some(Estimate::new(0.12, 0.05, 0.3));
         let decision = decide_all(&[wide.clone()], 1.0)[0];
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_stays_before_what_gains_hardly_more() {
+    fn chosen_loads_stay_before_loads_with_hardly_more_gain() {
         let with = |mut load: Candidate, chosen| {
             load.former = Some(Former { pays: true, chosen });
             load
@@ -354,8 +358,8 @@ mod tests {
         // There is room for one of the two, whose intervals overlap.
         let plain = [first.clone(), second.clone()];
         assert_eq!(reasons(&plain, 0.002), [over, pays]);
-        let kept = [with(first.clone(), true), with(second, false)];
-        assert_eq!(reasons(&kept, 0.002), [pays, over]);
+        let decisions = [with(first.clone(), true), with(second, false)];
+        assert_eq!(reasons(&decisions, 0.002), [pays, over]);
         let better = [with(first, true), with(load(250.0, 1.0, 0.5), false)];
         assert_eq!(reasons(&better, 0.002), [over, pays]);
     }

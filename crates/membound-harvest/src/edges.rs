@@ -100,7 +100,7 @@ mod tests {
     use super::shares;
 
     #[test]
-    fn counts_of_blocks_tell_edges() {
+    fn counts_of_blocks_determine_edges() {
         // 0 → 1 | 2, 1 → 3, 2 → 3.
         let successors = [vec![1, 2], vec![3], vec![3], vec![]];
         let counts = [Some(100.0), Some(90.0), Some(10.0), Some(100.0)];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_that_skips_has_the_rest() {
+    fn an_edge_that_skips_a_block_has_the_remaining_executions() {
         // 0 → 1 | 2, 1 → 2: the edge 0 → 2 is what 1 does not take.
         let successors = [vec![1, 2], vec![2], vec![]];
         let counts = [Some(100.0), Some(25.0), Some(100.0)];

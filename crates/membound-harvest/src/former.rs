@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::{plan_for, site};
 
     #[test]
-    fn decisions_are_found_by_what_the_file_is() {
+    fn decisions_are_found_by_file_identity() {
         let mut plan = plan_for("/bin/store", "build-id:01".to_owned());
         plan.sites = vec![
             site("/bin/store", 16, YieldKind::Primary, 1),

@@ -51,8 +51,8 @@ pub fn plan(
     };
     let figures = membound_analyze::figures(run, &analysis);
     let machine = machine.or(run.meta.machine.as_deref());
-    let wanted = modules_wanted(run);
-    let files = binaries::read(run, binaries, &wanted);
+    let needed = needed_modules(run);
+    let files = binaries::read(run, binaries, &needed);
     let mut images: Vec<Result<Image<'_>, String>> = Vec::new();
     for (module, bytes) in run.modules.iter().zip(&files) {
         images.push(match bytes {
@@ -142,7 +142,7 @@ pub fn plan(
 }
 
 /// Positions of the modules with samples, sites or counted blocks.
-fn modules_wanted(run: &RunData) -> BTreeSet<usize> {
+fn needed_modules(run: &RunData) -> BTreeSet<usize> {
     let sampled = run
         .samples
         .iter()
@@ -490,8 +490,8 @@ fn totals(
 }
 
 fn modules(run: &RunData, images: &[Result<Image<'_>, String>]) -> Vec<HarvestModule> {
-    let known = run.modules.iter().zip(images);
-    known
+    let pairs = run.modules.iter().zip(images);
+    pairs
         .filter_map(|(module, image)| {
             Some(HarvestModule {
                 path: module.path.clone(),
@@ -534,7 +534,7 @@ fn missing(
     } else if let Some(reason) = &figures.no_levels {
         lacks(
             "levels",
-            format!("nothing tells caches from memory: {reason}"),
+            format!("latencies cannot be assigned to cache levels: {reason}"),
             "measure this machine with `membound measure`, then profile again (or pass --machine)",
         );
     } else if considered
@@ -555,7 +555,7 @@ fn missing(
             "profile a longer run, with latencies",
         );
     }
-    let gone: BTreeSet<(&str, &str)> = considered
+    let unreadable: BTreeSet<(&str, &str)> = considered
         .accesses
         .iter()
         .zip(&considered.candidates)
@@ -569,7 +569,7 @@ fn missing(
             path.zip(reason.as_deref())
         })
         .collect();
-    for (path, reason) in gone {
+    for (path, reason) in unreadable {
         lacks(
             "files",
             format!("nothing is planned in {path}: {reason}"),

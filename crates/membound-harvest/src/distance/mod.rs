@@ -53,7 +53,7 @@ pub struct Step {
 
 /// An edge from a block to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
+pub struct Edge {
     /// The target block in the same function.
     pub to: usize,
     /// Share of the block's executions that take this edge, 0 to 1; the shares of a block sum to 1 at most.
@@ -75,7 +75,7 @@ pub struct BasicBlock {
     /// The instructions, in order.
     pub steps: Vec<Step>,
     /// Edges to the blocks that may run next; after a call, to the block where it returns.
-    pub ways: Vec<Way>,
+    pub edges: Vec<Edge>,
     /// The call at its end, if any.
     pub call: Option<Call>,
     /// Whether the function returns at its end; together with a call, that is a tail call.
