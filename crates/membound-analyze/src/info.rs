@@ -152,7 +152,7 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
     missing
 }
 
-/// Share of the time at timed accesses before the first is timed, above which the report says so.
+/// Share of the time at timed accesses before the first is timed, above which the report mentions it.
 const MAX_UNREPORTED_EARLY_SHARE: f64 = 0.25;
 
 /// Reports that accesses were not timed in the first part of the run.

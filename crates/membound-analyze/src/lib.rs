@@ -35,6 +35,7 @@ mod pairs;
 mod parts;
 mod periods;
 mod places;
+mod recorded_accesses;
 mod rows;
 mod run_info;
 mod selection;
@@ -46,9 +47,8 @@ mod spread;
 mod tally;
 mod thresholds;
 mod time;
-mod touches;
 mod traffic;
-mod unseen;
+mod unattributed;
 mod views;
 mod work;
 

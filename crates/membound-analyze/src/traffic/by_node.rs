@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use membound_types::{BandwidthDomain, Basis};
 use rustc_hash::FxHashMap;
 
+use super::burst_traffic::{BurstTraffic, Bytes, function_of};
 use super::caches::Caches;
 use super::domain::{self, Timeline};
-use super::moves::{BurstTraffic, Bytes, function_of};
 use super::node_or_link::NodeOrLink;
 use super::rates::Rates;
 use crate::context::Context;
@@ -121,8 +121,8 @@ pub(crate) fn by_node(
     let mut causes = Causes::new(context, moves, &page_nodes, &repeated);
     // A place without traffic is reported with 0.
     for from in 0..nodes as u16 {
-        let others = (0..nodes as u16).filter(|to| *to != from);
-        let links = others.map(|to| NodeOrLink::Link { from, to });
+        let other_nodes = (0..nodes as u16).filter(|to| *to != from);
+        let links = other_nodes.map(|to| NodeOrLink::Link { from, to });
         for place in links.chain([NodeOrLink::Dram(from)]) {
             timelines
                 .entry(place)

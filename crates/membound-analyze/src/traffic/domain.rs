@@ -6,8 +6,8 @@ use membound_run::{RunData, Sample};
 use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, NamedShare, Outcome};
 use rustc_hash::FxHashMap;
 
+use super::burst_traffic::{BurstTraffic, Bytes, busy, function_of};
 use super::caches::Caches;
-use super::moves::{BurstTraffic, Bytes, busy, function_of};
 use super::node_or_link::NodeOrLink;
 use super::rates::{Patched, Rates, Through};
 use crate::context::Context;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use membound_run::{ObjectId, Sample, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use super::moves::{BurstTraffic, function_of};
+use super::burst_traffic::{BurstTraffic, function_of};
 use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
@@ -80,9 +80,9 @@ impl Rates {
                 // `stride` bytes per execution, so this is repetitions of the burst per nanosecond. Of the
                 // function's sites, the one with most advances decides.
                 let per_ns = bytes_per_ns / stride / of_site.executions;
-                let known = advanced.entry(function).or_default();
-                if steps.len() > known.0 {
-                    *known = (steps.len(), per_ns);
+                let best = advanced.entry(function).or_default();
+                if steps.len() > best.0 {
+                    *best = (steps.len(), per_ns);
                 }
             }
         }
@@ -177,7 +177,7 @@ fn of_one(
         if inside.replace(function) != Some(function) || patched.at(sample.t_ns) {
             away = number;
         }
-        // An instruction that waits for several accesses does not tell which of them the address belongs
+        // An instruction that waits for several accesses does not show which of them the address belongs
         // to.
         let ([wait], Some(address), true) = (context.waits.of(frame), sample.address, sample.exact)
         else {

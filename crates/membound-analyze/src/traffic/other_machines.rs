@@ -11,14 +11,14 @@
 use membound_model::stall::{ByLevel, Served};
 use membound_types::{Basis, Elsewhere, Figure, LevelKind, MachineProfile, Outcome};
 
+use super::burst_traffic::{BurstTraffic, SiteTraffic, busy};
 use super::caches::Caches;
-use super::moves::{BurstTraffic, SiteTraffic, busy};
 use super::pieces::Bursts;
 use super::rates::Rates;
 use crate::context::Context;
 use crate::rows;
 
-/// Average cost beyond a hit, as a share of the hit's latency, below which the model says nothing about a
+/// Average cost beyond a hit, as a share of the hit's latency, below which the model does not apply to a
 /// site's stall.
 const MIN_COST: f64 = 0.02;
 
@@ -167,7 +167,7 @@ impl Prediction {
 /// includes the ratio of the first caches' latencies.
 fn computing(here: Option<&MachineProfile>, there: &MachineProfile) -> Outcome<Figure> {
     let (Some(clock_here), Some(clock_there)) = (here.and_then(core_hz), core_hz(there)) else {
-        return Outcome::missing("one of the machine profiles does not tell its core clock");
+        return Outcome::missing("one of the machine profiles has no core clock");
     };
     let value = clock_here / clock_there;
     let first = here.and_then(first_cache_ns).zip(first_cache_ns(there));
@@ -234,8 +234,8 @@ fn stall(
         let by_model = models.and_then(|(from, to)| {
             let before = levels(from, here.0).total();
             let after = levels(to, there.0);
-            let tells = before > MIN_COST * here.0.caches[0].latency_ns;
-            tells.then(|| after.scaled_to(stalled * after.total() / before))
+            let is_applicable = before > MIN_COST * here.0.caches[0].latency_ns;
+            is_applicable.then(|| after.scaled_to(stalled * after.total() / before))
         });
         sum += by_model.unwrap_or_else(|| by_names(&cost.stall.levels, here.0, there.0));
     }
