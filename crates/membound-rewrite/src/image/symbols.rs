@@ -43,8 +43,8 @@ impl<'data> DynamicSymbols<'data> {
             layout.bytes_from(dynamic.symbols)
         };
         let symbols = bytes.map_or(&[][..], |bytes| {
-            let fits = bytes.len() / size_of::<Sym64<LE>>();
-            let count = count(layout).min(fits);
+            let available = bytes.len() / size_of::<Sym64<LE>>();
+            let count = count(layout).min(available);
             pod::slice_from_bytes(bytes, count).map_or(&[][..], |(symbols, _)| symbols)
         });
         Self { symbols, strings }

@@ -592,11 +592,11 @@ impl SettledBody {
     /// Scratch registers for the address and the ticks: none of rax and rdx, none that the operand uses, none
     /// in which the fast path keeps a value.
     fn scratch(&self, operand: Address) -> [Gpr; 4] {
-        let holds = |register: Gpr| matches!(self.method, ScratchMethod::SavedFlags(Keep::In(other)) if other == register);
+        let keeps_flags = |register: Gpr| matches!(self.method, ScratchMethod::SavedFlags(Keep::In(other)) if other == register);
         let mut free = Gpr::all().filter(|register| {
             ![Gpr::RAX, Gpr::RDX, Gpr::RSP, Gpr::RBP].contains(register)
                 && !operand.uses(*register)
-                && !holds(*register)
+                && !keeps_flags(*register)
         });
         let mut next = || free.next().expect("twelve registers less three are enough");
         [next(), next(), next(), next()]
@@ -607,10 +607,10 @@ impl SettledBody {
 /// the jump with which they skip the sample.
 fn lead_in(site: u32, out: &mut Emitter) -> u32 {
     out.compare_countdown(site, -LEAD_IN);
-    let due = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
+    let expired = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
     out.raw(LFENCE);
     let over = out.jump_ahead();
-    out.land(due);
+    out.land(expired);
     over
 }
 

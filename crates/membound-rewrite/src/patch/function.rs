@@ -95,7 +95,7 @@ pub(super) fn plan(
                 );
             }
             // A block that consists of the system call alone.
-            if let Some((address, _)) = wanted(options, index, instruction, &mut blocks) {
+            if let Some((address, _)) = selected_site(options, index, instruction, &mut blocks) {
                 found.sites.push(Site {
                     instruction: index,
                     at: instruction.ip(),
@@ -104,7 +104,9 @@ pub(super) fn plan(
                     number: Err(Refusal::NotRelocatable),
                 });
             }
-        } else if let Some((address, access)) = wanted(options, index, instruction, &mut blocks) {
+        } else if let Some((address, access)) =
+            selected_site(options, index, instruction, &mut blocks)
+        {
             item.call = is_call(options, instruction);
             let body = options.body_at(address);
             let mut around = Surroundings::before(subject.liveness, index);
@@ -133,7 +135,7 @@ pub(super) fn plan(
                 }
                 _ if is_overlapped(subject.function, instruction) => Err(Refusal::UnresolvedFlow),
                 Ok(body) => {
-                    item.wanted = true;
+                    item.has_site = true;
                     bodies.push((
                         index,
                         Work {
@@ -238,7 +240,7 @@ fn trampoline_loop_of(
 
 /// The address of the site at this instruction, if the options select it, and its access to memory. `blocks`
 /// are the instructions chosen for selected blocks.
-fn wanted(
+fn selected_site(
     options: &Options,
     index: usize,
     instruction: &Instruction,
@@ -337,7 +339,7 @@ fn hook(
         match settled {
             Ok(body) => {
                 item.form = Some(Form::Verbatim);
-                item.wanted = true;
+                item.has_site = true;
                 item.at_any_price = true;
                 bodies.push((
                     index,

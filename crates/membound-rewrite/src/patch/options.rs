@@ -248,8 +248,8 @@ impl Options {
 
     /// All bodies that the plan may contain.
     pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
-        let others = self.bodies.iter().map(|it| it.1);
-        std::iter::once(self.body).chain(others)
+        let bodies = self.bodies.iter().map(|it| it.1);
+        std::iter::once(self.body).chain(bodies)
     }
 
     /// Bytes that are equal exactly if the options are equal; a cache key.

@@ -3,7 +3,7 @@
 //! If fewer than five bytes may be overwritten, the displacement of the jump ends in bytes that stay as they
 //! are. The upper bytes of its target are then fixed: the jump can reach a window of 16 MB, 64 KB or 256
 //! bytes, and an **island** in that window holds a jump to the trampoline. Redundant prefixes before the jump
-//! shift its displacement over other bytes and so give other windows. (The technique is that of Duck, Gao and
+//! shift its displacement over other bytes and so give other windows. (The technique is from Duck, Gao and
 //! Roychoudhury, "Binary rewriting without control flow recovery", PLDI 2020.)
 //!
 //! Edits are processed from the highest address down. The bytes after a jump are then final, whether they are
@@ -206,12 +206,13 @@ fn settle<'a>(
             if let Some(other) = pun.depends_on {
                 let other = &edits[other as usize];
                 let end = other.text + u32::from(other.group);
-                let wanted = usize::from(edit.group).max((end - edit.text) as usize);
-                grow(&mut edits[index], wanted, text);
+                let needed_bytes = usize::from(edit.group).max((end - edit.text) as usize);
+                grow(&mut edits[index], needed_bytes, text);
             }
             let end = usize::from(edit.length) + JUMP_BYTES;
-            let wanted = usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
-            grow(&mut edits[index], wanted, text);
+            let needed_bytes =
+                usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
+            grow(&mut edits[index], needed_bytes, text);
             let mut bytes = [None; EDIT];
             for (byte, new) in bytes.iter_mut().zip(&pun.new[..length]) {
                 *byte = Some(*new);
@@ -340,8 +341,8 @@ mod tests {
     fn edit_at(text: u32, length: u8, code: &[u8]) -> Edit {
         let rest = &code[text as usize..];
         let mut old = [0; 8];
-        let known = rest.len().min(8);
-        old[..known].copy_from_slice(&rest[..known]);
+        let available = rest.len().min(8);
+        old[..available].copy_from_slice(&rest[..available]);
         Edit {
             text,
             length,
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_pages_those_that_serve_most_jumps_are_taken() {
+    fn the_pages_that_serve_most_jumps_are_chosen() {
         // More windows of 64 KB than there may be pages, with two jumps each; and, first in search order
         // (last in the text), as many other windows with one jump each.
         let mut code = Vec::new();
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_inside_what_is_taken_are_not_used() {
+    fn windows_inside_used_ranges_are_skipped() {
         // The following byte is zero: within 16 MB above.
         let island_range = IslandRange {
             taken: (-0x10_0000, 0x200_0000),

@@ -338,8 +338,8 @@ impl SettledYield {
             increment_at(writer.out, at(Gpr::RAX, offset_of!(Context, yields)));
         }
         let resume = writer.out.address_ahead(Gpr::RCX);
-        let there = at(Gpr::RAX, offset_of!(Context, resume));
-        store(writer.out, there, Gpr::RCX);
+        let resume_field = at(Gpr::RAX, offset_of!(Context, resume));
+        store(writer.out, resume_field, Gpr::RCX);
         // The context is parked from here on and others may resume it: its state can no longer be undone here
         // alone.
         writer.resume = Resume::AsFound;
@@ -406,9 +406,9 @@ impl SettledYield {
         give_base_back(writer.out);
         load_run_queue(writer.out, Gpr::RCX, offset_of!(RunQueue, resume));
         load_run_queue(writer.out, Gpr::RSP, offset_of!(RunQueue, stack));
-        let here = mark_stack_switched(writer);
+        let own_frame = mark_stack_switched(writer);
         writer.out.jump_to(Gpr::RCX);
-        writer.frame = here;
+        writer.frame = own_frame;
         writer.mark();
         writer.out.land(parked.resume);
         if let Some(ahead) = &ahead {
@@ -535,23 +535,23 @@ fn resume_context(writer: &mut Writer<'_>, context: Gpr) {
     load(writer.out, Gpr::RDX, resume);
     let stack = at(context, offset_of!(Context, stack));
     load(writer.out, Gpr::RSP, stack);
-    let here = mark_stack_switched(writer);
+    let own_frame = mark_stack_switched(writer);
     writer
         .out
         .with_operand(&[], Width::Quad, &[0xc7], 0, resume);
     writer.out.raw(&[0; 4]);
     writer.out.jump_to(Gpr::RDX);
-    writer.frame = here;
+    writer.frame = own_frame;
     writer.mark();
 }
 
 /// Marks that the stack is the other side's from here on, so that saved values are no longer looked for below
 /// the stack pointer. Returns the frame of this side, for code that follows the switch.
 fn mark_stack_switched(writer: &mut Writer<'_>) -> RegisterOffsets {
-    let here = std::mem::take(&mut writer.frame);
+    let own_frame = std::mem::take(&mut writer.frame);
     writer.resume = Resume::AsFound;
     writer.mark();
-    here
+    own_frame
 }
 
 #[cfg(test)]

@@ -307,8 +307,8 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
     let mut analyst = Analyst::new();
     let reaching = code.origins();
     let mut layer = vec![at];
-    let mut seen = layer.clone();
-    let mut rest = share;
+    let mut visited = layer.clone();
+    let mut share_left = share;
     for step in 1..=MAX_FEEDING_STEPS {
         let mut loads = Vec::new();
         let mut next = Vec::new();
@@ -323,10 +323,10 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
                     let Definition::Instruction(giver) = definition else {
                         continue;
                     };
-                    if seen.contains(&giver) {
+                    if visited.contains(&giver) {
                         continue;
                     }
-                    seen.push(giver);
+                    visited.push(giver);
                     let instruction = &function.instructions[giver];
                     let reads =
                         flow::access(instruction).is_some_and(|access| access.direction.loads());
@@ -341,7 +341,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         let factor = 0.5_f64.powi(step.cast_signed() - 1);
         for &load in &loads {
             let part = share * SAMPLE_SHARE_OF_FEEDING_LOAD * factor / loads.len() as f64;
-            rest -= part;
+            share_left -= part;
             let site = function.instructions[load].ip();
             add(found, Some(site), part, 0.3 * factor * confidence);
         }
@@ -350,7 +350,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         }
         layer = next;
     }
-    add(found, None, rest, confidence);
+    add(found, None, share_left, confidence);
 }
 
 /// Address of the call before `return_address`, if that call loads its target from memory: a sample at the

@@ -202,8 +202,8 @@ impl Values {
 
     /// Records that a value is at most `bound` on this path.
     pub(super) fn learn(&mut self, value: Value, bound: u64) {
-        let known = self.bounds.entry(value).or_insert(bound);
-        *known = bound.min(*known);
+        let present = self.bounds.entry(value).or_insert(bound);
+        *present = bound.min(*present);
     }
 
     /// The least upper bound that a check has established for a value.
@@ -246,7 +246,7 @@ impl Values {
 
     /// An upper bound that holds for all 64 bits.
     fn certain(&self, value: Value) -> Option<u64> {
-        let made = match self.node(value) {
+        let from_expression = match self.node(value) {
             Node::Constant(value) => Some(value),
             Node::Masked(inner, mask) => Some(self.certain(inner).map_or(mask, |b| b.min(mask))),
             Node::AtMost(bound, _) => Some(bound),
@@ -259,7 +259,7 @@ impl Values {
             },
             _ => None,
         };
-        match (made, self.bounds.get(&value).copied()) {
+        match (from_expression, self.bounds.get(&value).copied()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }

@@ -69,7 +69,7 @@ fn summarised(object: &Path) -> (Vec<Function>, Summaries) {
 }
 
 #[test]
-fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
+fn assembly_with_its_own_convention_is_detected_by_its_callers() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("odd.c");
     let object = directory.path().join("libodd.so");
