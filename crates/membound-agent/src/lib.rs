@@ -15,8 +15,8 @@
 //! - `threads` and `trap`: how threads are stopped while text is changed live; `own_signals` defines the
 //!   signals for it, and `trap_handler` handles them.
 //! - `signal_frame`, `disposition`, `signal_stubs`, `original_state`: what all signal handlers use.
-//! - `wrap`, `allocations`, `countdown`, `reported_blocks`, `allocation_rings`, `chains`: allocations by wrapped
-//!   functions.
+//! - `wrap`, `allocations`, `countdown`, `reported_blocks`, `allocation_rings`, `chains`: allocations by
+//!   wrapped functions.
 //! - `requests`: durations from receive to send, or from mark to mark.
 //! - `unwind` and `stack`: call chains. `thread_table`: state of each thread.
 //! - `listen`: the thread that waits for the launcher in live sessions; `control` has its main function.

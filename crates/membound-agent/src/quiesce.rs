@@ -14,8 +14,8 @@
 //! called by a signal and answers from the handler. It then gives its processor away for at most
 //! [`STAND_NS`], since threads that have not answered may be waiting for one; with a processor for each
 //! thread, phases end in microseconds. A thread that is called inside the agent or a trampoline in the
-//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is abandoned, to be
-//! tried again later.
+//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is
+//! abandoned, to be tried again later.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

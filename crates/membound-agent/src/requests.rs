@@ -62,8 +62,8 @@ fn table() -> Option<usize> {
     (counts && !syscall_filter::may_apply()).then_some(table)
 }
 
-/// The table's word for a file descriptor. Only the lower 32 bits of `descriptor` count, since system calls take
-/// an `int`. `None` for descriptors from [`DESCRIPTORS`] on, whose requests are not measured.
+/// The table's word for a file descriptor. Only the lower 32 bits of `descriptor` count, since system calls
+/// take an `int`. `None` for descriptors from [`DESCRIPTORS`] on, whose requests are not measured.
 fn word_of(table: usize, descriptor: u64) -> Option<&'static AtomicU64> {
     let index = descriptor as u32 as usize;
     (index < DESCRIPTORS).then(|| word64(table + (index + 1) * size_of::<u64>()))

@@ -147,7 +147,8 @@ pub(crate) fn report_and_wait(state: &State) {
         return;
     };
     seat.record_progress(state);
-    // The progress before `answered_call`, with Release: the control thread reads the progress once it sees `answered_call`.
+    // The progress before `answered_call`, with Release: the control thread reads the progress once it sees
+    // `answered_call`.
     seat.answered_call.store(call_number, Ordering::Release);
     ARRIVED.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ARRIVED);

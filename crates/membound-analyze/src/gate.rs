@@ -1,7 +1,7 @@
 //! Gates: conditions under which a comparison of runs fails.
 //!
-//! An [`Expression`] names the guarded quantity; [`judge`] compares two sides of runs with it. [`crate::spread`]
-//! gives the figure of a side with its error; [`decide()`] tests it against a limit.
+//! An [`Expression`] names the guarded quantity; [`judge`] compares two sides of runs with it.
+//! [`crate::spread`] gives the figure of a side with its error; [`decide()`] tests it against a limit.
 
 mod decide;
 mod error;

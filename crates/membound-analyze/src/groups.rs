@@ -147,7 +147,7 @@ impl Groups {
                 }
             }
         }
-        let lost_events = crate::missing::count(run, "objects");
+        let lost_events = crate::lost_records::count(run, "objects");
         // A lost event may have been a block of any group that has an allocating call chain.
         for group in &mut groups {
             group.count_what_was_seen(run);

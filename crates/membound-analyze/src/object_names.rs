@@ -66,8 +66,8 @@ fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> V
         .collect()
 }
 
-/// For each chain, the index of the label that distinguishes it from all others with the same first label; `None`
-/// if no label is needed or none suffices.
+/// For each chain, the index of the label that distinguishes it from all others with the same first label;
+/// `None` if no label is needed or none suffices.
 fn distinguishing_labels(chains: &[Vec<String>]) -> Vec<Option<usize>> {
     // Number each prefix of a chain: a prefix's number is found from the number of the prefix that is one
     // label shorter.

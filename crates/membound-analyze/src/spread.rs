@@ -260,7 +260,8 @@ impl Contrast {
 /// Runs per side needed to detect a change of `limit`: with that many, the interval of two equal programs
 /// ends below `limit` in the share `power` of comparisons.
 ///
-/// `variance` is the variance of the difference of two single runs. `None` if more than [`MAX_RUNS`] are needed.
+/// `variance` is the variance of the difference of two single runs. `None` if more than [`MAX_RUNS`] are
+/// needed.
 pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> Option<u32> {
     (2..=MAX_RUNS).find(|runs| {
         let count = f64::from(*runs);

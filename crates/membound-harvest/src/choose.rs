@@ -12,7 +12,7 @@ use membound_model::stall::{Estimate, Executed};
 use membound_types::YieldReason;
 
 use crate::Options;
-use crate::former::Former;
+use crate::earlier_plan::EarlierDecision;
 use crate::options::passes_recent;
 
 /// A figure this near to a threshold, as a share of the threshold, is undecided even if its interval does not
@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     /// Share of the executions that miss the last-level cache.
     pub likelihood: Option<Estimate>,
     /// The decision of an earlier plan.
-    pub former: Option<Former>,
+    pub earlier: Option<EarlierDecision>,
 }
 
 /// The decision about a load.
@@ -56,11 +56,11 @@ struct Side {
     sure: bool,
 }
 
-fn side(figure: Estimate, threshold: f64, former: Option<Former>) -> Side {
+fn side(figure: Estimate, threshold: f64, earlier: Option<EarlierDecision>) -> Side {
     let margin = MARGIN * threshold;
     let sure = figure.low >= threshold + margin || figure.high < threshold - margin;
-    let above = match former {
-        Some(former) if !sure => former.pays,
+    let above = match earlier {
+        Some(earlier) if !sure => earlier.pays,
         _ => figure.value >= threshold,
     };
     Side { above, sure }
@@ -88,9 +88,9 @@ pub(crate) fn choose(
         } = decisions[index];
         let gain_per_cost = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
         // Loads that were chosen before stay ahead of the others, as far as their intervals permit.
-        match (candidates[index].former, decisions[index].stall_each_ns) {
-            (Some(former), Some(each)) if each.value > 0.0 && former.pays => {
-                let end = if former.chosen { each.high } else { each.low };
+        match (candidates[index].earlier, decisions[index].stall_each_ns) {
+            (Some(earlier), Some(each)) if each.value > 0.0 && earlier.pays => {
+                let end = if earlier.chosen { each.high } else { each.low };
                 gain_per_cost * end / each.value
             }
             _ => gain_per_cost,
@@ -154,7 +154,7 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     }
     let significant = if all_stall_ns > 0.0 {
         let share = candidate.stall_ns.times(1.0 / all_stall_ns);
-        side(share, options.min_stall_share, candidate.former)
+        side(share, options.min_stall_share, candidate.earlier)
     } else {
         Side {
             above: false,
@@ -170,12 +170,12 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     let Some(likelihood) = candidate.likelihood else {
         return decided(YieldReason::NotTimed, &[]);
     };
-    let misses = side(likelihood, options.min_likelihood, candidate.former);
+    let misses = side(likelihood, options.min_likelihood, candidate.earlier);
     if !misses.above {
         return decided(YieldReason::Hits, &[misses]);
     }
     let (hits_ns, misses_ns) = costs_ns(likelihood);
-    let long = side(each_ns, hits_ns + misses_ns, candidate.former);
+    let long = side(each_ns, hits_ns + misses_ns, candidate.earlier);
     if !long.above {
         return decided(YieldReason::ShortStall, &[long]);
     }
@@ -222,7 +222,7 @@ mod tests {
                 high: millions * 1.02e6,
             }),
             likelihood: Some(near(likelihood)),
-            former: None,
+            earlier: None,
         }
     }
 
@@ -328,29 +328,35 @@ mod tests {
 
     #[test]
     fn a_decision_that_the_figures_permit_is_kept() {
-        let former = |pays, chosen| Some(Former { pays, chosen });
-        let decided = |value: f64, low: f64, high: f64, former| {
+        let earlier = |pays, chosen| Some(EarlierDecision { pays, chosen });
+        let decided = |value: f64, low: f64, high: f64, earlier| {
             let mut load = load(160.0, 1.0, value);
             load.likelihood = Some(Estimate::new(value, low, high));
-            load.former = former;
+            load.earlier = earlier;
             let decision = decide_all(&[load], 1.0)[0];
             (decision.reason, decision.undecided)
         };
         let (pays, hits) = (YieldReason::Pays, YieldReason::Hits);
         // The threshold is 10 %.
         assert_eq!(decided(0.09, 0.05, 0.3, None), (hits, true));
-        assert_eq!(decided(0.09, 0.05, 0.3, former(true, true)), (pays, true));
-        assert_eq!(decided(0.09, 0.05, 0.3, former(true, false)), (pays, true));
-        assert_eq!(decided(0.12, 0.05, 0.3, former(false, false)), (hits, true));
+        assert_eq!(decided(0.09, 0.05, 0.3, earlier(true, true)), (pays, true));
+        assert_eq!(decided(0.09, 0.05, 0.3, earlier(true, false)), (pays, true));
+        assert_eq!(
+            decided(0.12, 0.05, 0.3, earlier(false, false)),
+            (hits, true)
+        );
         // An earlier decision that the figures rule out is not kept.
-        assert_eq!(decided(0.5, 0.4, 0.6, former(false, false)), (pays, false));
-        assert_eq!(decided(0.03, 0.01, 0.06, former(true, true)), (hits, false));
+        assert_eq!(decided(0.5, 0.4, 0.6, earlier(false, false)), (pays, false));
+        assert_eq!(
+            decided(0.03, 0.01, 0.06, earlier(true, true)),
+            (hits, false)
+        );
     }
 
     #[test]
     fn chosen_loads_stay_before_loads_with_hardly_more_gain() {
         let with = |mut load: Candidate, chosen| {
-            load.former = Some(Former { pays: true, chosen });
+            load.earlier = Some(EarlierDecision { pays: true, chosen });
             load
         };
         let (first, second) = (load(150.0, 1.0, 0.5), load(152.0, 1.0, 0.5));

@@ -16,7 +16,7 @@ use crate::binaries::{self, Binaries};
 use crate::choose::{self, Candidate, Decision};
 use crate::code::{self, AnalyzedModule, Origin};
 use crate::distance::{self, Bounded, Limits, Program, Rule, Unbounded};
-use crate::former::Decided;
+use crate::earlier_plan::EarlierPlan;
 use crate::patches::Patches;
 use crate::times::{self, CodeTimes, Usual};
 use crate::{Error, Options};
@@ -27,7 +27,7 @@ const SLOW_CYCLE_NS: f64 = 1.0;
 
 /// Plans `run`. Levels and latencies are those of `machine`, or of the run's own machine profile; the
 /// profiled binaries are read again through `binaries`. Where the figures permit both to choose a load and
-/// not to, the decision of `former` holds, an earlier plan of the same files.
+/// not to, the decision of `earlier` holds, an earlier plan of the same files.
 ///
 /// # Errors
 /// If the run lacks samples or sites, or a binary is not the one that was profiled.
@@ -35,7 +35,7 @@ pub fn plan(
     run: &RunData,
     machine: Option<&MachineProfile>,
     binaries: &dyn Binaries,
-    former: Option<&HarvestPlan>,
+    earlier: Option<&HarvestPlan>,
     options: &Options,
 ) -> Result<HarvestPlan, Error> {
     if run.samples.is_empty() {
@@ -76,7 +76,7 @@ pub fn plan(
         })
         .collect();
 
-    let considered = Considered::new(run, &figures, &images, &patches, former);
+    let considered = Considered::new(run, &figures, &images, &patches, earlier);
     let decisions = choose::choose(
         &considered.candidates,
         figures.cpu_ns,
@@ -172,9 +172,9 @@ impl<'a> Considered<'a> {
         figures: &'a Figures,
         images: &[Result<Image<'_>, String>],
         patches: &[Option<Patches<'_>>],
-        former: Option<&HarvestPlan>,
+        earlier: Option<&HarvestPlan>,
     ) -> Self {
-        let decided = former.map(Decided::of).unwrap_or_default();
+        let decided = earlier.map(EarlierPlan::of).unwrap_or_default();
         let identities: Vec<Option<String>> = images
             .iter()
             .map(|image| image.as_ref().ok().map(binaries::identity))
@@ -227,7 +227,7 @@ impl<'a> Considered<'a> {
                 beyond_ns: access.stall_beyond_l2_ns,
                 executed: access.executed,
                 likelihood: access.served.map(|served| served.memory),
-                former: frame.module.and_then(|module| {
+                earlier: frame.module.and_then(|module| {
                     let identity = identities[module.index()].as_deref()?;
                     decided.at(identity, frame.address)
                 }),

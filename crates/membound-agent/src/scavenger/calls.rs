@@ -2,8 +2,8 @@
 //!
 //! The home thread makes most calls unchanged. For calls that would affect the whole process, it emulates the
 //! effect on the scavenger alone (break, thread pointer, exit, signals to itself), reports success and does
-//! nothing (handlers and masks: a scavenger has no signals), or refuses. No signal that is sent to the process may be consumed here
-//! (`narrowed`), and no effect that a scavenger asks for may reach the program.
+//! nothing (handlers and masks: a scavenger has no signals), or refuses. No signal that is sent to the
+//! process may be consumed here (`narrowed`), and no effect that a scavenger asks for may reach the program.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};

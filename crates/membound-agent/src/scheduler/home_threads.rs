@@ -76,8 +76,9 @@ pub(super) fn any_in_idle_time() -> bool {
     any
 }
 
-/// Called when the program begins: lowers every home thread to `SCHED_IDLE`, also the home threads of scavengers
-/// that have not reached a yield. A home thread that leaves `SCHED_IDLE` later has the lowest weight.
+/// Called when the program begins: lowers every home thread to `SCHED_IDLE`, also the home threads of
+/// scavengers that have not reached a yield. A home thread that leaves `SCHED_IDLE` later has the lowest
+/// weight.
 pub(crate) fn lower_priorities() {
     if has_peers() {
         return;

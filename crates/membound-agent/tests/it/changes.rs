@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Area, LIBCS, Program, Session, jump_bytes};
-use crate::lives::Bell;
+use crate::live_text::Bell;
 use crate::signals::{hook_sigaction, hook_syscall, table};
 
 const AREA: u64 = 0x2000_0000;

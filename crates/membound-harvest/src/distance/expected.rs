@@ -1,8 +1,8 @@
 //! The average time since the last yield, weighted by how often each edge is taken: document 003's rule.
 //!
-//! The time at a node is the average over its incoming edges, each weighted by how often it was taken; 90 % from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields at each k-th execution. With
-//! loops this is a system of linear equations, which is iterated upwards from 0; times are capped at a few
-//! times the bound.
+//! The time at a node is the average over its incoming edges, each weighted by how often it was taken; 90 %
+//! from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields at each k-th execution. With loops this is
+//! a system of linear equations, which is iterated upwards from 0; times are capped at a few times the bound.
 
 use super::components::components;
 use super::graph::{Effect, Graph, Solved, Source, Start, Summary};

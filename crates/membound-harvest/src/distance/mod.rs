@@ -26,8 +26,8 @@ mod components;
 mod expected;
 mod graph;
 mod improve;
-mod lasting;
 mod longest;
+mod loop_duration;
 mod nest;
 mod place;
 mod program;
@@ -35,7 +35,7 @@ mod task;
 
 use std::collections::BTreeMap;
 
-pub(crate) use lasting::lasts_ns;
+pub(crate) use loop_duration::lasts_ns;
 pub use program::{Achieved, Bounded, bound, measure};
 
 /// An instruction, as far as distances depend on it.

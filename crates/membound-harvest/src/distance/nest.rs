@@ -1,9 +1,9 @@
 //! Places yields in outer loops beside those in inner ones.
 //!
 //! One yield that every iteration of a nest of loops passes cuts all the loops, but each execution of it
-//! counts as much as the longest iteration takes, which is one of the outer loop. Where the inner loop makes many
-//! iterations for each of the outer one, such a yield is taken far too often. With a second yield that only
-//! the outer loop passes, each counts approximately what the iterations of its own loop take.
+//! counts as much as the longest iteration takes, which is one of the outer loop. Where the inner loop makes
+//! many iterations for each of the outer one, such a yield is taken far too often. With a second yield that
+//! only the outer loop passes, each counts approximately what the iterations of its own loop take.
 
 use std::collections::BTreeSet;
 

@@ -123,7 +123,8 @@ impl SettledYield {
         None
     }
 
-    /// The iterations that the yield charges at once at the head of a loop; `None` if it charges each by itself.
+    /// The iterations that the yield charges at once at the head of a loop; `None` if it charges each by
+    /// itself.
     pub(super) fn iterations(
         &self,
         around: &Surroundings,
