@@ -103,10 +103,10 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
         true => Some(0),
         false => decide(shared, thread, wrapped, size),
     };
-    let outer = match around(thread, frame) {
-        Around::Another => return Course::Pass,
-        Around::OtherStack(outer) => outer,
-        Around::Nothing => 0,
+    let outer = match outer_call(thread, frame) {
+        OuterCall::Another => return Course::Pass,
+        OuterCall::OtherStack(outer) => outer,
+        OuterCall::Nothing => 0,
     };
     // Before the original frees the block: another thread may get its address at once.
     let ends = resizes && reported_blocks::remove(frame.rdi);
@@ -402,13 +402,13 @@ fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
     let number = chains::number(shared, addresses);
     // Number 0 means no room: there may be some at the next call, so it is not kept.
     if let (true, Some(slots), [_, callers @ ..]) = (number != 0, slots.get(..found), addresses) {
-        walked::keep(&begin, slots, callers, number);
+        walked::store(&begin, slots, callers, number);
     }
     number
 }
 
 /// Calls of the same thread that a wrapped call may be inside of.
-enum Around {
+enum OuterCall {
     Nothing,
     /// Another wrapped call.
     Another,
@@ -417,45 +417,45 @@ enum Around {
 }
 
 /// Finds out whether the thread is inside a wrapped call already. A call that was left by a long jump or an
-/// exception leaves the same traces, which must be told from those of a call in progress.
-fn around(thread: &Thread, frame: &WrapFrame) -> Around {
+/// exception leaves the same traces, which must be distinguished from those of a call in progress.
+fn outer_call(thread: &Thread, frame: &WrapFrame) -> OuterCall {
     let outer = thread.outer.load(Ordering::Relaxed);
     if outer == 0 {
-        return around_passed(thread, frame);
+        return outer_call_of_mark(thread, frame);
     }
-    let here = frame.address();
-    if !thread.on_one_stack(here.min(outer), here.max(outer)) {
-        return Around::OtherStack(outer);
+    let address = frame.address();
+    if !thread.on_one_stack(address.min(outer), address.max(outer)) {
+        return OuterCall::OtherStack(outer);
     }
-    if outer <= here {
-        return around_passed(thread, frame);
+    if outer <= address {
+        return outer_call_of_mark(thread, frame);
     }
     // SAFETY: the place is between the thread's frame here and the end of its stack.
     let back: u64 = unsafe { memory::get(outer as usize - 8) };
     if back != wrap_frame::back() {
-        return around_passed(thread, frame);
+        return outer_call_of_mark(thread, frame);
     }
     match is_inside(thread, frame, (outer, wrap_frame::back())) {
-        true => Around::Another,
-        false => around_passed(thread, frame),
+        true => OuterCall::Another,
+        false => outer_call_of_mark(thread, frame),
     }
 }
 
-/// As [`around`], for a wrapped call that passed and left its mark.
-fn around_passed(thread: &Thread, frame: &WrapFrame) -> Around {
+/// As [`outer_call`], for a wrapped call that passed and left its mark.
+fn outer_call_of_mark(thread: &Thread, frame: &WrapFrame) -> OuterCall {
     let own = own_mark(frame);
     let Some(mark) = countdown::own().marked() else {
-        return Around::Nothing;
+        return OuterCall::Nothing;
     };
     if mark.slot <= own.slot || !thread.on_one_stack(own.slot, mark.slot) {
-        return Around::Nothing;
+        return OuterCall::Nothing;
     }
     // SAFETY: the place is on the thread's stack, above the frame.
     let back: u64 = unsafe { memory::get(mark.slot as usize) };
     if back == mark.back && is_inside(thread, frame, (mark.slot + 8, mark.back)) {
-        Around::Another
+        OuterCall::Another
     } else {
-        Around::Nothing
+        OuterCall::Nothing
     }
 }
 

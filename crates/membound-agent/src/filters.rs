@@ -34,13 +34,13 @@ pub(crate) fn before(frame: &SavedRegisters) {
         return;
     }
     if !may_apply() {
-        leave(event);
+        end_agent(event);
     }
     BEGUN.store(false, Ordering::Release);
 }
 
 /// Leaves the process as it would be without the agent, because of `event`.
-fn leave(event: Event) {
+fn end_agent(event: Event) {
     // While scavengers can still be taken out of the threads that run them.
     scheduler::end_scavengers::end_scavengers();
     // Before the conversation, so that no patch is installed any more after it.

@@ -30,7 +30,7 @@ pub(crate) fn is_own(thread: u32) -> bool {
 }
 
 /// True if this process has a control thread, or one is being started.
-pub(crate) fn is_here() -> bool {
+pub(crate) fn has_control_thread() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 

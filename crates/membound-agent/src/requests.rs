@@ -88,7 +88,7 @@ fn count(begun: u64, ended: u64) {
     }
     let memory = MEMORY.load(Ordering::Acquire);
     let times = memory
-        + if phase.lets_in {
+        + if phase.are_admitted {
             offset_of!(Requests, with)
         } else {
             offset_of!(Requests, without)

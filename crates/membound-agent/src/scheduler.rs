@@ -7,8 +7,9 @@
 //! thread that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the
 //! middle of its time slice: a system call, a fault, a signal to the program.
 //!
-//! `handover` defines what a home thread and run queues share of a scavenger, and `home_threads` does what
-//! concerns all home threads; `admission` says whether scavengers may run now, and `page` is the control page.
+//! `handover` defines the state of a scavenger that its home thread and run queues share, and `home_threads`
+//! does what concerns all home threads; `admission` decides whether scavengers may run now, and `page` is the
+//! control page.
 //! `thread_slot` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
 //! times slices. See [`membound_wire::RunQueue`] for the order in which yields read and write. Times are
 //! nanoseconds, or ticks of the time stamp counter where a name says so.
@@ -95,7 +96,7 @@ fn bases_are_ours() -> bool {
 pub(crate) fn phase() -> Phase {
     if POOL.load(Ordering::Acquire) == 0 {
         return Phase {
-            lets_in: false,
+            are_admitted: false,
             since: 0,
         };
     }

@@ -548,7 +548,7 @@ pub(crate) fn give_up(signal: u64, how: Use, handler: u64) {
     for (ring, _) in mine() {
         delete(ring);
     }
-    if listen::is_here() {
+    if listen::has_control_thread() {
         ANEW.store(true, Ordering::Release);
     } else {
         arm_all_anew();

@@ -108,7 +108,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
             Heard::Left(go_on) => return go_on,
         }
     }
-    if signal == CALL && scheduler::finish::is_over() {
+    if signal == CALL && scheduler::finish::has_program_ended() {
         // First the scavenger goes home; its thread is then called once more.
         match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,

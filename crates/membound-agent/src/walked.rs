@@ -98,7 +98,7 @@ pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
 }
 
 /// Caches the chain with this number, whose return addresses are at `slots`.
-pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
+pub(crate) fn store(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
     let Some(entry) = entry_of(begin).filter(|_| slots.len() <= MAX_CACHED_CHAIN) else {
         return;
     };
@@ -155,7 +155,7 @@ mod tests {
         words[9] = 0xbbbb;
         core::hint::black_box(&words);
         assert_eq!(number(&begin, stack), None);
-        keep(&begin, &[at(3), at(9)], &[0xaaaa, 0xbbbb], 42);
+        store(&begin, &[at(3), at(9)], &[0xaaaa, 0xbbbb], 42);
         assert_eq!(number(&begin, stack), Some(42));
         let others = [
             Registers { bp: 8, ..begin },
@@ -178,7 +178,7 @@ mod tests {
         forget();
         assert_eq!(number(&begin, stack), None, "numbers of another memory");
         let long = [at(3); MAX_CACHED_CHAIN + 1];
-        keep(&begin, &long, &[0xaaaa; MAX_CACHED_CHAIN + 1], 43);
+        store(&begin, &long, &[0xaaaa; MAX_CACHED_CHAIN + 1], 43);
         assert_eq!(number(&begin, stack), None, "too long to be kept");
     }
 }

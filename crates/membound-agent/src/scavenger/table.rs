@@ -79,7 +79,7 @@ impl Scavenger {
 
     /// Waits while it is held. Called on its home thread, between two slices there.
     pub(crate) fn wait_while_held(&self) {
-        while self.is_held() && !ending::is_near() {
+        while self.is_held() && !ending::is_requested() {
             sys::nap(HELD_POLL_INTERVAL_NS);
         }
     }
@@ -88,7 +88,7 @@ impl Scavenger {
     pub(crate) fn is_barred_from_run_queues(&'static self) -> bool {
         self.place() != ScavengerPlacement::RunQueues as u32
             || self.home_thread.is_kept()
-            || ending::is_near()
+            || ending::is_requested()
     }
 
     /// Adds one to a counter of its request.

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::ending::{ENDING, OVER};
+use super::ending::{ENDING, MONITOR_ENDING};
 use super::page::has_run_queues;
 use super::thread_slot::{ThreadSlot, thread_slots};
 use super::{home_threads, monitor, monitor_thread, ring};
@@ -53,9 +53,9 @@ pub(crate) fn end_scavengers() {
         });
         sys::nap(POLL_INTERVAL_NS);
     }
-    OVER.store(true, Ordering::Release);
+    MONITOR_ENDING.store(true, Ordering::Release);
     for _ in 0..MAX_POLLS {
-        if !monitor_thread::is_here() {
+        if !monitor_thread::is_running() {
             return;
         }
         sys::nap(POLL_INTERVAL_NS);

@@ -22,7 +22,7 @@ const HANGUP: u64 = 1;
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// True if a thread of the program that gets [`own_signals::CALL`] is to end.
-pub(crate) fn is_over() -> bool {
+pub(crate) fn has_program_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 

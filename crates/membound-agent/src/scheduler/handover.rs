@@ -136,7 +136,7 @@ impl HomeThread {
     }
 
     /// True if a run queue has the scavenger.
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn is_in_run_queue(&self) -> bool {
         self.state.load(Ordering::Acquire) == AWAY
     }
 
@@ -148,7 +148,7 @@ impl HomeThread {
 
     /// Run queues may have it again. `thread`, its home thread, leaves `SCHED_IDLE` so that it comes to a
     /// yield soon.
-    pub(super) fn let_go(&self, thread: u32) {
+    pub(super) fn release(&self, thread: u32) {
         self.kept.store(0, Ordering::Release);
         schedule(thread, SCHED_OTHER);
     }

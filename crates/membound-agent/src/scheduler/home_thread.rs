@@ -124,7 +124,7 @@ pub(crate) fn live(
     let mut runs_on_home_thread = false;
     let mut back_offs = BackOffs::default();
     loop {
-        if ending::is_near() {
+        if ending::is_requested() {
             end::leave(scavenger);
         }
         let pending_request =
@@ -173,7 +173,7 @@ pub(crate) fn live(
             if !ran_on_home_thread {
                 schedule(0, SCHED_OTHER);
             }
-            admission::await_let_in();
+            admission::await_admission();
             in_idle_time = true;
             continue;
         }
@@ -236,7 +236,7 @@ impl BackOffs {
 /// Run queues take scavengers instead of being given them: on a busy processor this thread would not be
 /// scheduled in time to hand its scavenger over when a run queue has room.
 fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool {
-    if finish::is_over() {
+    if finish::has_program_ended() {
         // No thread is left that could yield to it.
         return false;
     }

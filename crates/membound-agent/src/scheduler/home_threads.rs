@@ -28,7 +28,7 @@ pub(super) fn poll_all(now_ns: u64, takes: bool) -> bool {
         };
         let scavenger = Scavenger::of(home_thread);
         let is_barred = scavenger.is_barred_from_run_queues();
-        must_leave |= is_barred && home_thread.is_away();
+        must_leave |= is_barred && home_thread.is_in_run_queue();
         let is_free = !is_barred && home_thread.back_off_left_ns(now_ns) == 0;
         let is_called = takes && is_free || scavenger.is_held();
         if is_called && slot.alone.swap(0, Ordering::Relaxed) != 0 {
@@ -52,8 +52,9 @@ pub(super) fn candidates(now_ns: u64) -> u32 {
         let runs_alone = home_thread
             .slot()
             .is_some_and(|slot| slot.alone.load(Ordering::Relaxed) != 0);
-        count +=
-            u32::from(home_thread.is_away() || is_free && (home_thread.is_ready() || runs_alone));
+        count += u32::from(
+            home_thread.is_in_run_queue() || is_free && (home_thread.is_ready() || runs_alone),
+        );
     });
     count
 }

@@ -195,7 +195,7 @@ fn kept_shares(since_ns: u64) -> Option<KeptScavengers> {
 impl KeptScavengers {
     fn let_one_go(self) {
         if let Some((thread, home_thread)) = self.one {
-            home_thread.let_go(thread);
+            home_thread.release(thread);
         }
     }
 }
@@ -225,7 +225,7 @@ fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
 fn keep_one() -> bool {
     let mut found = false;
     table::visit_home_threads(|_, home_thread| {
-        if !found && !home_thread.is_kept() && home_thread.is_away() {
+        if !found && !home_thread.is_kept() && home_thread.is_in_run_queue() {
             found = true;
             home_thread.keep();
         }

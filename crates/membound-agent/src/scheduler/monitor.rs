@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::{ASK, ControlPage, Idle};
 
-use super::admission::{BEGINS, let_in, lets_in};
+use super::admission::{BEGINS, are_admitted, set_admission};
 use super::handover::{self, PendingRequest};
 use super::monitor_thread::THREAD;
 use super::pace::{Activity, Pace, Phases, UNIT_NS, WHOLE};
@@ -58,19 +58,19 @@ extern "C" fn run(_: usize) -> ! {
         };
         let period = u64::from(units) * UNIT_NS;
         sys::nap(period);
-        if ending::is_over() {
+        if ending::is_monitor_ending() {
             THREAD.store(0, Ordering::Release);
             own_thread::exit(0);
         }
-        let were_admitted = lets_in();
+        let were_admitted = are_admitted();
         if BEGINS.swap(0, Ordering::AcqRel) == 1 {
             phases.begin();
         }
         let (share, length) = control_page().map_or((WHOLE, 1), |it| (it.share, it.phase_looks));
-        let_in(phases.after(units, share, length, pace.units()));
+        set_admission(phases.after(units, share, length, pace.units()));
         let poll = Poll {
             were_admitted,
-            changed: lets_in() != were_admitted,
+            changed: are_admitted() != were_admitted,
             times: pace.is_timed_after(polls_with_slices),
             period_ns: period,
         };
@@ -88,16 +88,16 @@ extern "C" fn run(_: usize) -> ! {
             Activity::Rest
         });
         since_call += period;
-        let takes = thread_slots().any(ThreadSlot::takes);
+        let can_take = thread_slots().any(ThreadSlot::can_take);
         if since_call >= CALL_INTERVAL_NS {
             since_call = 0;
             // Once called they come to a yield, and then ask run queues themselves.
-            if takes && home_threads::any_in_idle_time() {
+            if can_take && home_threads::any_in_idle_time() {
                 home_threads::call_from_idle_time();
             }
         }
         let now_ns = sys::monotonic_ns();
-        if home_threads::poll_all(now_ns, takes) {
+        if home_threads::poll_all(now_ns, can_take) {
             thread_slots().for_each(ThreadSlot::ask);
         }
         idle_time_judge.judge_if_due(now_ns);
@@ -161,7 +161,7 @@ fn poll_slot(slot: &'static ThreadSlot, poll: &Poll) -> Activity {
 pub(super) fn account_for_all() {
     for slot in thread_slots() {
         if let Some(cpu_ns) = sys::cpu_ns(slot.thread.load(Ordering::Acquire)) {
-            account(slot, cpu_ns, lets_in());
+            account(slot, cpu_ns, are_admitted());
         }
     }
 }
@@ -222,7 +222,7 @@ pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
         slot.lock.store(1, Ordering::Release);
     }
     if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
-        account(slot, cpu_ns, lets_in());
+        account(slot, cpu_ns, are_admitted());
     }
     slot.owner.store(0, Ordering::SeqCst);
     slot.open.store(0, Ordering::SeqCst);

@@ -126,7 +126,7 @@ impl Pace {
 /// Divides time into phases in which scavengers are admitted and phases in which they are not.
 #[derive(Debug)]
 pub(super) struct Phases {
-    lets_in: bool,
+    are_admitted: bool,
     /// Share of admitted time that is due, in parts of [`WHOLE`].
     parts: u32,
     /// Units that are left of the present phase.
@@ -136,7 +136,7 @@ pub(super) struct Phases {
 impl Phases {
     pub(super) const fn new() -> Self {
         Self {
-            lets_in: true,
+            are_admitted: true,
             parts: 0,
             left: 0,
         }
@@ -160,15 +160,15 @@ impl Phases {
         if self.left == 0 {
             let (share, length) = (share.min(WHOLE), length.max(1));
             self.parts += share;
-            self.lets_in = self.parts >= WHOLE;
-            self.parts -= if self.lets_in { WHOLE } else { 0 };
+            self.are_admitted = self.parts >= WHOLE;
+            self.parts -= if self.are_admitted { WHOLE } else { 0 };
             self.left = length;
-            while self.lets_in && self.left < most && self.parts + share >= WHOLE {
+            while self.are_admitted && self.left < most && self.parts + share >= WHOLE {
                 self.parts = self.parts + share - WHOLE;
                 self.left += length;
             }
         }
-        self.lets_in
+        self.are_admitted
     }
 }
 
@@ -232,9 +232,13 @@ mod tests {
         let (mut with, mut without, mut polls) = (0, 0, 0);
         let mut next = 1;
         while with + without < units {
-            let lets_in = phases.after(next, share, length, pace);
+            let are_admitted = phases.after(next, share, length, pace);
             next = phases.units(pace);
-            *(if lets_in { &mut with } else { &mut without }) += next;
+            *(if are_admitted {
+                &mut with
+            } else {
+                &mut without
+            }) += next;
             polls += 1;
         }
         (with, without, polls)

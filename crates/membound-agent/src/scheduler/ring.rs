@@ -70,7 +70,7 @@ impl ThreadSlot {
         }
         self.ring.store(begin, Ordering::Relaxed);
         self.set_stall_slices();
-        let before = if admission::lets_in() {
+        let before = if admission::are_admitted() {
             &self.stopwatch
         } else {
             &self.empty_slice
@@ -249,20 +249,20 @@ impl ThreadSlot {
     }
 
     /// True if the run queue would take a context now.
-    pub(super) fn takes(&self) -> bool {
+    pub(super) fn can_take(&self) -> bool {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
             && self.has_room()
             && (!has_peers() || home_threads::candidates(sys::monotonic_ns()) > 1)
     }
 
-    /// As [`Self::takes`]; if true, asks the thread to look for a context.
+    /// As [`Self::can_take`]; if true, asks the thread to look for a context.
     pub(super) fn ask_to_take(&self) -> bool {
-        let takes = self.takes();
-        if takes {
+        let can_take = self.can_take();
+        if can_take {
             self.ask();
         }
-        takes
+        can_take
     }
 }
 

@@ -101,10 +101,13 @@ impl ThreadSlot {
             present_key == key && now.saturating_sub(last_entry) < ticks_of(SAME_WAIT_GAP_NS);
         if present_key != 0 && !same_wait {
             // For example a handler has left it, or other threads had the processor for long.
-            self.ends(last_entry, true);
+            self.end_wait(last_entry, true);
         }
         if !same_wait {
-            let Some(end) = self.next_scavenger().and_then(|_| waits.begins(frame, now)) else {
+            let Some(end) = self
+                .next_scavenger()
+                .and_then(|_| waits.begin_wait(frame, now))
+            else {
                 return Wait::Call;
             };
             // The key first: a handler that interrupts here and waits itself clears it, so this wait starts
@@ -124,7 +127,7 @@ impl ThreadSlot {
                 return Wait::Call;
             }
             if left_ns == 0 {
-                self.ends(now, true);
+                self.end_wait(now, true);
                 // The sleep is over without a system call.
                 return Wait::Done;
             }
@@ -133,7 +136,7 @@ impl ThreadSlot {
         let over = now >= waits.end.load(Ordering::Relaxed);
         let ready = !is_sleep && waits.is_ready(frame);
         if over || ready || !self.claim_slice() {
-            self.ends(now, ready || is_sleep);
+            self.end_wait(now, ready || is_sleep);
             return Wait::Call;
         }
         waits.turns.fetch_add(1, Ordering::Relaxed);
@@ -144,11 +147,11 @@ impl ThreadSlot {
     /// stalls cost the program, and timing measures stalls. `None` if no context may have one; in phases
     /// without scavengers that includes waits where requests are compared.
     fn next_scavenger(&self) -> Option<u64> {
-        if idle() != Idle::Harvest || finish::is_over() || ending::is_near() {
+        if idle() != Idle::Harvest || finish::has_program_ended() || ending::is_requested() {
             return None;
         }
         let compared = control_page().is_some_and(|control_page| control_page.phase_looks != 0);
-        if compared && !admission::lets_in() {
+        if compared && !admission::are_admitted() {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
@@ -179,7 +182,7 @@ impl ThreadSlot {
     }
 
     /// Ends the wait; the thread goes on here or makes its call.
-    fn ends(&self, now: u64, was_short: bool) {
+    fn end_wait(&self, now: u64, was_short: bool) {
         let waits = &self.waits;
         waits.key.store(0, Ordering::Relaxed);
         let lasted = now.saturating_sub(waits.begun.load(Ordering::Relaxed));
@@ -187,7 +190,7 @@ impl ThreadSlot {
         self.set_stall_slices();
         self.change_next(|| {
             let next = self.next.load(Ordering::Relaxed);
-            if !admission::lets_in() && self.is_member(next) {
+            if !admission::are_admitted() && self.is_member(next) {
                 self.begin_with(&self.empty_slice, next);
             }
         });
@@ -254,7 +257,7 @@ impl ThreadSlot {
 
 impl Waits {
     /// End of a wait that begins now; `None` if it is left to the kernel.
-    fn begins(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
+    fn begin_wait(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
         if self.paused_judgements.load(Ordering::Relaxed) > 0 {
             return None;
         }

@@ -56,13 +56,13 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    pub(crate) fn new(context: &Context<'_>, moves: &BurstTraffic) -> Self {
+    pub(crate) fn new(context: &Context<'_>, burst_traffic: &BurstTraffic) -> Self {
         let times = times(context);
-        let advances = advances(context, moves);
+        let advances = advances(context, burst_traffic);
         let mut functions = BTreeMap::new();
         let mut counted: BTreeMap<FunctionId, (f64, f64)> = BTreeMap::new();
         let mut advanced: BTreeMap<FunctionId, (usize, f64)> = BTreeMap::new();
-        for (site, of_site) in &moves.sites {
+        for (site, of_site) in &burst_traffic.sites {
             if of_site.executions <= 0.0 {
                 continue;
             }
@@ -144,7 +144,10 @@ struct Last {
 }
 
 /// By site: advances in bytes with the CPU time in nanoseconds that they took.
-fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
+fn advances(
+    context: &Context<'_>,
+    burst_traffic: &BurstTraffic,
+) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
     let run = context.run;
     let mut order: Vec<&Sample> = run.samples.iter().collect();
     let key = |it: &&Sample| (it.thread, it.t_ns, it.address, it.weight_ns, it.stack);
@@ -153,7 +156,7 @@ fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Ve
     }
     let mut advances: FxHashMap<SiteId, Vec<(f64, f64)>> = FxHashMap::default();
     for of_thread in order.chunk_by(|a, b| a.thread == b.thread) {
-        of_one(context, moves, of_thread, &mut advances);
+        of_one(context, burst_traffic, of_thread, &mut advances);
     }
     advances
 }
@@ -161,7 +164,7 @@ fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Ve
 /// Collects the advances of one thread, whose `samples` are in order of time.
 fn of_one(
     context: &Context<'_>,
-    moves: &BurstTraffic,
+    burst_traffic: &BurstTraffic,
     samples: &[&Sample],
     advances: &mut FxHashMap<SiteId, Vec<(f64, f64)>>,
 ) {
@@ -183,7 +186,7 @@ fn of_one(
         else {
             continue;
         };
-        if moves
+        if burst_traffic
             .sites
             .get(&wait.site)
             .and_then(|it| it.stride)

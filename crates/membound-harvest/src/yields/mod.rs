@@ -266,7 +266,7 @@ impl Work {
             }
             let options = self.options(role);
             let plan = groundwork.plan(image, &options);
-            if !self.learn(&plan, round >= ROUNDS) {
+            if !self.handle_refusals(&plan, round >= ROUNDS) {
                 return self.finish(options);
             }
             round += 1;
@@ -321,7 +321,7 @@ impl Work {
 
     /// Handles the refusals of a plan; returns whether there were any, so that planning must be repeated. At
     /// the `end`, yields restore bases themselves in functions where a body could not.
-    fn learn(&mut self, plan: &Plan, end: bool) -> bool {
+    fn handle_refusals(&mut self, plan: &Plan, end: bool) -> bool {
         let unsure = plan.unsure_sites();
         let mut changed = false;
         for site in plan.sites() {
@@ -330,12 +330,18 @@ impl Work {
             let unsure = site
                 .number
                 .is_ok_and(|number| unsure.binary_search(&number).is_ok());
-            changed |= self.handle(site.address, refusal, unsure, end);
+            changed |= self.handle_site(site.address, refusal, unsure, end);
         }
         changed
     }
 
-    fn handle(&mut self, address: u64, refusal: Option<Refusal>, unsure: bool, end: bool) -> bool {
+    fn handle_site(
+        &mut self,
+        address: u64,
+        refusal: Option<Refusal>,
+        unsure: bool,
+        end: bool,
+    ) -> bool {
         if refusal.is_none() && !unsure {
             return false;
         }

@@ -294,14 +294,14 @@ impl SettledBody {
                 return what.write(&around, within, &mut writer).or(begins);
             }
             Action::Syscall => {
-                ask(Entry::Syscall, &mut writer);
+                call_agent(Entry::Syscall, &mut writer);
                 writer.out.skip_if(Condition::CARRY, 2);
                 writer.resume = Resume::Displaced;
                 writer.mark();
             }
             Action::Wait(what) => {
                 let again = writer.out.at();
-                ask(Entry::Wait, &mut writer);
+                call_agent(Entry::Wait, &mut writer);
                 let calls = writer.out.jump_if_ahead(Condition::NOT_CARRY);
                 writer.resume = Resume::Start;
                 writer.mark();
@@ -704,7 +704,7 @@ fn saving_flags(around: &Surroundings) -> Result<ScratchMethod, Refusal> {
 
 /// Asks the agent about a system call. The flags say whether the agent has executed it, with the result in
 /// rax, so even after a signal the thread must continue right behind this code.
-fn ask(entry: Entry, writer: &mut Writer<'_>) {
+fn call_agent(entry: Entry, writer: &mut Writer<'_>) {
     writer.lower(RED_ZONE);
     writer.out.call_entry(entry);
     let lowered = writer.out.at();

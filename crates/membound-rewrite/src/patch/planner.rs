@@ -344,7 +344,7 @@ impl Assembly<'_> {
             0x1_0000 - self.origin.cast_signed()
         };
         IslandRange {
-            taken: (-reserve, span + reserve),
+            occupied: (-reserve, span + reserve),
             floor,
         }
     }

@@ -49,7 +49,7 @@ pub(super) struct Pun {
 pub(super) struct IslandRange {
     /// Start and end, relative to the origin, of the range that the module and its trampolines occupy or may
     /// occupy.
-    pub taken: (i64, i64),
+    pub occupied: (i64, i64),
     /// Lowest address of an island, relative to the origin.
     pub floor: i64,
 }
@@ -126,7 +126,7 @@ impl Pages {
         let number = pages_of(window).take(4096).find(|number| {
             let (start, end) = (number * PAGE_BYTES, (number + 1) * PAGE_BYTES);
             start >= island_range.floor
-                && (end <= island_range.taken.0 || start >= island_range.taken.1)
+                && (end <= island_range.occupied.0 || start >= island_range.occupied.1)
                 && !self.by_number.contains_key(number)
                 && self
                     .chosen
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     const ISLAND_RANGE: IslandRange = IslandRange {
-        taken: (-0x10_0000, 0x20_0000),
+        occupied: (-0x10_0000, 0x20_0000),
         floor: i64::MIN,
     };
 
@@ -384,7 +384,9 @@ mod tests {
             .decode();
             assert!(jump.is_jmp_short_or_near(), "{puns:x?} {patched:x?}");
             assert_eq!(jump.near_branch_target().cast_signed(), pun.island);
-            assert!(pun.island + 5 <= ISLAND_RANGE.taken.0 || pun.island >= ISLAND_RANGE.taken.1);
+            assert!(
+                pun.island + 5 <= ISLAND_RANGE.occupied.0 || pun.island >= ISLAND_RANGE.occupied.1
+            );
             for other in &islands {
                 assert!(pun.island.abs_diff(*other) >= 5, "{puns:x?}");
             }
@@ -479,7 +481,7 @@ mod tests {
     fn windows_inside_used_ranges_are_skipped() {
         // The following byte is zero: within 16 MB above.
         let island_range = IslandRange {
-            taken: (-0x10_0000, 0x200_0000),
+            occupied: (-0x10_0000, 0x200_0000),
             floor: i64::MIN,
         };
         let code = [0x48, 0x8b, 0x47, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00];

@@ -412,7 +412,7 @@ impl State {
                     .bound(implied.value)
                     .is_some_and(|bound| bound <= half);
             if !implied.signed || never_negative {
-                self.values.learn(implied.value, implied.bound);
+                self.values.narrow(implied.value, implied.bound);
             } else if implied.bound <= half {
                 self.signed_bounds.insert(implied.value, implied.bound);
             }
@@ -429,7 +429,7 @@ impl State {
         {
             self.not_negative.push(compared.left);
             if let Some(&bound) = self.signed_bounds.get(&compared.left) {
-                self.values.learn(compared.left, bound);
+                self.values.narrow(compared.left, bound);
             }
         }
     }
