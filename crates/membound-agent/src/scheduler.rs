@@ -1,7 +1,7 @@
 //! The scheduler: it lets scavengers run at the yields of the program's threads.
 //!
 //! A thread gets a [`ThreadSlot`] at its first yield that matters. Scavengers that are parked at a
-//! yield of their own lie ready on their home threads (`home_thread`). A thread takes as many as its run
+//! yield of their own are ready on their home threads (`home_thread`). A thread takes as many as its run
 //! queue has room for when an `owner` of 0 makes it enter the agent; no other thread changes its ring. The
 //! one exception is the monitor thread (`monitor`): under the slot's lock it may take the contexts of a
 //! thread that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the

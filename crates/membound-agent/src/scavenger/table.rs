@@ -159,7 +159,7 @@ impl Request {
     }
 }
 
-/// Takes the context of a scavenger that lies ready, for a run queue; `None`: none lies ready.
+/// Takes the context of a ready scavenger for a run queue; `None`: no scavenger is ready.
 pub(crate) fn take_ready() -> Option<&'static Context> {
     used()
         .iter()
@@ -169,7 +169,7 @@ pub(crate) fn take_ready() -> Option<&'static Context> {
         .find_map(|scavenger| scavenger.home_thread.take())
 }
 
-/// Number of scavengers that lie ready.
+/// Number of ready scavengers.
 pub(crate) fn count_ready() -> u32 {
     let mut count = 0;
     visit_home_threads(|_, home_thread| count += u32::from(home_thread.is_ready()));

@@ -30,7 +30,7 @@ impl ThreadSlot {
         }
     }
 
-    /// Suspends the run queue until its thread is asked again, and sends its scavengers home. Called by the
+    /// Suspends the run queue until its thread is asked again, and returns its scavengers to their home threads. Called by the
     /// thread itself, with signals blocked.
     pub(super) fn suspend(&'static self) {
         self.locked(|| {

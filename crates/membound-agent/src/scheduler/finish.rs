@@ -53,7 +53,7 @@ pub(crate) fn program_ends(code: u64) {
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// True if, since the program has ended, a signal has come by which users end programs. A signal that the
+/// True if, since the program has ended, a signal is pending by which users end programs. A signal that the
 /// program ignores does not count, nor a `SIGHUP` with a handler, which seldom means that.
 fn has_end_signal() -> bool {
     let mut pending = 0_u64;

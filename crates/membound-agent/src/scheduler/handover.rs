@@ -1,4 +1,4 @@
-//! How a scavenger is handed over between its home thread and run queues.
+//! Hands a scavenger over between its home thread and run queues.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -16,19 +16,19 @@ pub(crate) const MASK: u64 =
 pub(super) const HOME: u32 = 0;
 /// State: a run queue has the scavenger, or is being given it.
 pub(super) const AWAY: u32 = 1;
-/// State: the context lies ready, and any run queue may take it.
+/// State: the context is ready, and any run queue may take it.
 pub(super) const READY: u32 = 2;
 
-/// Pending request: what the home thread does before the scavenger goes on.
+/// Pending request: what the home thread does before the scavenger continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingRequest {
     /// Nothing: run on.
     Run,
     /// Make the system call that the signal frame asks for.
     Call,
-    /// Stay at home for the back-off time: the scavenger did not come back to a yield.
+    /// Stay on the home thread for the back-off time: the scavenger did not reach a yield.
     BackOff,
-    /// Stay at home for the shortest back-off time: the kernel used the time slice, for page faults.
+    /// Stay on the home thread for the shortest back-off time: the kernel used the time slice, for page faults.
     ShortBackOff,
     /// End with this signal.
     Die(u32),
@@ -105,7 +105,7 @@ impl HomeThread {
 
     pub(super) fn of(context: &Context) -> &'static Self {
         let address = context.address() as usize - offset_of!(Self, context);
-        // SAFETY: every context that goes home is part of a `HomeThread`, and these are static.
+        // SAFETY: every context that returns to a home thread is part of a `HomeThread`, and these are static.
         unsafe { &*(address as *const Self) }
     }
 
@@ -210,7 +210,7 @@ impl HomeThread {
         self.state.load(Ordering::Acquire) == READY
     }
 
-    /// Keeps the scavenger at home from now on; `false` if a run queue has it already.
+    /// Keeps the scavenger on its home thread from now on; `false` if a run queue has it already.
     pub(crate) fn keep_at_home(&self) -> bool {
         self.take_back() || self.state.load(Ordering::Acquire) == HOME
     }
@@ -223,7 +223,7 @@ impl HomeThread {
         exchanged.is_ok()
     }
 
-    /// Takes the context for a run queue, if it lies ready. The exchange lets exactly one of all run queues
+    /// Takes the context for a run queue, if it is ready. The exchange lets exactly one of all run queues
     /// and the home thread win.
     pub(crate) fn take(&self) -> Option<&Context> {
         let exchanged =

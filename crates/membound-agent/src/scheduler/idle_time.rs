@@ -1,7 +1,7 @@
 //! Decides which scavengers stay out of run queues for idle-time execution.
 //!
 //! A thread that waits for some microseconds at a time is found waiting by hardly any poll of the monitor
-//! thread. While it waits, its scavengers lie parked in its ring and do not run. If it waits for a larger
+//! thread. While it waits, its scavengers are parked in its ring and do not run. If it waits for a larger
 //! part of the time than a scavenger runs in time slices, one more scavenger is kept on its home thread,
 //! where the kernel runs it whenever a processor is idle. It stays there as long as that gives it more time
 //! than a run queue would. Scavengers do not move to and fro at each wait, since one that the kernel has
@@ -24,10 +24,10 @@ use crate::sys;
 const JUDGEMENT_INTERVAL_NS: u64 = 100_000_000;
 /// Share of the time, in parts of [`WHOLE`], that is too small to act on: 2 %.
 const MIN_TIME_SHARE: u64 = 20;
-/// Divisor that converts time in slices to time at home of the same worth: each slice begins with the
+/// Divisor that converts time in slices to time on the home thread of the same value: each slice begins with the
 /// caches as the thread left them, and delays work that the thread would have done during its miss.
 const SLICE_TIME_DISCOUNT: u64 = 2;
-/// Consecutive judgements that must find a thread waiting before a scavenger is kept at home.
+/// Consecutive judgements that must find a thread waiting before a scavenger is kept on its home thread.
 const MIN_WAITING_JUDGEMENTS: u32 = 3;
 /// Judgements until the next try after the first one that did not pay; doubles each time up to
 /// [`MAX_PAUSE_JUDGEMENTS`].
@@ -45,17 +45,18 @@ pub(super) struct Judge {
     run_queue_share: u64,
     /// Consecutive judgements that found a thread waiting.
     waiting_judgements: u32,
-    /// Share that the scavengers at home needed before the last one was added.
+    /// Share that the scavengers kept on home threads needed before the last one was added.
     previous_min_share: u64,
     /// Share that they need now; with less, one goes back to run queues.
     min_share: u64,
-    /// Judgements until one more may be kept at home.
+    /// Judgements until one more may be kept on its home thread.
     pause: u32,
     next_pause: u32,
 }
 
 impl Judge {
-    /// Judges every [`JUDGEMENT_INTERVAL_NS`] how scavengers fare, and keeps one more at home or one fewer.
+    /// Judges every [`JUDGEMENT_INTERVAL_NS`] the scavengers' shares of the time, and keeps one more on
+    /// its home thread or one fewer.
     pub(super) fn judge_if_due(&mut self, now_ns: u64) {
         let since_ns = now_ns.saturating_sub(self.last_ns);
         if since_ns < JUDGEMENT_INTERVAL_NS {
@@ -83,7 +84,7 @@ impl Judge {
         }
     }
 
-    /// Decides, where `count` scavengers at home have `share` of the time together and the longest-waiting
+    /// Decides, where `count` kept scavengers have `share` of the time together and the longest-waiting
     /// thread waits for the share `waits`.
     fn judge(&mut self, count: u32, share: u64, waits: u64) -> Verdict {
         self.waiting_judgements = if waits > MIN_TIME_SHARE {
@@ -113,7 +114,7 @@ impl Judge {
         }
     }
 
-    /// One more scavenger is kept at home; those before had `share`. The next one is tried only if these
+    /// One more scavenger is kept on its home thread; those before had `share`. The next one is tried only if these
     /// have clearly more together.
     fn raise_minimum(&mut self, share: u64) {
         self.previous_min_share = self.min_share;
@@ -123,7 +124,7 @@ impl Judge {
         self.pause = FIRST_PAUSE_JUDGEMENTS;
     }
 
-    /// Share at home that equals what a scavenger would have in a run queue.
+    /// Share on a home thread that is worth a scavenger's share in a run queue.
     fn min_home_share(&self) -> u64 {
         (self.run_queue_share / SLICE_TIME_DISCOUNT).max(MIN_TIME_SHARE)
     }
@@ -152,13 +153,13 @@ impl Judge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Stay,
-    /// Keep one more scavenger at home.
+    /// Keep one more scavenger on its home thread.
     Keep,
     /// Let one go back to run queues.
     LetGo,
 }
 
-/// How the scavengers kept at home fare.
+/// The scavengers that are kept on their home threads.
 #[derive(Clone, Copy)]
 struct KeptScavengers {
     count: u32,
@@ -201,7 +202,7 @@ impl KeptScavengers {
 }
 
 /// Longest share of the time that a thread with a run queue did not run. A thread counts if it had
-/// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept at home already.
+/// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept on its home thread already.
 fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     let mut longest = 0;
     for slot in thread_slots() {
@@ -221,7 +222,7 @@ fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     longest
 }
 
-/// Keeps one more scavenger at home; `false` if none is left.
+/// Keeps one more scavenger on its home thread; `false` if none is left.
 fn keep_one() -> bool {
     let mut found = false;
     table::visit_home_threads(|_, home_thread| {
@@ -231,7 +232,7 @@ fn keep_one() -> bool {
         }
     });
     if found {
-        // The thread whose run queue has it sends it home.
+        // The thread whose run queue has it returns it to its home thread.
         for slot in thread_slots() {
             slot.ask();
         }

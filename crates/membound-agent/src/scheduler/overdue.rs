@@ -1,8 +1,8 @@
-//! Takes home scavengers that do not come back to a yield.
+//! Deschedules scavengers that do not reach a yield.
 //!
 //! Between two yields a scavenger has the program's thread for itself. If a time slice does not end, for
-//! example in a loop that no plan knew of, the monitor thread sends a signal by which the scavenger goes
-//! home. There it stays for a back-off that doubles each time, so that the program loses little. Where the
+//! example in a loop that no plan knew of, the monitor thread sends a signal that returns the scavenger to
+//! its home thread. There it waits for a back-off that doubles each time, so that the program loses little. Where the
 //! kernel used the slice, for a page's first use, or where there is no program to lose anything, the
 //! back-off is as short as the first.
 
@@ -28,7 +28,7 @@ fn magic() -> u64 {
     watch as *const () as u64
 }
 
-/// True if a signal with this information says that a time slice is overdue.
+/// True if a signal with this information reports an overdue time slice.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }

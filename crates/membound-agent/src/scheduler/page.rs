@@ -10,7 +10,7 @@ use crate::sys;
 pub(super) static CONTROL_PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Number of the process whose threads have the run queues: a forked child has none.
 pub(super) static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// 1: scavengers without a run queue run in idle time, whatever [`ControlPage::idle`] says.
+/// 1: scavengers without a run queue run in idle time, whatever the value of [`ControlPage::idle`].
 pub(super) static IDLE_HARVEST_FORCED: AtomicU32 = AtomicU32::new(0);
 /// Address of the slots; 0 before there are any. A forked child finds this memory zeroed: its threads have
 /// no run queues.

@@ -17,7 +17,7 @@ pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: counts the occasions on which a scavenger may find a run queue with room.
 pub(super) static ROOM_EVENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Consecutive polls after which a context that is alone in a ring is sent home. More than one, since a
+/// Consecutive polls after which a context that is alone in a ring returns to its home thread. More than one, since a
 /// neighbour may be away only for a system call.
 const LONELY_POLLS: u32 = 2;
 
@@ -125,7 +125,7 @@ impl ThreadSlot {
         }
     }
 
-    /// Sends home the contexts that no run queue may have. They are parked, since the thread itself runs.
+    /// Returns the contexts that no run queue may have to their home threads. They are parked, since the thread itself runs.
     fn send_away(&self) {
         if self.current.load(Ordering::Relaxed) != 0 {
             return;
@@ -170,7 +170,7 @@ impl ThreadSlot {
         }
     }
 
-    /// Takes contexts that lie ready, up to the limit of the run queue.
+    /// Takes ready contexts, up to the limit of the run queue.
     fn take_ready(&self) {
         if has_peers() && self.count.load(Ordering::Acquire) + table::count_ready() < 2 {
             return;
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(ring_of(&[]).begin(), 0);
     }
 
-    /// The thread was about to resume a context that slices in its handler have sent home meanwhile.
+    /// The thread was about to resume a context that slices in its handler have returned to its home thread.
     #[test]
     fn a_thread_asks_after_a_handler_with_slices_interrupted_a_change() {
         let own = [const { Context::new() }; 2];

@@ -181,7 +181,7 @@ impl ThreadSlot {
         claimed
     }
 
-    /// Ends the wait; the thread goes on here or makes its call.
+    /// Ends the wait; the thread continues here or makes its call.
     fn end_wait(&self, now: u64, was_short: bool) {
         let waits = &self.waits;
         waits.key.store(0, Ordering::Relaxed);
@@ -313,7 +313,7 @@ impl Waits {
     }
 }
 
-/// Nanoseconds left of a sleep until a time; a sleep for a duration ends when the counter says so.
+/// Nanoseconds left of a sleep until a time; a sleep for a duration ends by the time stamp counter.
 fn left_ns(until_ns: u64, clock: u32) -> u64 {
     match until_ns {
         u64::MAX => 0,

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// State of a thread's short waits. Times are time stamps unless the name says otherwise.
+/// State of a thread's short waits. Times are time stamps, except those named `_ns`.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// Key of the present wait (see `key_of`); 0: none.
