@@ -15,8 +15,8 @@ use crate::sys::{self, Descriptor, Scratch, call, number};
 use crate::trial;
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl gives
-/// the children of `posix_spawn` 5 KiB, and the child has already used a part of it at its `execve`.
+/// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl
+/// gives the children of `posix_spawn` 5 KiB, and the child has already used a part of it at its `execve`.
 const POINTERS: usize = 160;
 const STRING_BYTES: usize = 640;
 

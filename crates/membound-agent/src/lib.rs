@@ -9,9 +9,10 @@
 //!   keeps what it has found.
 //! - `control`: one conversation, over the socket of `conversation`; `text` and `live` replace text in it.
 //! - `areas`: the registered trampolines and how threads leave them.
-//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `modules`, `sample` serve them,
-//!   with the program's `saved_registers`. `inside` finds out by which one a thread entered.
-//! - `filters`: ends the agent's work before the program filters its system calls, as `syscall_filter` records.
+//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `modules`, `sample` serve
+//!   them, with the program's `saved_registers`. `inside` finds out by which one a thread entered.
+//! - `filters`: ends the agent's work before the program filters its system calls, as `syscall_filter`
+//!   records.
 //! - `threads` and `trap`: how threads are stopped while text is changed live; `own_signals` defines the
 //!   signals for it, and `trap_handler` handles them.
 //! - `signal_frame`, `disposition`, `signal_stubs`, `original_state`: what all signal handlers use.

@@ -33,7 +33,8 @@ const INT3: u8 = 0xcc;
 const PART_EDITS: usize = 128;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
 const RETRY_TIMEOUT_NS: u64 = 5_000_000_000;
-/// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
+/// The same while no part was applied and a thread blocks the signals of a change: most likely it always
+/// does.
 const BLOCKED_RETRY_TIMEOUT_NS: u64 = 20_000_000;
 /// First pause between two tries; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 1_000_000;

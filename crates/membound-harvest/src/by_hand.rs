@@ -82,8 +82,8 @@ pub(crate) fn without_sites(path: &str, identity: String, role: HarvestRole) -> 
 }
 
 /// Sorted addresses of the loads at which a yield can stand, in the file at `path` with these `bytes`. Only
-/// loads in functions that `is_selected` accepts are returned; it is called with the name in the file, or `None`
-/// for a function without a name.
+/// loads in functions that `is_selected` accepts are returned; it is called with the name in the file, or
+/// `None` for a function without a name.
 ///
 /// # Errors
 /// If the file is no binary.

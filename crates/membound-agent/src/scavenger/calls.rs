@@ -341,8 +341,8 @@ fn subtract(sum: &AtomicU64, bytes: u64) {
     let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reduced);
 }
 
-/// Fills a result buffer of `words` words with zeros, except that the second word becomes `second`. Returns 0,
-/// or `EFAULT` if the buffer cannot be read.
+/// Fills a result buffer of `words` words with zeros, except that the second word becomes `second`. Returns
+/// 0, or `EFAULT` if the buffer cannot be read.
 fn pretend(place: usize, words: usize, second: u64) -> isize {
     if place == 0 {
         return 0;

@@ -11,8 +11,8 @@ use crate::{auxiliary, memory};
 const MAX_WORDS: u64 = 1 << 16;
 const GUARD_BYTES: usize = 64 << 10;
 const MIN_BYTES: usize = 128 << 10;
-/// Number of different offsets at which stacks begin. Offsets are `COLOUR_BYTES` (seven lines) apart, so that the
-/// stacks of neighbouring scavengers use different cache sets.
+/// Number of different offsets at which stacks begin. Offsets are `COLOUR_BYTES` (seven lines) apart, so
+/// that the stacks of neighbouring scavengers use different cache sets.
 const COLOURS: usize = 64;
 const COLOUR_BYTES: usize = 7 * 64;
 

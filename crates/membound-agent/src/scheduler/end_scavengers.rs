@@ -63,8 +63,8 @@ pub(crate) fn end_scavengers() {
 }
 
 impl ThreadSlot {
-    /// Empties the ring: the thread returns its contexts to their home threads at its next yield. If it comes to no
-    /// yield, they are returned here.
+    /// Empties the ring: the thread returns its contexts to their home threads at its next yield. If it
+    /// comes to no yield, they are returned here.
     fn give_up(&'static self) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;

@@ -28,7 +28,8 @@ pub(crate) enum PendingRequest {
     Call,
     /// Stay on the home thread for the back-off time: the scavenger did not reach a yield.
     BackOff,
-    /// Stay on the home thread for the shortest back-off time: the kernel used the time slice, for page faults.
+    /// Stay on the home thread for the shortest back-off time: the kernel used the time slice, for page
+    /// faults.
     ShortBackOff,
     /// End with this signal.
     Die(u32),
@@ -105,7 +106,8 @@ impl HomeThread {
 
     pub(super) fn of(context: &Context) -> &'static Self {
         let address = context.address() as usize - offset_of!(Self, context);
-        // SAFETY: every context that returns to a home thread is part of a `HomeThread`, and these are static.
+        // SAFETY: every context that returns to a home thread is part of a `HomeThread`, and these are
+        // static.
         unsafe { &*(address as *const Self) }
     }
 

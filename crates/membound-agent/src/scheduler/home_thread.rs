@@ -22,14 +22,15 @@ use crate::scavenger::table::Scavenger;
 use crate::signal_frame::Registers;
 use crate::sys::{self, Errno};
 
-/// Credit of a scavenger that runs on its home thread: it comes back to its home thread after about 50 µs of counted
-/// run time.
+/// Credit of a scavenger that runs on its home thread: it comes back to its home thread after about 50 µs of
+/// counted run time.
 const IDLE_TIME_CREDIT: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
 /// Longest wait for room, in nanoseconds, before the home thread tries again.
 const ROOM_TIMEOUT_NS: u64 = 100_000_000;
 /// Longest wait, in nanoseconds, for a thread whose run queue has room to come to a yield.
 const TAKE_TIMEOUT_NS: u64 = 5_000_000;
-/// Waits for room after which the scavenger runs on its home thread although no thread of the program has yielded yet.
+/// Waits for room after which the scavenger runs on its home thread although no thread of the program has
+/// yielded yet.
 const MAX_WAITS_FOR_FIRST_YIELD: u32 = 10;
 
 global_asm!(
@@ -231,7 +232,8 @@ impl BackOffs {
     }
 }
 
-/// Offers the scavenger to run queues and waits until it is back; `false` if it is to continue on its home thread.
+/// Offers the scavenger to run queues and waits until it is back; `false` if it is to continue on its home
+/// thread.
 ///
 /// Run queues take scavengers instead of being given them: on a busy processor this thread would not be
 /// scheduled in time to hand its scavenger over when a run queue has room.

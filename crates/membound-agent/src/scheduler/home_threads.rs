@@ -42,8 +42,8 @@ pub(super) fn poll_all(now_ns: u64, takes: bool) -> bool {
     must_leave
 }
 
-/// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is ready
-/// for one, or runs on its home thread because no run queue has room.
+/// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is
+/// ready for one, or runs on its home thread because no run queue has room.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
     table::visit_home_threads(|_, home_thread| {

@@ -24,8 +24,8 @@ use crate::sys;
 const JUDGEMENT_INTERVAL_NS: u64 = 100_000_000;
 /// Share of the time, in parts of [`WHOLE`], that is too small to act on: 2 %.
 const MIN_TIME_SHARE: u64 = 20;
-/// Divisor that converts time in slices to time on the home thread of the same value: each slice begins with the
-/// caches as the thread left them, and delays work that the thread would have done during its miss.
+/// Divisor that converts time in slices to time on the home thread of the same value: each slice begins with
+/// the caches as the thread left them, and delays work that the thread would have done during its miss.
 const SLICE_TIME_DISCOUNT: u64 = 2;
 /// Consecutive judgements that must find a thread waiting before a scavenger is kept on its home thread.
 const MIN_WAITING_JUDGEMENTS: u32 = 3;
@@ -114,8 +114,8 @@ impl Judge {
         }
     }
 
-    /// One more scavenger is kept on its home thread; those before had `share`. The next one is tried only if these
-    /// have clearly more together.
+    /// One more scavenger is kept on its home thread; those before had `share`. The next one is tried only
+    /// if these have clearly more together.
     fn raise_minimum(&mut self, share: u64) {
         self.previous_min_share = self.min_share;
         // With another idle processor the gain is far larger than a quarter; without one, shares differ by
@@ -202,7 +202,8 @@ impl KeptScavengers {
 }
 
 /// Longest share of the time that a thread with a run queue did not run. A thread counts if it had
-/// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept on its home thread already.
+/// scavengers, also for its short waits ([`super::wait`]), or if any scavenger is kept on its home thread
+/// already.
 fn longest_wait(since_ns: u64, any_kept: bool) -> u64 {
     let mut longest = 0;
     for slot in thread_slots() {

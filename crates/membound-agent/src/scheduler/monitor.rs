@@ -232,7 +232,8 @@ pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
     announce_room();
 }
 
-/// Returns all contexts of a run queue to their home threads; the result is their number. The caller has the lock.
+/// Returns all contexts of a run queue to their home threads; the result is their number. The caller has the
+/// lock.
 pub(super) fn empty(slot: &'static ThreadSlot) -> u64 {
     slot.next.store(ASK, Ordering::SeqCst);
     let count = slot.count.swap(0, Ordering::AcqRel);

@@ -2,9 +2,9 @@
 //!
 //! Between two yields a scavenger has the program's thread for itself. If a time slice does not end, for
 //! example in a loop that no plan knew of, the monitor thread sends a signal that returns the scavenger to
-//! its home thread. There it waits for a back-off that doubles each time, so that the program loses little. Where the
-//! kernel used the slice, for a page's first use, or where there is no program to lose anything, the
-//! back-off is as short as the first.
+//! its home thread. There it waits for a back-off that doubles each time, so that the program loses little.
+//! Where the kernel used the slice, for a page's first use, or where there is no program to lose anything,
+//! the back-off is as short as the first.
 
 use core::sync::atomic::Ordering;
 

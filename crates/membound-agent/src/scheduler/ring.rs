@@ -17,8 +17,8 @@ pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: counts the occasions on which a scavenger may find a run queue with room.
 pub(super) static ROOM_EVENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Consecutive polls after which a context that is alone in a ring returns to its home thread. More than one, since a
-/// neighbour may be away only for a system call.
+/// Consecutive polls after which a context that is alone in a ring returns to its home thread. More than
+/// one, since a neighbour may be away only for a system call.
 const LONELY_POLLS: u32 = 2;
 
 /// Values of [`ThreadSlot::changing`]: the thread is changing what its next slice is.
@@ -125,7 +125,8 @@ impl ThreadSlot {
         }
     }
 
-    /// Returns the contexts that no run queue may have to their home threads. They are parked, since the thread itself runs.
+    /// Returns the contexts that no run queue may have to their home threads. They are parked, since the
+    /// thread itself runs.
     fn send_away(&self) {
         if self.current.load(Ordering::Relaxed) != 0 {
             return;

@@ -10,8 +10,8 @@ use membound_wire::{Context as WireContext, ControlPage, RunQueue, time_class};
 use super::page::{add_to_counter, counter, ns_of};
 use super::thread_slot::{Context, ROUNDING_AT_FIRST, ThreadSlot};
 
-/// Unrecorded slices before the recorded ones: after an entry into the kernel, branch predictors and caches are
-/// cold, and these slices warm them up.
+/// Unrecorded slices before the recorded ones: after an entry into the kernel, branch predictors and caches
+/// are cold, and these slices warm them up.
 const WARMING: u32 = 128;
 /// Consecutive slices that are recorded.
 const RECORDED: u32 = 256;

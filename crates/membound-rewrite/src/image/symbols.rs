@@ -118,8 +118,8 @@ pub(super) fn entries<'data, T: pod::Pod>(
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
 
-/// Functions that this file defines under `is_selected` names, with their addresses, from both tables and under
-/// every name. Indirect functions are left out: their addresses are determined at load time.
+/// Functions that this file defines under `is_selected` names, with their addresses, from both tables and
+/// under every name. Indirect functions are left out: their addresses are determined at load time.
 pub(super) fn functions_named<'data>(
     layout: &Layout<'data>,
     dynamic: &DynamicSymbols<'data>,

@@ -83,8 +83,8 @@ pub struct GroupReport {
     pub overwritten: u8,
 }
 
-/// Reports on the functions of `image` that `is_selected` accepts. `plan` must have been made by [`Plan::make`]
-/// from the same image and options.
+/// Reports on the functions of `image` that `is_selected` accepts. `plan` must have been made by
+/// [`Plan::make`] from the same image and options.
 #[must_use]
 pub fn describe(
     image: &Image<'_>,

@@ -348,7 +348,8 @@ mod tests {
 
     #[test]
     fn loops_begin_where_they_are_described_to() {
-        // An inner loop at 0x1004 in one at 0x1002: xor ecx, ecx; inc ecx; cmp ecx, edi; jne; inc eax; cmp eax, esi.
+        // An inner loop at 0x1004 in one at 0x1002: xor ecx, ecx; inc ecx; cmp ecx, edi; jne; inc eax; cmp
+        // eax, esi.
         let code = looped(&[
             0x31, 0xc9, 0xff, 0xc1, 0x39, 0xf9, 0x75, 0xfa, 0xff, 0xc0, 0x39, 0xf0,
         ]);

@@ -11,18 +11,22 @@
 //! |---|---|
 //! | pointer chase, its load first, in the middle, or before the branch | 100 % after the load |
 //! | load whose value is used four instructions later | 100 % after the load, none at its user |
-//! | chase with five dependent multiplications | 98 % after the load, the rest after each multiplication in proportion to its own 3 cycles |
+//! | chase with five dependent multiplications | 98 % after the load, the rest after each multiplication in
+//! proportion to its own 3 cycles |
 //! | two loads that miss together | 90 % after the first, 10 % after the second |
 //! | gather, addition from memory | 98 % after the addition |
-//! | `cmp` or `test` of memory, branch after it | over 99 % at the branch: the two are not fused; processors that fuse them would show what follows the branch |
+//! | `cmp` or `test` of memory, branch after it | over 99 % at the branch: the two are not fused; processors
+//! that fuse them would show what follows the branch |
 //! | `jmp` or `call` through memory | 93–94 % at the target's first instruction |
 //! | load before a `ret`, `call`, `push` | 100 % at that instruction |
-//! | stores that miss, in order or not | 91–99 % after a store, although stores retire before they are done: the wait is for space in the store buffer |
+//! | stores that miss, in order or not | 91–99 % after a store, although stores retire before they are done:
+//! the wait is for space in the store buffer |
 //! | `mfence` after a store that misses | 96 % after the fence |
 //! | `lock inc` that hits | 100 % after it |
 //! | `rep movsb` | 100 % at the instruction itself, which is interrupted midway |
 //! | prefetches that miss | 91 % after the prefetch |
-//! | branches that are mispredicted | 6 % after the first instruction at each target: the first to retire after the pipeline was empty |
+//! | branches that are mispredicted | 6 % after the first instruction at each target: the first to retire
+//! after the pipeline was empty |
 //! | divisions | 77 % after the division, 23 % one instruction later |
 //!
 //! # What follows

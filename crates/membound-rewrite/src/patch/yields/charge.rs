@@ -38,8 +38,8 @@ pub(in crate::patch) struct CountedIterations {
 }
 
 impl CountedIterations {
-    /// The iterations that a bound yield of `cost` at the head of a loop charges at once; `None` if it charges
-    /// each by itself.
+    /// The iterations that a bound yield of `cost` at the head of a loop charges at once; `None` if it
+    /// charges each by itself.
     pub(super) fn of_loop(
         cost: u16,
         flags_dead: bool,

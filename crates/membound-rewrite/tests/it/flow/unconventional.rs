@@ -9,7 +9,8 @@ use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries, Summary}
 use membound_rewrite::image::{Convention, Image};
 use membound_rewrite::{Flag, Gpr, RegisterSet};
 
-/// `odd` returns in r11, rcx and the carry, some of the time through `odd_part`. `plain`, `kept` and what calls them are as gcc makes them.
+/// `odd` returns in r11, rcx and the carry, some of the time through `odd_part`. `plain`, `kept` and what
+/// calls them are as gcc makes them.
 const SOURCE: &str = r#"
 __asm__(".text\n"
         ".type odd_part,@function\nodd_part:\n .cfi_startproc\n"
