@@ -233,7 +233,7 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
         .find_map(|area| area.entrance(ip))
 }
 
-/// Where a thread goes on that would execute the original instruction at `ip`, if that is overwritten now.
+/// Where a thread continues that would execute the original instruction at `ip`, if that is overwritten now.
 /// The first instruction of a group never counts as overwritten, since the jump there leads on by itself.
 ///
 /// An area may be registered while its text is still original, or is another plan's, so the text itself
@@ -316,12 +316,12 @@ pub(crate) fn holds_int3(start: u64) -> bool {
     byte == INT3
 }
 
-/// Registers of the original program at one byte of a trampoline, and where it can go on.
+/// Registers of the original program at one byte of a trampoline, and where it can continue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Original {
     /// The registers that the original program would have.
     pub(crate) state: State,
-    /// Where a thread with these registers goes on; `None` if it can only go on as it was found.
+    /// Where a thread with these registers continues; `None` if it can only continue as it was found.
     pub(crate) resume: Option<u64>,
 }
 

@@ -276,7 +276,7 @@ fn give_text_back(frame: &SavedRegisters) {
     const PROT_WRITE: u64 = 2;
     let range = [frame.rdi, frame.rdi.saturating_add(frame.rsi)];
     if frame.rdx & PROT_WRITE != 0 && areas::patched_text_in(range[0], range[1]) {
-        // Without a launcher the text stays as it is; the program goes on either way.
+        // Without a launcher the text stays as it is; the program continues either way.
         let _ = control::converse(Event::Writable, range);
     }
 }

@@ -1,12 +1,12 @@
 //! The program's signal handlers, which must never see a trampoline.
 //!
 //! In place of each handler the kernel gets a stub from a pool; a stub belongs to its handler for ever. So
-//! the kernel's table stays the only record of what is installed, and there is no second one to keep
+//! the kernel's table stays the only record of installed handlers, and there is no second one to keep
 //! consistent, not even with children of `vfork`, which share this memory but not that table. Flags, mask
 //! and restorer stay the program's.
 //!
 //! A stub calls [`enter`], which puts the original program's state into the context, then the handler, then
-//! [`leave`], which sets where the thread goes on.
+//! [`leave`], which sets where the thread continues.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -200,7 +200,7 @@ fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
 struct Kept {
     /// The instruction pointer shown to the handler; 0 if the thread was not in a trampoline.
     shown: u64,
-    /// Where the thread goes on if the handler does not change that; 0: where it was interrupted, with
+    /// Where the thread continues if the handler does not change that; 0: where it was interrupted, with
     /// `found`.
     resume: u64,
     /// The registers at the interruption.
@@ -252,7 +252,7 @@ unsafe extern "C" fn enter(
                 kept.resume = resume;
                 interrupted.put_vectors(context);
             }
-            // The thread goes on with its own registers, unless the handler sends it elsewhere.
+            // The thread continues with its own registers, unless the handler sends it elsewhere.
             None => kept.found = found,
         }
         // SAFETY: a handler may change its frame, and the agent acts before the handler.
@@ -297,7 +297,7 @@ fn show_original_fault(signal: u64, information: usize, found: u64, original: u6
     }
 }
 
-/// Sets where the thread goes on after the handler.
+/// Sets where the thread continues after the handler.
 ///
 /// # Safety
 ///

@@ -3,7 +3,7 @@
 //! 1. The change is closed: no thread makes a child or blocks the signals of a change, and none is on its
 //!    way to doing so ([`quiesce`]).
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
-//!    serialised. From now on no thread gets in: it traps, and goes on in the trampoline.
+//!    serialised. From now on no thread gets in: it traps, and continues in the trampoline.
 //! 3. Every thread is seen once outside those bytes.
 //! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised.
 //!    The trap on the first byte stays until every core has the new tail, so no core executes a mixture.

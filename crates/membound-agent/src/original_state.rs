@@ -12,7 +12,7 @@ use crate::{areas, memory};
 pub(crate) struct Interrupted {
     /// The registers that the original program would have.
     pub(crate) original: State,
-    /// Address in the trampoline at which the thread goes on with these registers; `None` inside the agent,
+    /// Address in the trampoline at which the thread continues with these registers; `None` inside the agent,
     /// which must finish its call first.
     pub(crate) resume: Option<u64>,
     /// The thread's registers in the trampoline, or when the trampoline called the agent.
@@ -30,7 +30,7 @@ impl Interrupted {
     pub(crate) fn put_vectors(&self, context: usize) {
         if let Some(area) = areas::find(self.within.ip) {
             // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
-            // stack is there until the thread goes on in it.
+            // stack is there until the thread continues in it.
             unsafe { vectors::put(context, area.vectors_of(&self.within)) };
         }
     }
@@ -41,10 +41,10 @@ impl Interrupted {
 pub(crate) fn find(signal: u64, found: &State) -> Option<Interrupted> {
     let inside = inside::interrupted(found);
     let of = |state: &State| areas::find(state.ip)?.original_of(state);
-    // Inside the agent: the registers that the trampoline had at its call, which goes on afterwards.
+    // Inside the agent: the registers that the trampoline had at its call, which continues afterwards.
     let state = match inside {
         Some(Inside::Called(frame)) => found.of_call(frame, |address| {
-            // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
+            // SAFETY: it is stack at or above the stack pointer of a thread that continues only
             // when its handler, which is running now, has returned.
             Some(unsafe { memory::get(address as usize) })
         })?,

@@ -7,7 +7,7 @@
 //! 1. No text is changed yet. After this phase no thread is on its way from a check in the agent to the
 //!    system call that the check was for.
 //! 2. Traps stand on the instructions to be overwritten. A thread seen outside them now cannot get inside
-//!    any more: it meets a trap, and goes on in the trampoline. After this phase the bytes behind the
+//!    any more: it meets a trap, and continues in the trampoline. After this phase the bytes behind the
 //!    traps may be written.
 //!
 //! A thread that sleeps in the kernel is seen through `/proc`, and is not woken. A running thread is

@@ -54,8 +54,8 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The table, if this process counts. Behind a filter it does not: the agent may not ask the kernel there
-/// what a descriptor is.
+/// The table, if this process counts. Behind a filter on system calls it does not, since the agent may not
+/// ask the kernel for the kind of a descriptor.
 fn table() -> Option<usize> {
     let table = TABLE.load(Ordering::Acquire);
     let counts = table != 0 && word64(table).load(Ordering::Relaxed) != 0;

@@ -246,7 +246,7 @@ pub(crate) fn on_end() {
 pub(crate) enum Heard {
     /// The signal is not for a scavenger.
     No,
-    /// The scavenger goes on with the registers as they are now.
+    /// The scavenger continues with the registers as they are now.
     Yes,
     /// The handler continues at this address: the scavenger has left this thread.
     Left(u64),

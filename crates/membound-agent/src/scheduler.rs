@@ -12,7 +12,7 @@
 //! control page.
 //! `thread_slot` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
 //! times slices. See [`membound_wire::RunQueue`] for the order in which yields read and write. Times are
-//! nanoseconds, or ticks of the time stamp counter where a name says so.
+//! nanoseconds, or ticks of the time stamp counter where a name contains the word.
 
 mod admission;
 mod alternate;

@@ -2,7 +2,7 @@
 //! environment, and lets the launcher do its work.
 //!
 //! The loader runs this as an initialiser, the first of all (`-z initfirst`). glibc passes arguments, musl
-//! does not, so the initial stack is found by symbols. On any error the program goes on as if nothing had
+//! does not, so the initial stack is found by symbols. On any error the program continues as if nothing had
 //! been preloaded.
 
 use core::sync::atomic::Ordering;

@@ -125,7 +125,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// A thread that executes the text must be able to go on with the new bytes.
+    /// A thread that executes the text must be able to continue with the new bytes.
     unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let written = unsafe { sys::write_all_at(&self.0, bytes, address) };
@@ -300,7 +300,7 @@ impl<'a> Edits<'a> {
     ///
     /// # Safety
     ///
-    /// A thread that executes the text must be able to go on with the bytes that `change` writes.
+    /// A thread that executes the text must be able to continue with the bytes that `change` writes.
     pub(crate) unsafe fn write(
         &mut self,
         part: (usize, usize),

@@ -150,7 +150,7 @@ pub(crate) fn state(thread: u32, process: u32) -> State {
         // With a system call: the thread talks to the launcher with all signals blocked, and may be waiting
         // for this very change to end. It restores its mask before it leaves the agent's text, which is
         // never changed. Without a system call: the kernel reads a page for the thread, which may be in a
-        // handler that has already decided where the thread goes on.
+        // handler that has already decided where the thread continues.
         State::Blocked(ip) if in_agent(ip) && text.starts_with(b"-1") => State::Running,
         State::Blocked(ip) if in_agent(ip) => state,
         State::Blocked(_) if blocks(thread, TRAPS) => State::BlocksTraps,

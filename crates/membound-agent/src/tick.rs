@@ -324,7 +324,7 @@ fn is_genuine(state: &State) -> bool {
 /// Makes the thread repeat the system call that this signal has ended, if its number is known.
 ///
 /// A CPU timer expires while its thread runs, so the call has waited for next to nothing. The exception is
-/// a thread that was woken for nothing and was about to go on waiting: if it gave a duration and not a
+/// a thread that was woken for nothing and was about to continue waiting: if it gave a duration and not a
 /// point in time, it waits that much longer.
 fn make_again(place: usize, mut registers: Registers, state: &State) {
     const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);

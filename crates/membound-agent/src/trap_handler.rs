@@ -109,7 +109,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         }
     }
     if signal == CALL && scheduler::finish::has_program_ended() {
-        // First the scavenger goes home; its thread is then called once more.
+        // First the scavenger returns to its home thread; the program's thread is then called once more.
         match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
             None => {
@@ -169,7 +169,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
     0
 }
 
-/// Address at which a thread goes on that met an `int3` at `ip`; `None` if the `int3` is the program's own.
+/// Address at which a thread continues that met an `int3` at `ip`; `None` if the `int3` is the program's own.
 fn after_int3(ip: u64) -> Option<u64> {
     if let Some(trampoline) = areas::entrance(ip) {
         return Some(trampoline);

@@ -3,7 +3,7 @@
 //! remaining thread executes in its CPU time is compared with what it executes when none is held.
 //!
 //! The control thread makes a trial from beginning to end. A held thread waits with a time limit of its
-//! own, so that it goes on if the control thread does not come back, or the launcher dies. Only running
+//! own, so that it continues if the control thread does not come back, or the launcher dies. Only running
 //! threads are called: a call would wake one that sleeps in the kernel.
 
 use core::mem::offset_of;
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(words[2].load(Ordering::Relaxed), 7);
     }
 
-    /// Two threads increment words in one line, one of them held in turn: the other one goes on counting.
+    /// Two threads increment words in one line, one of them held in turn: the other one continues counting.
     #[test]
     fn a_trial_holds_one_thread_while_the_other_counts() {
         const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);

@@ -496,7 +496,7 @@ mod tests {
             1
         );
         // Only a frame that the bounds cut off asks for more: one without a caller does not,
-        // however far the stack goes on above it.
+        // however far the stack continues above it.
         let mut walk = Walk::new(begin, Begin::Instruction, short);
         assert!(walk.step().is_some() && walk.beyond().is_none());
         assert_eq!((walk.step(), walk.beyond()), (None, Some(at(5))));

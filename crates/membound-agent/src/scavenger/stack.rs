@@ -27,7 +27,7 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// `None` if there are fewer strings than the request says, or the last one does not end.
+    /// `None` if there are fewer strings than the request counts, or the last one does not end.
     pub(super) fn of(request: Request) -> Option<Self> {
         let fields = request.get();
         let (begin, length) = (request.strings(), fields.strings as usize);

@@ -11,7 +11,7 @@ use crate::{memory, sys};
 
 /// Most scavengers at one time.
 pub(super) const MAX_SCAVENGERS: usize = 1024;
-/// Nanoseconds between two checks of a held scavenger whether it may go on.
+/// Nanoseconds between two checks of a held scavenger whether it may continue.
 const HELD_POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// A scavenger, as the agent knows it.

@@ -155,7 +155,7 @@ pub(crate) fn live(
             slot.credit.store(credit, Ordering::Relaxed);
             // The monitor thread clears `alone` and the credit to call the scavenger to a yield. One that
             // runs on another hardware thread of the primary's core returns by itself, to ask whether it
-            // may go on.
+            // may continue.
             let alone = in_idle_time && (has_peers() || !scavenger.runs_on_home_thread());
             slot.alone.store(u8::from(alone), Ordering::Relaxed);
             // A ring of one: at a miss the scavenger itself continues, as long as it has credit.

@@ -68,7 +68,7 @@ unsafe extern "C" {
 }
 
 /// Handles a signal to the program. If the calling thread runs a context, returns the address at which the
-/// thread goes on instead of in the program's handler; 0: the handler just returns.
+/// thread continues instead of in the program's handler; 0: the handler just returns.
 pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
@@ -101,7 +101,7 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
 }
 
 /// Handles a system call or a fault, with all signals blocked. If the calling thread runs a context,
-/// returns the address at which the thread goes on.
+/// returns the address at which the thread continues.
 pub(crate) fn on_trap(arrived: Arrived, pending_request: PendingRequest) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     if slot.parked() {
@@ -116,7 +116,7 @@ pub(crate) fn on_trap(arrived: Arrived, pending_request: PendingRequest) -> Opti
 }
 
 /// Ends a time slice that takes too long, with all signals blocked. If the thread is still in it, returns
-/// the address at which the thread goes on.
+/// the address at which the thread continues.
 pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
@@ -205,7 +205,7 @@ fn copy(from: usize, to: usize, bytes: usize) {
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
 }
 
-/// Gives the scavenger away and returns the address at which the thread goes on. Runs on the thread's own
+/// Gives the scavenger away and returns the address at which the thread continues. Runs on the thread's own
 /// stack, with all signals blocked.
 extern "C" fn hand_over(slot: &'static ThreadSlot) -> u64 {
     let leaving = &slot.leaving;

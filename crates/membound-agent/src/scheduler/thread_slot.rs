@@ -72,7 +72,7 @@ impl Context {
     }
 }
 
-/// A thread slot: a thread's run queue (the fields of [`RunQueue`]), and what the agent knows of the thread.
+/// A thread slot: a thread's run queue (the fields of [`RunQueue`]), and the agent's state of the thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ThreadSlot {

@@ -1,5 +1,5 @@
 //! Timed time slices, and slices in which no scavenger runs: the code between the program's yields and its
-//! contexts, and what is recorded of it.
+//! contexts, and the recorded durations.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -150,7 +150,7 @@ extern "C" fn timed(ticks: u64) {
 }
 
 impl ThreadSlot {
-    /// The address at which the thread goes on, without the code that ends a timed slice.
+    /// The address at which the thread continues, without the code that ends a timed slice.
     pub(super) fn untimed_resume(&self) -> u64 {
         let resume = self.resume.load(Ordering::Relaxed);
         if resume == membound_run_queue_timed as *const () as u64 {

@@ -21,7 +21,7 @@ pub(super) struct Summary {
 /// What happens between a node's last instruction and its successors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Effect {
-    /// Nothing: control goes on directly.
+    /// Nothing: control continues directly.
     None,
     /// A call of a function with this summary.
     Called(Summary),

@@ -3,7 +3,7 @@
 //! A call begins at the function's first instruction that may be moved. It ends at each return and at each
 //! jump that leaves the function for good, where the stack pointer has the value it had at the beginning. The
 //! part that a compiler has moved out of the function (`name.cold`) belongs to it. A function is refused if
-//! not all of its ends are known: a call whose end is missed would seem to go on forever.
+//! not all of its ends are known: a call whose end is missed would seem to continue forever.
 
 use std::fmt;
 use std::ops::Range;
